@@ -1,0 +1,88 @@
+"""Judges that compare words: exact (normalised) and token-F1 with number and negation guards."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import UsageError
+from .base import JudgeSpec
+from .normalise import normalise, words
+
+__all__ = ["ExactJudge", "TokenF1Judge", "token_f1"]
+
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_NEGATIONS = frozenset(
+    {"not", "no", "never", "none", "neither", "nor", "without", "cannot", "false", "nobody", "nothing", "nowhere"}
+)
+
+
+def token_f1(answer: str, reference: str) -> float:
+    """Token-F1 of two answers: harmonic mean of precision and recall over normalised words, with multiplicity.
+
+    F1 = 2 P R / (P + R), P = |common| / |answer|, R = |common| / |reference|; in [0, 1], symmetric. Two answers
+    without words score 1 when equal, else 0. Source: SQuAD evaluation (Rajpurkar et al. 2016), whose CoQA variant
+    differs only in the article list.
+    """
+    ours, theirs = words(answer), words(reference)
+    if not ours or not theirs:
+        return float(normalise(answer) == normalise(reference))
+    common = sum((Counter(ours) & Counter(theirs)).values())
+    return 2 * common / (len(ours) + len(theirs))
+
+
+@dataclass(frozen=True, slots=True)
+class ExactJudge:
+    """Two answers are the same iff their normalised strings are equal. Free, and hard to beat on short answers."""
+
+    @property
+    def spec(self) -> JudgeSpec:
+        """Name, version and parameters."""
+        return JudgeSpec(name="exact", version=1, params={})
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        """Equality of normalised strings; the question plays no part."""
+        return [normalise(a) == normalise(b) for a, b in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenF1Judge:
+    """Two answers are the same iff token-F1 >= threshold and both guards hold.
+
+    Guards, because word overlap is blind to what matters most: the numbers in both answers are the same (as a
+    multiset of values, "1,000" = "1000"), and both or neither contain a negation. Antonyms ("increases" / "decreases")
+    are *not* caught: use an NLI or chat-model judge where they occur.
+
+    Attributes:
+        threshold: Smallest F1 that counts as the same, in (0, 1]. Declared before calibration, part of the artifact.
+    """
+
+    threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold <= 1:
+            raise UsageError(f"threshold must be in (0, 1], got {self.threshold}. The default is 0.5.")
+
+    @property
+    def spec(self) -> JudgeSpec:
+        """Name, version and parameters."""
+        return JudgeSpec(name="token_f1", version=1, params={"threshold": self.threshold})
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        """Overlap of words behind the two guards; the question plays no part."""
+        return [self._same(a, b) for a, b in pairs]
+
+    def _same(self, a: str, b: str) -> bool:
+        if normalise(a) == normalise(b):
+            return True
+        return _numbers(a) == _numbers(b) and _negated(a) == _negated(b) and token_f1(a, b) >= self.threshold
+
+
+def _numbers(text: str) -> Counter[float]:
+    return Counter(float(word) for word in words(text) if _NUMBER.fullmatch(word))
+
+
+def _negated(text: str) -> bool:
+    return any(word in _NEGATIONS for word in words(text))

@@ -1,0 +1,101 @@
+"""What a threshold rule returns: ``Feasible`` with a threshold, or ``Infeasible`` with a reason. Never a sentinel.
+
+They live here, not in ``calibrate``, because the artifact stores them and run time reads them without scipy.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from .types import Frozen
+
+__all__ = ["Diagnostics", "Feasible", "Infeasible", "InfeasibleReason", "Outcome"]
+
+
+class InfeasibleReason(StrEnum):
+    """Why no threshold keeps the rule's promise."""
+
+    TOO_FEW_ITEMS = "too_few_items"
+    """Even without a single error there are not enough items for this alpha (and delta)."""
+    MOST_CONFIDENT_ITEMS_ARE_WRONG = "most_confident_items_are_wrong"
+    """The rule is violated at the start (the most certain items), though some later prefix is fine."""
+    RISK_NEVER_LOW_ENOUGH = "risk_never_low_enough"
+    """No prefix of the items has an error rate that satisfies the rule."""
+    TIE_BLOCK_TOO_LARGE = "tie_block_too_large"
+    """The only admissible cuts fall inside a block of equal scores, which must be accepted or rejected whole."""
+
+
+class Diagnostics(Frozen):
+    """What every fit reports, feasible or not."""
+
+    base_error: float
+    """Share of wrong answers when everything is accepted (mu)."""
+    auroc: float | None
+    """P(a wrong answer is less certain than a correct one), ties counting half; None if there is only one class."""
+    zero_error_floor: int | None
+    """Fewest error-free items that support (alpha, delta): ceil(ln delta / ln(1 - alpha)); None without delta."""
+    max_acceptance: float
+    """The largest share any rule could accept at this alpha: min(1, (1 - mu) / (1 - alpha))."""
+    smallest_feasible_alpha: float | None
+    """Smallest alpha (to three decimals) at which the same rule is feasible on these items; None if there is none."""
+
+
+class _OutcomeBase(Frozen):
+    rule: str
+    """Name of the threshold rule."""
+    alpha: float
+    """Target error rate among accepted answers."""
+    delta: float | None
+    """Failure probability of the statement; None for rules that do not make one."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options the rule was called with, resolved (e.g. the k_min that was used)."""
+    n: int
+    """Calibration items."""
+    guarantee: str
+    """What the rule promises, in one sentence, including what it assumes."""
+    diagnostics: Diagnostics
+    """Figures that explain the outcome."""
+
+
+class Feasible(_OutcomeBase):
+    """A threshold that satisfies the rule: accept iff uncertainty <= threshold."""
+
+    status: Literal["feasible"] = "feasible"
+    threshold: float
+    """The largest admissible uncertainty; one of the calibration scores."""
+    n_accepted: int
+    """Calibration items at or below the threshold (k)."""
+    n_errors: int
+    """Errors among them (e_k)."""
+    interval: tuple[float, float]
+    """95 % Clopper-Pearson interval of the error rate among the k accepted. Post-selection: k was chosen by looking at
+    these very items, so this describes them and is not a certificate."""
+    tie_block: int
+    """Items with exactly the threshold's score."""
+
+    @property
+    def acceptance(self) -> float:
+        """Share of calibration items accepted."""
+        return self.n_accepted / self.n
+
+    @property
+    def error_rate(self) -> float:
+        """Errors among the accepted calibration items."""
+        return self.n_errors / self.n_accepted
+
+
+class Infeasible(_OutcomeBase):
+    """No threshold satisfies the rule. A result, not an error: it loads as a gate that abstains on everything."""
+
+    status: Literal["infeasible"] = "infeasible"
+    reason: InfeasibleReason
+    """Why."""
+    detail: str
+    """The reason in words, with the numbers and what to do next."""
+
+
+Outcome = Annotated[Feasible | Infeasible, Field(discriminator="status")]
+"""Result of a threshold rule."""

@@ -1,0 +1,196 @@
+"""From messages to a `SampleSet`: native samplers, and concurrent calls for every other chat model.
+
+A chat model that can draw all samples of a prompt at once (one prefill, exact log-probabilities, option read-out)
+implements `NativeSampler`. Every other `BaseChatModel` is called n + 1 times, concurrently.
+
+Honest sampling: no response cache is used, the caller's model is never changed, a shortfall is reported, not padded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Protocol, runtime_checkable
+
+from langchain_core.callbacks import Callbacks
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage
+
+from ._calls import acall_concurrently, call_concurrently
+from .errors import UsageError
+from .prompting import question_text
+from .types import SampleSet, SamplingPlan, Unmeasured
+from .uncertainty.base import Estimator
+
+__all__ = ["NativeSampler", "adraw", "draw", "plan_for", "request_seed"]
+
+
+@runtime_checkable
+class NativeSampler(Protocol):
+    """A chat model that draws whole sample sets itself. ``integrations.transformers_chat`` is one."""
+
+    def draw_samples(
+        self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, *, seeds: Sequence[int | None]
+    ) -> list[SampleSet]:
+        """Draw one sample set for each prompt.
+
+        Args:
+            prompts: One message list for each request.
+            plan: What to draw. ``plan.n == 0`` draws the primary answer alone; with ``plan.options`` the option
+                log-likelihoods are read and, when n is 0, the primary answer is the likeliest option.
+            seeds: One seed for each request; None for fresh randomness. The result of a request depends on its own
+                seed and messages, not on what else is in the batch (up to floating-point rounding).
+
+        Returns:
+            One `SampleSet` for each prompt, in order. What could not be drawn is reported in ``problem``.
+
+        Raises:
+            PromptTooLongError: A prompt plus ``plan.max_tokens`` does not fit the context window.
+        """
+        ...
+
+    async def adraw_samples(
+        self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, *, seeds: Sequence[int | None]
+    ) -> list[SampleSet]:
+        """The same without blocking the event loop."""
+        ...
+
+
+def plan_for(
+    estimators: Iterable[Estimator],
+    *,
+    options: Sequence[str] | None = None,
+    n: int = 10,
+    temperature: float = 0.7,
+    top_p: float = 0.9,
+    max_tokens: int = 64,
+    stop: Sequence[str] = (),
+    seed: int | None = 0,
+) -> SamplingPlan:
+    """The cheapest plan that gives every estimator what it declares it needs.
+
+    Args:
+        estimators: What will be computed.
+        options: Option labels, for closed-ended questions.
+        n: Samples, if any estimator needs samples; otherwise none are drawn.
+        temperature: Sampling temperature; above 0.
+        top_p: Nucleus mass.
+        max_tokens: Longest answer.
+        stop: Stop strings.
+        seed: Base seed; None for fresh randomness every time.
+
+    Raises:
+        UsageError: No estimator, or one that needs options when none are given.
+    """
+    estimators = list(estimators)
+    if not estimators:
+        raise UsageError("no estimator given, so there is nothing to plan for. Name one, e.g. semantic_entropy.")
+    hungry = [estimator.name for estimator in estimators if estimator.needs.options]
+    if hungry and options is None:
+        raise UsageError(
+            f"{', '.join(hungry)} reads the likelihood of answer options, but no option labels were given. "
+            "Pass options=('A', 'B', 'C', 'D'), or use an estimator for open answers such as semantic_entropy."
+        )
+    return SamplingPlan(
+        n=n if any(estimator.needs.samples for estimator in estimators) else 0,
+        temperature=temperature,
+        top_p=top_p,
+        max_tokens=max_tokens,
+        stop=tuple(stop),
+        logprobs=any(estimator.needs.logprobs for estimator in estimators),
+        options=tuple(options) if hungry and options is not None else None,
+        seed=seed,
+    )
+
+
+def request_seed(plan: SamplingPlan, messages: Iterable[BaseMessage]) -> int | None:
+    """Seed of one request: a 63-bit hash of the plan's seed and the messages; None when the plan has no seed.
+
+    The same question therefore draws the same samples again (a resumed run, a reviewed answer), while different
+    questions draw independently.
+    """
+    if plan.seed is None:
+        return None
+    digest = hashlib.sha256(str(plan.seed).encode())
+    for message in messages:
+        digest.update(f"\x00{message.type}\x00{message.text}".encode())
+    return int.from_bytes(digest.digest()[:8], "big") >> 1
+
+
+def draw(
+    model: BaseChatModel,
+    prompts: Sequence[Sequence[BaseMessage]],
+    plan: SamplingPlan,
+    *,
+    callbacks: Callbacks = None,
+    max_concurrency: int | None = None,
+) -> list[SampleSet]:
+    """Draw one sample set for each prompt.
+
+    A model that fails on a prompt does not raise: its set says so in ``problem`` and will abstain.
+
+    Args:
+        model: Any chat model. It is not changed; a response cache and streaming are switched off on a copy.
+        prompts: One message list for each request.
+        plan: What to draw.
+        callbacks: For the calls of a model without a native sampler.
+        max_concurrency: Calls in flight at once for such a model (default 16).
+
+    Raises:
+        UsageError: The plan asks for option likelihoods, which only a native sampler can read.
+    """
+    if not prompts:
+        return []
+    if not isinstance(model, NativeSampler):
+        _refuse_options(model, plan)
+        return call_concurrently(model, prompts, plan, callbacks=callbacks, max_concurrency=max_concurrency)
+    try:
+        return model.draw_samples(prompts, plan, seeds=[request_seed(plan, messages) for messages in prompts])
+    except UsageError:
+        raise
+    except Exception as error:
+        if len(prompts) == 1:
+            return [_failed(prompts[0], error)]
+        # One bad prompt must not take the others down: find it by drawing one at a time.
+        return [drawn for messages in prompts for drawn in draw(model, [messages], plan)]
+
+
+async def adraw(
+    model: BaseChatModel,
+    prompts: Sequence[Sequence[BaseMessage]],
+    plan: SamplingPlan,
+    *,
+    callbacks: Callbacks = None,
+    max_concurrency: int | None = None,
+) -> list[SampleSet]:
+    """`draw` without blocking the event loop."""
+    if not prompts:
+        return []
+    if not isinstance(model, NativeSampler):
+        _refuse_options(model, plan)
+        return await acall_concurrently(model, prompts, plan, callbacks=callbacks, max_concurrency=max_concurrency)
+    try:
+        return await model.adraw_samples(prompts, plan, seeds=[request_seed(plan, messages) for messages in prompts])
+    except UsageError:
+        raise
+    except Exception as error:
+        if len(prompts) == 1:
+            return [_failed(prompts[0], error)]
+        return [drawn for messages in prompts for drawn in await adraw(model, [messages], plan)]
+
+
+def _refuse_options(model: BaseChatModel, plan: SamplingPlan) -> None:
+    if plan.options is not None:
+        raise UsageError(
+            f"{type(model).__name__} cannot read the likelihood of answer options {plan.options}. Use a local model "
+            "(integrations.transformers_chat.TransformersChat), or an estimator for open answers."
+        )
+
+
+def _failed(messages: Sequence[BaseMessage], error: Exception) -> SampleSet:
+    return SampleSet(
+        question=question_text(messages),
+        primary=None,
+        problem=Unmeasured.MODEL_FAILED,
+        problem_detail=f"{type(error).__name__}: {error}",
+    )

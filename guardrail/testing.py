@@ -1,0 +1,133 @@
+"""Public fakes for tests and examples: a scripted chat model, and artifacts with a threshold you name.
+
+The script is keyed by call, so threads cannot reorder the answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from pydantic import Field
+
+from ._calls import SAMPLE_INDEX
+from .artifact import CalibrationArtifact, CalibrationScores, CorrectnessSpec, DataFingerprint
+from .identity import identify
+from .outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
+from .prompting import PromptWrapping, question_text
+from .sampling import plan_for
+from .uncertainty import make
+
+__all__ = ["ScriptedChat", "make_artifact"]
+
+
+class ScriptedChat(BaseChatModel):
+    """A chat model that answers from a script.
+
+    The primary call (and any call outside a guard) gets the first answer of the script, sample ``i`` gets answer
+    ``1 + i``, starting over at the second when the script is shorter. An entry that is an exception is raised.
+
+    Example:
+        >>> model = ScriptedChat(script={"2 + 2?": ["4", "4", "5"]})
+        >>> model.invoke("2 + 2?").content
+        '4'
+    """
+
+    script: Mapping[str, Sequence[str | Exception]] = Field(default_factory=dict)
+    """Answers by question (text of the last human message): the primary answer first, then the samples."""
+    default: Sequence[str | Exception] = ("I don't know",)
+    """Answers to questions that are not in the script."""
+    probability: float | None = None
+    """If set, every word of an answer is reported as a token of this probability."""
+    name_of_model: str = "scripted"
+    """Model name the fake claims to have."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> Any:
+        return {"ls_provider": "scripted", "ls_model_name": self.name_of_model, "ls_model_type": "chat"}
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        index = (run_manager.metadata if run_manager else {}).get(SAMPLE_INDEX, -1)
+        answers = self.script.get(question_text(messages), self.default)
+        rest = answers[1:] or answers
+        answer = answers[0] if index < 0 else rest[index % len(rest)]
+        if isinstance(answer, Exception):
+            raise answer
+        return ChatResult(generations=[ChatGeneration(message=self._message(answer, kwargs))])
+
+    def _message(self, answer: str, kwargs: dict[str, Any]) -> AIMessage:
+        words = answer.split()
+        metadata: dict[str, Any] = {"finish_reason": "stop"}
+        if kwargs.get("logprobs") and self.probability is not None:
+            logprob = math.log(self.probability)
+            metadata["logprobs"] = {"content": [{"token": word, "logprob": logprob} for word in words]}
+        usage = {"input_tokens": 1, "output_tokens": len(words), "total_tokens": 1 + len(words)}
+        return AIMessage(content=answer, response_metadata=metadata, usage_metadata=usage)
+
+
+def make_artifact(
+    model: BaseChatModel,
+    *,
+    threshold: float | None = 0.5,
+    estimator: str = "discrete_semantic_entropy",
+    alpha: float = 0.1,
+    prompt: PromptWrapping | None = None,
+    options: Sequence[str] | None = None,
+    n: int = 10,
+) -> CalibrationArtifact:
+    """An artifact with a threshold you name instead of one that was fitted, for tests of code around a guard.
+
+    It promises nothing, and says so in its guarantee.
+
+    Args:
+        model: The model it should load with.
+        threshold: Accept iff uncertainty <= threshold; None makes an infeasible artifact.
+        estimator: Name of the estimator.
+        alpha: Target error rate to state.
+        prompt: Prompt wrapping; default: the bare question.
+        options: Option labels, for closed-ended estimators.
+        n: Number of samples.
+    """
+    made = make(estimator)
+    common: dict[str, Any] = {
+        "rule": "none",
+        "alpha": alpha,
+        "delta": None,
+        "n": 1,
+        "guarantee": "None: this artifact was made by guardrail.testing and never calibrated.",
+        "diagnostics": Diagnostics(
+            base_error=0.0, auroc=None, zero_error_floor=None, max_acceptance=1.0, smallest_feasible_alpha=None
+        ),
+    }
+    outcome: Feasible | Infeasible
+    if threshold is None:
+        outcome = Infeasible(reason=InfeasibleReason.TOO_FEW_ITEMS, detail="made so for a test.", **common)
+    else:
+        outcome = Feasible(threshold=threshold, n_accepted=1, n_errors=0, interval=(0.0, 0.975), tie_block=1, **common)
+    return CalibrationArtifact(
+        created="1970-01-01T00:00:00+00:00",
+        model=identify(model),
+        plan=plan_for([made], options=options, n=n),
+        prompt=prompt or PromptWrapping(),
+        estimator=made.spec,
+        correctness=CorrectnessSpec(name="none", version=0),
+        data=DataFingerprint(name="none", sha256="", n_questions=1, n_used=1, n_unmeasured=0, n_unlabelled=0),
+        outcome=outcome,
+        certificate=outcome,
+        calibration=CalibrationScores(uncertainty=(threshold or 0.0,), error=(0,)),
+        packages={},
+    )

@@ -1,0 +1,297 @@
+"""The values that flow through the library, in flow order: plan, sample, sample set, uncertainty, verdict.
+
+All are frozen and serialise to plain JSON. Directions: uncertainty is *higher = less certain*, always.
+Log-probabilities are natural logarithms (nats), of the model's own distribution before temperature or truncation.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+__all__ = [
+    "Cost",
+    "Frozen",
+    "OptionScores",
+    "Reason",
+    "Sample",
+    "SampleSet",
+    "SamplingPlan",
+    "ToolCall",
+    "Uncertainty",
+    "Unit",
+    "Unmeasured",
+    "Verdict",
+]
+
+Unit = Literal["nats", "probability"]
+"""Unit of an uncertainty value."""
+
+
+class Frozen(BaseModel):
+    """Base of every value and persisted type: immutable, and unknown fields are an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SamplingPlan(Frozen):
+    """How outputs are drawn. Part of the artifact: run time repeats exactly what calibration did.
+
+    Usually derived from what the estimators declare they need: :func:`guardrail.sampling.plan_for`.
+    """
+
+    n: int = Field(default=10, ge=0)
+    """Number of sampled responses, not counting the primary (greedy) answer. 0 when no estimator needs samples."""
+    temperature: float = 0.7
+    """Sampling temperature of the n samples. The primary answer is always drawn at temperature 0."""
+    top_p: float = Field(default=0.9, gt=0.0, le=1.0)
+    """Nucleus mass of the n samples; 1.0 switches truncation off."""
+    max_tokens: int = Field(default=64, ge=1)
+    """Longest answer, in new tokens."""
+    stop: tuple[str, ...] = ()
+    """Strings that end an answer (and are cut off it)."""
+    logprobs: bool = False
+    """Whether token log-probabilities are wanted (of the primary answer and of the samples)."""
+    options: tuple[str, ...] | None = None
+    """Labels whose log-likelihood is read after the prompt, e.g. ("A", "B", "C", "D"); None for open answers.
+    With options and n = 0 the primary answer is the likeliest option and nothing is generated."""
+    seed: int | None = 0
+    """Base seed. Each request's seed is derived from it and the prompt; None draws fresh randomness every time."""
+
+    @field_validator("options")
+    @classmethod
+    def _at_least_two_distinct(cls, options: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if options is not None and (len(options) < 2 or len(set(options)) != len(options)):
+            raise ValueError(f"options must be at least two distinct labels, got {options!r}")
+        return options
+
+    @model_validator(mode="after")
+    def _sample_honestly(self) -> Self:
+        if not math.isfinite(self.temperature) or self.temperature < 0:
+            raise ValueError(f"temperature must be a finite number above 0, got {self.temperature}")
+        if self.n and self.temperature == 0:
+            raise ValueError(
+                "temperature must be above 0 for samples, got 0: at temperature 0 all samples are equal and every "
+                "question looks certain. Use 0.7 (the default); the primary answer is drawn at 0 anyway."
+            )
+        if self.n == 1:
+            raise ValueError("n must be 0 or at least 2, got 1: one sample cannot disagree with itself. Use 10.")
+        return self
+
+    def primary_only(self) -> SamplingPlan:
+        """The same plan without the n samples: the primary answer alone."""
+        return self.model_copy(update={"n": 0})
+
+
+class ToolCall(Frozen):
+    """One tool call proposed by the model."""
+
+    name: str
+    """Name of the tool."""
+    arguments: dict[str, Any]
+    """Arguments as parsed JSON."""
+
+
+class Sample(Frozen):
+    """One model output."""
+
+    text: str
+    """Text of the answer, surrounding white space stripped, stop string and special tokens excluded."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Tool calls in the order the model made them."""
+    tokens: tuple[str, ...] | None = None
+    """Decoded answer tokens, special and end tokens excluded; None when log-probabilities were not measured."""
+    logprobs: tuple[float, ...] | None = None
+    """Natural log-probability of each of ``tokens`` under the untempered model; every value finite and <= 0."""
+    finish_reason: str | None = None
+    """"stop", "length", "tool_calls", "content_filter", or what the server said."""
+    refusal: bool = False
+    """Whether the server flagged the output as a refusal."""
+
+    @model_validator(mode="after")
+    def _aligned_and_finite(self) -> Self:
+        if (self.tokens is None) != (self.logprobs is None):
+            raise ValueError("tokens and logprobs go together: give both or neither")
+        if self.tokens is not None and self.logprobs is not None:
+            if len(self.tokens) != len(self.logprobs):
+                raise ValueError(f"{len(self.tokens)} tokens but {len(self.logprobs)} log-probabilities")
+            bad = next((i for i, value in enumerate(self.logprobs) if not math.isfinite(value) or value > 1e-6), None)
+            if bad is not None:
+                raise ValueError(f"logprobs[{bad}] is {self.logprobs[bad]}; a log-probability is finite and <= 0")
+        return self
+
+
+class OptionScores(Frozen):
+    """Log-likelihood of each answer option given the prompt."""
+
+    labels: tuple[str, ...]
+    """Option labels, in the plan's order."""
+    loglikelihoods: tuple[float, ...]
+    """ln p(option | prompt), divided by the number of the option's tokens where there are several. Finite."""
+
+    @model_validator(mode="after")
+    def _aligned_and_finite(self) -> Self:
+        if len(self.labels) != len(self.loglikelihoods) or len(self.labels) < 2:
+            raise ValueError(f"{len(self.labels)} labels but {len(self.loglikelihoods)} log-likelihoods; need >= 2")
+        for label, value in zip(self.labels, self.loglikelihoods, strict=True):
+            if not math.isfinite(value):
+                raise ValueError(f"log-likelihood of option {label!r} is {value}; it must be finite")
+        return self
+
+    @property
+    def best(self) -> str:
+        """Label with the highest log-likelihood (the first of them on an exact tie)."""
+        return self.labels[max(range(len(self.labels)), key=self.loglikelihoods.__getitem__)]
+
+    @property
+    def probabilities(self) -> tuple[float, ...]:
+        """Softmax of the log-likelihoods, shifted by their maximum so that it cannot overflow; sums to 1."""
+        top = max(self.loglikelihoods)
+        weights = [math.exp(value - top) for value in self.loglikelihoods]
+        total = math.fsum(weights)
+        return tuple(weight / total for weight in weights)
+
+    def shares(self) -> tuple[tuple[str, float], ...]:
+        """Labels with their probability, likeliest first."""
+        return tuple(sorted(zip(self.labels, self.probabilities, strict=True), key=lambda pair: -pair[1]))
+
+
+class Cost(Frozen):
+    """What the measurement cost, summed over the primary answer and all samples."""
+
+    calls: int = 0
+    """Model calls made (a native sampler that prefills once counts one call a request)."""
+    input_tokens: int = 0
+    """Prompt tokens processed, as the model or server counts them."""
+    output_tokens: int = 0
+    """Tokens generated."""
+    seconds: float = 0.0
+    """Wall-clock seconds from the first call to the last answer."""
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            calls=self.calls + other.calls,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            seconds=self.seconds + other.seconds,
+        )
+
+
+class Unmeasured(StrEnum):
+    """Why an uncertainty could not be measured. Every one of these abstains."""
+
+    SAMPLING_SHORTFALL = "sampling_shortfall"
+    """Fewer samples came back than the plan asks for."""
+    MODEL_FAILED = "model_failed"
+    """The model or its server raised an error or timed out."""
+    NO_LOGPROBS = "no_logprobs"
+    """Token log-probabilities are missing, incomplete or not finite."""
+    NO_OPTIONS = "no_options"
+    """Option log-likelihoods are missing, or not all labels were read."""
+    EMPTY_ANSWER = "empty_answer"
+    """The primary answer or a sample has no content to judge."""
+    REFUSED = "refused"
+    """The model or its server refused to answer."""
+    JUDGE_FAILED = "judge_failed"
+    """The equivalence judge gave no verdict on a pair that was needed."""
+    NOT_FINITE = "not_finite"
+    """The formula gave NaN or an infinity."""
+
+
+class SampleSet(Frozen):
+    """Everything drawn for one prompt."""
+
+    question: str
+    """Text of the last human message: what judges read as the question."""
+    primary: Sample | None
+    """The answer that is returned when the gate accepts: greedy, or the likeliest option. None if it failed."""
+    samples: tuple[Sample, ...] = ()
+    """The n sampled responses, in no meaningful order."""
+    options: OptionScores | None = None
+    """Option log-likelihoods, when the plan reads options."""
+    cost: Cost = Cost()
+    """Calls, tokens and seconds."""
+    problem: Unmeasured | None = None
+    """Why this set is incomplete, or None when everything the plan asks for is here."""
+    problem_detail: str = ""
+    """The problem in words, e.g. "asked for 10 samples, received 1"."""
+
+
+class Uncertainty(Frozen):
+    """A measured uncertainty, or the reason why there is none. Never NaN, never a stand-in number."""
+
+    value: float | None
+    """Higher is less certain; None when it could not be measured."""
+    unit: Unit
+    """Unit of ``value``."""
+    estimator: str
+    """Name of the estimator that produced it."""
+    reason: Unmeasured | None = None
+    """Why ``value`` is None; None when it was measured."""
+    detail: str = ""
+    """The reason in words."""
+
+    @model_validator(mode="after")
+    def _value_or_reason(self) -> Self:
+        if (self.value is None) == (self.reason is None):
+            raise ValueError("an Uncertainty has either a value or a reason, never both or neither")
+        if self.value is not None and not math.isfinite(self.value):
+            raise ValueError(f"an uncertainty must be finite, got {self.value}")
+        return self
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is a value."""
+        return self.value is not None
+
+
+class Reason(StrEnum):
+    """Why the gate decided as it did."""
+
+    WITHIN_THRESHOLD = "within_threshold"
+    """Accepted: uncertainty <= threshold."""
+    ABOVE_THRESHOLD = "above_threshold"
+    """Abstained: measured, and too uncertain."""
+    UNMEASURED = "unmeasured"
+    """Abstained: the uncertainty could not be measured; see ``Verdict.uncertainty.reason``."""
+    INFEASIBLE = "infeasible"
+    """Abstained: calibration found no threshold that keeps its promise, so nothing is accepted."""
+
+
+class Verdict(Frozen):
+    """What the gate decided about one prompt, and everything a person needs to understand it."""
+
+    accepted: bool
+    """Whether the candidate may be returned."""
+    reason: Reason
+    """Why."""
+    detail: str
+    """The reason in words, with the numbers and what to do about it."""
+    uncertainty: Uncertainty
+    """The measured uncertainty, or why there is none."""
+    threshold: float | None
+    """Accept iff uncertainty <= threshold; None when calibration was infeasible."""
+    alpha: float
+    """Target error rate among accepted answers."""
+    guarantee: str
+    """What the artifact's rule promises, in one sentence."""
+    artifact: str
+    """Digest of the artifact that decided."""
+    candidate: Sample | None
+    """The frozen answer that was judged: what is returned on acceptance, or what a reviewer approves."""
+    alternatives: tuple[tuple[str, float], ...] = ()
+    """Distinct answers among the samples (or the options) with their share, most frequent first."""
+    cost: Cost = Cost()
+    """What it cost to find out."""
+
+    def to_metadata(self) -> dict[str, Any]:
+        """Plain JSON for ``response_metadata["guardrail"]``.
+
+        The candidate and the alternatives are left out when the gate abstained: an answer that was held back must
+        not leave through the metadata. They are on the verdict itself (``guard.assess()``, handlers, errors).
+        """
+        hidden = set() if self.accepted else {"candidate", "alternatives"}
+        return self.model_dump(mode="json", exclude=hidden)

@@ -1,0 +1,123 @@
+"""What an estimator is: a pure function from a `SampleSet` to an `Uncertainty`, and what it declares about itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field
+
+from ..judges import Judge, JudgeSpec
+from ..types import Frozen, SampleSet, Uncertainty, Unit, Unmeasured
+from .clustering import Clustering, Clusters
+
+__all__ = ["Estimator", "EstimatorSpec", "Evidence", "Missing", "Needs", "Support"]
+
+Support = Literal["discrete", "continuous"]
+"""Whether the estimator takes few values only. Decides what `rule="certified"` means; declared, never read off data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What has to be drawn for an estimator; `guardrail.sampling.plan_for` turns it into a plan."""
+
+    samples: bool = False
+    """The n sampled responses."""
+    logprobs: bool = False
+    """Token log-probabilities (of the samples if it needs samples, else of the primary answer)."""
+    options: bool = False
+    """Option log-likelihoods."""
+    judge: bool = False
+    """An equivalence judge, and the clusters it gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Why a formula has no value here."""
+
+    reason: Unmeasured
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a formula sees: the sample set, and its clusters if it declared a judge."""
+
+    drawn: SampleSet
+    clusters: Clusters | None = None
+
+
+class EstimatorSpec(Frozen):
+    """What an artifact stores about an estimator; another spec at run time is a mismatch."""
+
+    name: str
+    """Name of the estimator."""
+    version: int
+    """Raised by any change that can move a score (see "Recalibrate" in the changelog)."""
+    unit: Unit
+    """Unit of the score."""
+    support: Support
+    """Whether the score takes few values only."""
+    judge: JudgeSpec | None = None
+    """The equivalence judge, for estimators that cluster."""
+    clustering: Clustering | None = None
+    """How verdicts become clusters, for estimators that cluster."""
+    params: dict[str, Any] = Field(default_factory=dict)
+    """Parameters of the formula."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimator:
+    """A named uncertainty estimator. Higher is less certain, always.
+
+    Attributes:
+        name: Name, as in `guardrail.uncertainty.available()`.
+        version: Raised by any change that can move a score.
+        unit: Unit of the score.
+        support: Whether the score takes few values only.
+        needs: What has to be drawn.
+        formula: The pure function itself.
+        judge: Equivalence judge, for estimators that cluster.
+        clustering: How verdicts become clusters.
+    """
+
+    name: str
+    version: int
+    unit: Unit
+    support: Support
+    needs: Needs
+    formula: Callable[[Evidence], float | Missing]
+    judge: Judge | None = None
+    clustering: Clustering = "components"
+
+    @property
+    def spec(self) -> EstimatorSpec:
+        """What an artifact stores."""
+        clusters = self.judge is not None
+        return EstimatorSpec(
+            name=self.name,
+            version=self.version,
+            unit=self.unit,
+            support=self.support,
+            judge=self.judge.spec if self.judge is not None else None,
+            clustering=self.clustering if clusters else None,
+        )
+
+    def score(self, evidence: Evidence) -> Uncertainty:
+        """Apply the formula; anything that is not a finite number becomes a reason.
+
+        Rounding residue just below zero (an entropy of -1e-17) is set to 0.
+        """
+        found = self.formula(evidence)
+        if isinstance(found, float) and not math.isfinite(found):
+            found = Missing(Unmeasured.NOT_FINITE, f"{self.name} gave {found}")
+        if isinstance(found, Missing):
+            return self.unmeasured(found.reason, found.detail)
+        value = 0.0 if -1e-9 < found <= 0 else float(found)
+        return Uncertainty(value=value, unit=self.unit, estimator=self.name)
+
+    def unmeasured(self, reason: Unmeasured, detail: str) -> Uncertainty:
+        """An `Uncertainty` without a value."""
+        return Uncertainty(value=None, unit=self.unit, estimator=self.name, reason=reason, detail=detail)

@@ -1,0 +1,88 @@
+"""The estimators by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..errors import ArtifactMismatchError, UsageError
+from ..judges import Judge
+from ..judges import make as make_judge
+from .base import Estimator, EstimatorSpec, Needs
+from .clustering import Clustering
+from .entropy import discrete_semantic_entropy, self_consistency, semantic_entropy
+from .likelihood import perplexity
+from .options import max_softmax, predictive_entropy
+
+__all__ = ["available", "from_spec", "make"]
+
+_CLUSTERED = Needs(samples=True, judge=True)
+_LIKELIHOOD_CLUSTERED = Needs(samples=True, logprobs=True, judge=True)
+_OPTIONS = Needs(options=True)
+_ESTIMATORS = {
+    estimator.name: estimator
+    for estimator in (
+        Estimator("discrete_semantic_entropy", 1, "nats", "discrete", _CLUSTERED, discrete_semantic_entropy),
+        Estimator("max_softmax", 1, "probability", "continuous", _OPTIONS, max_softmax),
+        Estimator("perplexity", 1, "nats", "continuous", Needs(logprobs=True), perplexity),
+        Estimator("predictive_entropy", 1, "nats", "continuous", _OPTIONS, predictive_entropy),
+        Estimator("self_consistency", 1, "probability", "discrete", _CLUSTERED, self_consistency),
+        Estimator("semantic_entropy", 1, "nats", "continuous", _LIKELIHOOD_CLUSTERED, semantic_entropy),
+    )
+}
+DEFAULT_JUDGE = "token_f1"
+"""Judge of the clustering estimators when none is given, at its default threshold."""
+
+
+def available() -> tuple[str, ...]:
+    """Names of the estimators, sorted."""
+    return tuple(sorted(_ESTIMATORS))
+
+
+def make(name: str, *, judge: Judge | None = None, clustering: Clustering = "components") -> Estimator:
+    """Make an estimator by name.
+
+    Args:
+        name: One of `available()`.
+        judge: Equivalence judge, for estimators that cluster. Default: `token_f1` at 0.5.
+        clustering: How verdicts become clusters.
+
+    Raises:
+        UsageError: Unknown name, or a judge for an estimator that uses none.
+    """
+    if name not in _ESTIMATORS:
+        raise UsageError(f"no estimator named {name!r}; choose one of {', '.join(available())}")
+    estimator = _ESTIMATORS[name]
+    if not estimator.needs.judge:
+        if judge is not None:
+            raise UsageError(f"{name} compares no answers and takes no judge; leave judge out")
+        return estimator
+    return replace(estimator, judge=judge or make_judge(DEFAULT_JUDGE), clustering=clustering)
+
+
+def from_spec(spec: EstimatorSpec, *, judge: Judge | None = None) -> Estimator:
+    """The estimator an artifact was calibrated with.
+
+    Args:
+        spec: What the artifact stores.
+        judge: The judge object, for judges that cannot be made by name. Its spec must equal the stored one.
+
+    Raises:
+        ArtifactMismatchError: This library's estimator or judge differs from the calibrated one; both are named.
+    """
+    if spec.name not in _ESTIMATORS:
+        raise ArtifactMismatchError(f"calibrated with estimator {spec.name!r}, which this version does not have")
+    if spec.judge is not None and judge is None:
+        try:
+            judge = make_judge(spec.judge.name, **spec.judge.params)
+        except (UsageError, TypeError) as error:
+            raise ArtifactMismatchError(
+                f"calibrated with judge {spec.judge.name!r} {spec.judge.params}, which cannot be made by name here "
+                f"({error}). Pass the judge object: Guardrail(..., judge=...)."
+            ) from error
+    running = make(spec.name, judge=judge, clustering=spec.clustering or "components")
+    if running.spec != spec:
+        raise ArtifactMismatchError(
+            f"estimator differs: calibrated with {spec.model_dump()}, running {running.spec.model_dump()}. "
+            "Scores are not comparable: calibrate again, or install the version that made the artifact."
+        )
+    return running

@@ -1,0 +1,71 @@
+"""Create .venv with everything for development, showing progress. Standard library only: nothing is installed yet.
+
+Run by the Makefile; safe to run again. The log of pip is kept in .venv/setup.log.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+STEPS = [
+    ("PyTorch (CPU) and build tools, the large part", ["setuptools>=77", "torch"]),
+    ("the rest, and this project in editable form", ["-e", ".[dev]"]),
+]
+
+
+def say(text: str) -> None:
+    """Print at once, also when output is piped."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def install(title: str, what: list[str], started: float) -> None:
+    """Run one pip command and show what it is busy with.
+
+    Raises:
+        SystemExit: pip failed; the end of its output is shown.
+    """
+    command = [str(VENV / "bin" / "python"), "-m", "pip", "install", "-c", "constraints.txt", *what]
+    tail: list[str] = []
+    say(f"  {title}")
+    with (
+        (VENV / "setup.log").open("a", encoding="utf-8") as log,
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip,
+    ):
+        assert pip.stdout is not None
+        for line in pip.stdout:
+            log.write(line)
+            tail = [*tail[-15:], line]
+            if line.startswith(("Collecting", "Downloading", "Installing collected", "Building")):
+                say(f"    {time.monotonic() - started:4.0f} s  {line.split('(')[0].strip()[:90]}")
+    if pip.returncode:
+        say("".join(tail))
+        raise SystemExit(f"pip failed while installing {title}; the whole log is in .venv/setup.log")
+
+
+def main() -> None:
+    """Create the environment and install into it."""
+    if sys.version_info < (3, 11):  # noqa: UP036 - the one place that runs before the right Python is known
+        version = ".".join(map(str, sys.version_info[:3]))
+        raise SystemExit(
+            f"acrc-guardrail needs Python 3.11 or newer; this is {version}. Try: make PYTHON=python3.12 ..."
+        )
+    started = time.monotonic()
+    say("Setting up .venv: about two minutes and 1.4 GB, once. Later runs reuse it.")
+    if not (VENV / "bin" / "python").exists():
+        venv.create(VENV, with_pip=True)
+    for title, what in STEPS:
+        install(title, what, started)
+    subprocess.run([VENV / "bin" / "python", "-c", "import guardrail, torch, transformers, pytest"], check=True)
+    (VENV / ".ready").touch()
+    say(f"Ready after {time.monotonic() - started:.0f} s.")
+
+
+if __name__ == "__main__":
+    main()
