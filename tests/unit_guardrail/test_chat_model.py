@@ -1,0 +1,284 @@
+"""The guard as a chat model: verdicts, abstention paths, chains, streams and traces. Nothing leaks or fails open."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.globals import set_llm_cache
+from langchain_core.messages import AIMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.runnables import RunnableLambda
+from pydantic import ValidationError
+
+from guardrail import (
+    AbstainedError,
+    ArtifactMismatchError,
+    ArtifactTamperedError,
+    Guardrail,
+    PromptWrapping,
+    Reason,
+    Unmeasured,
+    UsageError,
+    Verdict,
+)
+from guardrail.testing import ScriptedChat, make_artifact
+
+SURE, UNSURE, BROKEN = "Capital of France?", "Capital of Atlantis?", "Down?"
+MODEL = ScriptedChat(
+    script={
+        SURE: ["Paris", "Paris", "It is Paris."],
+        UNSURE: ["Secretville", "Hiddenton", "Maskburg", "Veilham"],
+        BROKEN: ["x", TimeoutError("no answer in 5 s")],
+    }
+)
+ARTIFACT = make_artifact(MODEL, threshold=0.5)
+HELD_BACK = ("Secretville", "Hiddenton", "Maskburg", "Veilham")
+
+
+def guarded(**kwargs: Any) -> Guardrail:
+    return Guardrail(model=MODEL, artifact=ARTIFACT, **kwargs)
+
+
+GUARD = guarded()
+
+
+def test_accepts_and_returns_the_primary_answer_with_its_verdict() -> None:
+    message = GUARD.invoke(SURE)
+    assert message.content == "Paris"
+    verdict = message.response_metadata["guardrail"]
+    assert (verdict["accepted"], verdict["reason"]) == (True, "within_threshold")
+    assert verdict["artifact"] == ARTIFACT.digest
+    assert json.loads(json.dumps(verdict)) == verdict
+
+
+def test_usage_is_summed_over_all_samples() -> None:
+    # 11 prompts of one token; "Paris" 1 + five times "Paris" 1 and five times "It is Paris." 3 = 21
+    assert GUARD.invoke(SURE).usage_metadata == {"input_tokens": 11, "output_tokens": 21, "total_tokens": 32}
+
+
+def test_abstains_with_a_message_that_says_why_and_leaks_nothing() -> None:
+    message = GUARD.invoke(UNSURE)
+    assert message.content == "I am not sure enough to answer this, so I would rather not guess."
+    verdict = message.response_metadata["guardrail"]
+    assert verdict["reason"] == "above_threshold"
+    assert "1.585" not in verdict["detail"]
+    assert "> 0.5 nats" in verdict["detail"]
+    assert not any(secret in str(message.model_dump()) for secret in HELD_BACK)
+
+
+def test_abstain_message_may_use_the_verdict() -> None:
+    text = guarded(abstain_message="{reason}: {uncertainty} > {threshold} at {alpha}; {other}").invoke(UNSURE).content
+    # three clusters of 4, 3, 3 among 10: -.4 ln .4 - .6 ln .3 = 1.0889
+    assert text == "above_threshold: 1.089 > 0.5 at 0.1; {other}"
+
+
+def test_unmeasured_is_another_reason_than_uncertain() -> None:
+    verdict = GUARD.assess(BROKEN)
+    assert (verdict.accepted, verdict.reason) == (False, Reason.UNMEASURED)
+    assert verdict.uncertainty.reason is Unmeasured.MODEL_FAILED
+    assert "no answer in 5 s" in verdict.detail
+
+
+def test_infeasible_abstains_on_everything_and_draws_no_samples() -> None:
+    guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL, threshold=None))
+    verdict = guard.assess(SURE)
+    assert (verdict.accepted, verdict.reason, verdict.threshold) == (False, Reason.INFEASIBLE, None)
+    assert verdict.cost.calls == 1
+    assert verdict.candidate is not None
+    assert verdict.candidate.text == "Paris"
+
+
+def test_assess_gives_all_the_evidence() -> None:
+    verdict = GUARD.assess(UNSURE)
+    assert verdict.candidate is not None
+    assert verdict.candidate.text == "Secretville"
+    assert verdict.alternatives == (("Hiddenton", 0.4), ("Maskburg", 0.3), ("Veilham", 0.3))
+    assert asyncio.run(GUARD.aassess(UNSURE)).uncertainty == verdict.uncertainty
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.6, 1.0889, 2.0])
+def test_the_gate_is_the_one_comparison(threshold: float) -> None:
+    verdict = Guardrail(model=MODEL, artifact=make_artifact(MODEL, threshold=threshold)).assess(UNSURE)
+    assert verdict.accepted == (verdict.uncertainty.value is not None and verdict.uncertainty.value <= threshold)
+
+
+# -- abstention paths
+
+
+def test_raise_carries_the_verdict_and_works_with_fallbacks() -> None:
+    guard = guarded(on_abstain="raise")
+    with pytest.raises(AbstainedError, match="Held back") as caught:
+        guard.invoke(UNSURE)
+    assert caught.value.verdict.reason is Reason.ABOVE_THRESHOLD
+    bigger: RunnableLambda[Any, AIMessage] = RunnableLambda(lambda _: AIMessage("bigger"))
+    chain = guard.with_fallbacks([bigger], exceptions_to_handle=(AbstainedError,))
+    assert chain.invoke(UNSURE).content == "bigger"
+    assert chain.invoke(SURE).content == "Paris"
+
+
+def test_another_model_takes_over_and_its_usage_is_added() -> None:
+    bigger = ScriptedChat(script={UNSURE: ["There is none"]})
+    message = guarded(on_abstain=bigger).invoke(UNSURE)
+    assert message.content == "There is none"
+    assert message.usage_metadata == {"input_tokens": 12, "output_tokens": 14, "total_tokens": 26}
+    assert asyncio.run(guarded(on_abstain=bigger).ainvoke(UNSURE)).content == "There is none"
+
+
+def test_a_person_receives_the_verdict_with_the_frozen_candidate() -> None:
+    seen: list[Verdict] = []
+
+    def person(verdict: Verdict) -> str:
+        seen.append(verdict)
+        return f"approved: {verdict.candidate.text if verdict.candidate else ''}"
+
+    assert guarded(on_abstain=person).invoke(UNSURE).content == "approved: Secretville"
+    assert seen[0].detail.startswith("Held back")
+    assert guarded(on_abstain=person).invoke(SURE).content == "Paris"
+    assert len(seen) == 1
+
+
+def test_async_person_and_none_for_the_message() -> None:
+    async def person(verdict: Verdict) -> None:
+        await asyncio.sleep(0)
+
+    guard = guarded(on_abstain=person)
+    assert "rather not guess" in str(asyncio.run(guard.ainvoke(UNSURE)).content)
+    with pytest.raises(UsageError, match="Use ainvoke"):
+        guard.invoke(UNSURE)
+
+
+def test_a_slow_sync_person_does_not_block_the_loop() -> None:
+    release = threading.Event()
+
+    async def main() -> str:
+        task = asyncio.create_task(guarded(on_abstain=lambda verdict: str(release.wait(10))).ainvoke(UNSURE))
+        await asyncio.sleep(0)
+        release.set()  # reached only if the handler does not hold the loop
+        return str((await task).content)
+
+    assert asyncio.run(main()) == "True"
+
+
+def test_a_handler_must_return_something_usable() -> None:
+    with pytest.raises(UsageError, match="on_abstain returned int"):
+        guarded(on_abstain=lambda verdict: 3).invoke(UNSURE)
+    with pytest.raises(ValidationError, match='on_abstain must be "message", "raise"'):
+        guarded(on_abstain="explode")
+
+
+# -- drop-in
+
+
+def test_chain_batch_and_async() -> None:
+    chain = GUARD.prompt | GUARD | StrOutputParser()
+    inputs = [{"question": SURE}, {"question": UNSURE}] * 8
+    expected = ["Paris", "I am not sure enough to answer this, so I would rather not guess."] * 8
+    assert chain.batch(inputs) == expected
+    assert asyncio.run(chain.abatch(inputs)) == expected
+
+
+def test_stream_yields_one_chunk_after_the_verdict() -> None:
+    for question in (SURE, UNSURE):
+        chunks = list(GUARD.stream(question))
+        assert len(chunks) == 1
+        assert chunks[0].content == GUARD.invoke(question).content
+        assert "guardrail" in chunks[0].response_metadata
+
+    async def collect() -> list[Any]:
+        return [chunk async for chunk in GUARD.astream(SURE)]
+
+    assert [chunk.content for chunk in asyncio.run(collect())] == ["Paris"]
+
+
+def test_no_event_shows_a_sample() -> None:
+    async def collect() -> list[Any]:
+        chain = GUARD.prompt | GUARD | StrOutputParser()
+        return [event async for event in chain.astream_events({"question": UNSURE}, version="v2")]
+
+    events = asyncio.run(collect())
+    assert "on_chat_model_end" in {event["event"] for event in events}
+    assert not any(secret in str(events) for secret in HELD_BACK)
+
+
+class Tracer(BaseCallbackHandler):
+    """Keeps the parents of chat-model runs and what they were named."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[Any, Any, str]] = []
+
+    def on_chat_model_start(self, serialized: Any, messages: Any, **kwargs: Any) -> None:
+        self.runs.append((kwargs["run_id"], kwargs["parent_run_id"], str(kwargs.get("name"))))
+
+
+def test_samples_are_child_runs_of_the_guard() -> None:
+    tracer = Tracer()
+    GUARD.invoke(SURE, {"callbacks": [tracer]})
+    guard_run = tracer.runs[0][0]
+    assert len(tracer.runs) == 12
+    assert {parent for _, parent, _ in tracer.runs[1:]} == {guard_run}
+    assert "guardrail_sample_9" in {name for _, _, name in tracer.runs}
+
+
+def test_a_global_cache_neither_fools_nor_freezes_the_guard() -> None:
+    set_llm_cache(InMemoryCache())
+    try:
+        assert GUARD.assess(UNSURE).accepted is False
+        first = GUARD.invoke(UNSURE)
+        assert first.response_metadata["guardrail"]["cost"]["calls"] == 11
+        assert GUARD.invoke(UNSURE).response_metadata["guardrail"]["cost"]["calls"] == 11
+    finally:
+        set_llm_cache(None)
+
+
+def test_many_threads_share_one_guard() -> None:
+    chain = GUARD | StrOutputParser()
+    inputs: list[Any] = [SURE, UNSURE] * 32
+    found = chain.batch(inputs, {"max_concurrency": 16})
+    assert found[::2] == ["Paris"] * 32
+    assert "Paris" not in found[1::2]
+
+
+# -- misuse is refused
+
+
+def test_another_model_is_refused_at_construction() -> None:
+    with pytest.raises(ArtifactMismatchError, match="calibrated 'scripted', running 'other'"):
+        Guardrail(model=ScriptedChat(name_of_model="other"), artifact=ARTIFACT)
+
+
+def test_another_prompt_is_refused_at_the_call() -> None:
+    guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL, prompt=PromptWrapping(system="Be brief.")))
+    with pytest.raises(ArtifactMismatchError, match="system message differs"):
+        guard.invoke(SURE)
+    assert (guard.prompt | guard).invoke({"question": SURE}).content == "Paris"
+
+
+def test_sampling_cannot_be_changed_at_the_call() -> None:
+    with pytest.raises(ArtifactMismatchError, match="temperature"):
+        GUARD.invoke(SURE, temperature=0.0)
+    with pytest.raises(ArtifactMismatchError, match="stop differs"):
+        GUARD.invoke(SURE, stop=["x"])
+    with pytest.raises(UsageError, match="without tools"):
+        GUARD.bind_tools([])
+
+
+def test_a_tampered_file_is_refused_at_construction(tmp_path: Path) -> None:
+    path = ARTIFACT.save(tmp_path / "a.json")
+    assert Guardrail(model=MODEL, artifact=path).invoke(SURE).content == "Paris"
+    path.write_text(path.read_text().replace('"threshold": 0.5', '"threshold": 5.0'))
+    with pytest.raises(ArtifactTamperedError):
+        Guardrail(model=MODEL, artifact=str(path))
+
+
+def test_streaming_and_caching_cannot_be_switched_on() -> None:
+    with pytest.raises(ValidationError):
+        guarded(disable_streaming=False)
+    with pytest.raises(ValidationError):
+        guarded(cache=True)

@@ -1,0 +1,216 @@
+"""Estimators against numbers worked out by hand, and the faults that others shipped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.judges import ExactJudge, JudgeSpec
+from guardrail.sampling import plan_for
+from guardrail.types import OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
+from guardrail.uncertainty import available, from_spec, make, measure, measure_all
+
+EXACT = ExactJudge()
+
+
+def sample(text: str, logprobs: Sequence[float] | None) -> Sample:
+    if logprobs is None:
+        return Sample(text=text)
+    return Sample(text=text, tokens=("t",) * len(logprobs), logprobs=tuple(logprobs))
+
+
+def answers(*texts: str, logprobs: Sequence[Sequence[float]] | None = None, primary: str = "x") -> SampleSet:
+    rows: Sequence[Sequence[float] | None] = logprobs or [None] * len(texts)
+    samples = tuple(sample(text, row) for text, row in zip(texts, rows, strict=True))
+    return SampleSet(question="q", primary=Sample(text=primary), samples=samples)
+
+
+def score(name: str, drawn: SampleSet, judge: object = EXACT) -> Uncertainty:
+    estimator = make(name, judge=judge if name not in OPTION_OR_LIKELIHOOD else None)  # type: ignore[arg-type]
+    options = drawn.options.labels if drawn.options else None
+    return measure(drawn, estimator, SamplingPlan(n=len(drawn.samples), options=options))
+
+
+OPTION_OR_LIKELIHOOD = {"predictive_entropy", "max_softmax", "perplexity"}
+
+
+def test_all_six_are_listed() -> None:
+    assert available() == (
+        "discrete_semantic_entropy",
+        "max_softmax",
+        "perplexity",
+        "predictive_entropy",
+        "self_consistency",
+        "semantic_entropy",
+    )
+
+
+def test_discrete_semantic_entropy_by_hand() -> None:
+    # shares 1/2, 1/4, 1/4: H = (1/2) ln 2 + (1/4) ln 4 + (1/4) ln 4 = (3/2) ln 2
+    assert score("discrete_semantic_entropy", answers("a1", "a1", "b1", "c1")).value == pytest.approx(1.5 * math.log(2))
+
+
+def test_sum_over_clusters_not_samples() -> None:
+    # two clusters of five: ln 2 = .693, while a sum over samples would give 5 * .693 = 3.466
+    drawn = answers(*["x1"] * 5, *["y1"] * 5, logprobs=[[-1.0]] * 10)
+    for name in ("discrete_semantic_entropy", "semantic_entropy"):
+        assert score(name, drawn).value == pytest.approx(math.log(2))
+
+
+def test_self_consistency_by_hand() -> None:
+    assert score("self_consistency", answers("a1", "a1", "a1", "b1")).value == 0.25
+
+
+def test_semantic_entropy_by_hand() -> None:
+    # p(x1) = exp(-(.5 + 1.5)/2) = e^-1, p(y1) = exp(-2): weights e : 1, P = (e/(1+e), 1/(1+e))
+    drawn = answers("x1", "y1", logprobs=[[-0.5, -1.5], [-2.0]])
+    p = math.e / (1 + math.e)
+    assert score("semantic_entropy", drawn).value == pytest.approx(-p * math.log(p) - (1 - p) * math.log(1 - p))
+
+
+def test_cluster_probabilities_are_renormalised_and_do_not_underflow() -> None:
+    # exp(-2000) is 0 in floating point; only ratios matter: equal weights give ln 2
+    drawn = answers("x1", "y1", logprobs=[[-2000.0], [-2000.0]])
+    assert score("semantic_entropy", drawn).value == pytest.approx(math.log(2))
+    # ten copies of a certain answer sum to 10, not 1: without renormalisation the entropy would be negative
+    assert score("semantic_entropy", answers(*["x1"] * 10, logprobs=[[0.0]] * 10)).value == 0.0
+
+
+def test_perplexity_by_hand_excludes_nothing_else() -> None:
+    drawn = SampleSet(question="q", primary=Sample(text="a b", tokens=("a", "b"), logprobs=(-0.2, -0.4)))
+    assert score("perplexity", drawn).value == pytest.approx(0.3)
+
+
+def option_set(*loglikelihoods: float) -> SampleSet:
+    scores = OptionScores(labels=("A", "B", "C", "D")[: len(loglikelihoods)], loglikelihoods=loglikelihoods)
+    return SampleSet(question="q", primary=Sample(text=scores.best), options=scores)
+
+
+def test_predictive_entropy_and_max_softmax_by_hand() -> None:
+    # p = (1/2, 1/4, 1/8, 1/8): H = 1/2 ln 2 + 1/4 ln 4 + 2/8 ln 8 = 1.75 ln 2
+    drawn = option_set(*(math.log(p) for p in (0.5, 0.25, 0.125, 0.125)))
+    assert score("predictive_entropy", drawn).value == pytest.approx(1.75 * math.log(2))
+    assert score("max_softmax", drawn).value == pytest.approx(0.5)
+
+
+def test_zero_log_zero_is_zero() -> None:
+    assert score("predictive_entropy", option_set(0.0, -2000.0)).value == 0.0
+
+
+# -- fail closed
+
+
+def test_a_missing_option_is_unmeasured_not_probability_zero() -> None:
+    estimator = make("predictive_entropy")
+    found = measure(option_set(-1.0, -2.0, -3.0), estimator, SamplingPlan(n=0, options=("A", "B", "C", "D")))
+    assert found.reason is Unmeasured.NO_OPTIONS
+
+
+def test_a_server_that_returns_one_sample_is_a_shortfall() -> None:
+    found = measure(answers("a1"), make("self_consistency"), SamplingPlan(n=10))
+    assert found.reason is Unmeasured.SAMPLING_SHORTFALL
+    assert "asked for 10 samples, received 1" in found.detail
+
+
+def test_one_sample_without_logprobs_makes_the_likelihood_form_unmeasured() -> None:
+    drawn = answers("x1", "x1", logprobs=[[-1.0], [-1.0]])
+    broken = drawn.model_copy(update={"samples": (drawn.samples[0], Sample(text="x1"))})
+    assert score("semantic_entropy", broken).reason is Unmeasured.NO_LOGPROBS
+    assert score("discrete_semantic_entropy", broken).value == 0.0
+
+
+@pytest.mark.parametrize("name", ["self_consistency", "discrete_semantic_entropy"])
+def test_empty_samples_are_not_an_agreement(name: str) -> None:
+    assert score(name, answers("", "", "")).reason is Unmeasured.EMPTY_ANSWER
+
+
+def test_an_empty_or_refused_primary_is_unmeasured() -> None:
+    assert score("self_consistency", answers("a1", "a1", primary=" ")).reason is Unmeasured.EMPTY_ANSWER
+    refused = answers("a1", "a1").model_copy(update={"primary": Sample(text="no", refusal=True)})
+    assert score("self_consistency", refused).reason is Unmeasured.REFUSED
+
+
+def test_a_problem_in_the_set_wins() -> None:
+    drawn = answers("a1", "a1").model_copy(update={"problem": Unmeasured.MODEL_FAILED, "problem_detail": "503"})
+    found = score("self_consistency", drawn)
+    assert (found.reason, found.detail) == (Unmeasured.MODEL_FAILED, "503")
+
+
+class Silent:
+    """A judge that gives no verdict, or raises."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    @property
+    def spec(self) -> JudgeSpec:
+        return JudgeSpec(name="silent", version=1, params={})
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        if self.error:
+            raise self.error
+        return [None] * len(pairs)
+
+
+@pytest.mark.parametrize("judge", [Silent(), Silent(RuntimeError("judge down"))])
+def test_a_judge_without_a_verdict_is_unmeasured(judge: Silent) -> None:
+    assert score("self_consistency", answers("a1", "b1"), judge).reason is Unmeasured.JUDGE_FAILED
+
+
+def test_judge_is_not_asked_when_all_strings_are_equal() -> None:
+    assert score("self_consistency", answers("a1", "A1."), Silent()).value == 0.0
+
+
+def test_refusals_are_one_cluster_of_their_own() -> None:
+    drawn = answers("I don't know", "not sure", "Paris", "Paris")
+    assert score("self_consistency", drawn).value == 0.5
+
+
+# -- sharing, names and specs
+
+
+class Counting(Silent):
+    calls = 0
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        self.calls += 1
+        return [False] * len(pairs)
+
+
+def test_estimators_share_one_judging_pass() -> None:
+    judge = Counting()
+    estimators = [make("self_consistency", judge=judge), make("discrete_semantic_entropy", judge=judge)]
+    values = [found.value for found in measure_all(answers("a1", "b1"), estimators, SamplingPlan(n=2))]
+    assert values == pytest.approx([0.5, math.log(2)])
+    assert judge.calls == 1
+
+
+def test_make_refuses_what_it_cannot_make() -> None:
+    with pytest.raises(UsageError, match="no estimator named 'entropy'"):
+        make("entropy")
+    with pytest.raises(UsageError, match="takes no judge"):
+        make("perplexity", judge=EXACT)
+
+
+def test_from_spec_round_trips_and_refuses_another_version() -> None:
+    spec = make("semantic_entropy").spec
+    assert from_spec(spec).spec == spec
+    with pytest.raises(ArtifactMismatchError, match="estimator differs"):
+        from_spec(spec.model_copy(update={"version": 99}))
+    with pytest.raises(ArtifactMismatchError, match="does not have"):
+        from_spec(spec.model_copy(update={"name": "kernel_language_entropy_2"}))
+    unknown = spec.model_copy(update={"judge": JudgeSpec(name="my_nli", version=1, params={})})
+    with pytest.raises(ArtifactMismatchError, match="Pass the judge object"):
+        from_spec(unknown)
+
+
+def test_plan_is_derived_from_needs() -> None:
+    plan = plan_for([make("semantic_entropy"), make("self_consistency")])
+    assert (plan.n, plan.logprobs, plan.options) == (10, True, None)
+    plan = plan_for([make("predictive_entropy")], options=["A", "B"])
+    assert (plan.n, plan.logprobs, plan.options) == (0, False, ("A", "B"))
+    with pytest.raises(UsageError, match="no option labels were given"):
+        plan_for([make("max_softmax")])

@@ -1,0 +1,84 @@
+"""Normalisation and lexical judges, on cases worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from guardrail.errors import UsageError
+from guardrail.judges import ExactJudge, TokenF1Judge, available, is_refusal, make, normalise, token_f1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The Eiffel Tower.", "eiffel tower"),
+        ("  PARIS ", "paris"),
+        ("1,000,000 people", "1000000 people"),
+        ("3.5", "3.5"),
+        ("-5", "-5"),
+        ("it isn't", "it is not"),
+        ("can't", "cannot"),
+        ("A", "a"),
+        ("\uff21\uff22", "ab"),  # full-width letters
+        ("\U0001f600", "\U0001f600"),
+        ("", ""),
+    ],
+)
+def test_normalise(text: str, expected: str) -> None:
+    assert normalise(text) == expected
+
+
+def test_a_decimal_point_is_not_punctuation() -> None:
+    assert normalise("3.5") != normalise("35")
+    assert normalise("1,5") != normalise("15")  # only thousands separators are dropped
+
+
+@pytest.mark.parametrize("text", ["I don't know.", "I do not know", "Not sure", "unknown", "Sorry, I can't say"])
+def test_refusals(text: str) -> None:
+    assert is_refusal(text)
+
+
+@pytest.mark.parametrize("text", ["Paris", "The Unknown Soldier", "I know: Paris", "No", "Sorrento"])
+def test_answers_are_no_refusals(text: str) -> None:
+    assert not is_refusal(text)
+
+
+def test_token_f1_by_hand() -> None:
+    # words: {it, is, paris} and {paris}: 1 in common, P = 1/3, R = 1, F1 = 2 * (1/3) / (4/3) = 1/2
+    assert token_f1("It is Paris.", "Paris") == 0.5
+    # multiplicity: {b, b} and {b}: P = 1/2, R = 1, F1 = 2/3 ("the" is an article)
+    assert token_f1("the b b", "b") == pytest.approx(2 / 3)
+    assert token_f1("", "") == 1.0
+    assert token_f1("", "x") == 0.0
+
+
+JUDGE = TokenF1Judge()
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "same"),
+    [
+        ("Paris", "It is Paris.", True),
+        ("in 1945", "in 1944", False),  # F1 = .5 would pass: the number guard stops it
+        ("it was 1,000 ships", "it was 1000 ships", True),
+        ("it is safe to eat", "it is not safe to eat", False),  # F1 = 10/11: the negation guard stops it
+        ("it isn't safe", "it is not safe", True),
+        ("Rome", "Paris", False),
+    ],
+)
+def test_token_f1_judge_guards(a: str, b: str, same: bool) -> None:
+    assert JUDGE.equivalent("q", [(a, b)]) == [same]
+    assert JUDGE.equivalent("q", [(b, a)]) == [same]
+
+
+def test_exact_judge() -> None:
+    assert ExactJudge().equivalent("q", [("The cat!", "cat"), ("cat", "cats")]) == [True, False]
+
+
+def test_judges_by_name() -> None:
+    assert available() == ("exact", "token_f1")
+    assert make("token_f1", threshold=0.7).spec.params == {"threshold": 0.7}
+    with pytest.raises(UsageError, match="no judge named 'nli'"):
+        make("nli")
+    with pytest.raises(UsageError, match=r"threshold must be in \(0, 1\], got 50"):
+        make("token_f1", threshold=50)

@@ -1,0 +1,50 @@
+"""The wrapping renders, and refuses what was wrapped differently."""
+
+from __future__ import annotations
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from pydantic import ValidationError
+
+from guardrail.errors import ArtifactMismatchError
+from guardrail.prompting import PromptWrapping, question_text
+
+BARE = PromptWrapping()
+FULL = PromptWrapping(system="Be {brief}.", template="Q: {question}\nA:")
+
+
+def test_options_are_rendered_one_a_line() -> None:
+    assert BARE.render("Why?", {"A": "x", "B": "{y}"}) == "Why?\nA) x\nB) {y}"
+
+
+def test_prompt_equals_messages_also_with_braces() -> None:
+    question = "what is {this}?"
+    assert FULL.to_prompt().invoke({"question": question}).to_messages() == FULL.messages(question)
+    assert FULL.messages(question)[0].content == "Be {brief}."
+
+
+@pytest.mark.parametrize("wrapping", [BARE, FULL])
+def test_own_messages_pass(wrapping: PromptWrapping) -> None:
+    assert wrapping.check(wrapping.messages("multi\nline?")) is None  # type: ignore[func-returns-value]
+
+
+def test_another_system_message_is_refused() -> None:
+    with pytest.raises(ArtifactMismatchError, match=r"calibrated with \[\], received \['Guess!'\]"):
+        BARE.check([SystemMessage("Guess!"), HumanMessage("x")])
+    with pytest.raises(ArtifactMismatchError, match="system message differs"):
+        FULL.check([HumanMessage("Q: x\nA:")])
+
+
+def test_another_template_is_refused() -> None:
+    with pytest.raises(ArtifactMismatchError, match="does not fit the calibrated template"):
+        FULL.check([SystemMessage("Be {brief}."), HumanMessage("x")])
+
+
+@pytest.mark.parametrize("template", ["no placeholder", "{question} {question}"])
+def test_template_has_one_placeholder(template: str) -> None:
+    with pytest.raises(ValidationError, match="exactly once"):
+        PromptWrapping(template=template)
+
+
+def test_question_is_the_last_human_message() -> None:
+    assert question_text([HumanMessage("a"), AIMessage("b"), HumanMessage("c"), AIMessage("d")]) == "c"

@@ -1,0 +1,193 @@
+"""The generic sampler samples honestly: no cache, no shortfall hidden, nobody's model changed, no blocking."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.globals import set_llm_cache
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from pydantic import PrivateAttr
+
+from guardrail._calls import read_reply
+from guardrail.errors import PromptTooLongError, UsageError
+from guardrail.sampling import adraw, draw, request_seed
+from guardrail.testing import ScriptedChat
+from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
+
+QUESTION = [HumanMessage("q")]
+PLAN = SamplingPlan(n=4, max_tokens=5, stop=("\n",))
+MODEL = ScriptedChat(script={"q": ["p", "s0", "s1", "s2", "s3"]})
+
+
+class Recording(ScriptedChat):
+    """Remembers the arguments of every call."""
+
+    _calls: list[dict[str, Any]] = PrivateAttr(default_factory=list)
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        self._calls.append({"stop": stop, **kwargs})
+        return super()._generate(messages, stop, run_manager, **kwargs)
+
+
+def test_primary_and_samples_are_told_apart() -> None:
+    (drawn,) = draw(MODEL, [QUESTION], PLAN)
+    assert drawn.primary is not None
+    assert drawn.primary.text == "p"
+    assert [sample.text for sample in drawn.samples] == ["s0", "s1", "s2", "s3"]
+    assert drawn.cost.calls == 5
+    assert drawn.cost.output_tokens == 5
+
+
+def test_async_draws_the_same() -> None:
+    (drawn,) = asyncio.run(adraw(MODEL, [QUESTION], PLAN))
+    (sync,) = draw(MODEL, [QUESTION], PLAN)
+    assert (drawn.primary, drawn.samples) == (sync.primary, sync.samples)
+
+
+def test_primary_is_greedy_and_samples_are_not() -> None:
+    model = Recording(script=MODEL.script)
+    draw(model, [QUESTION], PLAN, max_concurrency=1)
+    common = {"stop": ["\n"], "max_tokens": 5}
+    assert model._calls[0] == {**common, "temperature": 0.0}
+    assert model._calls[1:] == [{**common, "temperature": 0.7, "top_p": 0.9}] * 4
+
+
+@pytest.fixture
+def global_cache() -> Iterator[None]:
+    set_llm_cache(InMemoryCache())
+    yield
+    set_llm_cache(None)
+
+
+@pytest.mark.usefixtures("global_cache")
+def test_a_global_response_cache_is_bypassed() -> None:
+    model = Recording(script=MODEL.script)
+    draw(model, [QUESTION], PLAN)
+    draw(model, [QUESTION], PLAN)
+    assert len(model._calls) == 10
+    assert len({sample.text for sample in draw(model, [QUESTION], PLAN)[0].samples}) == 4
+
+
+def test_the_callers_model_is_not_changed() -> None:
+    model = ScriptedChat(script=MODEL.script, cache=True, disable_streaming=False)
+    before = model.model_dump()
+    draw(ScriptedChat(script=MODEL.script), [QUESTION], PLAN)
+    draw(model, [QUESTION], PLAN)
+    assert model.model_dump() == before
+
+
+def test_a_failing_call_is_reported_not_raised_and_not_padded() -> None:
+    model = ScriptedChat(script={"q": ["p", "a", ConnectionError("reset by peer")]})
+    (drawn,) = draw(model, [QUESTION], PLAN)
+    assert drawn.problem is Unmeasured.MODEL_FAILED
+    assert drawn.problem_detail == "2 of 5 calls failed, the first with ConnectionError: reset by peer"
+    assert len(drawn.samples) == 2
+
+
+def test_one_failing_prompt_leaves_the_others_alone() -> None:
+    model = ScriptedChat(script={"q": ["p"], "bad": [TimeoutError("slow")]})
+    good, bad = draw(model, [QUESTION, [HumanMessage("bad")]], PLAN)
+    assert good.problem is None
+    assert (bad.primary, bad.problem) == (None, Unmeasured.MODEL_FAILED)
+
+
+def test_options_need_a_native_sampler() -> None:
+    with pytest.raises(UsageError, match="ScriptedChat cannot read the likelihood of answer options"):
+        draw(MODEL, [QUESTION], SamplingPlan(n=0, options=("A", "B")))
+
+
+def test_max_concurrency_bounds_calls_in_flight() -> None:
+    class Gauge(ScriptedChat):
+        _lock: Any = PrivateAttr(default_factory=threading.Lock)
+        _now: list[int] = PrivateAttr(default_factory=lambda: [0, 0])
+        _full: Any = PrivateAttr(default_factory=lambda: threading.Barrier(2, timeout=10))
+
+        def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+            with self._lock:
+                self._now[0] += 1
+                self._now[1] = max(self._now)
+            self._full.wait()  # six calls pass two by two: proves that two do run at once
+            with self._lock:
+                self._now[0] -= 1
+            return super()._generate(*args, **kwargs)
+
+    model = Gauge(script=MODEL.script)
+    draw(model, [QUESTION], SamplingPlan(n=5), max_concurrency=2)
+    assert model._now[1] == 2
+
+
+def test_request_seed_depends_on_question_and_plan_only() -> None:
+    other = [HumanMessage("r")]
+    assert request_seed(PLAN, QUESTION) == request_seed(PLAN, [HumanMessage("q")])
+    assert request_seed(PLAN, QUESTION) != request_seed(PLAN, other)
+    assert request_seed(PLAN, QUESTION) != request_seed(SamplingPlan(seed=1), QUESTION)
+    assert request_seed(SamplingPlan(seed=None), QUESTION) is None
+
+
+# -- native samplers
+
+
+class Native(ScriptedChat):
+    """Draws whole sets; refuses prompts called "long"."""
+
+    def draw_samples(self, prompts: Any, plan: SamplingPlan, *, seeds: Any) -> list[SampleSet]:
+        texts = [str(messages[-1].content) for messages in prompts]
+        if "long" in texts:
+            raise PromptTooLongError("9000 tokens")
+        pairs = zip(texts, seeds, strict=True)
+        return [SampleSet(question=text, primary=Sample(text=text + str(seed))) for text, seed in pairs]
+
+    async def adraw_samples(self, prompts: Any, plan: SamplingPlan, *, seeds: Any) -> list[SampleSet]:
+        return self.draw_samples(prompts, plan, seeds=seeds)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_native_sampler_is_used_and_one_bad_prompt_is_isolated(asynchronous: bool) -> None:
+    prompts: list[list[BaseMessage]] = [[HumanMessage("a")], [HumanMessage("long")], [HumanMessage("b")]]
+    found = asyncio.run(adraw(Native(), prompts, PLAN)) if asynchronous else draw(Native(), prompts, PLAN)
+    assert found[0].primary is not None
+    assert found[0].primary.text == f"a{request_seed(PLAN, prompts[0])}"
+    assert (found[1].problem, found[1].problem_detail) == (Unmeasured.MODEL_FAILED, "PromptTooLongError: 9000 tokens")
+    assert found[2].problem is None
+
+
+# -- reading replies
+
+
+def reply(**metadata: Any) -> Sample:
+    return read_reply(AIMessage(content=" x ", response_metadata=metadata))
+
+
+def test_reply_is_read() -> None:
+    content = [{"token": "x", "logprob": -0.5}, {"token": "y", "logprob": 1e-9}]
+    found = reply(finish_reason="stop", logprobs={"content": content})
+    assert (found.text, found.tokens, found.logprobs) == ("x", ("x", "y"), (-0.5, 0.0))
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.inf, 0.5, None, "?"])
+def test_a_bad_log_probability_makes_all_of_them_unmeasured(bad: Any) -> None:
+    content = [{"token": "x", "logprob": -1.0}, {"token": "y", "logprob": bad}]
+    assert reply(logprobs={"content": content}).logprobs is None
+
+
+@pytest.mark.parametrize("logprobs", [None, {}, {"content": None}, {"content": [{"token": "x"}]}])
+def test_missing_log_probabilities_are_unmeasured(logprobs: Any) -> None:
+    assert reply(logprobs=logprobs).logprobs is None
+
+
+def test_refusals_of_the_server_are_seen() -> None:
+    assert reply(finish_reason="content_filter").refusal
+    assert read_reply(AIMessage(content="", additional_kwargs={"refusal": "no"})).refusal
+    assert not reply(finish_reason="stop").refusal
+
+
+def test_scripted_chat_outside_a_guard_gives_its_first_answer() -> None:
+    assert MODEL.invoke("q").content == "p"
+    assert ChatGeneration(message=MODEL.invoke("?")).text == "I don't know"
