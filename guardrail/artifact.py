@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from functools import cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -124,6 +125,12 @@ class CalibrationArtifact(Frozen):
     def digest(self) -> str:
         """``sha256:`` over the canonical JSON of the content (sorted keys, no white space, UTF-8)."""
         return _digest(self.model_dump(mode="json"))
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with some fields changed; its digest is its own."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("digest", None)  # a cached property, which pydantic copies with the fields
+        return copied
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the artifact with its digest, atomically: a reader sees the old file or the new one, never half.

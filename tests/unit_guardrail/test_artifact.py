@@ -124,5 +124,12 @@ def test_same_weights_under_another_folder_name_are_the_same_model() -> None:
     assert identity("a", "sha256:1").differences(identity("a", None)) != []
 
 
+def test_a_changed_copy_has_its_own_digest() -> None:
+    assert ARTIFACT.digest.startswith("sha256:")
+    changed = ARTIFACT.model_copy(update={"created": "2001-01-01T00:00:00+00:00"})
+    assert changed.digest != ARTIFACT.digest
+    assert changed.model_copy(update={"created": ARTIFACT.created}).digest == ARTIFACT.digest
+
+
 def test_repr_does_not_print_thousands_of_scores() -> None:
     assert "uncertainty=(" not in repr(ARTIFACT)
