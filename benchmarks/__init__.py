@@ -1,0 +1,1 @@
+"""Benchmarks: ``python -m benchmarks.sampling`` and ``python -m benchmarks.gpu_sampling``."""

@@ -1,0 +1,9 @@
+"""Threshold rules: from scores and errors to ``Feasible`` or ``Infeasible``. A family of rules a file.
+
+``fit`` is the one call; ``rules`` lists the names; ``conformal_selection`` works on a batch and yields no threshold.
+"""
+
+from .fit import DEFAULT_DELTA, Support, fit, rules
+from .selection import Selection, conformal_selection
+
+__all__ = ["DEFAULT_DELTA", "Selection", "Support", "conformal_selection", "fit", "rules"]

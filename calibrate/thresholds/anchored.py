@@ -1,0 +1,162 @@
+"""``anchored``: simultaneous anchors with decaying levels, extended by a fixed sequence. The default certificate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy import special
+
+from ..bounds import binomial_tail
+from .empirical import last
+from .prefix import Prefix
+from .rule import Request, Rule, check_min_accept, min_accept_of
+from .simultaneous import anchor_affordable, candidates, certificate, largest_scale, pointwise_floor
+from .walk import Counts, Reals, grid, limits, step_weights
+
+__all__ = ["DECAY", "Anchored", "AnchoredLimits", "anchored_limits", "extension_limits"]
+
+DECAY = 1.5
+"""Levels of the anchors fall like k to the minus this power."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnchoredLimits:
+    """Error limits at fixed numbers of accepted items; depends on n, alpha, delta and k_min alone."""
+
+    k: Counts
+    """Grid points, increasing."""
+    anchor: Counts
+    """c1: most errors with which k passes as an anchor; -1 for none."""
+    extension: Counts
+    """c2: most errors with which an accepted set is extended to k; at least c1."""
+    scale: float
+    """d, in b(k) = min(delta, d (k_min / k)^1.5)."""
+
+
+@lru_cache(maxsize=256)
+def anchored_limits(n: int, alpha: float, delta: float, k_min: int) -> AnchoredLimits:
+    """Solve for the anchors' scale, then for the extension limits."""
+    points = grid(n, k_min)
+    decay = (k_min / points) ** DECAY
+    scale, anchor = largest_scale(
+        points, alpha, delta, lambda d: np.minimum(delta, d * decay), delta / points.size, delta / float(decay[-1])
+    )
+    extension = extension_limits(points, anchor, alpha, delta)
+    for array in (points, anchor, extension):
+        array.flags.writeable = False
+    return AnchoredLimits(points, anchor, extension, scale)
+
+
+def extension_limits(points: Counts, anchor: Counts, alpha: float, delta: float) -> Counts:
+    """c2(k): the largest c with ``sum_{s<=c} Bin(s; k) + sum_{s>c} Bin(s; k) h_k(s) <= delta`` at every grid point.
+
+    h_k(s) is the probability that a flat walk at (k, s) passes an anchor at k or later: 1 for s <= c1(k), else the
+    mean of h at the next grid point. It falls with s and is kept on a window above c1(k); beyond the window, where
+    Bin(s; k) is below 1e-16, the last value stands in (an upper bound).
+    """
+    reach = points * alpha + 8.5 * np.sqrt(points * alpha * (1.0 - alpha)) + 12.0
+    pointwise = limits(points, alpha, delta)
+    top = np.minimum(np.maximum(int(anchor.max()), pointwise) + 1, np.minimum(reach.astype(np.int64), points))
+    log_factorial = special.gammaln(np.arange(1.0, points[-1] + 2.0))
+    below = np.asarray(binomial_tail(anchor, points, alpha))
+    result = anchor.copy()
+    later, bottom = np.zeros(1), int(points[-1]) + 1  # no anchor after the last point: h = 0, and nothing below it
+    for i in range(points.size - 1, -1, -1):
+        k, first, final = int(points[i]), int(anchor[i]) + 1, int(top[i])
+        if i + 1 < points.size:
+            steps = int(points[i + 1]) - k
+            h = _step_back(later, bottom, steps, alpha, first, max(first, final))
+        else:
+            h = np.zeros(max(first, final) - first + 1)
+        weights = _binomial_window(k, first, first + h.size, alpha, log_factorial)
+        spare = delta - (float(below[i]) + float(weights @ h))
+        result[i] += int(np.searchsorted(np.cumsum(weights * (1.0 - h)), spare, side="right"))
+        later, bottom = h, first
+    return result
+
+
+def _step_back(later: Reals, bottom: int, steps: int, alpha: float, first: int, final: int) -> Reals:
+    """The values of h at s in first..final, from h at the next point: 1 below ``bottom``, ``later``, its last value."""
+    shift, weights = step_weights(steps, alpha)
+    low, high = first + shift, final + shift + weights.size - 1
+    ones = max(0, min(high + 1, bottom) - low)
+    inner = later[max(0, low - bottom) : max(0, high + 1 - bottom)]
+    beyond = high - low + 1 - ones - inner.size
+    reached = np.concatenate((np.ones(ones), inner, np.full(beyond, later[-1])))
+    return np.correlate(reached, weights, "valid")
+
+
+def _binomial_window(k: int, first: int, stop: int, alpha: float, log_factorial: Reals) -> Reals:
+    """Bin(s; k, alpha) for s in first..stop-1; 0 past k."""
+    s = np.arange(first, min(stop, k + 1))
+    logs = log_factorial[k] - log_factorial[s] - log_factorial[k - s]
+    weights = np.exp(logs + s * math.log(alpha) + (k - s) * math.log1p(-alpha))
+    return np.concatenate((weights, np.zeros(stop - first - s.size)))
+
+
+class Anchored(Rule):
+    """Anchors that hold simultaneously, extended outward by a fixed sequence.
+
+    Formula. Anchors: k in [k_min, n] passes with e_k <= c1(k), the largest c with
+    ``P(Bin(k, alpha) <= c) <= min(delta, d (k_min/k)^1.5)``; d is the largest scale at which a flat walk passes any
+    anchor with probability at most delta. Extension: from the last block end that passes as an anchor, move to the
+    next block end while e_k <= c2(k) (see :func:`extension_limits`); stop at the first that has not.
+
+    Guarantee: P(SCER > alpha) <= delta over calibrations, for any n, if items are independent and the error rate does
+    not fall as acceptance grows. Why: let K0 be the first bad block end. Ending at or past K0 needs an anchor passed at
+    some k >= K0, or an extension through K0, that is e_K0 <= c2(K0). The errors from K0 on dominate a flat walk, and c2
+    bounds exactly this union by delta for every K0. Ties only remove candidates; c1 and c2 never see scores.
+
+    Ours. One anchor at k_min with level delta is ``fixed_sequence`` (LTT, arXiv 2110.01052); constant levels are
+    ``cp_simultaneous`` plus extension. Above n = 20,000 both limits live on a geometric grid; candidates are the last
+    block ends before each grid point, and the items up to that point count as errors.
+
+    Options:
+        min_accept: k_min; None for the default.
+    """
+
+    name = "anchored"
+    uses_delta = True
+    defaults: ClassVar[Mapping[str, Any]] = {"min_accept": None}
+
+    def check(self, request: Request) -> None:
+        """``min_accept`` is a count."""
+        check_min_accept(self.name, request)
+
+    def resolve(self, n: int, request: Request) -> dict[str, Any]:
+        """Options with the k_min and the scale d that were used."""
+        k_min = min_accept_of(n, request)
+        scale = anchored_limits(n, request.alpha, request.level, k_min).scale if k_min <= n else None
+        return {**request.options, "min_accept": k_min, "scale": scale}
+
+    def select(self, prefix: Prefix, request: Request) -> int | None:
+        """Last passing anchor, extended until the first failure."""
+        k_min = min_accept_of(prefix.n, request)
+        if k_min > prefix.n:
+            return None
+        table = anchored_limits(prefix.n, request.alpha, request.level, k_min)
+        found = candidates(prefix, table.k)
+        index = last(found.errors <= table.anchor[found.point])
+        if index is None:
+            return None
+        extended = found.errors[index + 1 :] <= table.extension[found.point[index + 1 :]]
+        failed = np.flatnonzero(~extended)
+        index += int(failed[0]) if failed.size else extended.size
+        return int(found.block[index])
+
+    def feasible(self, prefix: Prefix, request: Request) -> bool:
+        """One dynamic programme instead of a search: is the scale these items need affordable?"""
+        return anchor_affordable(prefix, request, power=DECAY)
+
+    def alpha_floor(self, prefix: Prefix, request: Request) -> float:
+        """Where even the pointwise test fails everywhere."""
+        return pointwise_floor(prefix, request)
+
+    def guarantee(self, request: Request) -> str:
+        """Finite sample, under two assumptions."""
+        return certificate(request)

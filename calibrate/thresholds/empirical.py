@@ -1,0 +1,95 @@
+"""Rules that steer an average: a fixed share, the plug-in estimate, LEC-Direct. None of them is a certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guardrail.errors import UsageError
+
+from .prefix import TOLERANCE, Prefix
+from .rule import Request, Rule
+
+__all__ = ["Empirical", "FixedQuantile", "Lec", "last"]
+
+
+def last(ok: NDArray[np.bool_]) -> int | None:
+    """Index of the last True, or None."""
+    if not ok.size:
+        return None
+    index = ok.size - 1 - int(ok[::-1].argmax())
+    return index if ok[index] else None
+
+
+class FixedQuantile(Rule):
+    """Accept a fixed share of the items, whatever their labels: the largest block end k <= q n (Fixed-50 at q = .5).
+
+    Guarantee: none; alpha plays no part in the choice. Paper: the uncalibrated baseline of A-CRC-QA.
+    """
+
+    name = "fixed_quantile"
+    uses_alpha = False
+    defaults: ClassVar[Mapping[str, Any]] = {"quantile": 0.5}
+
+    def check(self, request: Request) -> None:
+        """``quantile`` is a share in (0, 1]."""
+        quantile = request.options["quantile"]
+        if isinstance(quantile, bool) or not isinstance(quantile, int | float) or not 0 < quantile <= 1:
+            raise UsageError(
+                f"quantile of rule 'fixed_quantile' must be in (0, 1], got {quantile!r}. Write 0.5 for half."
+            )
+
+    def select(self, prefix: Prefix, request: Request) -> int | None:
+        """Largest block end with k <= q n."""
+        limit = request.options["quantile"] * prefix.n + TOLERANCE
+        return int(np.searchsorted(prefix.k, limit, side="right")) - 1 if prefix.k[0] <= limit else None
+
+    def guarantee(self, request: Request) -> str:
+        """None."""
+        return "None: it accepts a fixed share of the items and looks at no label, whatever the target."
+
+
+class Empirical(Rule):
+    """The plug-in rule: the largest block end with e_k / k <= alpha, that is C_k <= 0.
+
+    Guarantee: none. The mean error of accepted answers is a little above alpha and about half of all calibrations
+    exceed it. Paper: "Empirical" of A-CRC-QA.
+    """
+
+    name = "empirical"
+
+    def select(self, prefix: Prefix, request: Request) -> int | None:
+        """Largest block end with C_k <= 0."""
+        return last(prefix.excess(request.alpha) <= TOLERANCE)
+
+    def guarantee(self, request: Request) -> str:
+        """None."""
+        return (
+            "None: the observed error rate is at most alpha on these items, chosen by looking at them; expect about "
+            "half of all calibrations to exceed alpha on new questions."
+        )
+
+
+class Lec(Rule):
+    """LEC-Direct (Wang et al., arXiv 2512.01556): the largest block end with C_k = sum(E - alpha) <= -1.
+
+    Guarantee: as its authors state, P(wrong | accepted) <= alpha for exchangeable items. Where we differ: that claim
+    cannot hold in finite samples (see docs/guarantees.md), and measured at alpha = .15 the ratio E[SE]/E[S] is .1675,
+    .1538 and .1520 at n = 100, 500 and 1,000. So we label it a baseline.
+    """
+
+    name = "lec"
+
+    def select(self, prefix: Prefix, request: Request) -> int | None:
+        """Largest block end with C_k <= -1."""
+        return last(prefix.excess(request.alpha) <= -1.0 + TOLERANCE)
+
+    def guarantee(self, request: Request) -> str:
+        """What its authors state, and that it does not hold."""
+        return (
+            "Stated by its authors as P(wrong | accepted) <= alpha; no rule can promise that without assumptions in "
+            "finite samples, and the measured rate is a little above alpha. About half of all calibrations exceed it."
+        )

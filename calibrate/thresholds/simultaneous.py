@@ -1,0 +1,198 @@
+"""``cp_simultaneous``: the exact binomial test at every k, at one level that accounts for all of them together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..bounds import binomial_tail
+from .empirical import last
+from .prefix import Prefix
+from .rule import Request, Rule, check_min_accept, min_accept_of
+from .walk import Counts, Reals, crossing_probability, grid, limits
+
+__all__ = ["Candidates", "CpSimultaneous", "Limits", "candidates", "largest_scale", "simultaneous_limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Error limits at fixed numbers of accepted items; depends on n, alpha, delta and k_min alone."""
+
+    k: Counts
+    """Grid points, increasing."""
+    c: Counts
+    """Most errors with which k passes; -1 for none."""
+    scale: float
+    """The level (cp_simultaneous) or the scale of the levels (anchored) that was solved for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Block ends that can be chosen on a grid, and what is tested for each."""
+
+    block: NDArray[np.int64]
+    """Index of the block end among all blocks."""
+    point: NDArray[np.int64]
+    """Index of the grid point it is tested at: the first at or past k."""
+    errors: NDArray[np.int64]
+    """Errors counted against the limit there: e_k, plus one for each item between k and the grid point."""
+
+
+def candidates(prefix: Prefix, points: Counts) -> Candidates:
+    """The last block end at or before each grid point (at or past the first point).
+
+    Between two grid points e_k - k never grows, so the last block end there is both the largest and the likeliest to
+    pass. Which block ends are candidates depends on the scores only.
+    """
+    block = np.unique(np.searchsorted(prefix.k, points, side="right")) - 1
+    block = block[block >= 0]
+    block = block[prefix.k[block] >= points[0]]
+    k = prefix.k[block]
+    point = np.searchsorted(points, k, side="left")
+    return Candidates(block, point, prefix.e[block] + points[point] - k)
+
+
+def largest_scale(
+    points: Counts, alpha: float, delta: float, levels: Callable[[float], Reals], low: float, high: float
+) -> tuple[float, Counts]:
+    """The largest scale whose limits a flat walk meets with probability at most delta, by bisection in its logarithm.
+
+    The limits are whole numbers, so a scale whose limits have been seen before costs no dynamic programme. The lower
+    end of the bracket is returned: it is always valid, and within a millionth of the largest.
+
+    Args:
+        points: Grid points.
+        alpha: Error rate of the walk.
+        delta: Most that the crossing probability may be.
+        levels: Scale to the level at each grid point, increasing in the scale.
+        low: A scale that is certainly fine (union bound).
+        high: A scale beyond which levels do not grow.
+
+    Returns:
+        The scale, and its limits.
+    """
+    fine, broken = limits(points, alpha, levels(low)), limits(points, alpha, levels(high))
+    if crossing_probability(points, broken, alpha) <= delta:
+        return high, broken
+    while high > low * (1.0 + 1e-6) and not np.array_equal(fine, broken):
+        middle = math.sqrt(low * high)
+        tried = limits(points, alpha, levels(middle), fine, broken)
+        if np.array_equal(tried, fine):
+            low = middle
+        elif not np.array_equal(tried, broken) and crossing_probability(points, tried, alpha) <= delta:
+            low, fine = middle, tried
+        else:
+            high, broken = middle, tried
+    return low, fine
+
+
+@lru_cache(maxsize=256)
+def simultaneous_limits(n: int, alpha: float, delta: float, k_min: int) -> Limits:
+    """Limits c(k) at the largest level d' whose flat walk meets any of them with probability at most delta."""
+    points = grid(n, k_min)
+    scale, c = largest_scale(points, alpha, delta, lambda d: np.full(points.size, d), delta / points.size, delta)
+    c.flags.writeable = points.flags.writeable = False
+    return Limits(points, c, scale)
+
+
+class CpSimultaneous(Rule):
+    """Exact binomial tests at all thresholds, simultaneously valid.
+
+    Formula: the largest block end k >= k_min with P(Bin(k, alpha) <= e_k) <= d', where d' is the largest level at
+    which a Bernoulli(alpha) walk satisfies this at *some* k in [k_min, n] with probability at most delta.
+
+    Guarantee: P(SCER > alpha) <= delta over calibrations, for any n, if items are independent and the error rate does
+    not fall as acceptance grows. Why: let K0 be the first bad k. Given K0 the items below are i.i.d. with error at
+    least alpha, and past it the marginal error is at least SCER >= alpha, so e_k dominates the walk at every bad k.
+
+    Ours; the test is that of LTT (arXiv 2110.01052). Above n = 20,000 limits are set on a geometric grid, and the items
+    between a block end and the next grid point count as errors, which keeps the guarantee.
+
+    Options:
+        min_accept: k_min; None for the default.
+    """
+
+    name = "cp_simultaneous"
+    uses_delta = True
+    defaults: ClassVar[Mapping[str, Any]] = {"min_accept": None}
+
+    def check(self, request: Request) -> None:
+        """``min_accept`` is a count."""
+        check_min_accept(self.name, request)
+
+    def resolve(self, n: int, request: Request) -> dict[str, Any]:
+        """Options with the k_min and the level d' that were used."""
+        k_min = min_accept_of(n, request)
+        level = simultaneous_limits(n, request.alpha, request.level, k_min).scale if k_min <= n else None
+        return {**request.options, "min_accept": k_min, "level": level}
+
+    def select(self, prefix: Prefix, request: Request) -> int | None:
+        """Largest block end within its limit."""
+        k_min = min_accept_of(prefix.n, request)
+        if k_min > prefix.n:
+            return None
+        table = simultaneous_limits(prefix.n, request.alpha, request.level, k_min)
+        found = candidates(prefix, table.k)
+        index = last(found.errors <= table.c[found.point])
+        return None if index is None else int(found.block[index])
+
+    def feasible(self, prefix: Prefix, request: Request) -> bool:
+        """One dynamic programme instead of a search: is the level these items need affordable?"""
+        return anchor_affordable(prefix, request, power=0.0)
+
+    def alpha_floor(self, prefix: Prefix, request: Request) -> float:
+        """Where even the pointwise test fails everywhere."""
+        return pointwise_floor(prefix, request)
+
+    def guarantee(self, request: Request) -> str:
+        """Finite sample, under two assumptions."""
+        return certificate(request)
+
+
+def certificate(request: Request) -> str:
+    """The promise that ``cp_simultaneous`` and ``anchored`` share."""
+    return (
+        f"With probability at least {1 - request.level:g} over calibrations the error rate among accepted answers is "
+        f"at most {request.alpha:g}, in finite samples, if questions are independent draws from the same source and "
+        "the error rate among accepted answers does not fall as more are accepted."
+    )
+
+
+def anchor_affordable(prefix: Prefix, request: Request, power: float) -> bool:
+    """Whether any block end passes when levels d (k_min/k)^power, capped at delta, are scaled as far as delta allows.
+
+    Equivalent to selecting, with one crossing probability instead of the search for d: the smallest d at which one of
+    these items' block ends passes is feasible iff a flat walk meets its limits with probability at most delta.
+    """
+    alpha, delta, k_min = request.alpha, request.level, min_accept_of(prefix.n, request)
+    if k_min > prefix.n:
+        return False
+    points = grid(prefix.n, k_min)
+    found = candidates(prefix, points)
+    k = points[found.point]
+    tail = np.asarray(binomial_tail(found.errors, k, alpha))
+    needed = np.where(tail <= delta, tail * (k / k_min) ** power, np.inf)
+    if not found.block.size or not np.isfinite(needed.min()):
+        return False
+    scale = max(float(needed.min()), 1e-300) * (1.0 + 1e-12)
+    level = np.minimum(delta, scale * (k_min / points) ** power)
+    return crossing_probability(points, limits(points, alpha, level), alpha) <= delta
+
+
+def pointwise_floor(prefix: Prefix, request: Request) -> float:
+    """Smallest alpha, to three decimals from below, at which one block end passes the test at level delta alone."""
+    k, e = prefix.k, prefix.e
+    low, high = 0, 1_000
+    while high - low > 1:
+        middle = (low + high) // 2
+        if (np.asarray(binomial_tail(e, k, middle / 1_000)) <= request.level).any():
+            high = middle
+        else:
+            low = middle
+    return low / 1_000

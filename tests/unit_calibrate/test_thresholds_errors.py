@@ -1,0 +1,137 @@
+"""Misuse is refused with the value, the rule and the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrate.thresholds import conformal_selection, fit, rules
+from guardrail.errors import UsageError
+from guardrail.outcome import Feasible
+
+U, E = [0.1, 0.2, 0.3, 0.4], [0, 0, 1, 1]
+
+
+def refusal(u: Any = U, e: Any = E, **settings: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        fit(u, e, **{"alpha": 0.3, **settings})
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("value", [0, 1, -0.2, 15, float("nan"), float("inf")])
+def test_alpha_outside_the_unit_interval(value: float) -> None:
+    assert refusal(alpha=value).startswith(f"alpha must be in (0, 1), got {value}.")
+
+
+def test_a_percentage_is_recognised() -> None:
+    assert refusal(alpha=15) == "alpha must be in (0, 1), got 15. Write 0.15 for 15 %."
+    assert refusal(rule="sgr", delta=5) == "delta must be in (0, 1), got 5. Write 0.05 for 5 %."
+
+
+@pytest.mark.parametrize("value", [True, "0.1", None])
+def test_alpha_must_be_a_number(value: Any) -> None:
+    assert f"got {value!r}" in refusal(alpha=value)
+
+
+@pytest.mark.parametrize(("bad", "shown"), [(float("nan"), "nan"), (float("inf"), "inf"), (-np.inf, "-inf")])
+def test_scores_must_be_finite(bad: float, shown: str) -> None:
+    message = refusal([0.1, bad, bad, 0.2])
+    assert message.startswith(f"uncertainty[1] must be finite, got {shown}.")
+    assert "Leave out" in message
+
+
+@pytest.mark.parametrize(("bad", "shown"), [(2, "2"), (0.5, "0.5"), (-1, "-1"), (float("nan"), "nan")])
+def test_labels_must_be_binary(bad: float, shown: str) -> None:
+    assert refusal(e=[0, 1, bad, 7]).startswith(f"error[2] must be 0 (correct) or 1 (wrong), got {shown}.")
+
+
+def test_shapes() -> None:
+    assert "uncertainty has 4 items and error has 3" in refusal(e=[0, 1, 0])
+    assert "no items (n = 0)" in refusal([], [])
+    assert "one-dimensional, got shape (1, 4)" in refusal([U])
+    assert "uncertainty must be numbers" in refusal(["low", "high", "low", "low"])
+
+
+def test_booleans_and_arrays_are_fine() -> None:
+    assert fit(np.array(U), np.array(E, dtype=bool), alpha=0.3, rule="empirical").n == 4
+
+
+def test_unknown_rule_suggests_the_nearest() -> None:
+    message = refusal(rule="anchord")
+    assert "unknown rule 'anchord'. Did you mean 'anchored'?" in message
+    assert all(name in message for name in rules())
+
+
+def test_unknown_option_names_the_known_ones() -> None:
+    assert "takes no option 'min_acept'. Did you mean 'min_accept'?" in refusal(min_acept=3)
+    assert refusal(rule="lec", start=1) == "rule 'lec' takes no option 'start'. It takes no options."
+
+
+@pytest.mark.parametrize("rule", [name for name in rules() if name in ("acrc", "lec", "crc_joint", "empirical")])
+def test_delta_is_refused_where_it_means_nothing(rule: str) -> None:
+    assert "makes no statement with a delta" in refusal(rule=rule, delta=0.1)
+
+
+def test_delta_defaults_to_a_tenth() -> None:
+    assert fit(U, E, alpha=0.3, rule="clopper_pearson").delta == 0.1
+    assert fit(U, E, alpha=0.3, rule="acrc").delta is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "option", "value"),
+    [
+        ("acrc", "min_accept", 0),
+        ("acrc", "min_accept", 2.5),
+        ("acrc", "monotone", 1),
+        ("anchored", "min_accept", -3),
+        ("cp_simultaneous", "min_accept", True),
+        ("certified", "min_accept", "10"),
+        ("fixed_quantile", "quantile", 50),
+        ("fixed_quantile", "quantile", 0),
+        ("fixed_sequence", "start", 0),
+        ("fixed_sequence", "start", 1.5),
+        ("bonferroni", "points", 0),
+        ("bonferroni", "holm", "yes"),
+    ],
+)
+def test_option_values(rule: str, option: str, value: Any) -> None:
+    message = refusal(rule=rule, **{option: value})
+    assert message.startswith(f"{option} of rule {rule!r}")
+    assert repr(value) in message
+
+
+def test_support_and_diagnose() -> None:
+    assert "support must be" in refusal(support="coarse")
+    assert "diagnose must be" in refusal(diagnose="slow")
+
+
+@pytest.mark.parametrize("rule", rules())
+def test_repeated_groups_are_refused_unless_ignored_by_name(rule: str) -> None:
+    message = refusal(rule=rule, groups=["a", "a", "b", "c"])
+    assert "4 items come from 3 groups" in message
+    assert "groups='ignore'" in message
+    assert fit(U, E, alpha=0.3, rule=rule, groups="ignore").options["groups"] == "ignore"
+    assert "groups" not in fit(U, E, alpha=0.3, rule=rule, groups=["a", "b", "c", "d"]).options
+
+
+def test_groups_must_match() -> None:
+    assert "groups has 2 ids" in refusal(groups=["a", "b"])
+    assert "one id an item or 'ignore'" in refusal(groups="user")
+
+
+def test_conformal_selection_refuses_the_same() -> None:
+    with pytest.raises(UsageError, match=r"alpha must be in \(0, 1\)"):
+        conformal_selection(U, E, U, 2)
+    with pytest.raises(UsageError, match=r"test_uncertainty\[1\] must be finite, got nan"):
+        conformal_selection(U, E, [0.1, float("nan")], 0.2)
+    with pytest.raises(UsageError, match="one-dimensional"):
+        conformal_selection(U, E, [[0.1]], 0.2)
+
+
+def test_one_item_is_enough_to_ask() -> None:
+    for rule in rules():
+        outcome = fit([1.0], [0], alpha=0.5, rule=rule)
+        assert outcome.n == 1
+        assert not isinstance(outcome, Feasible) or outcome.n_accepted == 1

@@ -1,0 +1,82 @@
+"""Every label sequence of a small calibration set, run through the rules themselves and summed with its probability.
+
+Nothing is simulated and no internals are used: for a flat risk of alpha and every first bad number of items K0, the
+probability that a certified rule accepts K0 items or more is at most delta, with and without ties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from math import comb
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrate.thresholds.fit import request_for
+from calibrate.thresholds.prefix import prefixes
+
+N = 12
+ALPHA, DELTA = 0.45, 0.3
+BLOCKS = {"untied": [1] * N, "tied": [3, 1, 4, 2, 2], "coarse": [5, 7]}
+CERTIFIED: list[tuple[str, dict[str, Any]]] = [
+    ("cp_simultaneous", {"min_accept": 3}),
+    ("anchored", {"min_accept": 3}),
+    ("anchored", {"min_accept": 2}),
+    ("fixed_sequence", {"start": 3}),
+    ("certified", {"min_accept": 3}),
+    ("bonferroni", {"points": 3}),
+    ("bonferroni", {"points": 3, "holm": True}),
+    ("sgr", {}),
+]
+
+
+def worst(rule: str, options: dict[str, Any], sizes: list[int], support: Any = "continuous") -> float:
+    """The largest probability, over every first bad block end K0, of accepting K0 items or more.
+
+    The number of errors among the first K0 items is Bin(K0, ALPHA) and later items are flat. Below K0 nothing is known
+    of the order, so the worst is taken: every error as late as possible.
+    """
+    delta = None if rule == "empirical" else DELTA
+    chosen, request = request_for(rule, alpha=ALPHA, delta=delta, support=support, options=options)
+    score = np.repeat(np.arange(len(sizes), dtype=np.float64), sizes)
+
+    def accepted(labels: tuple[int, ...]) -> int:
+        fitted = prefixes(score, np.array(labels, dtype=np.int8))
+        index = chosen.select(fitted, request)
+        return 0 if index is None else int(fitted.k[index])
+
+    return max(_failure(k0, accepted) for k0 in np.cumsum(sizes).tolist())
+
+
+def _failure(k0: int, accepted: Callable[[tuple[int, ...]], int]) -> float:
+    total = failed = 0.0
+    for errors in range(k0 + 1):
+        start = (0,) * (k0 - errors) + (1,) * errors
+        for later in product((0, 1), repeat=N - k0):
+            wrong = errors + sum(later)
+            chance = comb(k0, errors) * ALPHA**wrong * (1 - ALPHA) ** (N - wrong)
+            total += chance
+            failed += chance * (accepted(start + later) >= k0)
+    assert total == pytest.approx(1.0)
+    return failed
+
+
+@pytest.mark.parametrize("ties", BLOCKS)
+@pytest.mark.parametrize(("rule", "options"), CERTIFIED)
+def test_certified_rules_fail_with_probability_at_most_delta(rule: str, options: dict[str, Any], ties: str) -> None:
+    assert worst(rule, options, BLOCKS[ties]) <= DELTA + 1e-9
+
+
+def test_certified_for_discrete_scores() -> None:
+    assert worst("certified", {"min_accept": 3}, BLOCKS["tied"], "discrete") <= DELTA + 1e-9
+
+
+def test_the_bound_is_nearly_used_up() -> None:
+    assert worst("anchored", {"min_accept": 3}, BLOCKS["untied"]) >= 0.8 * DELTA
+
+
+@pytest.mark.parametrize("rule", ["clopper_pearson", "empirical"])
+def test_negative_controls_fail_the_same_checker(rule: str) -> None:
+    assert worst(rule, {}, BLOCKS["untied"]) > DELTA + 0.05
