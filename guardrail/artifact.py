@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from functools import cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
+from uuid import uuid4
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -141,15 +141,15 @@ class CalibrationArtifact(Frozen):
         target = Path(path)
         content = self.model_dump(mode="json")
         text = json.dumps({"digest": _digest(content), **content}, indent=1, ensure_ascii=False, allow_nan=False)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
+        temporary = target.with_name(f".{target.name}.{uuid4().hex}.part")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
+            with temporary.open("x", encoding="utf-8") as file:
                 file.write(text + "\n")
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, target)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         return target
 

@@ -1,0 +1,1 @@
+"""Worked examples that ship with the project; none of them is imported by the package."""

@@ -1,0 +1,163 @@
+"""First page: the embedded model, calibrated on its own answers and gated by the real guard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from langchain_core.output_parsers import StrOutputParser
+
+from calibrate.collect import collect_records
+from calibrate.correctness import label_records, make_rule
+from calibrate.datasets import Question, option_labels, read_questions
+from calibrate.pipeline import HeldOut, fit_artifact, held_out, split
+from calibrate.progress import bar
+from calibrate.records import Record, RecordFile, read_records, write_records
+from calibrate.report import compare_rules, write_report
+from calibrate.scoring import score_records
+from guardrail import CalibrationArtifact, Guardrail, SampleSet, Verdict
+from guardrail.sampling import plan_for
+from guardrail.uncertainty import make
+from integrations.transformers_chat import TransformersChat
+
+from .screen import CONSOLE, examples_table, splits_line, title, verdict_panel
+
+__all__ = ["MODEL", "Task", "run"]
+
+TINY = Path(__file__).resolve().parent.parent / "tiny_model"
+MODEL = TINY / "model"
+ALPHA = 0.1
+THREADS = 64
+"""Questions in flight at once; the local model answers waiting requests together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One kind of question."""
+
+    name: str
+    questions: Path
+    estimator: str
+    correctness: str
+    max_tokens: int
+
+
+TASKS = (
+    Task("open questions", TINY / "questions" / "open.jsonl", "semantic_entropy", "token_f1", 16),
+    Task("multiple choice", TINY / "questions" / "choice.jsonl", "predictive_entropy", "option", 4),
+)
+
+
+def run(task: Task, model: TransformersChat, out: Path) -> list[Path]:
+    """Collect, score, label, fit, gate the test questions through `Guardrail`, and write the report.
+
+    Args:
+        task: The kind of question.
+        model: The embedded model.
+        out: Folder for records, artifact and report.
+
+    Returns:
+        The report and its pictures.
+    """
+    calibration, test = split(read_questions(task.questions), test_fraction=0.5, seed=0)
+    title(f"{task.name}, calibrated on {len(calibration):,} and tested on {len(test):,} others")
+    out.mkdir(parents=True, exist_ok=True)
+    artifact, records = _calibrate(task, calibration, model, out)
+    guard = Guardrail(model=model, artifact=out / "artifact.json")
+    verdicts = _gate(guard, test)
+    tested = _as_records(test, verdicts, task)
+    strict = artifact.at(rule="certified", delta=artifact.certificate.delta)
+    gated, certified = (held_out(gate, tested, task.estimator) for gate in (artifact, strict))
+    verdict_panel(artifact, _everything(tested), gated, certified)
+    _show_examples(tested, verdicts)
+    _show_chain(guard, test)
+    comparison = compare_rules(artifact, records.records, task.estimator)
+    splits_line(comparison)
+    return write_report(
+        out / "report.html",
+        artifact,
+        records.records,
+        estimator=task.estimator,
+        test=tested,
+        evaluation=comparison,
+        commands=["make demo"],
+    )
+
+
+def _calibrate(
+    task: Task, questions: Sequence[Question], model: TransformersChat, out: Path
+) -> tuple[CalibrationArtifact, RecordFile]:
+    estimator = make(task.estimator)
+    plan = plan_for([estimator], options=option_labels(questions), max_tokens=task.max_tokens)
+    path = out / "records.jsonl"
+    path.unlink(missing_ok=True)  # a demo starts afresh; `calibrate collect` would go on where it stopped
+    with bar(CONSOLE, "asking the calibration questions") as progress:
+        collect_records(questions, model, plan, path, name=task.questions.name, batch_size=64, progress=progress)
+    rule = make_rule(task.correctness)
+    file = score_records(read_records(path), [estimator])
+    header = file.header.model_copy(update={"correctness": rule.spec})
+    file = RecordFile(path, header, tuple(label_records(file.records, rule)))
+    write_records(path, file.header, file.records)
+    artifact = fit_artifact(file, estimator=task.estimator, alpha=ALPHA)
+    artifact.save(out / "artifact.json")
+    return artifact, file
+
+
+def _gate(guard: Guardrail, questions: Sequence[Question]) -> list[Verdict]:
+    """Every question through the guard. `assess` is `invoke` without acting on the verdict."""
+
+    def assess(question: Question) -> Verdict:
+        return guard.assess(guard.artifact.prompt.messages(question.question, question.options))
+
+    verdicts = []
+    with bar(CONSOLE, "gating the test questions   ") as progress, ThreadPoolExecutor(THREADS) as pool:
+        for verdict in pool.map(assess, questions):
+            verdicts.append(verdict)
+            progress(len(verdicts), len(questions))
+    return verdicts
+
+
+def _as_records(questions: Sequence[Question], verdicts: Sequence[Verdict], task: Task) -> list[Record]:
+    records = []
+    for question, verdict in zip(questions, verdicts, strict=True):
+        drawn = SampleSet(question=question.question, primary=verdict.candidate)
+        record = Record.of(question, drawn)
+        records.append(record.model_copy(update={"scores": {task.estimator: verdict.uncertainty}}))
+    return label_records(records, make_rule(task.correctness))
+
+
+def _everything(records: Sequence[Record]) -> HeldOut:
+    """The same questions without a gate."""
+    correct = [bool(record.correct) for record in records if record.correct is not None]
+    return HeldOut.count(n=len(correct), n_accepted=len(correct), n_errors=correct.count(False), n_correct=sum(correct))
+
+
+def _show_examples(records: Sequence[Record], verdicts: Sequence[Verdict]) -> None:
+    """Three accepted and three held back, evenly spread, as they came: no picking."""
+    pairs = list(zip(records, verdicts, strict=True))
+    for accepted, heading in ((True, "accepted"), (False, "held back")):
+        chosen = [pair for pair in pairs if pair[1].accepted is accepted]
+        rows = [_row(record, verdict) for record, verdict in chosen[:: max(1, len(chosen) // 3)][:3]]
+        examples_table(heading, rows, ["question", "candidate", "truth", "the model's own answers", "reason"])
+    held_back = next((verdict for verdict in verdicts if not verdict.accepted), None)
+    if held_back is not None:
+        CONSOLE.print(f"verdict.detail of the first one held back: {held_back.detail}", style="dim", markup=False)
+
+
+def _row(record: Record, verdict: Verdict) -> list[str]:
+    shown = ", ".join(f"{text} {part:.0%}" for text, part in verdict.alternatives[:3])
+    mark = "right" if record.correct else "wrong"
+    sign = "<=" if verdict.accepted else ">"
+    reason = f"{verdict.reason.value}: {verdict.uncertainty.value:.3f} {sign} {verdict.threshold:.3f}"
+    return [record.question, f"{record.answer} ({mark})", record.references[0], shown, reason]
+
+
+def _show_chain(guard: Guardrail, questions: Sequence[Question]) -> None:
+    chain = guard.prompt | guard | StrOutputParser()
+    texts = [guard.artifact.prompt.render(question.question, question.options) for question in questions[:4]]
+    asked = [*texts, "Who are you, and what is the meaning of life?"]
+    CONSOLE.print("\n[bold]chain = guard.prompt | guard | StrOutputParser()[/]   # a drop-in chat model")
+    for text, answer in zip(asked, chain.batch([{"question": text} for text in asked]), strict=True):
+        CONSOLE.print(f"  {text.splitlines()[0]!r}\n    -> {answer!r}", markup=False)

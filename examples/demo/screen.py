@@ -1,0 +1,90 @@
+"""What the demo prints: tables and panels, no logic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from calibrate.evaluate import Evaluation
+from calibrate.pipeline import HeldOut
+from guardrail import CalibrationArtifact, Feasible
+from guardrail.outcome import Outcome
+
+__all__ = ["CONSOLE", "examples_table", "outcome_line", "share", "splits_line", "title", "verdict_panel"]
+
+CONSOLE = Console(width=120, highlight=False)
+
+
+def title(text: str, below: str = "") -> None:
+    """A heading."""
+    CONSOLE.print()
+    CONSOLE.rule(f"[bold]{text}", align="left")
+    if below:
+        CONSOLE.print(below)
+
+
+def share(found: tuple[float, float, float] | None) -> str:
+    """A share with its 95 % interval, in per cent."""
+    return "none" if found is None else f"{found[0]:.1%} ({found[1]:.1%} to {found[2]:.1%})"
+
+
+def outcome_line(outcome: Outcome) -> str:
+    """One line about a fitted rule."""
+    if isinstance(outcome, Feasible):
+        return (
+            f"threshold {outcome.threshold:.4g}: {outcome.n_accepted:,} of {outcome.n:,} calibration questions "
+            f"accepted, {outcome.n_errors} wrong"
+        )
+    return f"infeasible ({outcome.reason.value}): {outcome.detail}"
+
+
+def verdict_panel(artifact: CalibrationArtifact, everything: HeldOut, gated: HeldOut, certified: HeldOut) -> None:
+    """Error before and after the gate, what it costs, and what is promised.
+
+    Args:
+        artifact: The artifact in use.
+        everything: The test questions without a gate.
+        gated: The test questions through the guard.
+        certified: The same through the gate of the certificate.
+    """
+    error = gated.error_rate
+    colour = "green" if error is not None and error[1] <= artifact.alpha else "red"
+    table = Table(show_edge=False, expand=True, box=SIMPLE_HEAD)
+    for column in ("", "no gate", f"guard, rule {artifact.outcome.rule}", "guard at the certificate"):
+        table.add_column(column, no_wrap=True)
+    rows = (everything, gated, certified)
+    table.add_row(f"error among answers (aim: {artifact.alpha:.0%})", *(share(row.error_rate) for row in rows))
+    table.add_row("acceptance: questions answered", *(share(row.acceptance) for row in rows))
+    table.add_row("power: right answers kept", *(share(row.power) for row in rows))
+    heading = f"{gated.n:,} test questions through the guard"
+    CONSOLE.print(Panel(table, title=heading, title_align="left", border_style=colour, padding=(1, 1)))
+    for name, outcome in ((artifact.outcome.rule, artifact.outcome), ("certificate", artifact.certificate)):
+        CONSOLE.print(f"[bold]{name}[/]  {outcome_line(outcome)}", soft_wrap=True)
+        CONSOLE.print(Text(f"  promises: {outcome.guarantee}", style="dim"))
+
+
+def splits_line(evaluation: Evaluation) -> None:
+    """What the rules do over many random halves of the calibration questions: one split is one draw."""
+    CONSOLE.print(f"\n[bold]the same over {evaluation.splits} random halves of the calibration questions[/]")
+    for row in evaluation.rows:
+        if row.rule in ("acrc", "certified") and row.scer is not None:
+            CONSOLE.print(
+                f"  {row.rule:<10} error among answers {row.scer.value:.1%} on average, above the aim in "
+                f"{row.violation_rate.value:.0%} of splits, acceptance {row.acceptance.value:.1%}",
+                style="dim",
+            )
+
+
+def examples_table(heading: str, rows: Sequence[Sequence[str]], columns: Sequence[str]) -> None:
+    """A table of examples; texts are shown as they are, never as markup."""
+    table = Table(title=heading, title_justify="left", title_style="bold", show_lines=False, expand=True)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    CONSOLE.print(table)

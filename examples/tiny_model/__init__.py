@@ -1,0 +1,1 @@
+"""A small real language model of a made-up world, and the scripts that build, ask and measure it."""
