@@ -1,0 +1,45 @@
+"""Offline half: labelled questions in, calibration artifact and report out.
+
+    questions -> `collect_records` -> `score_records` -> `label_records` -> `fit_artifact` -> artifact, `write_report`
+
+The same as commands: ``calibrate run``, or step by step (docs/cli.md). Threshold rules alone, on arrays: `fit` and
+`evaluate`. Importing this loads neither a model framework nor plotting nor the command line.
+"""
+
+from __future__ import annotations
+
+from guardrail.errors import require
+
+require("scipy", extra="calibrate")
+
+from .collect import collect_records  # noqa: E402
+from .correctness import label_records, make_rule  # noqa: E402
+from .datasets import Question, read_questions  # noqa: E402
+from .evaluate import evaluate  # noqa: E402
+from .pipeline import fit_artifact, held_out, refit, split  # noqa: E402
+from .records import Record, RecordFile, RecordHeader, read_records, write_records  # noqa: E402
+from .report import write_report  # noqa: E402
+from .scoring import score_records  # noqa: E402
+from .thresholds import fit, rules  # noqa: E402
+
+__all__ = [
+    "Question",
+    "Record",
+    "RecordFile",
+    "RecordHeader",
+    "collect_records",
+    "evaluate",
+    "fit",
+    "fit_artifact",
+    "held_out",
+    "label_records",
+    "make_rule",
+    "read_questions",
+    "read_records",
+    "refit",
+    "rules",
+    "score_records",
+    "split",
+    "write_records",
+    "write_report",
+]

@@ -1,0 +1,9 @@
+"""All commands, gathered: importing a command module registers its commands."""
+
+from __future__ import annotations
+
+from . import _cli_collect, _cli_fit, _cli_report, _cli_run
+from ._cli_app import app
+
+__all__ = ["app"]
+_COMMANDS = (_cli_collect, _cli_fit, _cli_report, _cli_run)

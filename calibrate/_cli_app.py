@@ -1,0 +1,110 @@
+"""The command line's frame: the app, its console, and how errors are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import typer
+from pydantic import ValidationError
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from typer.core import TyperGroup
+
+from guardrail.errors import GuardrailError, UsageError
+
+__all__ = ["app", "console", "errors", "finish", "first_problem", "say", "table"]
+
+console = Console()
+errors = Console(stderr=True)
+
+
+class _Commands(TyperGroup):
+    """Commands in the order of the work, and every expected error told without a traceback."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The order of the work, not of the alphabet."""
+        return [name for name in _ORDER if name in self.commands]
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; misuse ends with code 2, every other expected failure with 1."""
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            raise _told(str(error), 2) from error
+        except GuardrailError as error:
+            raise _told(str(error), 1) from error
+        except ValidationError as error:
+            raise _told(first_problem(error), 2) from error
+        except BrokenPipeError:
+            raise  # the reader went away (`| head`); typer ends quietly
+        except OSError as error:
+            raise _told(f"{error.filename or 'file'}: {error.strerror or error}", 1) from error
+        except KeyboardInterrupt as error:
+            raise _told("Stopped. What is on disk stays; the same command goes on from there.", 130) from error
+
+
+_ORDER = ("run", "collect", "score", "label", "fit", "evaluate", "report", "inspect")
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help=(
+        "Find out when a model may answer by itself.\n\n"
+        "Ask it labelled questions several times, measure how much its answers disagree, and fit the disagreement up "
+        "to which at most a share [bold]alpha[/bold] of its answers is wrong. The result is one file, the artifact, "
+        "that a [bold]Guardrail[/bold] loads.\n\n"
+        "All at once:   [cyan]calibrate run --questions q.jsonl --model transformers:PATH --out results[/cyan]\n\n"
+        "Step by step:  [cyan]collect[/cyan] (asks the model; slow, resumable) then [cyan]score[/cyan], "
+        "[cyan]label[/cyan], [cyan]fit[/cyan], [cyan]report[/cyan] (seconds; the model is not called again)."
+    ),
+)
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Print a line of plain text; nothing in it is taken for markup."""
+    console.print(escape(text), style=style, highlight=False, soft_wrap=True)
+
+
+def finish(written: Iterable[Path | str], following: str) -> None:
+    """What every command ends with: what was written, and what to type next."""
+    for path in written:
+        console.print(f"[green]Wrote[/green] {escape(str(path))}", highlight=False, soft_wrap=True)
+    console.print(f"[bold]Next:[/bold] {escape(following)}", highlight=False, soft_wrap=True)
+
+
+def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+    """A plain table; the first column is left-aligned, the others right."""
+    made = Table(
+        title=escape(title),
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for i, column in enumerate(columns):
+        made.add_column(escape(column), justify="left" if i == 0 else "right", no_wrap=i == 0)
+    for row in rows:
+        made.add_row(*(escape(cell) for cell in row))
+    return made
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first problem of a validation error, in one line."""
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{field}: {message}, got {first['input']!r}" if field else message
+
+
+def _told(message: str, code: int) -> typer.Exit:
+    errors.print(Panel(escape(message), title="Error", title_align="left", border_style="red"))
+    return typer.Exit(code)

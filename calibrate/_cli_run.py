@@ -1,0 +1,206 @@
+"""The command that does everything: run."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from langchain_core.language_models import BaseChatModel
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError
+from guardrail.prompting import PromptWrapping
+
+from . import words
+from ._cli_app import app, console, finish, say
+from ._cli_collect import label_file, plan_from, rule_from, tell_collected, tell_labels
+from ._cli_fit import tell_verdict
+from ._cli_models import MODEL_HELP, resolve_model
+from .collect import collect_records
+from .correctness import make_rule
+from .datasets import Question, option_labels, read_questions
+from .pipeline import Groups, fit_artifact, held_out, split
+from .progress import bar
+from .records import RecordFile, rewrite_records
+from .report import compare_rules, write_report
+from .run_config import RunConfig, load_config
+from .scoring import default_estimator, estimator_key, parse_estimator, score_records
+from .thresholds.fit import request_for
+
+__all__ = ["run"]
+
+
+def run(config: Path | None = None, **flags: Any) -> None:
+    """Do everything: collect, score, label, fit, test on questions kept out, report.
+
+    Settings come from a YAML file, from flags of the same names, or both (flags win). Interrupted runs go on where they
+    stopped: the same command, the same folder.
+
+    Example: [cyan]calibrate run --questions q.jsonl --model transformers:./weights --alpha 0.1 --out results[/cyan]
+
+    Example: [cyan]calibrate run settings.yaml --alpha 0.05[/cyan]
+    """
+    settings = load_config(config, flags)
+    groups: Groups = "cluster" if settings.cluster_by_group else "category"
+    questions, test_questions = _parts(settings, groups)
+    key = _checked(settings, questions)  # before the model, which may take minutes to load
+    model = resolve_model(settings.model)
+    records = _records(settings, model, questions, settings.out / "records.jsonl", settings.questions.name)
+    test = None
+    if test_questions:
+        name = (settings.test_questions or settings.questions).name
+        test = _records(settings, model, test_questions, settings.out / "test-records.jsonl", name)
+    artifact = fit_artifact(
+        records, estimator=key, alpha=settings.alpha, rule=settings.rule, delta=settings.delta, groups=groups
+    )
+    artifact_path = artifact.save(settings.out / "artifact.json")
+    tell_verdict(artifact)
+    if test is not None:
+        say(words.held_out(artifact, held_out(artifact, test.records, key)))
+    pages = _report(settings, artifact, key, records, test, _commands(config, settings))
+    kept = [file.path for file in (records, test) if file is not None]
+    finish([*kept, artifact_path, *pages], f"open {pages[0]} in a browser; calibrate inspect {artifact_path}")
+
+
+def _parts(settings: RunConfig, groups: Groups) -> tuple[list[Question], list[Question]]:
+    questions = read_questions(settings.questions)
+    if settings.test_questions is not None:
+        test = read_questions(settings.test_questions)
+        shared = {question.id for question in questions} & {question.id for question in test}
+        if shared:
+            raise UsageError(
+                f"{len(shared)} questions are in both {settings.questions} and {settings.test_questions}, e.g. "
+                f"{min(shared)!r}. A test on questions that were fitted on proves nothing: remove them from one file."
+            )
+        return questions, test
+    if not settings.test_fraction:
+        return questions, []
+    return split(questions, test_fraction=settings.test_fraction, seed=settings.seed, groups=groups)
+
+
+def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
+    """Key of the estimator, after refusing what would fail only when the model has been asked everything."""
+    estimator = parse_estimator(settings.estimator or default_estimator(options=option_labels(questions) is not None))
+    support = estimator.spec.support
+    request_for(settings.rule, alpha=settings.alpha, delta=settings.delta, support=support, options={})
+    if settings.correctness is not None:
+        make_rule(settings.correctness)
+    return estimator_key(estimator)
+
+
+def _records(
+    settings: RunConfig, model: BaseChatModel, questions: Sequence[Question], path: Path, name: str
+) -> RecordFile:
+    """Collect, score and label one part; the file on disk is complete afterwards."""
+    plan = plan_from(
+        questions,
+        [settings.estimator] if settings.estimator else (),
+        n=settings.n,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        max_tokens=settings.max_tokens,
+        stop=settings.stop,
+        seed=settings.seed,
+    )
+    prompt = PromptWrapping(
+        system=settings.system, template=settings.template, option_template=settings.option_template
+    )
+    with bar(console, f"asking ({path.stem})") as progress:
+        done = collect_records(
+            questions,
+            model,
+            plan,
+            path,
+            prompt=prompt,
+            name=name,
+            batch_size=settings.batch_size,
+            max_concurrency=settings.max_concurrency,
+            retry_failed=settings.retry_failed,
+            allow_identical_samples=settings.allow_identical_samples,
+            progress=progress,
+        )
+    tell_collected(done)
+    estimator = parse_estimator(settings.estimator or default_estimator(options=plan.options is not None))
+    with bar(console, f"scoring ({path.stem})", "records") as progress:
+
+        def change(file: RecordFile) -> RecordFile:
+            scored = score_records(file, [estimator], progress=progress)
+            rule = rule_from(file, settings.correctness, threshold=settings.threshold, tolerance=settings.tolerance)
+            return label_file(scored, rule)
+
+        file = rewrite_records(path, change)
+    tell_labels(file)
+    return file
+
+
+def _report(
+    settings: RunConfig,
+    artifact: CalibrationArtifact,
+    key: str,
+    records: RecordFile,
+    test: RecordFile | None,
+    commands: Sequence[str],
+) -> list[Path]:
+    tested = test.records if test is not None else ()
+    evaluation = None
+    if settings.splits:
+        with bar(console, "comparing rules", "splits") as progress:
+            pool = [*records.records, *tested]
+            evaluation = compare_rules(artifact, pool, key, splits=settings.splits, progress=progress)
+    return write_report(
+        settings.out / "report.html",
+        artifact,
+        records.records,
+        estimator=key,
+        test=tested,
+        evaluation=evaluation,
+        commands=commands,
+    )
+
+
+def _commands(config: Path | None, settings: RunConfig) -> list[str]:
+    """What to type for the same run: every setting that is not its default, as a flag."""
+    flags = []
+    for name, field in RunConfig.model_fields.items():
+        value = getattr(settings, name)
+        if value == field.default or name in ("retry_failed", "max_concurrency", "batch_size"):
+            continue
+        flag = "--" + name.replace("_", "-")
+        for item in value if isinstance(value, tuple) else (value,):
+            flags.append(flag if item is True else f"{flag} {shlex.quote(str(item))}")
+    same = [] if config is None else [f"# or, as it was run, with settings from {config}"]
+    return ["calibrate run " + " ".join(flags), *same]
+
+
+def _with_flags() -> None:
+    """Give `run` one flag for each field of `RunConfig`, so that YAML and flags cannot drift apart."""
+    argument = Annotated[
+        Path | None, typer.Argument(help="YAML file with settings; see docs/cli.md.", show_default=False)
+    ]
+    parameters = [
+        inspect.Parameter("config", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=argument)
+    ]
+    for name, field in RunConfig.model_fields.items():
+        kind: Any = list[str] if name == "stop" else field.annotation
+        help_text = MODEL_HELP if name == "model" else _help(name)
+        option = Annotated[kind | None, typer.Option(help=help_text, show_default=False)]
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option))
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters} | {"return": None}
+
+
+def _help(name: str) -> str:
+    field = RunConfig.model_fields[name]
+    text = field.description or ""
+    if field.is_required():
+        return f"{text} Required, here or in the YAML."
+    default = field.default
+    return text if default is None or default in (False, ()) else f"{text} [dim]Default: {default}.[/dim]"
+
+
+_with_flags()
+app.command()(run)

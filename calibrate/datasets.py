@@ -1,0 +1,296 @@
+"""Question files: JSONL or CSV with question, references, optional options and group.
+
+A malformed row stops the reading with file, line and field; nothing is skipped, guessed or repaired.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from guardrail.errors import RecordError, UsageError
+from guardrail.judges import normalise
+from guardrail.types import Frozen
+
+__all__ = ["Question", "Row", "fingerprint", "option_labels", "read_questions", "read_rows", "reference_label"]
+
+_FIELDS = ("id", "question", "references", "options", "group")
+_LETTERS = tuple("ABCDEFGHIJ")
+
+
+class Question(Frozen):
+    """One labelled question."""
+
+    id: str
+    """Unique name within the file: given, or "q-" and 12 hex digits of a hash of question and options."""
+    question: str
+    """The question as asked, without its options."""
+    references: tuple[str, ...] = ()
+    """Accepted answers (aliases). For multiple choice the label, or the text, of the right option."""
+    options: dict[str, str] | None = None
+    """Option label to option text, in display order; None for an open question."""
+    group: str | None = None
+    """A category such as "arithmetic" (for reports), or a cluster such as a conversation (`--cluster-by-group`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A raw row.
+
+    Attributes:
+        where: File and line, as shown to people.
+        values: Fields by name.
+    """
+
+    where: str
+    values: Mapping[str, Any]
+
+    def fail(self, field: str, got: object, rule: str) -> RecordError:
+        """The error for a bad field: where, what was found, and the rule with the way out."""
+        return RecordError(f"{self.where}: field {field!r}: got {_short(got)}; {rule}")
+
+
+def read_questions(path: str | Path, *, require_references: bool = True) -> list[Question]:
+    """Read a question file.
+
+    JSONL: one object a line with ``question`` (text), ``references`` (list of texts, or one text), and optionally
+    ``id``, ``options`` (object, label to text) and ``group``. CSV: the same as columns; ``references`` separated by "|"
+    or a JSON list; ``options`` as a JSON object, or as columns A, B, C, ... Other fields are ignored, but a field whose
+    name is nearly one of these is taken for a typing error.
+
+    Args:
+        path: A file that ends in .jsonl, .ndjson or .csv.
+        require_references: Whether a question without references is an error.
+
+    Returns:
+        The questions in file order; at least one.
+
+    Raises:
+        RecordError: A malformed row, or two rows with the same id; file, line and field are named.
+        UsageError: The file does not exist, is of another kind, or holds no question.
+    """
+    path = Path(path)
+    seen: dict[str, str] = {}
+    questions = []
+    for row in read_rows(path):
+        question = _question(row, require_references=require_references)
+        if question.id in seen:
+            what = "this id" if row.values.get("id") not in (None, "") else "this question (with these options)"
+            raise row.fail("id", question.id, f"{what} is already at {seen[question.id]}. Remove one or give it an id.")
+        seen[question.id] = row.where
+        questions.append(question)
+    if not questions:
+        raise UsageError(f"{path} holds no question. Write one JSON object a line, or a CSV with a header line.")
+    return questions
+
+
+def fingerprint(questions: Iterable[Question]) -> str:
+    """SHA-256 over the canonical rows, sorted by id: the same questions in another order or format give the same."""
+    digest = hashlib.sha256()
+    for question in sorted(questions, key=lambda q: q.id):
+        digest.update(json.dumps(question.model_dump(), ensure_ascii=False, sort_keys=True).encode())
+        digest.update(b"\n")
+    return digest.hexdigest()
+
+
+def option_labels(questions: Sequence[Question]) -> tuple[str, ...] | None:
+    """The option labels shared by all questions, or None when no question has options.
+
+    Raises:
+        UsageError: Only some have options, or labels differ: a plan reads the same labels for every question.
+    """
+    first = questions[0]
+    labels = tuple(first.options) if first.options is not None else None
+    for question in questions:
+        own = tuple(question.options) if question.options is not None else None
+        if own != labels:
+            raise UsageError(
+                f"question {question.id!r} has option labels {own}, question {first.id!r} has {labels}. One plan reads "
+                "the same labels for every question: split the file by number of options and calibrate each part."
+            )
+    return labels
+
+
+def reference_label(question: Question) -> str | None:
+    """Label of the right option: a reference that is a label, else the one option whose text a reference equals."""
+    options = question.options or {}
+    for reference in question.references:
+        if reference.strip() in options:
+            return reference.strip()
+    wanted = {normalise(reference) for reference in question.references}
+    matching = [label for label, text in options.items() if normalise(text) in wanted]
+    return matching[0] if len(matching) == 1 else None
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """Rows of a JSONL or CSV file, with CSV cells in their JSON form.
+
+    Raises:
+        RecordError: A line that is no row; file and line are named.
+        UsageError: No such file, or a file of another kind.
+    """
+    if not path.is_file():
+        raise UsageError(f"no file at {path}. Give the path of a .jsonl or .csv file.")
+    kind = path.suffix.lower()
+    if kind in (".jsonl", ".ndjson"):
+        return _jsonl_rows(path)
+    if kind == ".csv":
+        return _csv_rows(path)
+    raise UsageError(f"{path} is neither .jsonl nor .csv. Convert it, or rename it if it is one of them.")
+
+
+def _jsonl_rows(path: Path) -> Iterator[Row]:
+    with path.open("rb") as lines:
+        for number, raw in enumerate(lines, start=1):
+            where = f"{path}:{number}"
+            try:
+                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise RecordError(
+                    f"{where}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8."
+                ) from error
+            if not text.strip():
+                continue
+            try:
+                values = json.loads(text)
+            except json.JSONDecodeError as error:
+                raise RecordError(
+                    f"{where}: not JSON: {error.msg} at column {error.colno}, near {_short(text.strip())}. "
+                    "Each line must be one complete JSON object."
+                ) from error
+            if not isinstance(values, dict):
+                raise RecordError(f"{where}: got {_short(values)}; each line must be one JSON object, {{...}}")
+            yield Row(where, values)
+
+
+def _csv_rows(path: Path) -> Iterator[Row]:
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        reader = csv.DictReader(lines, strict=True)
+        try:
+            names = [name.strip() for name in reader.fieldnames or ()]
+            reader.fieldnames = names
+            twice = {name for name in names if names.count(name) > 1}
+            if twice:
+                raise RecordError(f"{path}:1: column {sorted(twice)[0]!r} appears twice; rename or remove one")
+            for values in reader:
+                where = f"{path}:{reader.line_num}"
+                if None in values or None in values.values():
+                    raise RecordError(
+                        f"{where}: the row has another number of cells than the header ({len(names)}: "
+                        f"{', '.join(names)}). Quote cells that contain commas."
+                    )
+                yield Row(where, _unfold(where, values))
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise RecordError(
+                f"{path}:{reader.line_num + 1}: not readable as CSV: {error}. Save it as UTF-8."
+            ) from error
+
+
+def _unfold(where: str, cells: Mapping[str, str]) -> dict[str, Any]:
+    """CSV cells to the JSON form: lists and objects parsed, empty cells absent, option columns gathered."""
+    values: dict[str, Any] = {name: cell for name, cell in cells.items() if cell.strip()}
+    references = values.get("references", "")
+    if references.strip().startswith("["):
+        values["references"] = _json_cell(where, "references", references)
+    elif references:
+        values["references"] = [part.strip() for part in references.split("|")]
+    if "options" in values:
+        values["options"] = _json_cell(where, "options", values["options"])
+    elif any(letter in values for letter in _LETTERS):
+        values["options"] = {letter: values[letter] for letter in _LETTERS if letter in values}
+    return values
+
+
+def _json_cell(where: str, field: str, cell: str) -> Any:
+    try:
+        return json.loads(cell)
+    except json.JSONDecodeError as error:
+        raise RecordError(f"{where}: field {field!r}: got {_short(cell)}; it is not JSON ({error.msg})") from error
+
+
+def _question(row: Row, *, require_references: bool) -> Question:
+    _refuse_near_names(row)
+    text = row.values.get("question")
+    if not isinstance(text, str) or not text.strip():
+        raise row.fail("question", text, "it must be a non-empty text")
+    group = _name(row, "group")
+    options = _options(row)
+    references = _references(row, required=require_references)
+    name = _name(row, "id") or _content_id(text, options)
+    question = Question(id=name, question=text, references=references, options=options, group=group)
+    if options is not None and references and reference_label(question) is None:
+        raise row.fail(
+            "references",
+            list(references),
+            f"one of them must be an option label ({', '.join(options)}) or the text of exactly one option",
+        )
+    return question
+
+
+def _refuse_near_names(row: Row) -> None:
+    known = {name: name for name in _FIELDS if name != "id"}
+    known |= {"reference": "references", "answer": "references", "answers": "references", "choices": "options"}
+    for name in row.values:
+        if name in _FIELDS or not isinstance(name, str):
+            continue
+        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.8)
+        if near and known[near[0]] not in row.values:
+            raise row.fail(name, row.values[name], f"there is no such field. Rename it to {known[near[0]]!r}.")
+
+
+def _name(row: Row, field: str) -> str | None:
+    value = row.values.get(field)
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise row.fail(field, value, "it must be a text or a whole number; leave it out if there is none")
+    return str(value).strip() or None
+
+
+def _references(row: Row, *, required: bool) -> tuple[str, ...]:
+    value = row.values.get("references")
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        value = [value]
+    if value is None or value == []:
+        if not required:
+            return ()
+        raise row.fail(
+            "references", value, "at least one accepted answer is needed to label the model's answer. "
+            "Add it, or pass --no-references to collect without labels."
+        )  # fmt: skip
+    if not isinstance(value, list):
+        raise row.fail("references", value, 'it must be a list of accepted answers, e.g. ["Paris", "Paris, France"]')
+    for item in value:
+        if isinstance(item, bool) or not isinstance(item, str | int | float) or not str(item).strip():
+            raise row.fail("references", value, f"every accepted answer must be a non-empty text; {item!r} is not")
+    return tuple(str(item).strip() for item in value)
+
+
+def _options(row: Row) -> dict[str, str] | None:
+    value = row.values.get("options")
+    if value is None:
+        return None
+    if isinstance(value, list):
+        raise row.fail("options", value, 'it must be an object from label to text, e.g. {"A": "red", "B": "blue"}')
+    if not isinstance(value, dict) or len(value) < 2:
+        raise row.fail("options", value, "it must be an object with at least two options, label to text")
+    for label, text in value.items():
+        if not label.strip() or isinstance(text, bool) or not isinstance(text, str | int | float) or text == "":
+            raise row.fail("options", value, f"option {label!r} must be a non-empty text, got {text!r}")
+    return {label.strip(): str(text) for label, text in value.items()}
+
+
+def _content_id(text: str, options: Mapping[str, str] | None) -> str:
+    canonical = json.dumps([text, dict(options) if options else None], ensure_ascii=False)
+    return "q-" + hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def _short(value: object, limit: int = 120) -> str:
+    shown = "nothing" if value is None else repr(value)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"

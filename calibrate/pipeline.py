@@ -1,0 +1,322 @@
+"""From scored, labelled records to an artifact, and what a fitted gate does on questions it has not seen."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFingerprint
+from guardrail.errors import UsageError
+from guardrail.gate import accepts
+from guardrail.outcome import Feasible, Infeasible
+from guardrail.types import Frozen, SamplingPlan
+from guardrail.uncertainty import EstimatorSpec, make
+
+from .bounds import clopper_pearson_interval
+from .collect import package_versions
+from .datasets import Question, fingerprint
+from .records import Record, RecordFile, RecordHeader, read_records
+from .scoring import Scored, arrays
+from .thresholds import fit
+
+__all__ = [
+    "CERTIFICATE_DELTA",
+    "Groups",
+    "HeldOut",
+    "fit_artifact",
+    "held_out",
+    "is_accepted",
+    "one_per_cluster",
+    "part_header",
+    "refit",
+    "require_same",
+    "split",
+]
+
+T = TypeVar("T", Record, Question)
+
+CERTIFICATE_DELTA = 0.1
+"""Failure probability of the certificate that every artifact carries."""
+
+Groups = Literal["category", "cluster"]
+"""What the question file's ``group`` means.
+
+* category: a topic such as "arithmetic", for reports. The questions are still independent draws (default).
+* cluster: a conversation, user or document whose questions depend on each other. Splits keep clusters whole, and a fit
+  uses one question of each, picked at random without looking at answers: that makes the items independent again.
+"""
+
+
+class HeldOut(Frozen):
+    """What a gate did on labelled questions it was not fitted on. Intervals are 95 % Clopper-Pearson."""
+
+    n: int
+    """Labelled test questions. Those that could not be measured are among them, as abstentions."""
+    n_accepted: int
+    """Answers accepted."""
+    n_errors: int
+    """Wrong answers among the accepted."""
+    n_correct: int
+    """Right answers among all."""
+    error_rate: tuple[float, float, float] | None
+    """Errors among accepted answers (SCER) with its interval; None when nothing was accepted."""
+    acceptance: tuple[float, float, float]
+    """Share of questions answered, with its interval."""
+    power: tuple[float, float, float] | None
+    """Share of the right answers that were accepted, with its interval; None when no answer was right."""
+
+    @classmethod
+    def count(cls, *, n: int, n_accepted: int, n_errors: int, n_correct: int) -> HeldOut:
+        """From counts; n is at least 1."""
+        return cls(
+            n=n,
+            n_accepted=n_accepted,
+            n_errors=n_errors,
+            n_correct=n_correct,
+            error_rate=_proportion(n_errors, n_accepted),
+            acceptance=_proportion(n_accepted, n) or (0.0, 0.0, 0.0),
+            power=_proportion(n_accepted - n_errors, n_correct),
+        )
+
+
+def fit_artifact(
+    records: RecordFile | str | Path,
+    *,
+    estimator: str,
+    alpha: float,
+    rule: str = "acrc",
+    delta: float | None = None,
+    groups: Groups = "category",
+    part: Sequence[Record] | None = None,
+) -> CalibrationArtifact:
+    """Fit a threshold on records and bind it to everything it is valid for.
+
+    Args:
+        records: A record file, scored and labelled.
+        estimator: Key of the estimator in the file, e.g. "semantic_entropy".
+        alpha: Target error rate among accepted answers, in (0, 1).
+        rule: Threshold rule; "certified" means the certified rule for this estimator's support.
+        delta: Failure probability, for rules that have one (default 0.1 for "certified").
+        groups: Whether the records' groups are categories, or clusters of dependent items of which one each is used.
+        part: Fit on these records only (a calibration part); default: all of the file.
+
+    Returns:
+        The artifact. An infeasible outcome is a result: it loads as a gate that abstains on everything.
+
+    Raises:
+        UsageError: Records without scores or labels, a cluster rule without groups, or a rule that cannot be used.
+    """
+    file = records if isinstance(records, RecordFile) else read_records(records)
+    used = file.records if part is None else tuple(part)
+    if groups == "cluster":
+        used = one_per_cluster(used)
+    header = file.header
+    if header.correctness is None:
+        raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.path}")
+    scored = arrays(used, estimator)
+    spec = header.estimators.get(estimator)
+    if spec is None:
+        raise UsageError(
+            f"the header of {file.path} does not describe estimator {estimator!r} (it has "
+            f"{', '.join(sorted(header.estimators)) or 'none'}). Run: calibrate score {file.path} --estimator "
+            f"{estimator}"
+        )
+    calibration = CalibrationScores(
+        uncertainty=tuple(scored.uncertainty.tolist()),
+        error=tuple(scored.error.tolist()),
+        group=scored.group if groups == "cluster" else None,
+    )
+    return CalibrationArtifact(
+        created=_now(),
+        model=header.model,
+        plan=_narrowed(header.plan, spec),
+        prompt=header.prompt,
+        estimator=spec,
+        correctness=header.correctness,
+        data=_fingerprint(file, used, scored),
+        outcome=_fit(calibration, spec, alpha, rule, delta),
+        certificate=_fit(calibration, spec, alpha, "certified", CERTIFICATE_DELTA),
+        calibration=calibration,
+        packages=package_versions(),
+    )
+
+
+def refit(
+    artifact: CalibrationArtifact, *, alpha: float | None = None, delta: float | None = None, rule: str | None = None
+) -> CalibrationArtifact:
+    """Fit another alpha, delta or rule on the scores stored in an artifact; the model is not called.
+
+    `CalibrationArtifact.at` calls this. What is not given stays as it was; the rule's options are its defaults.
+    """
+    outcome = artifact.outcome
+    alpha = outcome.alpha if alpha is None else alpha
+    if rule is None or rule == outcome.rule:
+        delta = outcome.delta if delta is None else delta
+    scores, spec = artifact.calibration, artifact.estimator
+    return artifact.model_copy(
+        update={
+            "created": _now(),
+            "outcome": _fit(scores, spec, alpha, rule or outcome.rule, delta),
+            "certificate": _fit(scores, spec, alpha, "certified", CERTIFICATE_DELTA),
+            "packages": package_versions(),
+            "lineage": (*artifact.lineage, artifact.digest),
+        }
+    )
+
+
+def one_per_cluster(records: Sequence[Record]) -> tuple[Record, ...]:
+    """One record of each group, the one whose id has the smallest hash: random, yet the same in every run.
+
+    Raises:
+        UsageError: Some records have no group.
+    """
+    _need_groups(record.group for record in records)
+    first: dict[str, Record] = {}
+    for record in sorted(records, key=lambda record: hashlib.sha256(record.id.encode()).hexdigest()):
+        first.setdefault(str(record.group), record)
+    kept = {record.id for record in first.values()}
+    return tuple(record for record in records if record.id in kept)
+
+
+def split(
+    items: Sequence[T], *, test_fraction: float, seed: int = 0, groups: Groups = "category"
+) -> tuple[list[T], list[T]]:
+    """Cut records or questions in two at random: whole clusters when groups are clusters, single items otherwise.
+
+    The order of the items does not matter.
+
+    Returns:
+        The calibration part and the test part.
+
+    Raises:
+        UsageError: A fraction outside (0, 1), missing groups, or too few units to cut.
+    """
+    if not 0 < test_fraction < 1:
+        raise UsageError(f"test fraction must be in (0, 1), got {test_fraction}. Write 0.3 for 30 %.")
+    if groups == "cluster":
+        _need_groups(item.group for item in items)
+    unit_of = [str(item.group) if groups == "cluster" else item.id for item in items]
+    units = sorted(set(unit_of))
+    n_test = round(test_fraction * len(units))
+    if not 0 < n_test < len(units):
+        what = "clusters" if groups == "cluster" else "questions"
+        raise UsageError(f"{len(units)} {what} cannot be cut at {test_fraction}: one part is empty. Use more of them.")
+    shuffled = np.random.default_rng(seed).permutation(len(units))
+    chosen = {units[i] for i in shuffled[:n_test]}
+    kept = [item for item, unit in zip(items, unit_of, strict=True) if unit not in chosen]
+    return kept, [item for item, unit in zip(items, unit_of, strict=True) if unit in chosen]
+
+
+def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str) -> None:
+    """Refuse records that were made otherwise than the artifact says.
+
+    Raises:
+        UsageError: Another model, prompt, plan, estimator or correctness rule; both sides are named.
+    """
+    header = file.header
+    found = artifact.model.differences(header.model)
+    spec = header.estimators.get(estimator)
+    sides: list[tuple[str, object, object]] = [
+        ("prompt", artifact.prompt, header.prompt),
+        ("estimator", artifact.estimator, spec),
+        ("plan", artifact.plan, _narrowed(header.plan, artifact.estimator)),
+        ("correctness rule", artifact.correctness, header.correctness),
+    ]
+    found += [f"{name}: artifact {ours!r}, records {theirs!r}" for name, ours, theirs in sides if ours != theirs]
+    if found:
+        listed = "\n  ".join(found)
+        raise UsageError(
+            f"{file.path} does not fit the artifact:\n  {listed}\nCollect, score and label both alike, or name the "
+            "right scores with --estimator."
+        )
+
+
+def part_header(header: RecordHeader, part: Sequence[Record]) -> RecordHeader:
+    """The header of a file that holds only a part of the records."""
+    questions = [record.to_question() for record in part]
+    return header.model_copy(update={"questions_sha256": fingerprint(questions), "n_questions": len(questions)})
+
+
+def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> HeldOut:
+    """What the artifact's gate does on labelled records. Records without a label are left out.
+
+    Raises:
+        UsageError: No record has a label.
+    """
+    labelled = [record for record in records if record.correct is not None]
+    if not labelled:
+        raise UsageError("no test record has a label. Run: calibrate label RECORDS")
+    accepted = [record for record in labelled if is_accepted(artifact, record, estimator)]
+    errors = sum(not record.correct for record in accepted)
+    correct = sum(bool(record.correct) for record in labelled)
+    return HeldOut.count(n=len(labelled), n_accepted=len(accepted), n_errors=errors, n_correct=correct)
+
+
+def is_accepted(artifact: CalibrationArtifact, record: Record, estimator: str) -> bool:
+    """Whether the artifact's gate accepts a scored record."""
+    score = record.scores.get(estimator)
+    if artifact.threshold is None or score is None or score.value is None:
+        return False
+    return accepts(score.value, artifact.threshold)
+
+
+def _need_groups(groups: Iterable[str | None]) -> None:
+    if any(group is None for group in groups):
+        raise UsageError(
+            "cluster by group was asked for, but some questions have no group. Give every question a group "
+            "(conversation, user, document), or leave it out."
+        )
+
+
+def _fit(
+    scores: CalibrationScores, spec: EstimatorSpec, alpha: float, rule: str, delta: float | None
+) -> Feasible | Infeasible:
+    return fit(
+        np.array(scores.uncertainty),
+        np.array(scores.error),
+        alpha=alpha,
+        rule=rule,
+        delta=delta,
+        groups=scores.group,
+        support=spec.support,
+    )
+
+
+def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
+    """What run time has to draw for this one estimator: a collection may have drawn more, for others.
+
+    Nothing that moves the score or the primary answer is dropped: samples and log-probabilities that the estimator
+    does not read. With options the plan stays, because n decides there what the primary answer is.
+    """
+    needs = make(spec.name).needs
+    if plan.options is not None:
+        return plan
+    return plan.model_copy(update={"n": plan.n if needs.samples else 0, "logprobs": plan.logprobs and needs.logprobs})
+
+
+def _fingerprint(file: RecordFile, used: Sequence[Record], scored: Scored) -> DataFingerprint:
+    kept = set(scored.ids)
+    return DataFingerprint(
+        name=file.header.questions_name,
+        sha256=fingerprint(record.to_question() for record in used if record.id in kept),
+        n_questions=len(used),
+        n_used=len(scored.ids),
+        n_unmeasured=scored.n_unmeasured,
+        n_unlabelled=scored.n_unlabelled,
+    )
+
+
+def _proportion(k: int, n: int) -> tuple[float, float, float] | None:
+    if n == 0:
+        return None
+    low, high = clopper_pearson_interval(k, n)
+    return (k / n, low, high)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

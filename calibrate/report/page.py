@@ -1,0 +1,200 @@
+"""From an artifact and its records to one self-contained HTML file and two PNG figures."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError, require
+from guardrail.outcome import Feasible
+
+from .. import words
+from ..evaluate import Evaluation, evaluate
+from ..pipeline import HeldOut, held_out
+from ..progress import Progress, silent
+from ..records import Record
+from ..scoring import arrays
+from .content import categories, comparison, reading, tiles
+from .figures import Figure, Items, risk_coverage, score_histogram
+
+__all__ = ["compare_rules", "default_rules", "write_report"]
+
+
+def default_rules() -> tuple[str, ...]:
+    """The rules a report compares: the paper's, its baselines, and the certificates."""
+    return (
+        "acrc",
+        "empirical",
+        "lec",
+        "clopper_pearson",
+        "hoeffding",
+        "fixed_quantile",
+        "certified",
+        "cp_simultaneous",
+        "fixed_sequence",
+        "crc_joint",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """What the template reads besides the words."""
+
+    artifact: CalibrationArtifact
+    figures: dict[str, Figure]
+    test: HeldOut | None
+    evaluation: Evaluation | None
+    commands: Sequence[str]
+
+
+def compare_rules(
+    artifact: CalibrationArtifact,
+    records: Sequence[Record],
+    estimator: str,
+    *,
+    splits: int = 100,
+    progress: Progress = silent,
+) -> Evaluation:
+    """All default rules at the artifact's alpha, on the same random halves of the records."""
+    pool = arrays(records, estimator)
+    return evaluate(
+        pool.uncertainty,
+        pool.error,
+        rules=default_rules(),
+        alphas=[artifact.alpha],
+        n_calibration=len(pool.ids) // 2,
+        splits=splits,
+        groups=pool.group if artifact.calibration.group is not None else None,
+        support=artifact.estimator.support,
+        progress=progress,
+    )
+
+
+def write_report(
+    path: str | Path,
+    artifact: CalibrationArtifact,
+    records: Sequence[Record],
+    *,
+    estimator: str,
+    test: Sequence[Record] | None = None,
+    evaluation: Evaluation | None = None,
+    commands: Sequence[str] = (),
+) -> list[Path]:
+    """Write the report and, next to it, its figures as PNG.
+
+    Args:
+        path: The HTML file. The figures get its stem: ``report-risk-coverage.png``, ``report-scores.png``.
+        artifact: The artifact to report on.
+        records: The records it was fitted on.
+        estimator: Key of its estimator in the records.
+        test: Records it was not fitted on, if any.
+        evaluation: Comparison of rules over random splits, if wanted; see `compare_rules`.
+        commands: Commands that reproduce the artifact, in order.
+
+    Returns:
+        The files written, the HTML first.
+
+    Raises:
+        UsageError: The records are not those the artifact was fitted on.
+    """
+    path = Path(path)
+    shown = _fitted_on(artifact, records, test or (), estimator)
+    figures = _figures(artifact, test, estimator)
+    held = held_out(artifact, test, estimator) if test else None
+    page = _Page(artifact, figures, held, evaluation, commands)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = [path]
+    for name, figure in figures.items():
+        target = path.with_name(f"{path.stem}-{name}.png")
+        target.write_bytes(figure.png)
+        written.append(target)
+    _write(path, _render(page, [*shown, *(test or ())], estimator))
+    return written
+
+
+def _fitted_on(
+    artifact: CalibrationArtifact, records: Sequence[Record], test: Sequence[Record], estimator: str
+) -> list[Record]:
+    """The records without the test part, after checking that they hold every score of the artifact."""
+    held_back = {record.id for record in test}
+    kept = [record for record in records if record.id not in held_back]
+    there: Counter[tuple[float, int]] = Counter()
+    for record in kept:
+        score = record.scores.get(estimator)
+        if score is not None and score.value is not None and record.correct is not None:
+            there[score.value, 0 if record.correct else 1] += 1
+    calibration = artifact.calibration
+    needed: Counter[tuple[float, int]] = Counter(zip(calibration.uncertainty, calibration.error, strict=True))
+    missing = needed - there
+    if missing:
+        raise UsageError(
+            f"{missing.total()} of the {len(calibration.error)} scores in the artifact are not among these records (by "
+            f"{estimator}). Give the record file the artifact was fitted on, and the estimator it was fitted with."
+        )
+    return kept
+
+
+def _figures(artifact: CalibrationArtifact, test: Sequence[Record] | None, estimator: str) -> dict[str, Figure]:
+    scores = artifact.calibration
+    items = Items(np.array(scores.uncertainty), np.array(scores.error))
+    other = None
+    if test:
+        pool = arrays(test, estimator)
+        other = Items(pool.uncertainty, pool.error)
+    spec = artifact.estimator
+    return {
+        "risk-coverage": risk_coverage(items, artifact.outcome, artifact.certificate, other),
+        "scores": score_histogram(items, artifact.threshold, spec.unit, discrete=spec.support == "discrete"),
+    }
+
+
+def _render(page: _Page, records: Sequence[Record], estimator: str) -> str:
+    jinja2 = require("jinja2", extra="calibrate")
+    markup = require("markupsafe", extra="calibrate").Markup
+    # Autoescape is on for everything: questions and answers are foreign text. Only our own SVG is exempt.
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    mistakes, rejected = reading(page.artifact, records, estimator)
+    context: dict[str, Any] = {
+        "artifact": page.artifact,
+        "good": isinstance(page.artifact.outcome, Feasible),
+        "headline": words.headline(page.artifact),
+        "certificate": words.certificate(page.artifact),
+        "facts": words.facts(page.artifact),
+        "caveats": words.caveats(page.artifact),
+        "steps": words.next_steps(page.artifact),
+        "tiles": tiles(page.artifact, page.test),
+        "test": page.test,
+        "test_words": None if page.test is None else words.held_out(page.artifact, page.test),
+        "figures": {name: markup(figure.svg) for name, figure in page.figures.items()},
+        "evaluation": page.evaluation,
+        "rules": [] if page.evaluation is None else comparison(page.evaluation, page.artifact),
+        "mistakes": mistakes,
+        "rejected": rejected,
+        "categories": categories(page.artifact, records, estimator),
+        "commands": page.commands,
+    }
+    rendered: str = environment.get_template("report.html.j2").render(context)
+    return rendered.replace(" %", "\u00a0%")  # a number and its sign stay on one line
+
+
+def _write(path: Path, text: str) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

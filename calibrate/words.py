@@ -1,0 +1,215 @@
+"""An artifact in words a manager understands."""
+
+from __future__ import annotations
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
+
+from .pipeline import HeldOut
+
+__all__ = ["Row", "caveats", "certificate", "facts", "headline", "held_out", "next_steps", "percent", "spec_words"]
+
+Row = tuple[str, str]
+"""A label and what stands beside it."""
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share as a percentage: 0.153 is "15.3 %". Whole percentages lose their decimals."""
+    shown = f"{100 * share:.{digits}f}"
+    return (shown.rstrip("0").rstrip(".") if "." in shown else shown) + " %"
+
+
+def headline(artifact: CalibrationArtifact) -> str:
+    """The verdict in one or two sentences."""
+    outcome = artifact.outcome
+    model = artifact.model.model
+    if isinstance(outcome, Infeasible):
+        return (
+            f"No safe threshold was found: on {outcome.n} questions, no cut of {artifact.estimator.name} keeps the "
+            f"errors of {model} at {percent(outcome.alpha)} of the answers it gives. This gate abstains on everything."
+        )
+    return (
+        f'The model "{model}" may answer by itself where its uncertainty is low: {percent(outcome.acceptance)} of '
+        f"the {outcome.n} calibration questions. Of those answers {percent(outcome.error_rate)} were wrong "
+        f"({outcome.n_errors} of {outcome.n_accepted}; target {percent(outcome.alpha)}). Without the gate "
+        f"{percent(outcome.diagnostics.base_error)} are wrong. It hands the other questions over."
+    )
+
+
+def certificate(artifact: CalibrationArtifact) -> str:
+    """What can be proved, in one sentence."""
+    found = artifact.certificate
+    confidence = "" if found.delta is None else f" with {percent(1 - found.delta)} confidence"
+    if isinstance(found, Infeasible):
+        return (
+            f"Nothing can be certified at {percent(found.alpha)}{confidence} on these {found.n} questions "
+            f"({found.reason.value.replace('_', ' ')})."
+        )
+    same = isinstance(artifact.outcome, Feasible) and artifact.outcome.threshold <= found.threshold
+    tail = " The threshold in use is within it." if same else " The threshold in use accepts more than that."
+    if isinstance(artifact.outcome, Infeasible):
+        tail = ""
+    return (
+        f"An error rate of at most {percent(found.alpha)} can be certified{confidence} for the most certain "
+        f"{percent(found.acceptance)} (uncertainty up to {found.threshold:.4g}, rule {found.rule}).{tail}"
+    )
+
+
+def held_out(artifact: CalibrationArtifact, found: HeldOut) -> str:
+    """What the gate did on questions it was not fitted on, in one sentence."""
+    start = f"On {found.n} questions kept out of the fit the model answers {_share(found.acceptance)}"
+    if found.error_rate is None:
+        return f"{start}, so there is no error rate to report (target {percent(artifact.alpha)})."
+    gave = "" if found.power is None else f" It gives {_share(found.power)} of its right answers."
+    return f"{start}. Of these {_share(found.error_rate)} are wrong (target {percent(artifact.alpha)}).{gave}"
+
+
+def facts(artifact: CalibrationArtifact) -> list[Row]:
+    """Everything the artifact binds, as labelled rows."""
+    outcome, data, diagnostics = artifact.outcome, artifact.data, artifact.outcome.diagnostics
+    judge = artifact.estimator.judge
+    rows = [
+        ("model", _identity(artifact)),
+        ("asked", _plan(artifact)),
+        ("prompt", _prompt(artifact)),
+        ("uncertainty", f"{artifact.estimator.name} v{artifact.estimator.version}, in {artifact.estimator.unit}"),
+        *([("same answer if", spec_words(judge.name, judge.params))] if judge is not None else []),
+        ("right answer if", spec_words(artifact.correctness.name, artifact.correctness.params)),
+        ("questions", _data(artifact)),
+        ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
+    ]
+    if isinstance(outcome, Feasible):
+        low, high = outcome.interval
+        rows += [
+            ("threshold", f"accept if uncertainty <= {outcome.threshold:.6g}"),
+            ("accepted", f"{outcome.n_accepted} of {outcome.n} ({percent(outcome.acceptance)})"),
+            ("errors among them", f"{outcome.n_errors} ({percent(outcome.error_rate)}; 95 % interval "
+             f"{percent(low)} to {percent(high)}, chosen after looking)"),
+            ("equal to threshold", f"{outcome.tie_block} (ties are accepted together)"),
+        ]  # fmt: skip
+    else:
+        rows += [("no threshold", f"{outcome.reason.value.replace('_', ' ')}: {outcome.detail}")]
+    rows += [
+        ("promise", outcome.guarantee),
+        ("certified", certificate(artifact)),
+        ("error without gate", percent(diagnostics.base_error)),
+        ("AUROC", "only one class" if diagnostics.auroc is None else f"{diagnostics.auroc:.3f}"),
+        ("most any rule accepts", percent(diagnostics.max_acceptance)),
+        ("smallest feasible alpha", _alpha(diagnostics.smallest_feasible_alpha)),
+        ("made", f"{artifact.created} with {', '.join(f'{k} {v}' for k, v in artifact.packages.items())}"),
+        ("digest", artifact.digest),
+    ]
+    if data.n_unmeasured or data.n_unlabelled:
+        rows.insert(8, ("left out", _left_out(artifact)))
+    return rows
+
+
+def next_steps(artifact: CalibrationArtifact) -> list[str]:
+    """What to do next, most useful first."""
+    outcome, diagnostics = artifact.outcome, artifact.outcome.diagnostics
+    steps = []
+    if isinstance(outcome, Infeasible):
+        smallest = diagnostics.smallest_feasible_alpha
+        if smallest is not None and smallest > outcome.alpha:
+            steps.append(
+                f"Accept more errors: alpha {smallest:g} is the smallest at which this rule finds a threshold."
+            )
+        floor = diagnostics.zero_error_floor
+        if floor is not None and outcome.n < 10 * floor:
+            steps.append(
+                f"Label more questions: {floor} error-free ones are the least this alpha needs, and there are "
+                f"{outcome.n}."
+            )
+        elif outcome.reason is InfeasibleReason.TOO_FEW_ITEMS:
+            steps.append(f"Label more questions: {outcome.n} are too few for alpha {outcome.alpha:g}.")
+    if diagnostics.auroc is not None and diagnostics.auroc < 0.6:
+        steps.append(
+            f"Use another estimator: an AUROC of {diagnostics.auroc:.2f} says that this uncertainty hardly tells "
+            "right from wrong (0.5 is a coin). `calibrate evaluate` compares them."
+        )
+    if diagnostics.base_error > 0.5:
+        steps.append(f"Use a better model or prompt: {percent(diagnostics.base_error)} of its answers are wrong.")
+    if isinstance(outcome, Feasible) and outcome.tie_block > 0.2 * outcome.n:
+        steps.append(
+            f"Use a finer score: {outcome.tie_block} of {outcome.n} questions share the threshold's score and are "
+            "accepted or rejected together. More samples, or an estimator that reads log-probabilities, tells them "
+            "apart."
+        )
+    if artifact.data.n_unmeasured > 0.05 * artifact.data.n_questions:
+        steps.append(
+            f"Mend the sampling: {_left_out(artifact)}; such questions always abstain. `calibrate collect "
+            "--retry-failed` asks again."
+        )
+    if isinstance(artifact.certificate, Infeasible) and isinstance(outcome, Feasible):
+        steps.append("Label more questions if you need a proof: nothing can be certified on these.")
+    if isinstance(outcome, Feasible):
+        steps.append("Put the artifact in front of the model: Guardrail(model=..., artifact=...).")
+    return steps
+
+
+def caveats(artifact: CalibrationArtifact) -> list[str]:
+    """What the guarantee does not promise."""
+    alpha = percent(artifact.outcome.alpha)
+    return [
+        f"Not that one answer is right: {alpha} is a rate over many accepted answers, not a probability for this one.",
+        "Not for other questions: it holds for questions like the calibration questions. When topics, users or wording "
+        "change, measure again.",
+        "Not for another model, prompt, sampling or estimator: the artifact refuses what it can notice; a provider "
+        "that changes a model behind its name it cannot.",
+        f"Not more than the label rule sees: 'wrong' means wrong by {artifact.correctness.name}; a rule that "
+        "errs moves the true rate.",
+        "Not for the best of several tries: alpha and rule chosen after looking at results weaken every stated "
+        "confidence.",
+    ]
+
+
+def _identity(artifact: CalibrationArtifact) -> str:
+    model = artifact.model
+    revision = f", {model.revision[:19]}" if model.revision else ", revision unknown"
+    return f"{model.model} ({model.provider}{revision})"
+
+
+def _plan(artifact: CalibrationArtifact) -> str:
+    plan = artifact.plan
+    if plan.options is not None and plan.n == 0:
+        return f"likelihood of the options {', '.join(plan.options)}"
+    samples = f"{plan.n} samples at temperature {plan.temperature:g}, top_p {plan.top_p:g}" if plan.n else "no samples"
+    return f"1 greedy answer and {samples}, up to {plan.max_tokens} tokens" + (", log-probabilities" * plan.logprobs)
+
+
+def _prompt(artifact: CalibrationArtifact) -> str:
+    prompt = artifact.prompt
+    system = f"system {prompt.system!r}; " if prompt.system is not None else ""
+    return f"{system}template {prompt.template!r}"
+
+
+def _data(artifact: CalibrationArtifact) -> str:
+    data = artifact.data
+    return f"{data.n_used} used of {data.n_questions} in {data.name} (sha256 {data.sha256[:12]})"
+
+
+def _left_out(artifact: CalibrationArtifact) -> str:
+    data = artifact.data
+    return f"{data.n_unmeasured} not measured, {data.n_unlabelled} not labelled, of {data.n_questions}"
+
+
+def spec_words(name: str, params: dict[str, object]) -> str:
+    """A name and its parameters: "token_f1 (threshold 0.5)"."""
+    return name + _options(params)
+
+
+def _delta(delta: float | None) -> str:
+    return "" if delta is None else f", delta {delta:g}"
+
+
+def _options(options: dict[str, object]) -> str:
+    shown = [f"{name} {value}" for name, value in options.items() if name not in ("diagnose", "support")]
+    return f" ({', '.join(shown)})" if shown else ""
+
+
+def _share(values: tuple[float, float, float]) -> str:
+    return f"{percent(values[0])} (95 % interval {percent(values[1])} to {percent(values[2])})"
+
+
+def _alpha(alpha: float | None) -> str:
+    return "none" if alpha is None else f"{alpha:g}"

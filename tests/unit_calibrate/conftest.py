@@ -1,0 +1,44 @@
+"""Shared fixtures: a population that was collected, scored and labelled once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibrate.collect import collect_records
+from calibrate.correctness import Exact, label_records
+from calibrate.datasets import read_questions
+from calibrate.records import RecordFile, read_records, write_records
+from calibrate.scoring import score_records, supported
+from guardrail.sampling import plan_for
+from guardrail.types import SamplingPlan
+from guardrail.uncertainty import make
+
+from . import fakes
+
+
+@pytest.fixture(scope="session")
+def plan() -> SamplingPlan:
+    return plan_for([make("semantic_entropy")])
+
+
+@pytest.fixture(scope="session")
+def labelled(tmp_path_factory: pytest.TempPathFactory, plan: SamplingPlan) -> RecordFile:
+    """The fakes' population with every score and labels, on disk."""
+    folder = tmp_path_factory.mktemp("population")
+    questions = read_questions(fakes.write_questions(folder / "questions.jsonl"))
+    path = folder / "records.jsonl"
+    collect_records(questions, fakes.model(), plan, path, name="questions.jsonl")
+    file = score_records(read_records(path), supported(plan))
+    header = file.header.model_copy(update={"correctness": Exact().spec})
+    write_records(path, header, label_records(file.records, Exact()))
+    return read_records(path)
+
+
+@pytest.fixture
+def records_path(labelled: RecordFile, tmp_path: Path) -> Path:
+    """A private copy of the labelled record file."""
+    copy = tmp_path / "records.jsonl"
+    copy.write_bytes(labelled.path.read_bytes())
+    return copy

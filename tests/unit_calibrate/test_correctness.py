@@ -1,0 +1,163 @@
+"""Correctness rules against hand-derived labels."""
+
+from __future__ import annotations
+
+import pytest
+
+from calibrate.correctness import Exact, Numeric, Option, TokenF1, default_rule, label_records, make_rule, parse_number
+from calibrate.datasets import Question
+from calibrate.records import Record
+from guardrail.errors import UsageError
+from guardrail.types import Sample, SampleSet, Unmeasured
+
+
+def question(*references: str, options: dict[str, str] | None = None) -> Question:
+    return Question(id="q", question="?", references=references, options=options)
+
+
+@pytest.mark.parametrize(
+    ("answer", "references", "correct"),
+    [
+        ("The Eiffel Tower!", ("eiffel tower",), True),
+        ("Eiffel", ("eiffel tower",), False),
+        ("1,000", ("1000",), True),
+        ("NYC", ("New York", "nyc"), True),
+        ("", ("x",), False),
+    ],
+)
+def test_exact(answer: str, references: tuple[str, ...], correct: bool) -> None:
+    assert Exact().label(answer, question(*references)).correct is correct
+
+
+@pytest.mark.parametrize(
+    ("answer", "references", "correct"),
+    [
+        # 1 common word of 2 and 2: P = R = 1/2, F1 = .5, which counts.
+        ("red fox", ("red wolf",), True),
+        # 1 common word of 3 and 2: F1 = 2/5.
+        ("big red fox", ("red wolf",), False),
+        # The best of several references decides: 2 * 1 / (1 + 1) = 1.
+        ("wolf", ("a brown bear", "wolf"), True),
+        ("", ("wolf",), False),
+    ],
+)
+def test_token_f1_at_one_half(answer: str, references: tuple[str, ...], correct: bool) -> None:
+    assert TokenF1().label(answer, question(*references)).correct is correct
+
+
+def test_token_f1_threshold_is_a_parameter() -> None:
+    assert TokenF1(threshold=0.51).label("red fox", question("red wolf")).correct is False
+    assert TokenF1(threshold=0.51).spec.params == {"threshold": 0.51}
+    with pytest.raises(UsageError, match=r"1\.5"):
+        TokenF1(threshold=1.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("42", 42.0),
+        ("-3.5", -3.5),
+        ("\u22125", -5.0),
+        ("$1,234.50", 1234.5),
+        ("3/4", 0.75),
+        ("1 1/2 cups", 1.5),
+        ("50 %", 0.5),
+        ("12 percent", 0.12),
+        ("1e3", 1000.0),
+        (".5", 0.5),
+        ("3 + 4 = 7.", 7.0),
+        ("seven", None),
+        ("v2", None),
+        ("1/0", None),
+    ],
+)
+def test_parse_number(text: str, value: float | None) -> None:
+    found = parse_number(text)
+    assert (None if found is None else found.value) == value
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "correct"),
+    [
+        ("The answer is 1,000 km.", "1000", True),
+        ("0.3333333333", "1/3", True),
+        ("50%", "50", True),
+        ("50%", "0.5", True),
+        ("50", "50 %", True),
+        ("5", "50 %", False),
+        ("no idea", "3", False),
+        ("3", "three", None),
+        ("0", "0", True),
+        ("0.1", "0", False),
+    ],
+)
+def test_numeric(answer: str, reference: str, correct: bool | None) -> None:
+    assert Numeric().label(answer, question(reference)).correct is correct
+
+
+def test_numeric_tolerance_is_relative() -> None:
+    assert Numeric(tolerance=0.01).label("101", question("100")).correct is True
+    assert Numeric(tolerance=0.01).label("102", question("100")).correct is False
+    with pytest.raises(UsageError, match=r"0\.01 for 1 %"):
+        Numeric(tolerance=1.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "correct"),
+    [
+        ("B", True),
+        ("b", True),
+        ("(B)", True),
+        ("B) a lake", True),
+        ("B. Lake", True),
+        ("a lake", True),
+        ("The answer is B", True),
+        ("Answer: (B)", True),
+        ("A", False),
+        ("The answer is A, not option B", False),
+        ("Both", False),
+        ("", False),
+        ("neither", False),
+    ],
+)
+def test_option(answer: str, correct: bool) -> None:
+    asked = question("B", options={"A": "sea", "B": "lake"})
+    assert Option().label(answer, asked).correct is correct
+
+
+def test_option_without_options_cannot_be_labelled() -> None:
+    assert Option().label("A", question("A")).correct is None
+
+
+def test_rules_by_name() -> None:
+    assert make_rule("token_f1", threshold=0.7) == TokenF1(0.7)
+    with pytest.raises(UsageError, match="choose one of exact, numeric, option, token_f1"):
+        make_rule("fuzzy")
+    with pytest.raises(UsageError, match="does not take"):
+        make_rule("exact", threshold=0.5)
+
+
+def test_default_rule_depends_on_the_questions_alone() -> None:
+    open_, closed = Record(id="a", question="?"), Record(id="b", question="?", options={"A": "1", "B": "2"})
+    assert default_rule([open_]) == TokenF1()
+    assert default_rule([closed]) == Option()
+    assert default_rule([open_, closed]) == TokenF1()
+
+
+def test_labels_say_why_there_is_none() -> None:
+    answered = SampleSet(question="?", primary=Sample(text="x"))
+    failed = SampleSet(question="?", primary=None, problem=Unmeasured.MODEL_FAILED)
+    records = [
+        Record(id="a", question="?", references=("x",), drawn=answered),
+        Record(id="b", question="?", references=("x",), drawn=failed),
+        Record(id="c", question="?", drawn=answered),
+    ]
+    found = label_records(records, Exact())
+    assert [record.correct for record in found] == [True, None, None]
+    assert "no answer" in found[1].label_detail
+    assert "no reference" in found[2].label_detail
+
+
+def test_imported_records_have_nothing_to_label() -> None:
+    with pytest.raises(UsageError, match="1 of 1 records were imported without an answer"):
+        label_records([Record(id="d", question="?", correct=True)], Exact())

@@ -1,0 +1,184 @@
+"""Fitting artifacts from records, refitting them, splitting, and testing on what was kept out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calibrate.pipeline import (
+    fit_artifact,
+    held_out,
+    is_accepted,
+    one_per_cluster,
+    part_header,
+    refit,
+    require_same,
+    split,
+)
+from calibrate.records import Record, RecordFile
+from calibrate.scoring import arrays
+from calibrate.thresholds import fit
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError
+from guardrail.identity import ModelIdentity
+from guardrail.outcome import Feasible, Infeasible
+from guardrail.prompting import PromptWrapping
+from guardrail.types import Uncertainty
+
+KEY = "discrete_semantic_entropy"
+
+
+@pytest.fixture(scope="module")
+def artifact(labelled: RecordFile) -> CalibrationArtifact:
+    return fit_artifact(labelled, estimator=KEY, alpha=0.15)
+
+
+def test_artifact_binds_what_the_records_say(labelled: RecordFile, artifact: CalibrationArtifact) -> None:
+    header = labelled.header
+    assert artifact.model == header.model
+    assert artifact.prompt == header.prompt
+    assert artifact.estimator == header.estimators[KEY]
+    assert artifact.correctness == header.correctness
+    assert artifact.data.name == "questions.jsonl"
+    assert (artifact.data.n_questions, artifact.data.n_used) == (240, 240)
+    assert artifact.data.sha256 == header.questions_sha256  # all questions are used, so it is the file's own hash
+    assert artifact.calibration.group is None  # a category is not a cluster
+
+
+def test_outcome_is_that_of_the_rule_on_the_arrays(labelled: RecordFile, artifact: CalibrationArtifact) -> None:
+    found = arrays(labelled.records, KEY)
+    assert artifact.outcome == fit(found.uncertainty, found.error, alpha=0.15, support="discrete")
+    certified = fit(found.uncertainty, found.error, alpha=0.15, rule="certified", delta=0.1, support="discrete")
+    assert artifact.certificate == certified
+
+
+def test_run_time_draws_no_more_than_the_estimator_reads(labelled: RecordFile, artifact: CalibrationArtifact) -> None:
+    assert labelled.header.plan.logprobs
+    assert (artifact.plan.n, artifact.plan.logprobs) == (10, False)
+    perplexity = fit_artifact(labelled, estimator="perplexity", alpha=0.15)
+    assert (perplexity.plan.n, perplexity.plan.logprobs) == (0, True)
+    entropy = fit_artifact(labelled, estimator="semantic_entropy", alpha=0.15)
+    assert entropy.plan == labelled.header.plan
+
+
+def test_fit_names_the_missing_step(labelled: RecordFile) -> None:
+    unlabelled = RecordFile(labelled.path, labelled.header.model_copy(update={"correctness": None}), labelled.records)
+    with pytest.raises(UsageError, match="calibrate label"):
+        fit_artifact(unlabelled, estimator=KEY, alpha=0.1)
+    with pytest.raises(UsageError, match="calibrate score"):
+        fit_artifact(labelled, estimator="max_softmax", alpha=0.1)
+    with pytest.raises(UsageError, match=r"Write 0\.15 for 15 %"):
+        fit_artifact(labelled, estimator=KEY, alpha=15)
+
+
+def test_refit_equals_a_fresh_fit_and_remembers_its_parent(labelled: RecordFile, artifact: CalibrationArtifact) -> None:
+    again = refit(artifact, alpha=0.2)
+    assert again.outcome == fit_artifact(labelled, estimator=KEY, alpha=0.2).outcome
+    assert again.lineage == (artifact.digest,)
+    certified = refit(again, rule="certified", delta=0.2)
+    assert (certified.outcome.rule, certified.outcome.alpha, certified.outcome.delta) == ("certified", 0.2, 0.2)
+    assert refit(certified, alpha=0.1).outcome.delta == 0.2
+    assert refit(certified, rule="acrc").outcome.delta is None
+    assert refit(certified).lineage == (artifact.digest, again.digest, certified.digest)
+
+
+def test_nothing_measured_that_is_wrong_everywhere_is_infeasible(labelled: RecordFile) -> None:
+    wrong = RecordFile(
+        labelled.path, labelled.header, tuple(r.model_copy(update={"correct": False}) for r in labelled.records)
+    )
+    artifact = fit_artifact(wrong, estimator=KEY, alpha=0.15)
+    assert isinstance(artifact.outcome, Infeasible)
+    assert artifact.threshold is None
+    assert not any(is_accepted(artifact, record, KEY) for record in labelled.records)
+
+
+def test_clusters_give_one_record_each_whatever_the_order(labelled: RecordFile) -> None:
+    kept = one_per_cluster(labelled.records)
+    assert sorted(str(record.group) for record in kept) == ["herbs", "shrubs", "trees"]
+    assert {r.id for r in one_per_cluster(labelled.records[::-1])} == {r.id for r in kept}
+    clustered = fit_artifact(labelled, estimator=KEY, alpha=0.15, groups="cluster")
+    assert clustered.data.n_questions == 3
+    assert clustered.calibration.group is not None
+    assert refit(clustered, alpha=0.2).calibration == clustered.calibration
+    without = labelled.records[0].model_copy(update={"group": None})
+    with pytest.raises(UsageError, match="no group"):
+        one_per_cluster([without])
+
+
+def test_split_is_seeded_complete_and_ignores_order(labelled: RecordFile) -> None:
+    records = labelled.records
+    kept, test = split(records, test_fraction=0.25, seed=1)
+    assert (len(kept), len(test)) == (180, 60)
+    assert {r.id for r in kept} | {r.id for r in test} == {r.id for r in records}
+    _, backwards = split(records[::-1], test_fraction=0.25, seed=1)
+    assert {r.id for r in backwards} == {r.id for r in test}
+    _, other = split(records, test_fraction=0.25, seed=2)
+    assert {r.id for r in other} != {r.id for r in test}
+
+
+def test_split_keeps_clusters_whole(labelled: RecordFile) -> None:
+    kept, test = split(labelled.records, test_fraction=0.34, groups="cluster")
+    assert {r.group for r in kept}.isdisjoint({r.group for r in test})
+    assert (len(kept), len(test)) == (160, 80)
+    with pytest.raises(UsageError, match="3 clusters cannot be cut"):
+        split(labelled.records, test_fraction=0.01, groups="cluster")
+    with pytest.raises(UsageError, match=r"0\.3 for 30 %"):
+        split(labelled.records, test_fraction=30)
+
+
+def scored(i: int, value: float | None, correct: bool | None) -> Record:
+    score = Uncertainty.model_construct(value=value, unit="nats", estimator=KEY, reason=None, detail="")
+    return Record.model_construct(id=str(i), question="?", scores={KEY: score}, correct=correct, drawn=None, group=None)
+
+
+def test_held_out_counts_by_hand(artifact: CalibrationArtifact) -> None:
+    assert isinstance(artifact.outcome, Feasible)
+    tau = artifact.outcome.threshold
+    # 5 labelled: accepted are the two at or below tau, one wrong; the unmeasured one abstains; 3 are right.
+    records = [
+        scored(0, tau, True),
+        scored(1, tau, False),
+        scored(2, np.nextafter(tau, 9), True),
+        scored(3, None, True),
+        scored(4, 9.0, False),
+        scored(5, 0.0, None),
+    ]
+    found = held_out(artifact, records, KEY)
+    assert (found.n, found.n_accepted, found.n_errors, found.n_correct) == (5, 2, 1, 3)
+    assert found.error_rate is not None
+    assert found.error_rate[0] == 0.5
+    assert found.acceptance[0] == pytest.approx(2 / 5)
+    assert found.power is not None
+    assert found.power[0] == pytest.approx(1 / 3)
+    # Clopper-Pearson for 1 of 2: the ends solve p^2 = .975 and (1-p)^2 = .975.
+    assert found.error_rate[1:] == pytest.approx((1 - 0.975**0.5, 0.975**0.5))
+    nothing = held_out(artifact, records[4:5], KEY)
+    assert nothing.error_rate is None
+    assert nothing.power is None
+    with pytest.raises(UsageError, match="no test record has a label"):
+        held_out(artifact, records[5:], KEY)
+
+
+def test_records_made_otherwise_are_refused(labelled: RecordFile, artifact: CalibrationArtifact) -> None:
+    require_same(artifact, labelled, KEY)
+    header = labelled.header
+    changes: list[tuple[dict[str, object], str]] = [
+        ({"model": ModelIdentity(provider="p", model="other")}, "'other'"),
+        ({"prompt": PromptWrapping(system="Be brief.")}, "Be brief."),
+        ({"plan": header.plan.model_copy(update={"n": 5})}, "plan: artifact"),
+        ({"correctness": None}, "correctness rule: artifact"),
+        ({"estimators": {}}, "estimator: artifact"),
+    ]
+    for change, fragment in changes:
+        other = RecordFile(labelled.path, header.model_copy(update=change), labelled.records)
+        with pytest.raises(UsageError, match="does not fit the artifact") as caught:
+            require_same(artifact, other, KEY)
+        assert fragment in str(caught.value)
+
+
+def test_the_header_of_a_part_describes_the_part(labelled: RecordFile) -> None:
+    part = labelled.records[:7]
+    header = part_header(labelled.header, part)
+    assert header.n_questions == 7
+    assert header.questions_sha256 != labelled.header.questions_sha256
+    assert part_header(labelled.header, labelled.records) == labelled.header

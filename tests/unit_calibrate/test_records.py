@@ -1,0 +1,199 @@
+"""Record files: what is written is read back, a torn line costs nothing, and two writers never meet."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from calibrate.datasets import Question, fingerprint
+from calibrate.records import (
+    Record,
+    RecordFile,
+    RecordHeader,
+    open_writer,
+    read_records,
+    rewrite_records,
+    write_records,
+)
+from guardrail.errors import RecordError, UsageError
+from guardrail.identity import ModelIdentity
+from guardrail.prompting import PromptWrapping
+from guardrail.types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
+
+QUESTIONS = [Question(id=f"q{i}", question=f"number {i}?", references=("x",), group="g") for i in range(4)]
+
+
+def header(**changes: object) -> RecordHeader:
+    base = RecordHeader(
+        created="2026-01-01T00:00:00+00:00",
+        model=ModelIdentity(provider="p", model="m"),
+        plan=SamplingPlan(),
+        prompt=PromptWrapping(),
+        questions_name="q.jsonl",
+        questions_sha256=fingerprint(QUESTIONS),
+        n_questions=len(QUESTIONS),
+    )
+    return base.model_copy(update=changes)
+
+
+def record(i: int, text: str = "\u00fcber\n\u2028x") -> Record:
+    drawn = SampleSet(
+        question="?",
+        primary=Sample(text=text, tokens=("a", "b"), logprobs=(-0.1, -1e-17)),
+        samples=(Sample(text="x"), Sample(text="y")),
+    )
+    return Record.of(QUESTIONS[i], drawn)
+
+
+def test_round_trip_is_exact(tmp_path: Path) -> None:
+    scores = {
+        "e": Uncertainty(value=0.1 + 0.2, unit="nats", estimator="e"),
+        "f": Uncertainty(value=None, unit="nats", estimator="f", reason=Unmeasured.NO_LOGPROBS, detail="none"),
+    }
+    records = (record(0).model_copy(update={"scores": scores, "correct": False}), record(1))
+    write_records(tmp_path / "r.jsonl", header(), records)
+    found = read_records(tmp_path / "r.jsonl")
+    assert found.records == records
+    assert found.header == header()
+    assert not found.torn
+
+
+def test_imported_records_need_no_answers(tmp_path: Path) -> None:
+    score = Uncertainty(value=0.5, unit="probability", estimator="max_softmax")
+    write_records(
+        tmp_path / "r.jsonl", header(), [Record(id="a", question="?", scores={"max_softmax": score}, correct=True)]
+    )
+    (found,) = read_records(tmp_path / "r.jsonl").records
+    assert found.drawn is None
+    assert found.answer is None
+    assert not found.failed
+
+
+def test_a_tear_anywhere_in_the_last_line_is_survived(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    write_records(path, header(), [record(0), record(1)])
+    whole = path.read_bytes()
+    start = whole[:-1].rindex(b"\n") + 1
+    for cut in [*range(start, len(whole) - 2, 3), len(whole) - 2, len(whole) - 1]:
+        path.write_bytes(whole[:cut])
+        complete = cut == len(whole) - 1  # only the newline is missing: the record is whole and is kept
+        found = read_records(path)
+        assert [r.id for r in found.records] == (["q0", "q1"] if complete else ["q0"])
+        assert found.torn == (start < cut < len(whole) - 1)
+        with open_writer(path, header()) as (writer, existing):
+            assert len(existing.records) == len(found.records)
+            writer.append([] if complete else [record(1)])
+        assert path.read_bytes() == whole
+
+
+def test_a_malformed_line_that_is_not_the_last_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    write_records(path, header(), [record(0), record(1)])
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + lines[1][:30] + b"\n" + lines[2])
+    before = path.read_bytes()
+    with pytest.raises(RecordError, match=r"r\.jsonl:2: not JSON"):
+        read_records(path)
+    with pytest.raises(RecordError), open_writer(path, header()):
+        pytest.fail("a damaged file was opened for writing")
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [({"correct": "maybe"}, "correct"), ({"drawn": {"question": "?"}}, "drawn.primary"), ({"extra": 1}, "extra")],
+)
+def test_a_wrong_field_is_named(tmp_path: Path, change: dict[str, object], field: str) -> None:
+    path = tmp_path / "r.jsonl"
+    write_records(path, header(), [record(0)])
+    row = record(1).model_dump(mode="json") | change
+    path.write_bytes(path.read_bytes() + json.dumps(row).encode() + b"\n")
+    with pytest.raises(RecordError) as caught:
+        read_records(path)
+    assert f"{path}:3: field {field!r}" in str(caught.value)
+
+
+def test_duplicate_records_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    write_records(path, header(), [record(0), record(1), record(0)])
+    with pytest.raises(RecordError, match=r":4: field 'id': got 'q0', which is already at line 2"):
+        read_records(path)
+
+
+def test_what_is_no_record_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no record file"):
+        read_records(tmp_path / "missing.jsonl")
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"question": "?"}\n')
+    with pytest.raises(RecordError, match="Is this a question file"):
+        read_records(path)
+    path.write_text("\n")
+    with pytest.raises(RecordError, match="the file is empty"):
+        read_records(path)
+    path.write_text('{"header": {"format": 2}}\n')
+    with pytest.raises(RecordError, match=r"field 'header\.format'"):
+        read_records(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fragments"),
+    [
+        ({"model": ModelIdentity(provider="p", model="other")}, ("'m'", "'other'")),
+        ({"plan": SamplingPlan(temperature=1.0)}, ("plan.temperature", "0.7", "1.0")),
+        ({"prompt": PromptWrapping(system="Be brief.")}, ("prompt.system", "None", "'Be brief.'")),
+        ({"questions_sha256": "f" * 64, "n_questions": 9}, ("4 questions", "9 questions")),
+    ],
+)
+def test_resuming_another_collection_is_refused(
+    tmp_path: Path, changes: dict[str, object], fragments: tuple[str, ...]
+) -> None:
+    path = tmp_path / "r.jsonl"
+    write_records(path, header(), [record(0)])
+    with pytest.raises(UsageError) as caught, open_writer(path, header(**changes)):
+        pytest.fail("another collection was opened for writing")
+    assert all(fragment in str(caught.value) for fragment in fragments)
+
+
+def test_a_second_writer_is_refused_and_the_lock_goes_away(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    with open_writer(path, header()) as (writer, _):
+        writer.append([record(0)])
+        with pytest.raises(UsageError, match="being written by another process"), open_writer(path, header()):
+            pytest.fail("two writers")
+        with pytest.raises(UsageError, match="being written by another process"):
+            write_records(path, header(), [])
+    with open_writer(path, header()) as (writer, existing):
+        assert [r.id for r in existing.records] == ["q0"]
+    assert [p.name for p in tmp_path.iterdir()] == ["r.jsonl"]
+
+
+def test_no_writer_gets_between_reading_and_rewriting(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    write_records(path, header(), [record(0)])
+
+    def change(file: RecordFile) -> RecordFile:
+        with pytest.raises(UsageError, match="being written"), open_writer(path, header()):
+            pytest.fail("a writer got in")
+        labelled = tuple(r.model_copy(update={"correct": True}) for r in file.records)
+        return RecordFile(file.path, file.header, labelled)
+
+    assert rewrite_records(path, change).records == read_records(path).records
+    assert [r.correct for r in read_records(path).records] == [True]
+
+
+def test_a_failed_rewrite_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r.jsonl"
+    write_records(path, header(), [record(0)])
+    before = path.read_bytes()
+
+    def no_space(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(OSError, match="No space"):
+        write_records(path, header(), [record(1)])
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["r.jsonl"]

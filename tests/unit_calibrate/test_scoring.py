@@ -1,0 +1,93 @@
+"""Scores: keys, what a plan supports, and which items a fit may use."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calibrate.records import Record, RecordFile
+from calibrate.scoring import arrays, default_estimator, estimator_key, parse_estimator, score_records, supported
+from guardrail.errors import UsageError
+from guardrail.types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("perplexity", "perplexity"),
+        ("semantic_entropy", "semantic_entropy"),
+        ("semantic_entropy:token_f1", "semantic_entropy"),
+        ("semantic_entropy:exact", "semantic_entropy:exact"),
+        ("self_consistency::greedy", "self_consistency:token_f1(threshold=0.5):greedy"),
+        ("self_consistency:exact:greedy", "self_consistency:exact:greedy"),
+    ],
+)
+def test_key_names_what_is_not_the_default(text: str, key: str) -> None:
+    assert estimator_key(parse_estimator(text)) == key
+
+
+@pytest.mark.parametrize(
+    "text", ["nonsense", "perplexity:exact", "semantic_entropy:nonsense", "semantic_entropy:exact:x"]
+)
+def test_unknown_names_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_estimator(text)
+
+
+def test_supported_by_plan() -> None:
+    def names(plan: SamplingPlan) -> set[str]:
+        return {estimator.name for estimator in supported(plan)}
+
+    clustered = {"discrete_semantic_entropy", "self_consistency"}
+    assert clustered <= names(SamplingPlan())
+    assert not {"semantic_entropy", "perplexity", "max_softmax"} & names(SamplingPlan())
+    assert clustered | {"semantic_entropy", "perplexity"} <= names(SamplingPlan(logprobs=True))
+    assert names(SamplingPlan(n=0, options=("A", "B"))) == {"max_softmax", "predictive_entropy"}
+    assert default_estimator(options=True) in names(SamplingPlan(n=0, options=("A", "B")))
+    assert default_estimator(options=False) in names(SamplingPlan(logprobs=True))
+
+
+def test_scores_are_kept_and_added(labelled: RecordFile) -> None:
+    added = score_records(labelled, [parse_estimator("self_consistency:exact")])
+    assert set(added.header.estimators) == set(labelled.header.estimators) | {"self_consistency:exact"}
+    # 11 answers are drawn from eight words; by hand for the first record: 1 - (share of the most frequent sample).
+    first = added.records[0]
+    assert first.drawn is not None
+    texts = [sample.text for sample in first.drawn.samples]
+    expected = 1 - max(texts.count(text) for text in texts) / 10
+    assert first.scores["self_consistency:exact"].value == pytest.approx(expected)
+    with pytest.raises(UsageError, match="no estimator"):
+        score_records(labelled, [])
+
+
+def made(i: int, value: float | None, correct: bool | None, group: str | None = "g") -> Record:
+    reason = Unmeasured.MODEL_FAILED if value is None else None
+    score = Uncertainty(value=value, unit="nats", estimator="e", reason=reason)
+    drawn = SampleSet(question="?", primary=Sample(text="x"))
+    return Record(id=str(i), question="?", group=group, drawn=drawn, scores={"e": score}, correct=correct)
+
+
+def test_arrays_leave_out_what_has_no_score_or_label() -> None:
+    records = [made(0, 0.5, True), made(1, None, True), made(2, 0.1, None), made(3, 0.7, False), made(4, None, None)]
+    found = arrays(records, "e")
+    assert found.ids == ("0", "3")
+    np.testing.assert_array_equal(found.uncertainty, [0.5, 0.7])
+    np.testing.assert_array_equal(found.error, [0, 1])
+    assert (found.n_records, found.n_unmeasured, found.n_unlabelled) == (5, 2, 1)
+    assert found.group == ("g", "g")
+    assert arrays([*records, made(5, 1.0, True, group=None)], "e").group is None
+
+
+@pytest.mark.parametrize(
+    ("records", "key", "fragment"),
+    [
+        ([made(0, 0.5, True)], "other", "calibrate score RECORDS --estimator other"),
+        ([made(0, 0.5, None)], "e", "calibrate label RECORDS"),
+        ([made(0, None, True)], "e", "model_failed"),
+        ([], "e", "no record"),
+    ],
+)
+def test_unusable_records_name_the_missing_step(records: list[Record], key: str, fragment: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        arrays(records, key)
+    assert fragment in str(caught.value)
