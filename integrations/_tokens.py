@@ -1,0 +1,218 @@
+"""From token ids to text: pieces that add up to it, characters that are split over tokens, stop strings.
+
+Special tokens and end tokens are no part of an answer: not of its text, not of its tokens, not of its log-probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+__all__ = ["Answer", "Detokenizer", "IncrementalText", "StopWatch", "TextStream"]
+
+INCOMPLETE = "\ufffd"
+"""What a decoder puts for bytes that are no complete character."""
+
+MEMO_SIZE = 100_000
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A finished sequence as text."""
+
+    text: str
+    """Text before any stop string, white space as the model made it."""
+    tokens: tuple[str, ...] | None
+    """Pieces of the text, one for each answer token; their concatenation is the text. None when not asked for."""
+    logprobs: tuple[float, ...] | None
+    """Log-probability of each of ``tokens``."""
+    finish_reason: str
+    """"stop" (end token or stop string) or "length"."""
+
+
+class Detokenizer:
+    """Decodes the tokens of one tokenizer; safe to share between threads.
+
+    Args:
+        tokenizer: A transformers tokenizer.
+        hidden: Ids that are no text: special tokens and end tokens.
+    """
+
+    def __init__(self, tokenizer: Any, hidden: frozenset[int]) -> None:
+        self.hidden = hidden
+        self._tokenizer = tokenizer
+        self._memo: dict[tuple[int, ...], str] = {}
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ``ids``, hidden ones left out."""
+        shown = [token for token in ids if token not in self.hidden]
+        return str(self._tokenizer.decode(shown, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def window(self, ids: tuple[int, ...]) -> str:
+        """Text of a few tokens, remembered: the same neighbours come up again and again."""
+        text = self._memo.get(ids)
+        if text is None:
+            if len(self._memo) >= MEMO_SIZE:
+                self._memo.clear()
+            text = self._memo[ids] = self.decode(ids)
+        return text
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """What each token adds to the text; a character split over tokens belongs to the last of them.
+
+        Args:
+            ids: Tokens, none of them hidden.
+        """
+        text = IncrementalText(self)
+        pieces = [text.push(token) for token in ids]
+        if pieces:
+            pieces[-1] += text.flush()
+        whole = self.decode(ids)
+        return pieces if "".join(pieces) == whole else self._by_prefix(ids, whole)
+
+    def _by_prefix(self, ids: Sequence[int], whole: str) -> list[str]:
+        """The same for decoders that look further back than one token: slower, by growing prefixes."""
+        ends = [0]
+        for count in range(1, len(ids)):
+            agreed = _common(self.decode(ids[:count]), whole)
+            ends.append(max(ends[-1], agreed))
+        ends.append(len(whole))
+        return [whole[start:end] for start, end in pairwise(ends)]
+
+    def answer(
+        self, ids: Sequence[int], logprobs: Sequence[float], *, ended: bool, stops: Sequence[str], pieces: bool
+    ) -> Answer:
+        """Text, tokens and log-probabilities of a finished sequence, cut at the first stop string.
+
+        A token that reaches into the stop string keeps the part before it; a token wholly inside is dropped.
+
+        Args:
+            ids: New tokens.
+            logprobs: Log-probability of each.
+            ended: Whether it ended by an end token or a stop string.
+            stops: Stop strings.
+            pieces: Whether tokens and log-probabilities are wanted.
+        """
+        reason = "stop" if ended else "length"
+        if not pieces and not stops:
+            return Answer(self.decode(ids), None, None, reason)
+        shown = [(token, value) for token, value in zip(ids, logprobs, strict=True) if token not in self.hidden]
+        parts = self.pieces([token for token, _ in shown])
+        text = "".join(parts)
+        end = min((place for place in map(text.find, stops) if place >= 0), default=None)
+        if end is None:
+            end, kept = len(text), parts
+        else:
+            kept = _clip(parts, end)
+        values = tuple(value for _, value in shown[: len(kept)])
+        return Answer(text[:end], tuple(kept) if pieces else None, values if pieces else None, reason)
+
+
+def _common(first: str, second: str) -> int:
+    """Length of the common beginning."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(first), len(second)))
+
+
+def _clip(parts: Sequence[str], end: int) -> list[str]:
+    """Pieces that begin before ``end``, the last one cut there."""
+    kept: list[str] = []
+    start = 0
+    for part in parts:
+        if start >= end:
+            break
+        kept.append(part[: end - start])
+        start += len(part)
+    return kept
+
+
+class IncrementalText:
+    """Turns tokens into text one at a time, holding back bytes that are no complete character yet."""
+
+    def __init__(self, detokenizer: Detokenizer) -> None:
+        self._detokenizer = detokenizer
+        self._context: tuple[int, ...] = ()
+        self._held: tuple[int, ...] = ()
+
+    def push(self, token: int) -> str:
+        """Text that ``token`` adds; empty for a hidden token or an incomplete character."""
+        if token in self._detokenizer.hidden:
+            return ""
+        self._held += (token,)
+        added = self._added()
+        if added.endswith(INCOMPLETE):
+            return ""
+        self._context, self._held = self._held, ()
+        return added
+
+    def flush(self) -> str:
+        """What is still held back, replacement characters and all."""
+        added = self._added() if self._held else ""
+        self._held = ()
+        return added
+
+    def _added(self) -> str:
+        before = self._detokenizer.window(self._context) if self._context else ""
+        return self._detokenizer.window(self._context + self._held)[len(before) :]
+
+
+class StopWatch:
+    """Says whether a growing sequence has reached a stop string."""
+
+    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
+        self._text = IncrementalText(detokenizer)
+        self._stops = tuple(stops)
+        self._reach = max(map(len, stops), default=1) - 1
+        self._tail = ""
+
+    def push(self, token: int) -> bool:
+        """Add a token; True once a stop string is complete."""
+        recent = self._tail + self._text.push(token)
+        self._tail = recent[max(0, len(recent) - self._reach) :]
+        return any(stop in recent for stop in self._stops)
+
+
+class TextStream:
+    """Text for a reader: no half characters, no surrounding white space, and never any part of a stop string.
+
+    What might still turn out to be the beginning of a stop string, or white space at the end, is held back.
+    """
+
+    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
+        self._text = IncrementalText(detokenizer)
+        self._stops = tuple(stops)
+        self._buffer = ""
+        self._begun = False
+        self._cut = False
+
+    def push(self, token: int) -> str:
+        """Add a token; the text that may be shown now."""
+        return self._show(self._text.push(token), last=False)
+
+    def close(self) -> str:
+        """The rest, once no token follows."""
+        return self._show(self._text.flush(), last=True)
+
+    def _show(self, added: str, *, last: bool) -> str:
+        if self._cut:
+            return ""
+        self._buffer += added
+        ends = [place for place in map(self._buffer.find, self._stops) if place >= 0]
+        if ends:
+            self._buffer, self._cut = self._buffer[: min(ends)], True
+        if not self._begun:
+            self._buffer = self._buffer.lstrip()
+            self._begun = bool(self._buffer)
+        certain = len(self._buffer) if last or self._cut else self._certain()
+        shown = self._buffer[:certain].rstrip()
+        self._buffer = self._buffer[len(shown) :]
+        return shown
+
+    def _certain(self) -> int:
+        """Length of the buffer that cannot be the beginning of a stop string."""
+        for start in range(len(self._buffer)):
+            if any(stop.startswith(self._buffer[start:]) for stop in self._stops):
+                return start
+        return len(self._buffer)

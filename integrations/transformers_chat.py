@@ -1,0 +1,346 @@
+"""`TransformersChat`: any local causal language model as a LangChain chat model that samples natively.
+
+For n samples the prompt is read once and its cache expanded; log-probabilities are exact; answer options are scored
+over the cached prompt; requests of several threads share batches. See ``docs/local-models.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.language_models.base import LangSmithParams
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.runnables import Runnable
+from pydantic import Field, PrivateAttr
+
+from guardrail.errors import GuardrailError, UsageError
+from guardrail.identity import ModelIdentity
+from guardrail.types import SampleSet, SamplingPlan, Unmeasured
+
+from ._chat_output import as_chunk, chat_result, last_chunk
+from ._decoding import Decoder, Row, prefill, uniforms
+from ._engine import Engine, Request
+from ._identity import revision_of
+from ._loading import LocalModel, load, wrap
+from ._options import UnreadableOptionError, option_ids
+from ._prompts import check_length, render
+from ._sample_sets import SampleReader
+from ._settings import CallSettings, openai_tools, tool_names
+from ._tokens import Answer, Detokenizer, TextStream
+
+__all__ = ["TransformersChat"]
+
+T = TypeVar("T")
+
+
+class TransformersChat(BaseChatModel):
+    """A local causal language model.
+
+    ```python
+    model = TransformersChat(model="path/to/folder")  # or a hub id
+    model.invoke("What is the capital of France?")
+    ```
+
+    The model is loaded when the object is made. Remote code is never run. Sampling settings come from here, from the
+    call or from the plan; the top-k, penalties and temperature of the model's ``generation_config`` are not applied.
+
+    Raises:
+        MissingDependencyError: torch or transformers is not installed (on import of this module).
+        UsageError: The model cannot be loaded or has no chat template; the message names what is missing.
+    """
+
+    model: str
+    """Folder with config, weights and tokenizer, or a hub id."""
+    revision: str | None = None
+    """Hub branch, tag or commit; None for the main branch."""
+    device: str = "auto"
+    """Torch device; "auto" takes a GPU when there is one."""
+    dtype: str = "auto"
+    """Torch dtype by name, e.g. "bfloat16"; "auto" is the checkpoint's own on a GPU and float32 on a CPU."""
+    temperature: float = Field(default=0.0, ge=0.0)
+    """Temperature of plain calls; 0 is greedy."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Nucleus mass of plain calls; 1 for no truncation."""
+    max_tokens: int = Field(default=256, ge=1)
+    """Most new tokens of plain calls."""
+    stop: list[str] | None = None
+    """Strings that end an answer of plain calls; they are cut off."""
+    logprobs: bool = False
+    """Whether plain calls return token log-probabilities in ``response_metadata["logprobs"]``."""
+    seed: int | None = None
+    """Seed of plain calls; None draws fresh randomness."""
+    max_batch_tokens: int | None = Field(default=None, ge=1)
+    """Most cache positions in a batch (prompt and answer, over all sequences); None chooses by memory."""
+    chat_template: str | None = None
+    """Jinja template that replaces the tokenizer's."""
+    loaded: Any = Field(default=None, exclude=True, repr=False)
+    """A model that is in memory already, as `from_model` sets it."""
+
+    _local: LocalModel = PrivateAttr()
+    _engine: Engine = PrivateAttr()
+
+    def __init__(self, **settings: Any) -> None:
+        # Not in a validator: pydantic would wrap the loading errors, which are ValueErrors, in its own.
+        super().__init__(**settings)
+        self._local = self.loaded or load(
+            self.model,
+            revision=self.revision,
+            device=self.device,
+            dtype=self.dtype,
+            chat_template=self.chat_template,
+        )
+        detokenizer = Detokenizer(self._local.tokenizer, self._local.hidden_ids)
+        self._engine = Engine(self._local.model, detokenizer, self._local.end_ids, self.max_batch_tokens)
+
+    @classmethod
+    def from_model(cls, model: Any, tokenizer: Any, *, name: str = "in-memory", **settings: Any) -> TransformersChat:
+        """Wrap a model that is in memory already; it is put in evaluation mode and stays on its device.
+
+        Args:
+            model: A transformers causal language model.
+            tokenizer: Its tokenizer.
+            name: What to call it.
+            **settings: Fields of this class.
+        """
+        local = wrap(model, tokenizer, name=name, chat_template=settings.get("chat_template"))
+        return cls(model=name, loaded=local, **settings)
+
+    # --- sampling -----------------------------------------------------------------------------------------------------
+
+    def draw_samples(
+        self,
+        prompts: Sequence[Sequence[BaseMessage]],
+        plan: SamplingPlan,
+        *,
+        seeds: Sequence[int | None],
+        tools: Sequence[Any] | None = None,
+    ) -> list[SampleSet]:
+        """Draw one sample set for each prompt: the greedy answer and n samples in one batch, one prefill each.
+
+        Args:
+            prompts: One message list for each request.
+            plan: What to draw.
+            seeds: One seed for each request; None for fresh randomness.
+            tools: Tools the model may call, in any form ``bind_tools`` takes.
+
+        Returns:
+            One `SampleSet` for each prompt. A request that fails in the model (out of memory with nothing left to
+            halve, logits that are not finite) or whose options cannot be expressed says so in ``problem``.
+
+        Raises:
+            PromptTooLongError: A prompt and its answer do not fit the context window.
+            UsageError: The messages cannot be turned into a prompt, or there are not as many seeds as prompts.
+        """
+        if len(prompts) != len(seeds):
+            raise UsageError(f"each request needs a seed: {len(prompts)} prompts but {len(seeds)} seeds")
+        offered = openai_tools(tools)
+        prepared = [
+            self._plan_request(messages, plan, seed, offered) for messages, seed in zip(prompts, seeds, strict=True)
+        ]
+        start = time.perf_counter()
+        requests = [request for request in prepared if isinstance(request, Request)]
+        responses = iter(self._engine.submit(requests))
+        seconds = time.perf_counter() - start
+        reader = SampleReader(plan, self._engine.detokenizer, tool_names(offered))
+        return [
+            reader.read(messages, request, next(responses), seconds)
+            if isinstance(request, Request)
+            else reader.failed(messages, Unmeasured.NO_OPTIONS, str(request))
+            for messages, request in zip(prompts, prepared, strict=True)
+        ]
+
+    async def adraw_samples(
+        self,
+        prompts: Sequence[Sequence[BaseMessage]],
+        plan: SamplingPlan,
+        *,
+        seeds: Sequence[int | None],
+        tools: Sequence[Any] | None = None,
+    ) -> list[SampleSet]:
+        """The same in a worker thread; concurrent calls share batches."""
+        return await self._in_thread(self.draw_samples, prompts, plan, seeds=seeds, tools=tools)
+
+    def guardrail_identity(self) -> ModelIdentity:
+        """Folder name or hub id, and the hub commit or a hash over weights, configuration, tokenizer and template."""
+        return ModelIdentity(provider="transformers", model=self._local.name, revision=revision_of(self._local))
+
+    def _plan_request(
+        self, messages: Sequence[BaseMessage], plan: SamplingPlan, seed: int | None, tools: Sequence[dict[str, Any]]
+    ) -> Request | UnreadableOptionError:
+        """What the plan asks for after this prompt, or why its options cannot be read."""
+        text, ids = self._encode(messages, tools)
+        options: tuple[tuple[int, ...], ...] = ()
+        if plan.options is not None:
+            try:
+                options = option_ids(text, plan.options, encode=self._ids, decode=self._decode, unknown=self._unknown)
+            except UnreadableOptionError as error:
+                return error
+        rows: tuple[Row, ...] = ()
+        if plan.n or plan.options is None:
+            draws = uniforms(seed, plan.n, plan.max_tokens)
+            sampled = (Row(plan.max_tokens, plan.temperature, plan.top_p, draw) for draw in draws)
+            rows = (Row(plan.max_tokens), *sampled)
+        request = Request(ids, rows, options, plan.stop)
+        check_length(len(ids), request.longest, self._local.context)
+        return request
+
+    def _encode(self, messages: Sequence[BaseMessage], tools: Sequence[dict[str, Any]]) -> tuple[str, tuple[int, ...]]:
+        """Text and ids of a prompt."""
+        if not messages:
+            raise UsageError("a prompt needs at least one message, got none")
+        template = self._local.chat_template
+        text = render(self._local.tokenizer, messages, tools=tools, chat_template=template)
+        return text, tuple(self._ids(text))
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._local.tokenizer.encode(text, add_special_tokens=False))
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return str(self._local.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+
+    @property
+    def _unknown(self) -> int | None:
+        unknown: int | None = self._local.tokenizer.unk_token_id
+        return unknown
+
+    # --- a plain chat model -------------------------------------------------------------------------------------------
+
+    def _settings(self, stop: list[str] | None, call: dict[str, Any]) -> CallSettings:
+        names = ("temperature", "top_p", "max_tokens", "stop", "seed", "logprobs")
+        return CallSettings.resolve({name: getattr(self, name) for name in names}, stop, call)
+
+    def _chat_request(self, messages: Sequence[BaseMessage], settings: CallSettings) -> Request:
+        _, ids = self._encode(messages, settings.tools)
+        check_length(len(ids), settings.max_tokens, self._local.context)
+        draws = uniforms(settings.seed, settings.n, settings.max_tokens)
+        rows = (Row(settings.max_tokens, settings.temperature, settings.top_p, draw) for draw in draws)
+        return Request(ids, tuple(rows), stops=settings.stop)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        settings = self._settings(stop, kwargs)
+        request = self._chat_request(messages, settings)
+        response = self._engine.submit([request])[0]
+        if response.failure:
+            raise GuardrailError(f"model {self._local.name!r}: {response.failure}")
+        answers = [
+            self._answer(result.ids, result.logprobs, result.ended, settings) for result in response.continuations
+        ]
+        return chat_result(
+            answers,
+            prompt=len(request.prompt),
+            generated=[len(result.ids) for result in response.continuations],
+            tools=tool_names(settings.tools),
+            model=self._local.name,
+        )
+
+    def _answer(self, ids: list[int], logprobs: list[float], ended: bool, settings: CallSettings) -> Answer:
+        return self._engine.detokenizer.answer(
+            ids, logprobs, ended=ended, stops=settings.stop, pieces=settings.logprobs
+        )
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return await self._in_thread(self._generate, messages, stop, None, **kwargs)
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        """Token by token; with tools bound in one piece, since a half-written call is no text to show."""
+        settings = self._settings(stop, kwargs)
+        if settings.n > 1:
+            raise UsageError(f"a stream has one answer, got n = {settings.n}; use generate() for several")
+        if settings.tools:
+            chunks: Iterator[ChatGenerationChunk] = (
+                as_chunk(generation) for generation in self._generate(messages, stop, **kwargs).generations
+            )
+        else:
+            chunks = self._chunks(self._chat_request(messages, settings), settings)
+        for chunk in chunks:
+            if run_manager is not None:
+                run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+            yield chunk
+
+    def _chunks(self, request: Request, settings: CallSettings) -> Iterator[ChatGenerationChunk]:
+        """Decode one row, giving the model free between steps: a slow reader must not keep others waiting."""
+        turns, text = self._engine.turns, TextStream(self._engine.detokenizer, settings.stop)
+        with turns.exclusive():
+            prefix = prefill(self._local.model, [request.prompt]).expand([0], room=settings.max_tokens)
+            decoder = Decoder(
+                prefix, request.rows, end_ids=self._local.end_ids, stopped=self._engine.stop_check([request])
+            )
+        result = decoder.results[0]
+        while decoder.running:
+            with turns.exclusive():
+                decoder.step()
+            shown = text.push(result.ids[-1])
+            if shown:
+                yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
+        answer = self._answer(result.ids, result.logprobs, result.ended, settings)
+        yield last_chunk(
+            text.close(), answer, prompt=len(request.prompt), generated=len(result.ids), model=self._local.name
+        )
+
+    def bind_tools(
+        self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: Any
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """Offer tools to the model through its chat template.
+
+        Args:
+            tools: Functions, classes, LangChain tools or schemas.
+            tool_choice: "none" hides them. Nothing else can be enforced on a local model: it decides itself.
+            **kwargs: Settings of the calls.
+        """
+        return self.bind(tools=list(openai_tools(tools)), tool_choice=tool_choice, **kwargs)
+
+    async def _in_thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run a blocking function beside the event loop, with the caller's context variables."""
+        call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._engine.threads, call)
+
+    def _combine_llm_outputs(self, llm_outputs: list[dict[str, Any] | None]) -> dict[str, Any]:
+        usages = [output["token_usage"] for output in llm_outputs if output]
+        totals = {name: sum(usage[name] for usage in usages) for name in (usages[0] if usages else ())}
+        return {"token_usage": totals, "model_name": self._local.name}
+
+    @property
+    def _llm_type(self) -> str:
+        return "transformers-chat"
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        names = ("model", "revision", "temperature", "top_p", "max_tokens", "stop", "seed", "logprobs", "chat_template")
+        return {name: getattr(self, name) for name in names}
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        params = super()._get_ls_params(stop=stop, **kwargs)
+        params["ls_provider"] = "transformers"
+        params["ls_model_name"] = self._local.name
+        return params
+
+    @classmethod
+    def is_lc_serializable(cls) -> bool:
+        """A loaded model is not serialised; its settings are its constructor's arguments."""
+        return False

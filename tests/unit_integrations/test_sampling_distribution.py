@@ -1,0 +1,135 @@
+"""Sampled frequencies against the softmax: exactly on a fine grid of uniforms, and by bounds on real draws."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from integrations._decoding import Decoder, Prefix, Row, choose_tokens, uniforms
+
+LOGITS = [0.3, -1.2, 2.0, 0.0, 1.1]
+
+
+def reference(logits: list[float], temperature: float, top_p: float) -> list[float]:
+    """Tempered nucleus distribution in plain Python: the likeliest tokens until their mass reaches top_p."""
+    weights = [math.exp(value / temperature) for value in logits]
+    total = sum(weights)
+    probabilities = [weight / total for weight in weights]
+    kept: set[int] = set()
+    mass = 0.0
+    for token in sorted(range(len(logits)), key=lambda token: -probabilities[token]):
+        kept.add(token)
+        mass += probabilities[token]
+        if mass >= top_p:
+            break
+    return [value / mass if token in kept else 0.0 for token, value in enumerate(probabilities)]
+
+
+def on_grid(logits: list[float], temperature: float, top_p: float, points: int) -> list[float]:
+    """Share of each token when the uniforms are the midpoints of a grid."""
+    draws = (torch.arange(points, dtype=torch.float64) + 0.5) / points
+    tokens = choose_tokens(
+        torch.tensor([logits]).expand(points, -1),
+        torch.full((points,), temperature),
+        None if top_p == 1 else torch.full((points,), top_p, dtype=torch.float64),
+        draws,
+    )
+    counts = torch.bincount(tokens, minlength=len(logits))
+    return [count / points for count in counts.tolist()]
+
+
+@pytest.mark.parametrize("temperature", [0.2, 0.7, 1.0, 3.0])
+@pytest.mark.parametrize("top_p", [1.0, 0.95, 0.9, 0.5, 0.01])
+def test_grid_of_uniforms_reproduces_the_distribution(temperature: float, top_p: float) -> None:
+    """Deterministic: each token owns an interval of length p, which holds p * points midpoints, give or take one."""
+    points = 20_000
+    shares = on_grid(LOGITS, temperature, top_p, points)
+    expected = reference(LOGITS, temperature, top_p)
+    assert shares == pytest.approx(expected, abs=1.01 / points)
+    for share, value in zip(shares, expected, strict=True):
+        assert (share > 0) == (value > 0) or value < 1 / points
+
+
+def test_nucleus_of_a_large_vocabulary() -> None:
+    """Flat over many tokens and peaked on a few: the same rule, the same exactness."""
+    size = 600
+    flat = [0.001 * token for token in range(size)]
+    expected = reference(flat, 1.0, 0.8)
+    assert 400 < sum(value > 0 for value in expected) < size
+    assert on_grid(flat, 1.0, 0.8, 6_000) == pytest.approx(expected, abs=1.1 / 6_000)
+    peaked = [*[-20.0] * (size - 3), 3.0, 5.0, 4.0]
+    assert on_grid(peaked, 1.0, 0.9, 6_000) == pytest.approx(reference(peaked, 1.0, 0.9), abs=1.1 / 6_000)
+
+
+def test_ties_at_the_edge_of_the_nucleus_keep_it_smallest() -> None:
+    """Four equal tokens, top_p = .6: three of them are enough, the first three."""
+    assert on_grid([0.0] * 4, 1.0, 0.6, 3000) == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0.0], abs=1 / 2000)
+
+
+def test_top_p_keeps_the_token_that_reaches_it() -> None:
+    """p = (.5, .25, .125, ...): mass .75 is reached by two tokens exactly, .76 needs the third."""
+    logits = [math.log(0.5 ** (token + 1)) for token in range(8)]
+    assert [share > 0 for share in on_grid(logits, 1.0, 0.74, 1000)[:4]] == [True, True, False, False]
+    assert [share > 0 for share in on_grid(logits, 1.0, 0.76, 1000)[:4]] == [True, True, True, False]
+    assert on_grid(logits, 1.0, 1e-9, 10)[0] == 1.0
+
+
+@pytest.mark.parametrize("draw", [0.0, 0.5, 1 - 2**-53])
+def test_impossible_tokens_are_never_drawn(draw: float) -> None:
+    logits = torch.tensor([[-math.inf, 0.0, -math.inf, 1.0, -math.inf]])
+    for top_p in (None, torch.tensor([0.999], dtype=torch.float64)):
+        token = choose_tokens(logits, torch.ones(1), top_p, torch.tensor([draw], dtype=torch.float64))
+        assert token.item() in {1, 3}
+
+
+class Constant:
+    """A "model" whose next-token logits never change; it has no cache to speak of."""
+
+    def __call__(self, **inputs: Any) -> Any:
+        return self.forward(**inputs)
+
+    def forward(self, input_ids: Any, **_: object) -> object:
+        logits = torch.tensor(LOGITS).expand(*input_ids.shape, -1)
+        return type("Output", (), {"logits": logits})()
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.7, 0.9)])
+def test_drawn_frequencies_are_within_binomial_bounds(temperature: float, top_p: float) -> None:
+    """Counts of 40 000 draws through the whole loop lie in a Hoeffding band around n p.
+
+    P(|count/n - p| >= t) <= 2 exp(-2 n t^2); with n = 40000 and t = .0145 that is 9.9e-8 for each token, 5e-7 for the
+    five of a case: the false-alarm rate. The seeds are fixed, so the outcome does not change between runs.
+    """
+    rows, length, band = 400, 100, 0.0145
+    draws = uniforms(11, rows, length)
+    prefix = Prefix(Constant(), None, torch.tensor([LOGITS]).repeat(rows, 1), None, torch.zeros(rows, dtype=torch.long))
+    results = Decoder(prefix, [Row(length, temperature, top_p, draw) for draw in draws], end_ids=frozenset()).run()
+    tokens = [token for result in results for token in result.ids]
+    assert len(tokens) == rows * length
+    for token, expected in enumerate(reference(LOGITS, temperature, top_p)):
+        share = tokens.count(token) / len(tokens)
+        assert abs(share - expected) < band
+        assert (share == 0) == (expected == 0)
+    # Negative control: the untempered distribution must fail the same check when T = 0.7.
+    if temperature != 1.0:
+        wrong = reference(LOGITS, 1.0, 1.0)
+        assert any(abs(tokens.count(token) / len(tokens) - value) >= band for token, value in enumerate(wrong))
+
+
+def test_logprobs_are_untempered() -> None:
+    """Whatever T and top_p, the log-probability is log softmax of the raw logits."""
+    norm = math.log(sum(map(math.exp, LOGITS)))
+    prefix = Prefix(Constant(), None, torch.tensor([LOGITS]).repeat(3, 1), None, torch.zeros(3, dtype=torch.long))
+    rows = [Row(50), *(Row(50, 0.3, 0.8, draw) for draw in uniforms(0, 2, 50))]
+    for result in Decoder(prefix, rows, end_ids=frozenset()).run():
+        assert result.logprobs == pytest.approx([LOGITS[token] - norm for token in result.ids], abs=1e-6)
+
+
+def test_uniforms_of_a_sample_do_not_depend_on_how_many_there_are() -> None:
+    assert torch.equal(uniforms(5, 2, 8), uniforms(5, 10, 8)[:2])
+    assert not torch.equal(uniforms(5, 2, 8), uniforms(6, 2, 8))
+    assert not torch.equal(uniforms(None, 2, 8), uniforms(None, 2, 8))
+    assert uniforms(2**63 - 1, 1, 3).shape == (1, 3)
