@@ -9,7 +9,7 @@ from .gate import accepts
 from .judges import normalise
 from .outcome import Infeasible
 from .types import Reason, SampleSet, Uncertainty, Verdict
-from .uncertainty import Estimator, measure
+from .uncertainty import Estimator, Needs, measure
 
 __all__ = ["decide"]
 
@@ -27,7 +27,7 @@ def decide(drawn: SampleSet, artifact: CalibrationArtifact, estimator: Estimator
     return Verdict(
         accepted=reason is Reason.WITHIN_THRESHOLD,
         reason=reason,
-        detail=_explain(reason, uncertainty, artifact),
+        detail=_explain(reason, uncertainty, artifact, estimator.needs),
         uncertainty=uncertainty,
         threshold=artifact.threshold,
         alpha=artifact.alpha,
@@ -47,7 +47,7 @@ def _reason(uncertainty: Uncertainty, artifact: CalibrationArtifact) -> Reason:
     return Reason.WITHIN_THRESHOLD if accepts(uncertainty.value, artifact.threshold) else Reason.ABOVE_THRESHOLD
 
 
-def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArtifact) -> str:
+def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArtifact, needs: Needs) -> str:
     name = f"{uncertainty.estimator} {uncertainty.value:.4g}" if uncertainty.value is not None else ""
     unit = "" if uncertainty.unit == "probability" else f" {uncertainty.unit}"
     outcome = artifact.outcome
@@ -66,9 +66,18 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
         return f"Accepted: {name} <= {outcome.threshold:.4g}{unit}, calibrated for {outcome.alpha:.0%} error."
     return (
         f"Held back: {name} > {outcome.threshold:.4g}{unit}, the threshold calibrated for {outcome.alpha:.0%} error "
-        "among answers that are given. The model's own answers disagree too much; hand the question to a person, a "
-        "stronger model, or ask it more precisely."
+        f"among answers that are given. {_sign(needs)}; hand the question to a person, a stronger model, or ask it "
+        "more precisely."
     )
+
+
+def _sign(needs: Needs) -> str:
+    """What a high uncertainty looks like, by what the estimator reads."""
+    if needs.samples:
+        return "The model's own answers disagree too much"
+    if needs.options:
+        return "No option stands out clearly enough"
+    return "The model gave its own answer too little probability"
 
 
 def _alternatives(drawn: SampleSet) -> tuple[tuple[str, float], ...]:

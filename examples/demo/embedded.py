@@ -27,7 +27,7 @@ from .screen import CONSOLE, examples_table, splits_line, title, verdict_panel
 __all__ = ["MODEL", "Task", "run"]
 
 TINY = Path(__file__).resolve().parent.parent / "tiny_model"
-MODEL = TINY / "model"
+MODEL = TINY / "orrin-1.5m"
 ALPHA = 0.1
 THREADS = 64
 """Questions in flight at once; the local model answers waiting requests together."""

@@ -91,7 +91,7 @@ def _share(right: Sequence[bool]) -> float:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m examples.tiny_model.evaluate", description=__doc__)
-    parser.add_argument("--model", type=Path, default=HERE / "model", help="model folder")
+    parser.add_argument("--model", type=Path, default=HERE / "orrin-1.5m", help="model folder")
     parser.add_argument("--out", type=Path, default=HERE / "metrics.json", help="file for the numbers")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)

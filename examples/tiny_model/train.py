@@ -187,7 +187,7 @@ def _progress() -> Progress:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m examples.tiny_model.train", description=__doc__)
-    parser.add_argument("--out", type=Path, default=HERE / "model", help="folder for the model")
+    parser.add_argument("--out", type=Path, default=HERE / "orrin-1.5m", help="folder for the model")
     parser.add_argument("--log", type=Path, default=HERE / "training_log.csv", help="CSV file for the training log")
     parser.add_argument("--steps", type=int, default=Recipe().steps, help="optimiser steps")
     parser.add_argument("--seed", type=int, default=Recipe().seed, help="seed of the weights and of the row stream")

@@ -20,7 +20,7 @@ from examples.tiny_model.training_rows import with_options
 from examples.tiny_model.world import TIERS, build_world
 
 HERE = Path(train.__file__).parent
-FOLDER = HERE / "model"
+FOLDER = HERE / "orrin-1.5m"
 METRICS: dict[str, Any] = json.loads((HERE / "metrics.json").read_text(encoding="utf-8"))
 Loaded = tuple[LlamaForCausalLM, PreTrainedTokenizerFast]
 
