@@ -45,8 +45,9 @@ class Guardrail(BaseChatModel):
     Streaming: nothing can be shown before the verdict, so ``stream`` yields one chunk, after it. Callbacks that stream
     tokens see no sample; tracers see them as child runs.
 
-    Current limitations: tools and structured output are refused (the artifact binds prompts without tools); the guard
-    checks that messages fit the calibrated wrapping, not that the question is like the calibration questions.
+    Current limitations: tools and structured output are refused (the artifact binds prompts without tools). The guard
+    checks the system message and the last human message against the calibrated wrapping; it does not check that the
+    question is like the calibration questions, nor that earlier turns of a conversation were there at calibration.
 
     Raises:
         ArtifactError: The artifact cannot be read, or was made for another model, estimator, judge or prompt.
