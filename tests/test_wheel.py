@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import sysconfig
@@ -61,6 +62,7 @@ def test_wheel_works_in_a_clean_environment(wheel: Path, tmp_path: Path) -> None
         "assert entry_points(group='acrc_guardrail.refit')\n"
         "print(guardrail.__file__, calibrate.__file__, integrations.__file__, sep='\\n')\n"
     )
-    ran = subprocess.run([python, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ran = subprocess.run([python, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=alone, check=False)
     assert ran.returncode == 0, ran.stderr
     assert all(line.startswith(str(site)) for line in ran.stdout.split())
