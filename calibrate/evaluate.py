@@ -25,6 +25,7 @@ from guardrail.types import Frozen
 from .metrics import aurc, auroc, excess_aurc
 from .progress import Progress, silent
 from .thresholds.fit import Support, check_items, request_for
+from .thresholds.grouping import Groups, prepare
 from .thresholds.prefix import prefixes
 from .thresholds.rule import Request, Rule
 
@@ -93,6 +94,12 @@ class Evaluation(Frozen):
     """Area under the risk-coverage curve of the pool."""
     excess_aurc: float
     """AURC minus that of a perfect ranking."""
+    test_auroc: Estimate | None
+    """Mean AUROC over the test parts with its Monte-Carlo error; None if no test part has both classes."""
+    test_aurc: Estimate
+    """The same for the area under the risk-coverage curve."""
+    test_excess_aurc: Estimate
+    """The same for the excess AURC."""
     rows: tuple[EvaluationRow, ...]
     """One row a rule and alpha, in the order given, rules outermost."""
 
@@ -140,7 +147,8 @@ def evaluate(
         seed: Same seed, same pool: same splits, whatever the rules.
         delta: For rules that use one and do not bring their own; their default when None.
         groups: Group of each item. Groups stay whole: random groups are taken while they fit into ``n_calibration``.
-            Rules run as if items were independent, so that the table shows what that costs.
+            Rules that read groups get them; the others run as if items were independent, so that the table shows what
+            that costs.
         support: Declared support of the score, for ``certified``.
         progress: Called after each split.
 
@@ -154,13 +162,20 @@ def evaluate(
     _check_protocol(scores.size, rules, alphas, n_calibration, splits)
     jobs = [_job(spec, alpha, delta, support) for spec in rules for alpha in alphas]
     tallies = [_Tally(splits) for _ in jobs]
+    ids = None if groups is None else Groups.of(groups, scores.size)
+    ranking = _Ranking()
     for number, (calibration, test) in enumerate(_splits(scores.size, n_calibration, splits, seed, groups)):
         fitted = prefixes(scores[calibration], labels[calibration])
         u, wrong = scores[test], labels[test] == 1
         for job, tally in zip(jobs, tallies, strict=True):
-            index = job.rule.select(fitted, job.request)
-            accepted = accepts(u, float(fitted.score[index])) if index is not None else np.zeros(u.size, dtype=np.bool_)
+            prefix, request = fitted, job.request
+            if ids is not None and job.rule.grouping != "none":
+                part = ids.take(calibration)
+                prefix, request = prepare(job.rule, request, scores[calibration], labels[calibration], part)
+            index = job.rule.select(prefix, request)
+            accepted = accepts(u, float(prefix.score[index])) if index is not None else np.zeros(u.size, dtype=np.bool_)
             tally.record(number, accepted, wrong)
+        ranking.record(u, labels[test])
         progress(number + 1, splits)
     return Evaluation(
         n=scores.size,
@@ -172,6 +187,7 @@ def evaluate(
         auroc=auroc(scores, labels),
         aurc=aurc(scores, labels),
         excess_aurc=excess_aurc(scores, labels),
+        **ranking.estimates(),
         rows=tuple(tally.row(job) for job, tally in zip(jobs, tallies, strict=True)),
     )
 
@@ -181,6 +197,28 @@ class _Job:
     rule: Rule
     request: Request
     options: dict[str, Any]
+
+
+class _Ranking:
+    """How well the score ranks the test items, a split at a time."""
+
+    def __init__(self) -> None:
+        self.auroc: list[float] = []
+        self.aurc: list[float] = []
+        self.excess: list[float] = []
+
+    def record(self, uncertainty: NDArray[np.float64], error: NDArray[np.int8]) -> None:
+        area = auroc(uncertainty, error)
+        self.auroc += [] if area is None else [area]
+        self.aurc.append(aurc(uncertainty, error))
+        self.excess.append(excess_aurc(uncertainty, error))
+
+    def estimates(self) -> dict[str, Estimate | None]:
+        return {
+            "test_auroc": _mean(np.array(self.auroc)) if self.auroc else None,
+            "test_aurc": _mean(np.array(self.aurc)),
+            "test_excess_aurc": _mean(np.array(self.excess)),
+        }
 
 
 class _Tally:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -14,8 +13,8 @@ from scipy import special
 from ..bounds import binomial_tail
 from .empirical import last
 from .prefix import Prefix
-from .rule import Request, Rule, check_min_accept, min_accept_of
-from .simultaneous import anchor_affordable, candidates, certificate, largest_scale, pointwise_floor
+from .rule import Request, min_accept_of
+from .simultaneous import WalkRule, candidates, largest_scale
 from .walk import Counts, Reals, grid, limits, step_weights
 
 __all__ = ["DECAY", "Anchored", "AnchoredLimits", "anchored_limits", "extension_limits"]
@@ -99,7 +98,7 @@ def _binomial_window(k: int, first: int, stop: int, alpha: float, log_factorial:
     return np.concatenate((weights, np.zeros(stop - first - s.size)))
 
 
-class Anchored(Rule):
+class Anchored(WalkRule):
     """Anchors that hold simultaneously, extended outward by a fixed sequence.
 
     Formula. Anchors: k in [k_min, n] passes with e_k <= c1(k), the largest c with
@@ -121,12 +120,7 @@ class Anchored(Rule):
     """
 
     name = "anchored"
-    uses_delta = True
-    defaults: ClassVar[Mapping[str, Any]] = {"min_accept": None}
-
-    def check(self, request: Request) -> None:
-        """``min_accept`` is a count."""
-        check_min_accept(self.name, request)
+    decay = DECAY
 
     def resolve(self, n: int, request: Request) -> dict[str, Any]:
         """Options with the k_min and the scale d that were used."""
@@ -148,15 +142,3 @@ class Anchored(Rule):
         failed = np.flatnonzero(~extended)
         index += int(failed[0]) if failed.size else extended.size
         return int(found.block[index])
-
-    def feasible(self, prefix: Prefix, request: Request) -> bool:
-        """One dynamic programme instead of a search: is the scale these items need affordable?"""
-        return anchor_affordable(prefix, request, power=DECAY)
-
-    def alpha_floor(self, prefix: Prefix, request: Request) -> float:
-        """Where even the pointwise test fails everywhere."""
-        return pointwise_floor(prefix, request)
-
-    def guarantee(self, request: Request) -> str:
-        """Finite sample, under two assumptions."""
-        return certificate(request)

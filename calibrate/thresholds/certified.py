@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from guardrail.errors import UsageError
 from guardrail.outcome import InfeasibleReason
 
 from .anchored import Anchored
@@ -12,7 +13,7 @@ from .prefix import Prefix
 from .rule import Request, Rule, check_min_accept, min_accept_of
 from .sequential import FixedSequence
 
-__all__ = ["Certified"]
+__all__ = ["Certified", "OnePerGroup"]
 
 
 class Certified(Rule):
@@ -23,6 +24,10 @@ class Certified(Rule):
 
     Guarantee: that of the rule it stands for. The outcome's options name it under ``procedure``.
 
+    Groups: with repeated group ids one item of each group is used (as by ``one_per_group`` with seed 0). A certificate
+    is never asymptotic; ``cluster_fixed_sequence`` uses every item and is asymptotic, so it has to be asked for by
+    name.
+
     Options:
         min_accept: k_min (the start of the sequence); None for the default.
         support: "discrete" or "continuous", set from the argument of ``fit``.
@@ -30,6 +35,7 @@ class Certified(Rule):
 
     name = "certified"
     uses_delta = True
+    grouping = "one_each"
     defaults: ClassVar[Mapping[str, Any]] = {"min_accept": None}
 
     def check(self, request: Request) -> None:
@@ -68,9 +74,42 @@ class Certified(Rule):
     def guarantee(self, request: Request) -> str:
         """As the rule it stands for."""
         rule, own = self.delegate(1, request)
-        return rule.guarantee(own)
+        promise = rule.guarantee(own)
+        if "items" not in request.options:
+            return promise
+        return (
+            f"{promise} Of {request.options['items']} questions in {request.options['groups']} groups one of each "
+            "group was used, picked without looking at scores or labels: groups must be independent of each other, and "
+            "the error rate is that of a random question of a random group."
+        )
 
     def explain(self, prefix: Prefix, request: Request) -> tuple[InfeasibleReason, str] | None:
         """As the rule it stands for."""
         rule, own = self.delegate(prefix.n, request)
         return rule.explain(prefix, own)
+
+
+class OnePerGroup(Certified):
+    """``certified`` on one item of each group, by name and with a seed of one's own.
+
+    Groups are independent of each other, and one item of each makes independent items again, however strongly the
+    items of a group depend on each other. So the promise is exact, at the price of all other items.
+
+    Guarantee: as ``certified``, with as many items as there are groups. The error rate it speaks of is that of a random
+    question of a random group. Where groups have different sizes and long ones are wrong more (or less) often, that is
+    not the rate over all questions; ``cluster_fixed_sequence`` is about the latter.
+
+    Options:
+        min_accept: As for ``certified``.
+        seed: Of the pick. Fix it before looking: the best of many seeds certifies nothing.
+    """
+
+    name = "one_per_group"
+    defaults: ClassVar[Mapping[str, Any]] = {"min_accept": None, "seed": 0}
+
+    def check(self, request: Request) -> None:
+        """``min_accept`` is a count, ``seed`` a whole number."""
+        super().check(request)
+        seed = request.options["seed"]
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise UsageError(f"seed of rule 'one_per_group' must be a whole number, got {seed!r}. Leave it out for 0.")

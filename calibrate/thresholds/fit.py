@@ -16,13 +16,15 @@ from guardrail.outcome import Feasible, Infeasible
 from ..bounds import clopper_pearson_interval
 from .acrc import Acrc
 from .anchored import Anchored
-from .certified import Certified
+from .certified import Certified, OnePerGroup
+from .clusters import ClusterFixedSequence
 from .diagnose import diagnostics, reason
 from .empirical import Empirical, FixedQuantile, Lec
+from .grouping import Groups, prepare
 from .joint import CrcJoint
 from .multiple import Bonferroni, Sgr
 from .pointwise import ClopperPearson, Hoeffding
-from .prefix import Prefix, prefixes
+from .prefix import Prefix
 from .rule import Request, Rule
 from .sequential import FixedSequence
 from .simultaneous import CpSimultaneous
@@ -45,6 +47,7 @@ _RULES: Final[dict[str, Rule]] = {
         Bonferroni(),
         Certified(),
         ClopperPearson(),
+        ClusterFixedSequence(),
         CpSimultaneous(),
         CrcJoint(),
         Empirical(),
@@ -52,6 +55,7 @@ _RULES: Final[dict[str, Rule]] = {
         FixedSequence(),
         Hoeffding(),
         Lec(),
+        OnePerGroup(),
         Sgr(),
     )
 }
@@ -76,9 +80,10 @@ def fit(
 ) -> Feasible | Infeasible:
     """Choose the threshold of a gate that accepts iff ``uncertainty <= threshold``.
 
-    Pure: the same items in any order give the same outcome. Only block ends (the last of a run of equal scores) are
-    candidates, so ties are accepted or rejected together. O(n log n), plus a dynamic programme that depends on
-    (n, alpha, delta) alone and is cached, for ``cp_simultaneous`` and ``anchored``.
+    Pure: the same items in any order give the same outcome (with repeated groups, which item of a group is used depends
+    on the order within the group). Only block ends (the last of a run of equal scores) are candidates, so ties are
+    accepted or rejected together. O(n log n), plus a dynamic programme that depends on (n, alpha, delta) alone and is
+    cached, for ``cp_simultaneous`` and ``anchored``.
 
     Args:
         uncertainty: Scores, shape (n,), finite; higher is less certain.
@@ -86,8 +91,10 @@ def fit(
         alpha: Target error rate among accepted answers, in (0, 1).
         rule: One of :func:`rules`; what each promises is in its class's docstring and in docs/guarantees.md.
         delta: Failure probability of rules that have one; 0.1 when left out.
-        groups: Ids of the conversation, user or document of each item. With repeated ids items are not independent,
-            and rules that ignore them are refused; "ignore" says that this is wanted.
+        groups: Ids of the conversation, user or document of each item. With repeated ids items are not independent:
+            "certified" and "one_per_group" then use one item a group (counts are of those; the options tell how many
+            items there were), "cluster_fixed_sequence" all of them, and every other rule is refused. "ignore" treats
+            items as independent all the same.
         support: "discrete" where the estimator can take only few values; read by ``certified``.
         diagnose: "full" searches the smallest feasible alpha, "fast" leaves it None; None means full up to 20,000
             items. Recorded in the outcome's options.
@@ -102,10 +109,12 @@ def fit(
     """
     chosen, request = request_for(rule, alpha=alpha, delta=delta, support=support, options=options)
     scores, labels = check_items(uncertainty, error)
-    _check_groups(chosen, groups, scores.size)
+    ignored = isinstance(groups, str) and groups == "ignore"
+    grouped = None if groups is None or ignored else Groups.of(groups, scores.size)
+    prefix, request = prepare(chosen, request, scores, labels, grouped)
     if diagnose not in (None, "full", "fast"):
         raise UsageError(f"diagnose must be 'full' or 'fast', got {diagnose!r}. Leave it out for the default.")
-    return _outcome(prefixes(scores, labels), chosen, request, diagnose, ignored=isinstance(groups, str))
+    return _outcome(prefix, chosen, request, diagnose, ignored=ignored)
 
 
 def _outcome(
@@ -177,7 +186,7 @@ def request_for(
         known = f"Its options: {', '.join(chosen.defaults)}." if chosen.defaults else "It takes no options."
         raise UsageError(f"rule {rule!r} takes no option {unknown[0]!r}. {hint}{known}")
     filled = {**chosen.defaults, **options}
-    if chosen.name == "certified":
+    if isinstance(chosen, Certified):
         filled["support"] = support
     request = Request(float(alpha), None if delta is None else float(delta), filled)
     chosen.check(request)
@@ -233,19 +242,3 @@ def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
     if array.ndim != 1:
         raise UsageError(f"{name} must be one-dimensional, got shape {array.shape}. Pass one number an item.")
     return array
-
-
-def _check_groups(rule: Rule, groups: Sequence[Hashable] | str | None, n: int) -> None:
-    if groups is None or (isinstance(groups, str) and groups == "ignore"):
-        return
-    if isinstance(groups, str):
-        raise UsageError(f"groups must be one id an item or 'ignore', got {groups!r}.")
-    if len(groups) != n:
-        raise UsageError(f"groups has {len(groups)} ids and uncertainty has {n} items. Pass one id an item.")
-    distinct = len(set(groups))
-    if distinct < n:
-        raise UsageError(
-            f"rule {rule.name!r} takes items to be independent, but {n} items come from {distinct} groups. Keep one "
-            "item a group, or pass groups='ignore' to calibrate as if they were independent (the promise of a rule "
-            "that makes one then does not hold)."
-        )

@@ -12,10 +12,24 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["TOLERANCE", "Prefix", "prefixes"]
+__all__ = ["TOLERANCE", "ClusterSums", "Prefix", "prefixes"]
 
 TOLERANCE = 1e-9
 """Counts closer than this are equal: alpha is a decimal, and alpha * k must not miss an integer by a rounding error."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSums:
+    """Sums over groups, at every block end: group g has m_g accepted items, e_g of them wrong."""
+
+    number: NDArray[np.int64]
+    """Groups with an accepted item."""
+    ee: NDArray[np.int64]
+    """Sum of e_g^2."""
+    em: NDArray[np.int64]
+    """Sum of e_g m_g."""
+    mm: NDArray[np.int64]
+    """Sum of m_g^2."""
 
 
 @dataclass(frozen=True, slots=False)
@@ -33,6 +47,8 @@ class Prefix:
     """Items accepted by a threshold at this block: strictly increasing, the last is n."""
     e: NDArray[np.int64]
     """Errors among those k."""
+    clusters: ClusterSums | None = None
+    """Sums over groups, for rules that read them; None when every item is its own group."""
 
     @cached_property
     def size(self) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from guardrail.errors import UsageError
 from guardrail.outcome import InfeasibleReason
@@ -47,6 +47,9 @@ class Rule(ABC):
     """Whether the rule takes a failure probability."""
     uses_alpha: ClassVar[bool] = True
     """Whether the choice depends on alpha at all."""
+    grouping: ClassVar[Literal["none", "one_each", "sums"]] = "none"
+    """What the rule does with items that share a group: nothing (then they are refused), use one item of each group,
+    or read the sums over groups (``Prefix.clusters``)."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Options and their defaults."""
 

@@ -70,12 +70,20 @@ class FixedSequence(Rule):
 
     def check(self, request: Request) -> None:
         """``start`` is a count or a share."""
-        start = request.options["start"]
+        self.check_start(self.name, request.options["start"])
+
+    @staticmethod
+    def check_start(rule: str, start: object) -> None:
+        """Refuse a start that is neither a count nor a share (None means the default).
+
+        Raises:
+            UsageError: Otherwise.
+        """
         count = isinstance(start, int) and not isinstance(start, bool) and start >= 1
         share = isinstance(start, float) and 0 < start < 1
         if start is not None and not count and not share:
             raise UsageError(
-                f"start of rule 'fixed_sequence' must be a count of items (int >= 1) or a share in (0, 1), got "
+                f"start of rule {rule!r} must be a count of items (int >= 1) or a share in (0, 1), got "
                 f"{start!r}. Leave it out for 0.1, and never choose it by looking at labels."
             )
 

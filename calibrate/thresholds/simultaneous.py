@@ -17,7 +17,7 @@ from .prefix import Prefix
 from .rule import Request, Rule, check_min_accept, min_accept_of
 from .walk import Counts, Reals, crossing_probability, grid, limits
 
-__all__ = ["Candidates", "CpSimultaneous", "Limits", "candidates", "largest_scale", "simultaneous_limits"]
+__all__ = ["Candidates", "CpSimultaneous", "Limits", "WalkRule", "candidates", "largest_scale", "simultaneous_limits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,36 @@ def simultaneous_limits(n: int, alpha: float, delta: float, k_min: int) -> Limit
     return Limits(points, c, scale)
 
 
-class CpSimultaneous(Rule):
+class WalkRule(Rule):
+    """What rules share whose error limits come from a flat walk: one option, one promise, one test of feasibility."""
+
+    uses_delta = True
+    defaults: ClassVar[Mapping[str, Any]] = {"min_accept": None}
+    decay: ClassVar[float] = 0.0
+    """Levels fall like k to the minus this power."""
+
+    def check(self, request: Request) -> None:
+        """``min_accept`` is a count."""
+        check_min_accept(self.name, request)
+
+    def feasible(self, prefix: Prefix, request: Request) -> bool:
+        """One dynamic programme instead of a search: is the scale these items need affordable?"""
+        return anchor_affordable(prefix, request, power=self.decay)
+
+    def alpha_floor(self, prefix: Prefix, request: Request) -> float:
+        """Where even the pointwise test fails everywhere."""
+        return pointwise_floor(prefix, request)
+
+    def guarantee(self, request: Request) -> str:
+        """Finite sample, under two assumptions."""
+        return (
+            f"With probability at least {1 - request.level:g} over calibrations the error rate among accepted answers "
+            f"is at most {request.alpha:g}, in finite samples, if questions are independent draws from the same source "
+            "and the error rate among accepted answers does not fall as more are accepted."
+        )
+
+
+class CpSimultaneous(WalkRule):
     """Exact binomial tests at all thresholds, simultaneously valid.
 
     Formula: the largest block end k >= k_min with P(Bin(k, alpha) <= e_k) <= d', where d' is the largest level at
@@ -119,12 +148,6 @@ class CpSimultaneous(Rule):
     """
 
     name = "cp_simultaneous"
-    uses_delta = True
-    defaults: ClassVar[Mapping[str, Any]] = {"min_accept": None}
-
-    def check(self, request: Request) -> None:
-        """``min_accept`` is a count."""
-        check_min_accept(self.name, request)
 
     def resolve(self, n: int, request: Request) -> dict[str, Any]:
         """Options with the k_min and the level d' that were used."""
@@ -141,27 +164,6 @@ class CpSimultaneous(Rule):
         found = candidates(prefix, table.k)
         index = last(found.errors <= table.c[found.point])
         return None if index is None else int(found.block[index])
-
-    def feasible(self, prefix: Prefix, request: Request) -> bool:
-        """One dynamic programme instead of a search: is the level these items need affordable?"""
-        return anchor_affordable(prefix, request, power=0.0)
-
-    def alpha_floor(self, prefix: Prefix, request: Request) -> float:
-        """Where even the pointwise test fails everywhere."""
-        return pointwise_floor(prefix, request)
-
-    def guarantee(self, request: Request) -> str:
-        """Finite sample, under two assumptions."""
-        return certificate(request)
-
-
-def certificate(request: Request) -> str:
-    """The promise that ``cp_simultaneous`` and ``anchored`` share."""
-    return (
-        f"With probability at least {1 - request.level:g} over calibrations the error rate among accepted answers is "
-        f"at most {request.alpha:g}, in finite samples, if questions are independent draws from the same source and "
-        "the error rate among accepted answers does not fall as more are accepted."
-    )
 
 
 def anchor_affordable(prefix: Prefix, request: Request, power: float) -> bool:

@@ -107,7 +107,9 @@ def test_support_and_diagnose() -> None:
     assert "diagnose must be" in refusal(diagnose="slow")
 
 
-@pytest.mark.parametrize("rule", rules())
+@pytest.mark.parametrize(
+    "rule", [name for name in rules() if name not in ("certified", "one_per_group", "cluster_fixed_sequence")]
+)
 def test_repeated_groups_are_refused_unless_ignored_by_name(rule: str) -> None:
     message = refusal(rule=rule, groups=["a", "a", "b", "c"])
     assert "4 items come from 3 groups" in message

@@ -27,7 +27,8 @@ def test_names() -> None:
     means = ["fixed_quantile", "empirical", "lec", "acrc", "crc_joint"]
     bounds = ["hoeffding", "clopper_pearson"]
     certificates = ["cp_simultaneous", "anchored", "fixed_sequence", "sgr", "bonferroni", "certified"]
-    assert rules() == tuple(sorted(means + bounds + certificates))
+    clusters = ["one_per_group", "cluster_fixed_sequence"]
+    assert rules() == tuple(sorted(means + bounds + certificates + clusters))
 
 
 def test_fixed_quantile() -> None:

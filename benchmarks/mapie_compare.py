@@ -1,0 +1,174 @@
+"""MAPIE's precision control beside our certified rules, on the same inputs: `python -m benchmarks.mapie_compare`.
+
+MAPIE is needed here only, and lives in an environment of its own:
+
+    python3 -m venv mapie-venv && mapie-venv/bin/pip install "mapie==1.6.*"
+    python -m benchmarks.mapie_compare --mapie mapie-venv/bin/python
+
+Population: binormal, accuracy .714 and AUROC .762 (the base paper's CoQA with Qwen); alpha .15 is precision .85, delta
+.1 is confidence .9. MAPIE gets the true P(right | u) as its probability, the best case for its default grid. Acceptance
+and violations are the population's, not a test sample's. Memory is the peak of one call by tracemalloc, numpy's arrays
+included; times are medians over the seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import tracemalloc
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ALPHA, DELTA = 0.15, 0.1
+ACCURACY, AUROC = 0.714, 0.762
+RUNS = {4_000: 200, 100_000: 20}
+"""Seeds by number of calibration items."""
+GRIDS = (("default", 100), ("quantiles", 100), ("quantiles", 1_000))
+"""MAPIE's thresholds: as shipped (0, .01, ... .99), or quantiles of the calibration probabilities."""
+HEAVY = 3
+"""Seeds where one call takes a gigabyte."""
+OURS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("anchored", {}),
+    ("cp_simultaneous", {}),
+    ("fixed_sequence", {}),
+    ("bonferroni", {"points": 100, "holm": True}),
+)
+
+Array = NDArray[np.float64]
+
+
+def probability(u: Array, gap: float) -> Array:
+    """P(right | u) in the population."""
+    odds = (1 - ACCURACY) / ACCURACY * np.exp(gap * u - gap * gap / 2)
+    return np.asarray(1 / (1 + odds))
+
+
+def threshold(least: float, gap: float) -> float:
+    """The uncertainty at which P(right | u) is ``least``."""
+    if least <= 0:
+        return float("inf")
+    return float((np.log((1 - least) / least * ACCURACY / (1 - ACCURACY)) + gap * gap / 2) / gap)
+
+
+def timed(call: Callable[[], object], runs: int) -> tuple[float, float]:
+    """Median seconds, and the peak memory of one call in MB."""
+    spent = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        call()
+        spent.append(time.perf_counter() - start)
+    tracemalloc.start()
+    call()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return float(np.median(spent)), peak / 1e6
+
+
+def worker(path: str) -> None:
+    """Runs under MAPIE's interpreter: read the inputs, print one JSON line with what each setting found."""
+    control = importlib.import_module("mapie.risk_control")
+    warnings.simplefilter("ignore")
+    stored = np.load(path)
+    right, p = stored["right"], stored["p"]
+    found = []
+    for grid, size in GRIDS:
+        runs = min(HEAVY, len(p)) if size * p.shape[1] >= 10**8 else len(p)
+        for method in ("bonferroni_holm", "fixed_sequence"):
+            least = []
+            for proba, label in zip(p[:runs], right[:runs], strict=True):
+                best = controller(control, proba, grid, size, method).calibrate(proba, label).best_predict_param
+                least.append(None if best is None else float(best))
+            first = controller(control, p[0], grid, size, method)
+            seconds, peak = timed(lambda first=first: first.calibrate(p[0], right[0]), 3)  # type: ignore[misc]
+            found.append({"name": f"MAPIE {method}, {size:,} {grid}", "least": least, "s": seconds, "mb": peak})
+    print(json.dumps(found))
+
+
+def controller(control: Any, proba: Array, grid: str, size: int, method: str) -> Any:
+    """A fresh controller whose "model" hands the probabilities through."""
+    settings: dict[str, Any] = {"fwer_method": method}
+    if grid == "quantiles":
+        settings["list_predict_params"] = np.quantile(proba, np.linspace(0, 1, size, endpoint=False))
+    return control.BinaryClassificationController(
+        predict_function=lambda x: np.column_stack((1 - np.asarray(x), x)),
+        risk="precision",
+        target_level=1 - ALPHA,
+        confidence_level=1 - DELTA,
+        **settings,
+    )
+
+
+def run_mapie(interpreter: str, u: Array, error: NDArray[np.int8], gap: float) -> list[dict[str, Any]]:
+    """The worker's findings."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "inputs.npz"
+        np.savez(path, p=probability(u, gap), right=1 - error)
+        ran = subprocess.run(
+            [interpreter, __file__, "--worker", str(path)], capture_output=True, text=True, check=False
+        )
+    if ran.returncode:
+        raise SystemExit(
+            f"{ran.stderr.splitlines()[-1]}\nMAPIE did not run under {interpreter}. How to install it:\n{__doc__}"
+        )
+    listed: list[dict[str, Any]] = json.loads(ran.stdout)
+    return listed
+
+
+def compare(n: int, interpreter: str) -> None:
+    """Print one table."""
+    from calibrate.binormal import Binormal
+    from calibrate.thresholds import fit
+    from guardrail.outcome import Feasible
+
+    population = Binormal(ACCURACY, AUROC)
+    drawn = [population.draw(np.random.default_rng([20260715, seed]), n) for seed in range(RUNS[n])]
+    u, error = np.stack([each[0] for each in drawn]), np.stack([each[1] for each in drawn])
+    print(f"\nn = {n:,}, {RUNS[n]} seeds; an oracle accepts {population.ceiling(ALPHA):.1%}")
+    print(f"{'':42}{'s':>9}{'MB':>8}{'accepted %':>12}{'se':>6}{'infeasible %':>14}{'violated %':>12}{'seeds':>7}")
+
+    def show(name: str, thresholds: list[float | None], seconds: float, peak: float) -> None:
+        taken = np.array([0.0 if t is None else population.acceptance(t) for t in thresholds])
+        bad = [t is not None and population.scer(t) > ALPHA for t in thresholds]
+        none, se = np.mean([t is None for t in thresholds]), taken.std(ddof=1) / np.sqrt(taken.size)
+        line = f"{100 * taken.mean():12.1f}{100 * se:6.1f}{100 * none:14.1f}{100 * np.mean(bad):12.1f}{taken.size:7}"
+        print(f"{name:42}{seconds:9.4f}{peak:8.1f}{line}")
+
+    for rule, options in OURS:
+        start = time.perf_counter()
+        fit(u[0], error[0], alpha=ALPHA, rule=rule, diagnose="fast", **options)
+        cold = time.perf_counter() - start
+        outcomes = [fit(*each, alpha=ALPHA, delta=DELTA, rule=rule, diagnose="fast", **options) for each in drawn]
+        call = lambda: fit(u[0], error[0], alpha=ALPHA, rule=rule, diagnose="fast", **options)  # noqa: E731, B023
+        name = f"{rule}{' holm, 100' if options else ''} (first call {cold:.2f} s)"
+        show(name, [o.threshold if isinstance(o, Feasible) else None for o in outcomes], *timed(call, 5))
+    for found in run_mapie(interpreter, u, error, population.gap):
+        thresholds = [None if least is None else threshold(least, population.gap) for least in found["least"]]
+        show(found["name"], thresholds, found["s"], found["mb"])
+
+
+def main() -> None:
+    """Compare at every size."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.mapie_compare", description=__doc__)
+    parser.add_argument("--mapie", default=sys.executable, help="a Python interpreter that has MAPIE 1.6")
+    parser.add_argument("--sizes", type=int, nargs="+", choices=list(RUNS), default=list(RUNS))
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.worker:
+        worker(given.worker)
+        return
+    for n in given.sizes:
+        compare(n, given.mapie)
+
+
+if __name__ == "__main__":
+    main()

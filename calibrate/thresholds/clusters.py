@@ -1,0 +1,177 @@
+"""``cluster_fixed_sequence``: a fixed sequence of cluster-robust t-tests, for items that come in groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from guardrail.errors import UsageError
+from guardrail.outcome import InfeasibleReason
+
+from ..bounds import zero_error_floor
+from .pointwise import passes
+from .prefix import TOLERANCE, ClusterSums, Prefix
+from .rule import Request, Rule
+from .sequential import FixedSequence
+
+__all__ = ["FEWEST_CLUSTERS", "ClusterFixedSequence", "t_statistic"]
+
+FEWEST_CLUSTERS = 20
+"""Fewest groups with an accepted item at which a t-test over groups is looked at by default."""
+
+
+def t_statistic(prefix: Prefix, alpha: float) -> NDArray[np.float64]:
+    """The one-sample t statistic of the accepted groups' sums ``Z_g = e_g - alpha m_g``, at every block end.
+
+    ``sum Z / sqrt(G/(G-1) (sum Z^2 - (sum Z)^2/G))`` over the G groups with an accepted item. Where all Z_g are equal
+    it is minus or plus infinity, by the sign of their sum; 0 if that is 0 too, or if G = 1.
+    """
+    sums = prefix.clusters or _singletons(prefix)
+    number = sums.number.astype(np.float64)
+    total = prefix.e - alpha * prefix.k
+    squares = sums.ee - 2.0 * alpha * sums.em + alpha * alpha * sums.mm
+    around = squares - total * total / number
+    spread = around > TOLERANCE * np.maximum(squares, TOLERANCE)
+    scale = np.sqrt(np.where(spread, around, 1.0) * number / np.maximum(number - 1.0, 1.0))
+    flat = np.where(np.abs(total) > TOLERANCE, np.copysign(np.inf, total), 0.0)
+    return np.where(number < 2, 0.0, np.where(spread, total / scale, flat))
+
+
+def _singletons(prefix: Prefix) -> ClusterSums:
+    return ClusterSums(prefix.k, prefix.e, prefix.e, prefix.k)
+
+
+def _part(prefix: Prefix, start: int, stop: int) -> Prefix:
+    """Some of the block ends."""
+    cut, sums = slice(start, stop), prefix.clusters or _singletons(prefix)
+    own = ClusterSums(sums.number[cut], sums.ee[cut], sums.em[cut], sums.mm[cut])
+    return Prefix(prefix.n, prefix.score[cut], prefix.k[cut], prefix.e[cut], own)
+
+
+class ClusterFixedSequence(Rule):
+    """One-sided cluster-robust t-tests from a start fixed in advance, outward, until the first failure.
+
+    Formula: at block end k let group g have m_g accepted items, e_g of them wrong, and ``Z_g = e_g - alpha m_g``. The
+    block end passes if the t statistic of the Z_g (:func:`t_statistic`) is at most the delta quantile of Student's t
+    with G - 1 degrees of freedom, G the number of groups with an accepted item, *and* the exact binomial test for
+    independent items passes, ``P(Bin(k, alpha) <= e_k) <= delta``. The sequence begins at the first block end with
+    k >= k0 and G >= ``min_clusters``; both are known without labels.
+
+    Guarantee: P(SCER > alpha) tends to at most delta as the number of *groups* grows, any risk curve, for groups that
+    are independent of each other; items within a group may depend in any way. Asymptotic: with few groups, or few
+    errors in them, the t-test is only approximate. Error rate over all questions, so long groups count for more.
+
+    Sources: fixed sequence, Learn then Test, arXiv 2110.01052; cluster-robust t with G - 1 degrees of freedom, Liang &
+    Zeger 1986, Cameron & Miller 2015. Ours: the second condition, without which a stretch without errors has no spread
+    and would pass at once, and the default of ``min_clusters``: enough groups that delta is kept when every group is
+    wholly right or wholly wrong and none of the accepted ones is wrong.
+
+    Options:
+        start: k0, a count of items (int) or a share of n (float in (0, 1)); None for ceil(.1 n).
+        min_clusters: Fewest accepted groups; None for max(20, ceil(ln delta / ln(1 - alpha))).
+    """
+
+    name = "cluster_fixed_sequence"
+    uses_delta = True
+    grouping = "sums"
+    defaults: ClassVar[Mapping[str, Any]] = {"start": None, "min_clusters": None}
+
+    def check(self, request: Request) -> None:
+        """``start`` as for ``fixed_sequence``, ``min_clusters`` is a count."""
+        FixedSequence.check_start(self.name, request.options["start"])
+        fewest = request.options["min_clusters"]
+        if fewest is not None and (isinstance(fewest, bool) or not isinstance(fewest, int) or fewest < 2):
+            raise UsageError(
+                f"min_clusters of rule {self.name!r} must be a whole number of groups, at least 2, got {fewest!r}. "
+                "Leave it out for max(20, ceil(ln delta / ln(1 - alpha)))."
+            )
+
+    def resolve(self, n: int, request: Request) -> dict[str, Any]:
+        """Options with the k0 and the fewest groups that were used."""
+        fewest = self._fewest(request)
+        return {**request.options, "start": FixedSequence.start(n, request), "min_clusters": fewest}
+
+    def select(self, prefix: Prefix, request: Request) -> int | None:
+        """Last block end before the first failure; tests are evaluated in growing chunks."""
+        first = position = self._first(prefix, request)
+        chunk = 1_024
+        while position < prefix.k.size:
+            failed = np.flatnonzero(~self._passes(_part(prefix, position, position + chunk), request))
+            if failed.size:
+                position += int(failed[0])
+                break
+            position, chunk = min(prefix.k.size, position + chunk), 2 * chunk
+        return position - 1 if position > first else None
+
+    def feasible(self, prefix: Prefix, request: Request) -> bool:
+        """The first test decides."""
+        first = self._first(prefix, request)
+        return first < prefix.k.size and bool(self._passes(_part(prefix, first, first + 1), request)[0])
+
+    def guarantee(self, request: Request) -> str:
+        """Asymptotic in the number of groups."""
+        groups = request.options.get("groups")
+        of = "every question as a group of its own" if groups is None else f"{groups} groups here"
+        return (
+            f"Asymptotic in the number of groups ({of}), not exact: the probability over calibrations that the error "
+            f"rate among accepted answers exceeds {request.alpha:g} tends to at most {request.level:g} as groups are "
+            "added, if groups are independent draws from the same source and the start of the sequence was fixed "
+            "without looking at labels. Questions within a group may depend on each other."
+        )
+
+    def explain(self, prefix: Prefix, request: Request) -> tuple[InfeasibleReason, str] | None:
+        """Too few groups, or a first test that fails although a later one alone would pass."""
+        number = (prefix.clusters or _singletons(prefix)).number
+        fewest, first = self._fewest(request), self._first(prefix, request)
+        if number[-1] < fewest:
+            return InfeasibleReason.TOO_FEW_ITEMS, (
+                f"The items come from {int(number[-1])} groups; a cluster-robust test at alpha = {request.alpha:g} and "
+                f"delta = {request.level:g} needs at least {fewest} with an accepted item, even without a single "
+                "error. Label questions from more groups; more questions of the same groups do not help."
+            )
+        if first == prefix.k.size:
+            return None
+        later = np.flatnonzero(self._passes(_part(prefix, first, prefix.k.size), request))
+        if not later.size:
+            return None
+        k, e, index = int(prefix.k[first]), int(prefix.e[first]), first + int(later[-1])
+        return InfeasibleReason.MOST_CONFIDENT_ITEMS_ARE_WRONG, (
+            f"The sequence stops at its first test: {e} of the {k} most certain items, from {int(number[first])} "
+            f"groups, are wrong, too many to show an error rate of at most {request.alpha:g} at delta = "
+            f"{request.level:g}. A later start would pass (for instance at {int(prefix.k[index])} items), but a start "
+            "chosen after seeing this would void the guarantee: fix a later start for the next calibration set."
+        )
+
+    @staticmethod
+    def _fewest(request: Request) -> int:
+        given = request.options["min_clusters"]
+        return int(given) if given is not None else max(FEWEST_CLUSTERS, zero_error_floor(request.alpha, request.level))
+
+    def _first(self, prefix: Prefix, request: Request) -> int:
+        number = (prefix.clusters or _singletons(prefix)).number
+        enough = int(np.searchsorted(number, self._fewest(request), side="left"))
+        return max(prefix.at_least(FixedSequence.start(prefix.n, request)), enough)
+
+    def _passes(self, prefix: Prefix, request: Request) -> NDArray[np.bool_]:
+        """Whether each block end passes both tests."""
+        number = (prefix.clusters or _singletons(prefix)).number
+        t = t_statistic(prefix, request.alpha)
+        robust = _within_quantile(t, np.maximum(number - 1, 1), request.level)
+        return robust & passes(prefix.k, prefix.e, request.alpha, request.level)
+
+
+def _within_quantile(t: NDArray[np.float64], df: NDArray[np.int64], level: float) -> NDArray[np.bool_]:
+    """Whether t is at most the quantile of Student's t, with few quantiles computed.
+
+    Degrees of freedom never fall along the sequence and the lower quantile rises with them, so the first and the last
+    decide most cases.
+    """
+    low, high = (float(special.stdtrit(float(df[end]), level)) for end in (0, -1))
+    result: NDArray[np.bool_] = t <= min(low, high)
+    open_ = np.flatnonzero(~result & (t <= max(low, high)))
+    result[open_] = t[open_] <= special.stdtrit(df[open_].astype(np.float64), level)
+    return result

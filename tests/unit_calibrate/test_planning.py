@@ -1,0 +1,149 @@
+"""Planning: closed forms of the binormal population, what a plan says, and when it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from calibrate.binormal import Binormal
+from calibrate.metrics import auroc, scer
+from calibrate.planning import Plan, _crossing, _wilson, plan
+from guardrail.errors import UsageError
+
+QWEN = Binormal(0.714, 0.762)
+
+
+def test_a_population_has_the_accuracy_and_auroc_it_was_asked_for() -> None:
+    u, e = QWEN.draw(np.random.default_rng(1), 200_000)
+    found = auroc(u, e)
+    assert found is not None
+    assert e.mean() == pytest.approx(0.286, abs=0.005)  # sd .001
+    assert found == pytest.approx(0.762, abs=0.006)  # sd .0012
+    taken = u <= 0.3
+    assert scer(e, taken) == pytest.approx(QWEN.scer(0.3), abs=0.005)
+    assert taken.mean() == pytest.approx(QWEN.acceptance(0.3), abs=0.005)
+
+
+def test_auroc_in_closed_form() -> None:
+    # P(N(gap, 1) > N(0, 1)) = Phi(gap/sqrt 2), here by integration.
+    gap = QWEN.gap
+    value, _ = integrate.quad(lambda x: stats.norm.pdf(x) * stats.norm.sf(x - gap), -9, 9)
+    assert value == pytest.approx(0.762, abs=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.15, 0.25])
+def test_the_ceiling_is_where_the_error_rate_meets_alpha(alpha: float) -> None:
+    grid = np.linspace(-8, 5, 13_001)
+    rates, taken = np.array([QWEN.scer(t) for t in grid]), np.array([QWEN.acceptance(t) for t in grid])
+    assert QWEN.ceiling(alpha) == pytest.approx(taken[rates <= alpha].max(), abs=5e-4)
+
+
+def test_ceilings_at_the_edges() -> None:
+    assert QWEN.ceiling(0.286 + 1e-9) == 1.0
+    assert Binormal(0.7, 0.5).ceiling(0.2) == 0.0  # a flat risk of .3
+    assert Binormal(0.7, 0.4).ceiling(0.2) == 0.0  # the score points the wrong way
+    assert Binormal(0.7, 0.4).ceiling(0.35) == 1.0
+    assert Binormal(0.7, 0.4).scer(-60.0) == 1.0  # nothing accepted in double precision: the limit
+    assert QWEN.scer(-60.0) == 0.0
+    assert Binormal(0.7, 0.5).scer(-60.0) == pytest.approx(0.3)
+
+
+def test_the_published_acceptance_at_a_thousand() -> None:
+    # Published beside the method for this population at n = 1,000, alpha .15, delta .1, from 1,500 calibrations:
+    # anchored 45.7 % (.01 infeasible), fixed_sequence 45.1 % (.01). Ours: 200 calibrations, standard error about .8.
+    found = plan(0.15, accuracy=0.714, auroc=0.762, rules=["anchored", "fixed_sequence"], sizes=[1000], repetitions=200)
+    anchored, sequence = found.rows
+    assert 100 * anchored.acceptance.value == pytest.approx(45.7, abs=3.2)
+    assert 100 * sequence.acceptance.value == pytest.approx(45.1, abs=3.2)
+    assert anchored.infeasible_rate.value <= 0.05
+    assert anchored.violation_rate.value <= stats.binom.ppf(1 - 1e-4, 200, 0.1) / 200
+    assert found.oracle_acceptance == pytest.approx(0.579, abs=5e-4)  # published beside it: 57.9 %
+
+
+@pytest.fixture(scope="module")
+def small() -> Plan:
+    rules = ["acrc", "certified", "sgr"]
+    return plan(0.15, accuracy=0.714, auroc=0.762, rules=rules, sizes=[1000, 100, 300], repetitions=100, seed=3)
+
+
+def test_a_plan_lists_every_rule_at_every_size_in_order(small: Plan) -> None:
+    assert [(row.rule, row.n) for row in small.rows[:4]] == [
+        ("acrc", 100),
+        ("acrc", 300),
+        ("acrc", 1000),
+        ("certified", 100),
+    ]
+    for row in small.rows:
+        assert row.acceptance.value <= 1 - row.infeasible_rate.value
+        assert row.reached_rate.value <= 1 - row.infeasible_rate.value
+        assert row.violation_rate.se is not None
+    for rule in ("acrc", "certified", "sgr"):
+        accepted = [row.acceptance.value for row in small.rows if row.rule == rule]
+        assert accepted == sorted(accepted)
+
+
+def test_certificates_need_more_labels_and_violate_less(small: Plan) -> None:
+    acrc, certified, sgr = small.needed
+    assert small.target_acceptance == pytest.approx(0.579 / 2, abs=5e-4)
+    assert acrc.n is not None
+    assert certified.n is not None
+    assert 100 < acrc.n < certified.n < 1000
+    assert sgr.n is None or sgr.n > certified.n
+    assert acrc.low is not None
+    assert acrc.low <= acrc.n
+    assert f"certified needs about {certified.n} labelled questions" in small.sentence
+    last = {row.rule: row.violation_rate.value for row in small.rows if row.n == 1000}
+    assert last["acrc"] > 0.25 > last["certified"]
+
+
+def test_same_seed_same_plan(small: Plan) -> None:
+    settings: dict[str, Any] = {"accuracy": 0.714, "auroc": 0.762, "sizes": [100], "repetitions": 20, "rules": ["acrc"]}
+    assert plan(0.15, **settings) == plan(0.15, **settings)
+    assert plan(0.15, **settings) != plan(0.15, seed=1, **settings)
+    assert Plan.model_validate_json(small.model_dump_json()) == small
+
+
+def test_interpolation_by_hand() -> None:
+    # From .5 at 100 to .9 at 400, .8 is three quarters of the way in ln n: 100 * 4^.75 = 282.8.
+    assert _crossing([100, 400], np.array([0.5, 0.9])) == 283
+    assert _crossing([100, 400], np.array([0.8, 0.9])) == 100
+    assert _crossing([100, 400], np.array([0.1, 0.79])) is None
+
+
+def test_wilson_by_hand() -> None:
+    # 10 of 10: low = (1 + z^2/20 - z sqrt(z^2/400)) / (1 + z^2/10) = 1 / (1 + .38416) = .7225, high = 1.
+    low, high = _wilson(np.array([1.0]), 10)
+    assert low[0] == pytest.approx(0.7225, abs=5e-5)
+    assert high[0] == pytest.approx(1.0)
+
+
+def test_words_where_nothing_helps() -> None:
+    settings: dict[str, Any] = {"sizes": [100], "repetitions": 10, "rules": ["acrc"]}
+    assert "No threshold has an error rate of 0.2" in plan(0.2, accuracy=0.7, auroc=0.5, **settings).sentence
+    above = plan(0.15, accuracy=0.714, auroc=0.762, target_acceptance=0.9, **settings)
+    assert "nobody can accept more than 58% of such questions. The target of 90% is above that" in above.sentence
+    assert above.needed[0].n is None
+    easy = plan(0.4, accuracy=0.9, auroc=0.8, target_acceptance=0.5, **settings).needed[0]
+    assert (easy.n, easy.at_most) == (100, True)
+    assert "acrc needs at most 100 labelled questions" in easy.sentence
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"accuracy": 71}, "accuracy must be in"),
+        ({"auroc": 1.0}, "auroc must be in"),
+        ({"target_acceptance": 40}, r"target acceptance must be in \(0, 1\], got 40"),
+        ({"rules": []}, "at least one each"),
+        ({"rules": ["acr"]}, "Did you mean 'acrc'"),
+        ({"sizes": [0]}, "sizes must be at least 1"),
+        ({"populations": "real"}, "populations must be 'binormal'"),
+        ({"delta": 10}, "delta must be in"),
+    ],
+)
+def test_refusals(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        plan(**{"alpha": 0.15, "accuracy": 0.7, "auroc": 0.7, "repetitions": 2, "sizes": [50], **settings})
