@@ -12,28 +12,34 @@ from guardrail.errors import require
 
 require("scipy", extra="calibrate")
 
+from .audit import audit  # noqa: E402
 from .collect import collect_records  # noqa: E402
 from .correctness import label_records, make_rule  # noqa: E402
 from .datasets import Question, read_questions  # noqa: E402
 from .evaluate import evaluate  # noqa: E402
 from .pipeline import fit_artifact, held_out, refit, split  # noqa: E402
+from .planning import Plan, plan  # noqa: E402
 from .records import Record, RecordFile, RecordHeader, read_records, write_records  # noqa: E402
 from .report import write_report  # noqa: E402
 from .scoring import score_records  # noqa: E402
-from .thresholds import fit, rules  # noqa: E402
+from .thresholds import conformal_selection, fit, rules  # noqa: E402
 
 __all__ = [
+    "Plan",
     "Question",
     "Record",
     "RecordFile",
     "RecordHeader",
+    "audit",
     "collect_records",
+    "conformal_selection",
     "evaluate",
     "fit",
     "fit_artifact",
     "held_out",
     "label_records",
     "make_rule",
+    "plan",
     "read_questions",
     "read_records",
     "refit",

@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
-from . import _cli_collect, _cli_fit, _cli_report, _cli_run
+from . import (
+    _cli_audit,
+    _cli_collect,
+    _cli_evaluate,
+    _cli_fit,
+    _cli_import,
+    _cli_label,
+    _cli_plan,
+    _cli_report,
+    _cli_run,
+)
 from ._cli_app import app
 
 __all__ = ["app"]
-_COMMANDS = (_cli_collect, _cli_fit, _cli_report, _cli_run)
+_COMMANDS = (
+    _cli_audit,
+    _cli_collect,
+    _cli_evaluate,
+    _cli_fit,
+    _cli_import,
+    _cli_label,
+    _cli_plan,
+    _cli_report,
+    _cli_run,
+)

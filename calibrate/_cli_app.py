@@ -48,7 +48,7 @@ class _Commands(TyperGroup):
             raise _told("Stopped. What is on disk stays; the same command goes on from there.", 130) from error
 
 
-_ORDER = ("run", "collect", "score", "label", "fit", "evaluate", "report", "inspect")
+_ORDER = ("plan", "run", "import", "collect", "score", "label", "fit", "evaluate", "report", "audit", "inspect")
 
 app = typer.Typer(
     cls=_Commands,
@@ -80,8 +80,8 @@ def finish(written: Iterable[Path | str], following: str) -> None:
     console.print(f"[bold]Next:[/bold] {escape(following)}", highlight=False, soft_wrap=True)
 
 
-def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    """A plain table; the first column is left-aligned, the others right."""
+def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, texts: int = 1) -> Table:
+    """A plain table; the first columns are texts, left-aligned, the others right."""
     made = Table(
         title=escape(title),
         title_justify="left",
@@ -91,7 +91,7 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> 
         collapse_padding=True,
     )
     for i, column in enumerate(columns):
-        made.add_column(escape(column), justify="left" if i == 0 else "right", no_wrap=i == 0)
+        made.add_column(escape(column), justify="left" if i < texts else "right", no_wrap=i == 0)
     for row in rows:
         made.add_row(*(escape(cell) for cell in row))
     return made

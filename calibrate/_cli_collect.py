@@ -1,4 +1,4 @@
-"""Commands that make records: collect, score, label."""
+"""Commands that make records: collect, score."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from guardrail.errors import UsageError
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling import plan_for
 from guardrail.types import SamplingPlan
@@ -17,23 +16,19 @@ from guardrail.types import SamplingPlan
 from ._cli_app import app, console, finish, say, table
 from ._cli_models import MODEL_HELP, resolve_model
 from .collect import Collected, collect_records
-from .correctness import CorrectnessRule, available_rules, default_rule, label_records, make_rule
-from .datasets import Question, option_labels, read_questions
-from .labels import apply_labels, read_labels
+from .datasets import Question, option_labels
+from .importing import QUESTION_FORMATS, load_questions
 from .progress import bar
 from .records import RecordFile, read_records, rewrite_records, write_records
 from .scoring import default_estimator, parse_estimator, score_records, supported
-from .words import percent, spec_words
 
 __all__ = [
+    "RecordsArgument",
     "changed_file",
     "collect",
-    "label",
     "plan_from",
-    "rule_from",
     "score",
     "tell_collected",
-    "tell_labels",
     "tell_scores",
 ]
 
@@ -43,7 +38,10 @@ RecordsArgument = Annotated[Path, typer.Argument(help="Record file that `collect
 @app.command()
 def collect(
     questions: Annotated[
-        Path, typer.Argument(help="Questions: .jsonl or .csv with question, references[, options, group].")
+        Path,
+        typer.Argument(
+            help="Questions: .jsonl or .csv with question, references[, options, group]; or a published data set."
+        ),
     ],
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)],
     out: Annotated[Path, typer.Option("--out", "-o", help="Record file; resumed if it exists.")] = Path(
@@ -59,6 +57,9 @@ def collect(
     max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
     stop: Annotated[list[str] | None, typer.Option(help="String that ends an answer. May be repeated.")] = None,
     seed: Annotated[int, typer.Option(help="Base seed of the samples.")] = 0,
+    questions_format: Annotated[
+        str | None, typer.Option(help=f"{', '.join(QUESTION_FORMATS)}. Default: recognised.")
+    ] = None,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     template: Annotated[str, typer.Option(help="Human message; {question} stands for the question.")] = "{question}",
     option_template: Annotated[
@@ -81,7 +82,10 @@ def collect(
 
     Example: [cyan]calibrate collect questions.jsonl --model transformers:./weights --out records.jsonl[/cyan]
     """
-    asked = read_questions(questions, require_references=not no_references)
+    loaded = load_questions(questions, questions_format, require_references=not no_references)
+    for note in loaded.notes:
+        say(note, "yellow")
+    asked = loaded.questions
     plan = plan_from(
         asked,
         estimator or (),
@@ -131,45 +135,8 @@ def score(
             records, target, lambda file: score_records(file, named or supported(file.header.plan), progress=progress)
         )
     tell_scores(scored)
-    finish([target], f"calibrate label {target}")
-
-
-@app.command()
-def label(
-    records: RecordsArgument,
-    rule: Annotated[
-        str | None,
-        typer.Option(
-            help=f"{', '.join(available_rules())}. Default: option if the questions have options, else token_f1."
-        ),
-    ] = None,
-    threshold: Annotated[float | None, typer.Option(help="token_f1: smallest F1 that counts as right (0.5).")] = None,
-    tolerance: Annotated[float | None, typer.Option(help="numeric: relative tolerance (1e-6).")] = None,
-    labels: Annotated[
-        Path | None, typer.Option(help="Labels people gave, instead of a rule: .jsonl or .csv with id and correct.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
-) -> None:
-    """Decide which primary answers are right, by a rule that is stored with the threshold.
-
-    Read some of the labels: "at most 10 % wrong" will mean wrong [italic]by this rule[/italic].
-
-    Example: [cyan]calibrate label records.jsonl --rule token_f1 --threshold 0.5[/cyan]
-    """
-    target = out or records
-    if labels is not None and (rule, threshold, tolerance) != (None, None, None):
-        raise UsageError("--labels and a rule exclude each other: give the labels, or how to make them")
-    given = read_labels(labels) if labels is not None else None
-
-    def change(file: RecordFile) -> RecordFile:
-        if given is not None:
-            header = file.header.model_copy(update={"correctness": given.spec})
-            return RecordFile(file.path, header, tuple(apply_labels(file.records, given)), file.torn)
-        return label_file(file, rule_from(file, rule, threshold=threshold, tolerance=tolerance))
-
-    labelled = changed_file(records, target, change)
-    tell_labels(labelled)
-    finish([target], f"calibrate fit {target} --alpha 0.1")
+    following = "label" if scored.header.correctness is None else "fit"
+    finish([target], f"calibrate {following} {target}" + (" --alpha 0.1" if following == "fit" else ""))
 
 
 def plan_from(
@@ -196,20 +163,6 @@ def plan_from(
         stop=stop,
         seed=seed,
     )
-
-
-def rule_from(
-    file: RecordFile, name: str | None, *, threshold: float | None = None, tolerance: float | None = None
-) -> CorrectnessRule:
-    """The correctness rule a user named, or the default for these questions."""
-    params = {key: value for key, value in (("threshold", threshold), ("tolerance", tolerance)) if value is not None}
-    return make_rule(name or default_rule(file.records).spec.name, **params)
-
-
-def label_file(file: RecordFile, rule: CorrectnessRule) -> RecordFile:
-    """The file with labels, in memory."""
-    header = file.header.model_copy(update={"correctness": rule.spec})
-    return RecordFile(file.path, header, tuple(label_records(file.records, rule)), file.torn)
 
 
 def changed_file(source: Path, target: Path, change: Callable[[RecordFile], RecordFile]) -> RecordFile:
@@ -243,16 +196,3 @@ def tell_scores(file: RecordFile) -> None:
         rows.append([key, str(len(values)), *spread, str(len(set(values))), missing])
     columns = ("uncertainty", "n", "lowest", "median", "highest", "values", "not measured")
     console.print(table("Scores (higher is less certain)", columns, rows))
-
-
-def tell_labels(file: RecordFile) -> None:
-    """Share of right answers, and what could not be labelled."""
-    spec = file.header.correctness
-    assert spec is not None
-    labels = [record.correct for record in file.records]
-    right, told = labels.count(True), len(labels) - labels.count(None)
-    share = percent(right / told if told else 0.0)
-    say(f"Rule {spec_words(spec.name, spec.params)}: {right} of {told} answers are right ({share}).")
-    reasons = Counter(record.label_detail for record in file.records if record.correct is None)
-    for reason, count in reasons.most_common(5):
-        say(f"  {count} not labelled: {reason}", "yellow")

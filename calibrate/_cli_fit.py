@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.markup import escape
 from rich.panel import Panel
@@ -17,12 +19,15 @@ from guardrail.outcome import Feasible
 
 from . import words
 from ._cli_app import app, console, finish, say
+from .label_checks import ks_two_sample, suspicious
+from .labels import GivenLabels, read_labels
 from .pipeline import Groups, fit_artifact, held_out, part_header, require_same, split
-from .records import RecordFile, read_records, write_records
-from .scoring import default_estimator
-from .words import caveats, certificate, facts, headline, next_steps
+from .prediction_powered import artifact_with_people
+from .records import Record, RecordFile, read_records, write_records
+from .scoring import arrays, default_estimator
+from .words import caveats, certificate, facts, headline, next_steps, ranking, second_look
 
-__all__ = ["chosen_estimator", "fit", "inspect", "tell_verdict", "warn_incomplete"]
+__all__ = ["chosen_estimator", "fit", "inspect", "tell_second_look", "tell_verdict", "warn_incomplete"]
 
 EstimatorOption = Annotated[
     str | None,
@@ -36,7 +41,9 @@ def fit(
     alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers you accept among those given.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path("artifact.json"),
     estimator: EstimatorOption = None,
-    rule: Annotated[str, typer.Option(help="Threshold rule: acrc (the paper's), certified (provable), ...")] = "acrc",
+    rule: Annotated[
+        str | None, typer.Option(help="Threshold rule: acrc (the paper's; default), certified (provable), ...")
+    ] = None,
     delta: Annotated[float | None, typer.Option(help="Failure probability, for rules that have one (0.1).")] = None,
     cluster_by_group: Annotated[
         bool,
@@ -47,6 +54,10 @@ def fit(
     ] = 0.0,
     test: Annotated[Path | None, typer.Option(help="Record file to test on, scored and labelled.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
+    human_labels: Annotated[
+        Path | None,
+        typer.Option(help="Labels people gave to a random sample; the records' own are then a judge's."),
+    ] = None,
 ) -> None:
     """Fit the threshold and write the artifact.
 
@@ -58,6 +69,14 @@ def fit(
     file = read_records(records)
     key = chosen_estimator(file, estimator)
     groups: Groups = "cluster" if cluster_by_group else "category"
+    if human_labels is not None:
+        if rule is not None or test is not None or test_fraction or cluster_by_group:
+            raise UsageError(
+                "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
+                "--test-fraction and --cluster-by-group. To test its artifact use `calibrate audit`."
+            )
+        _fit_with_people(file, key, human_labels, alpha, delta, out)
+        return
     part, rest, rest_path = list(file.records), None, test
     if test is not None and test_fraction:
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
@@ -68,7 +87,9 @@ def fit(
         part, rest = split(file.records, test_fraction=test_fraction, seed=seed, groups=groups)
         rest_path = out.with_suffix(".test.jsonl")
     warn_incomplete(file)
-    artifact = fit_artifact(file, estimator=key, alpha=alpha, rule=rule, delta=delta, groups=groups, part=part)
+    artifact = fit_artifact(
+        file, estimator=key, alpha=alpha, rule=rule or "acrc", delta=delta, groups=groups, part=part
+    )
     if tested is not None:
         require_same(artifact, tested, key)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -78,10 +99,42 @@ def fit(
         write_records(rest_path, part_header(file.header, rest), rest)
         written.append(rest_path)
     tell_verdict(artifact)
+    tell_second_look(part, key)
     if rest is not None:
         say(words.held_out(artifact, held_out(artifact, rest, key)))
     flag = f" --test {rest_path}" if rest_path is not None else ""
     finish(written, f"calibrate report {records} --artifact {out}{flag}")
+
+
+def _fit_with_people(
+    file: RecordFile, key: str, human_labels: Path, alpha: float, delta: float | None, out: Path
+) -> None:
+    """A judge's labels on all records, people's on a random sample of them."""
+    warn_incomplete(file)
+    labels = read_labels(human_labels)
+    artifact, sample = artifact_with_people(file, labels, estimator=key, alpha=alpha, delta=delta)
+    _warn_not_random(file, labels, key)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    artifact.save(out)
+    sample_path = out.with_suffix(".human.jsonl")
+    write_records(sample_path, sample.header, sample.records)
+    tell_verdict(artifact)
+    tell_second_look(sample.records, key)
+    finish([out, sample_path], f"calibrate report {sample_path} --artifact {out}")
+
+
+def _warn_not_random(file: RecordFile, labels: GivenLabels, key: str) -> None:
+    pool = arrays(file.records, key)
+    seen = np.array([name in labels.correct for name in pool.ids])
+    if seen.all():
+        return
+    distance, p = ks_two_sample(pool.uncertainty[seen], pool.uncertainty[~seen])
+    if p < 0.01:
+        say(
+            f"The answers in {labels.path} differ in {key} from the others (largest distance {distance:.2f}, p = "
+            f"{p:.2g}): they do not look like a random sample, and only a random one carries the promise.",
+            "yellow",
+        )
 
 
 @app.command()
@@ -148,5 +201,26 @@ def tell_verdict(artifact: CalibrationArtifact) -> None:
         title, style, rest = "May answer, within limits", "green", [outcome.guarantee, certificate(artifact)]
     else:
         title, style, rest = "Abstains on everything", "red", [f"Why: {outcome.detail}", *next_steps(artifact)[:1]]
+    ranked = ranking(artifact)
+    if ranked is not None and ranked not in rest:
+        rest.append(ranked)
     text = "\n\n".join([headline(artifact), *rest])
     console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
+
+
+def tell_second_look(records: Sequence[Record], key: str, most: int = 3) -> None:
+    """Labels that contradict an extreme score: how many, and the first few."""
+    found = suspicious(records, key)
+    text = second_look(found)
+    if text is None:
+        return
+    say(f"Have a second look: {text[0].lower()}{text[1:]}", "yellow")
+    for kind, some in (("wrong", found.wrong), ("right", found.right)):
+        for record in some[:most]:
+            against = " / ".join(record.references) or "not on file"
+            say(f"  {record.id}, labelled {kind}: answered {_short(record.answer or '')}, reference {_short(against)}")
+
+
+def _short(text: str, longest: int = 60) -> str:
+    line = " ".join(text.split())
+    return repr(line if len(line) <= longest else line[: longest - 1] + "\u2026")

@@ -17,12 +17,14 @@ from guardrail.prompting import PromptWrapping
 
 from . import words
 from ._cli_app import app, console, finish, say
-from ._cli_collect import label_file, plan_from, rule_from, tell_collected, tell_labels
+from ._cli_collect import plan_from, tell_collected
 from ._cli_fit import tell_verdict
+from ._cli_label import label_file, refuse_mixed, rule_from, tell_labels
 from ._cli_models import MODEL_HELP, resolve_model
 from .collect import collect_records
-from .correctness import make_rule
-from .datasets import Question, option_labels, read_questions
+from .correctness import CorrectnessRule, make_rule
+from .datasets import Question, option_labels
+from .importing import load_questions
 from .pipeline import Groups, fit_artifact, held_out, split
 from .progress import bar
 from .records import RecordFile, rewrite_records
@@ -67,9 +69,9 @@ def run(config: Path | None = None, **flags: Any) -> None:
 
 
 def _parts(settings: RunConfig, groups: Groups) -> tuple[list[Question], list[Question]]:
-    questions = read_questions(settings.questions)
+    questions = _questions(settings.questions, settings.questions_format)
     if settings.test_questions is not None:
-        test = read_questions(settings.test_questions)
+        test = _questions(settings.test_questions, settings.questions_format)
         shared = {question.id for question in questions} & {question.id for question in test}
         if shared:
             raise UsageError(
@@ -82,12 +84,21 @@ def _parts(settings: RunConfig, groups: Groups) -> tuple[list[Question], list[Qu
     return split(questions, test_fraction=settings.test_fraction, seed=settings.seed, groups=groups)
 
 
+def _questions(path: Path, format: str | None) -> list[Question]:
+    loaded = load_questions(path, format)
+    for note in loaded.notes:
+        say(note, "yellow")
+    return loaded.questions
+
+
 def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
     """Key of the estimator, after refusing what would fail only when the model has been asked everything."""
     estimator = parse_estimator(settings.estimator or default_estimator(options=option_labels(questions) is not None))
     support = estimator.spec.support
     request_for(settings.rule, alpha=settings.alpha, delta=settings.delta, support=support, options={})
-    if settings.correctness is not None:
+    if settings.judge_model is not None:
+        refuse_mixed(settings.correctness, threshold=settings.threshold, tolerance=settings.tolerance)
+    elif settings.correctness is not None:
         make_rule(settings.correctness)
     return estimator_key(estimator)
 
@@ -129,12 +140,23 @@ def _records(
 
         def change(file: RecordFile) -> RecordFile:
             scored = score_records(file, [estimator], progress=progress)
-            rule = rule_from(file, settings.correctness, threshold=settings.threshold, tolerance=settings.tolerance)
+            rule = _rule(settings, file)
             return label_file(scored, rule)
 
         file = rewrite_records(path, change)
     tell_labels(file)
     return file
+
+
+def _rule(settings: RunConfig, file: RecordFile) -> CorrectnessRule:
+    return rule_from(
+        file,
+        settings.correctness,
+        threshold=settings.threshold,
+        tolerance=settings.tolerance,
+        judge_model=settings.judge_model,
+        cache=file.path.with_name(f"{file.path.stem}.judge.jsonl"),
+    )
 
 
 def _report(

@@ -18,7 +18,17 @@ from guardrail.errors import RecordError, UsageError
 from guardrail.judges import normalise
 from guardrail.types import Frozen
 
-__all__ = ["Question", "Row", "fingerprint", "option_labels", "read_questions", "read_rows", "reference_label"]
+__all__ = [
+    "Question",
+    "Row",
+    "content_id",
+    "fingerprint",
+    "jsonl_row",
+    "option_labels",
+    "read_questions",
+    "read_rows",
+    "reference_label",
+]
 
 _FIELDS = ("id", "question", "references", "options", "group")
 _LETTERS = tuple("ABCDEFGHIJ")
@@ -148,25 +158,33 @@ def read_rows(path: Path) -> Iterator[Row]:
 def _jsonl_rows(path: Path) -> Iterator[Row]:
     with path.open("rb") as lines:
         for number, raw in enumerate(lines, start=1):
-            where = f"{path}:{number}"
-            try:
-                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise RecordError(
-                    f"{where}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8."
-                ) from error
-            if not text.strip():
-                continue
-            try:
-                values = json.loads(text)
-            except json.JSONDecodeError as error:
-                raise RecordError(
-                    f"{where}: not JSON: {error.msg} at column {error.colno}, near {_short(text.strip())}. "
-                    "Each line must be one complete JSON object."
-                ) from error
-            if not isinstance(values, dict):
-                raise RecordError(f"{where}: got {_short(values)}; each line must be one JSON object, {{...}}")
-            yield Row(where, values)
+            row = jsonl_row(f"{path}:{number}", raw)
+            if row is not None:
+                yield row
+
+
+def jsonl_row(where: str, raw: bytes) -> Row | None:
+    """The row in one line of a JSONL file, or None for an empty line.
+
+    Raises:
+        RecordError: The line is no JSON object.
+    """
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error
+    if not text.strip():
+        return None
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise RecordError(
+            f"{where}: not JSON: {error.msg} at column {error.colno}, near {_short(text.strip())}. "
+            "Each line must be one complete JSON object."
+        ) from error
+    if not isinstance(values, dict):
+        raise RecordError(f"{where}: got {_short(values)}; each line must be one JSON object, {{...}}")
+    return Row(where, values)
 
 
 def _csv_rows(path: Path) -> Iterator[Row]:
@@ -222,7 +240,7 @@ def _question(row: Row, *, require_references: bool) -> Question:
     group = _name(row, "group")
     options = _options(row)
     references = _references(row, required=require_references)
-    name = _name(row, "id") or _content_id(text, options)
+    name = _name(row, "id") or content_id(text, options)
     question = Question(id=name, question=text, references=references, options=options, group=group)
     if options is not None and references and reference_label(question) is None:
         raise row.fail(
@@ -286,7 +304,8 @@ def _options(row: Row) -> dict[str, str] | None:
     return {label.strip(): str(text) for label, text in value.items()}
 
 
-def _content_id(text: str, options: Mapping[str, str] | None) -> str:
+def content_id(text: str, options: Mapping[str, str] | None) -> str:
+    """Id of a question that was given none: "q-" and 12 hex digits of a hash of question and options."""
     canonical = json.dumps([text, dict(options) if options else None], ensure_ascii=False)
     return "q-" + hashlib.sha256(canonical.encode()).hexdigest()[:12]
 

@@ -15,14 +15,16 @@ from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.types import Frozen, SamplingPlan
-from guardrail.uncertainty import EstimatorSpec, make
+from guardrail.uncertainty import EstimatorSpec, available, make
 
 from .bounds import clopper_pearson_interval
 from .collect import package_versions
 from .datasets import Question, fingerprint
+from .labelling import refuse_contradictions
 from .records import Record, RecordFile, RecordHeader, read_records
 from .scoring import Scored, arrays
 from .thresholds import fit
+from .thresholds.fit import rule_named
 
 __all__ = [
     "CERTIFICATE_DELTA",
@@ -102,22 +104,26 @@ def fit_artifact(
         alpha: Target error rate among accepted answers, in (0, 1).
         rule: Threshold rule; "certified" means the certified rule for this estimator's support.
         delta: Failure probability, for rules that have one (default 0.1 for "certified").
-        groups: Whether the records' groups are categories, or clusters of dependent items of which one each is used.
+        groups: Whether the records' groups are categories, or clusters of dependent items. Of clusters one item each is
+            used, or, by rule "cluster_fixed_sequence", all of them.
         part: Fit on these records only (a calibration part); default: all of the file.
 
     Returns:
         The artifact. An infeasible outcome is a result: it loads as a gate that abstains on everything.
 
     Raises:
-        UsageError: Records without scores or labels, a cluster rule without groups, or a rule that cannot be used.
+        UsageError: Records without scores or labels, a question that is labelled both ways, a cluster rule without
+            groups, or a rule that cannot be used.
     """
     file = records if isinstance(records, RecordFile) else read_records(records)
     used = file.records if part is None else tuple(part)
     if groups == "cluster":
-        used = one_per_cluster(used)
+        # A rule that reads dependent items takes them all; the others get one of each cluster.
+        used = _grouped(used) if rule_named(rule).grouping == "sums" else one_per_cluster(used)
     header = file.header
     if header.correctness is None:
         raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.path}")
+    refuse_contradictions(file.records)
     scored = arrays(used, estimator)
     spec = header.estimators.get(estimator)
     if spec is None:
@@ -167,6 +173,12 @@ def refit(
             "lineage": (*artifact.lineage, artifact.digest),
         }
     )
+
+
+def _grouped(records: Sequence[Record]) -> tuple[Record, ...]:
+    """The records, after checking that each has a group."""
+    _need_groups(record.group for record in records)
+    return tuple(records)
 
 
 def one_per_cluster(records: Sequence[Record]) -> tuple[Record, ...]:
@@ -291,11 +303,12 @@ def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     """What run time has to draw for this one estimator: a collection may have drawn more, for others.
 
     Nothing that moves the score or the primary answer is dropped: samples and log-probabilities that the estimator
-    does not read. With options the plan stays, because n decides there what the primary answer is.
+    does not read. With options the plan stays, because n decides there what the primary answer is. It also stays for
+    scores that were imported: nobody knows what they were computed from.
     """
-    needs = make(spec.name).needs
-    if plan.options is not None:
+    if plan.options is not None or spec.name not in available():
         return plan
+    needs = make(spec.name).needs
     return plan.model_copy(update={"n": plan.n if needs.samples else 0, "logprobs": plan.logprobs and needs.logprobs})
 
 

@@ -21,6 +21,9 @@ class RunConfig(Frozen):
     questions: Path = Field(description="Question file (.jsonl or .csv).")
     model: str = Field(description="transformers:PATH_OR_ID, python:MODULE:NAME, or a LangChain name.")
     out: Path = Field(default=Path("calibration"), description="Folder for records, artifact and report.")
+    questions_format: str | None = Field(
+        default=None, description="Format of the questions, e.g. coqa, medmcqa, triviaqa, squad, hf. Recognised."
+    )
     test_questions: Path | None = Field(default=None, description="Question file to test on; replaces test_fraction.")
     test_fraction: float = Field(
         default=0.3, ge=0, lt=1, description="Share of the questions kept out of the fit and tested on; 0 for none."
@@ -32,8 +35,10 @@ class RunConfig(Frozen):
     rule: str = Field(default="acrc", description="Threshold rule: acrc (the paper's), certified (provable), ...")
     delta: float | None = Field(default=None, description="Failure probability, for rules that have one (0.1).")
     correctness: str | None = Field(
-        default=None, description="exact, numeric, option or token_f1. Default: option with options, else token_f1."
+        default=None,
+        description="exact, numeric, option, token_f1 or chat_judge. Default: option with options, else token_f1.",
     )
+    judge_model: str | None = Field(default=None, description="chat_judge: the model that judges, written like model.")
     threshold: float | None = Field(default=None, description="token_f1: smallest F1 that counts as right (0.5).")
     tolerance: float | None = Field(default=None, description="numeric: relative tolerance (1e-6).")
     cluster_by_group: bool = Field(

@@ -5,9 +5,31 @@ from __future__ import annotations
 from guardrail.artifact import CalibrationArtifact
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 
+from .audit import Audit
+from .label_checks import AurocInterval, Suspicious, auroc_interval
 from .pipeline import HeldOut
 
-__all__ = ["Row", "caveats", "certificate", "facts", "headline", "held_out", "next_steps", "percent", "spec_words"]
+__all__ = [
+    "PROVEN",
+    "Row",
+    "audited",
+    "auroc_of",
+    "auroc_words",
+    "caveats",
+    "certificate",
+    "facts",
+    "headline",
+    "held_out",
+    "next_steps",
+    "percent",
+    "ranking",
+    "second_look",
+    "shifted",
+    "spec_words",
+]
+
+PROVEN = frozenset({"anchored", "bonferroni", "certified", "cp_simultaneous", "fixed_sequence", "one_per_group", "sgr"})
+"""Rules that certify an error rate among accepted answers at finite n."""
 
 Row = tuple[str, str]
 """A label and what stands beside it."""
@@ -93,7 +115,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("promise", outcome.guarantee),
         ("certified", certificate(artifact)),
         ("error without gate", percent(diagnostics.base_error)),
-        ("AUROC", "only one class" if diagnostics.auroc is None else f"{diagnostics.auroc:.3f}"),
+        ("AUROC", auroc_words(artifact)),
         ("most any rule accepts", percent(diagnostics.max_acceptance)),
         ("smallest feasible alpha", _alpha(diagnostics.smallest_feasible_alpha)),
         ("made", f"{artifact.created} with {', '.join(f'{k} {v}' for k, v in artifact.packages.items())}"),
@@ -122,7 +144,10 @@ def next_steps(artifact: CalibrationArtifact) -> list[str]:
             )
         elif outcome.reason is InfeasibleReason.TOO_FEW_ITEMS:
             steps.append(f"Label more questions: {outcome.n} are too few for alpha {outcome.alpha:g}.")
-    if diagnostics.auroc is not None and diagnostics.auroc < 0.6:
+    ranked = ranking(artifact)
+    if ranked is not None:
+        steps.append(ranked)
+    elif diagnostics.auroc is not None and diagnostics.auroc < 0.6:
         steps.append(
             f"Use another estimator: an AUROC of {diagnostics.auroc:.2f} says that this uncertainty hardly tells "
             "right from wrong (0.5 is a coin). `calibrate evaluate` compares them."
@@ -145,6 +170,110 @@ def next_steps(artifact: CalibrationArtifact) -> list[str]:
     if isinstance(outcome, Feasible):
         steps.append("Put the artifact in front of the model: Guardrail(model=..., artifact=...).")
     return steps
+
+
+def auroc_of(artifact: CalibrationArtifact) -> AurocInterval | None:
+    """AUROC of the calibration scores with its interval; None with one class only."""
+    scores = artifact.calibration
+    return auroc_interval(scores.uncertainty, scores.error)
+
+
+def auroc_words(artifact: CalibrationArtifact) -> str:
+    """The AUROC with its interval."""
+    found = auroc_of(artifact)
+    if found is None:
+        return "only one class"
+    return f"{found.value:.3f} ({percent(found.confidence)} interval {found.low:.3f} to {found.high:.3f})"
+
+
+def ranking(artifact: CalibrationArtifact) -> str | None:
+    """What is wrong with the score as a ranking of errors; None if it ranks them (or there is only one class)."""
+    found = auroc_of(artifact)
+    if found is None or found.verdict == "ranks":
+        return None
+    start = f"AUROC {found.value:.2f} (95 % interval {found.low:.2f} to {found.high:.2f}; 0.5 is a coin)"
+    if found.verdict == "reversed":
+        return (
+            f"Check the labels: {start}. Wrong answers are more certain than right ones, so the labels may be reversed "
+            "(is `correct` true for right answers?). If they are not, this score misleads: use another estimator."
+        )
+    return (
+        f"Use another estimator, or label more: {start}. On these questions {artifact.estimator.name} does not rank "
+        "this model's errors: nothing shows that it tells right from wrong. `calibrate evaluate` compares estimators."
+    )
+
+
+def second_look(found: Suspicious) -> str | None:
+    """How many labels contradict an extreme score; None if none does."""
+    kinds = []
+    if found.n_wrong:
+        kinds.append(f"{found.n_wrong} say wrong though the model was very certain")
+    if found.n_right:
+        kinds.append(f"{found.n_right} say right though it was very uncertain")
+    if not kinds:
+        return None
+    return f"Of the labels, {' and '.join(kinds)}. If such a label is wrong, it moves the threshold."
+
+
+def audited(found: Audit) -> list[str]:
+    """The verdict of an audit, a paragraph each."""
+    kind = "accepted answers" if found.population == "accepted" else "questions"
+    target = percent(found.target)
+    if not found.n:
+        return [f"No accepted answer has a label, so nothing can be said about a rate of {target}."]
+    seen = f"{found.n_errors} of {found.n} labelled {kind} were wrong ({percent(found.n_errors / found.n)})."
+    if found.verdict == "refuted":
+        return [
+            f"{seen} If the error rate were {target} or less, so many errors would have a probability of at most "
+            f"{found.p_refute:.2g}. The promise does not hold on these questions.",
+            _excuse(found),
+        ]
+    sure = percent(1 - found.level)
+    if found.verdict == "supported":
+        return [
+            f"{seen} The error rate is at most {percent(found.upper or 0.0)} with {sure} confidence (target {target})."
+        ]
+    more = "No number of further labels would decide it: the rate lies on the target."
+    if found.needed is not None:
+        more = f"About {found.needed:,} more would decide it, if the rate stays as it is."
+    return [f"{seen} That neither refutes nor proves an error rate of {target} at {sure} confidence. {more}"]
+
+
+def shifted(found: Audit) -> list[str]:
+    """How the fresh questions differ from the calibration questions, and what else to know; a line each."""
+    shift = found.shift
+    lines = []
+    if shift.calibration is not None and shift.acceptance_p is not None:
+        lines.append(
+            f"Accepted: {percent(shift.fresh)} of these questions, {percent(shift.calibration)} at calibration "
+            f"(p = {shift.acceptance_p:.2g})."
+        )
+    lines.append(f"Uncertainty against calibration: largest distance {shift.ks:.3f} (p = {shift.ks_p:.2g}).")
+    if min(shift.ks_p, 1.0 if shift.acceptance_p is None else shift.acceptance_p) < 0.01:
+        lines.append("These questions look different from the calibration questions: the promise may not carry over.")
+    if found.n_unlabelled:
+        lines.append(
+            f"{found.n_unlabelled} accepted answers have no label. That is sound only if those labelled were picked at "
+            "random."
+        )
+    if found.seen_before:
+        lines.append(
+            f"{found.seen_before} scores are exactly those of calibration questions. If these are old questions, leave "
+            "them out; --calibration RECORDS finds them."
+        )
+    return lines
+
+
+def _excuse(found: Audit) -> str:
+    if found.rule in PROVEN:
+        return (
+            "A certificate fails for a share delta of calibrations; if the questions are of another kind than at "
+            "calibration, it says nothing about them. Calibrate again, with these questions among them."
+        )
+    return (
+        f"Rule {found.rule} certifies nothing: of gates that aim at alpha about half lie somewhat above it. Calibrate "
+        "again with these questions among them, or use rule certified."
+    )
 
 
 def caveats(artifact: CalibrationArtifact) -> list[str]:

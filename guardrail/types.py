@@ -197,6 +197,8 @@ class Unmeasured(StrEnum):
     """The model or its server refused to answer."""
     JUDGE_FAILED = "judge_failed"
     """The equivalence judge gave no verdict on a pair that was needed."""
+    NOT_RECORDED = "not_recorded"
+    """An imported record came without this score."""
     NOT_FINITE = "not_finite"
     """The formula gave NaN or an infinity."""
 

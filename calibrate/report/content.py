@@ -11,11 +11,23 @@ from guardrail.judges import normalise
 from guardrail.outcome import Feasible
 
 from ..evaluate import Estimate, Evaluation, EvaluationRow
+from ..label_checks import Suspicious
 from ..pipeline import HeldOut, is_accepted
 from ..records import Record
 from ..words import percent
 
-__all__ = ["Card", "CategoryRow", "RuleRow", "Tile", "categories", "comparison", "reading", "tiles"]
+__all__ = [
+    "Card",
+    "CategoryRow",
+    "Contradiction",
+    "RuleRow",
+    "Tile",
+    "categories",
+    "comparison",
+    "contradictions",
+    "reading",
+    "tiles",
+]
 
 PROMISES = {
     "acrc": "in the limit, on average",
@@ -23,6 +35,7 @@ PROMISES = {
     "bonferroni": "certificate",
     "certified": "certificate",
     "clopper_pearson": "none as a scan",
+    "cluster_fixed_sequence": "in the limit of many groups",
     "cp_simultaneous": "certificate",
     "crc_joint": "of all questions, exact",
     "empirical": "none",
@@ -30,6 +43,8 @@ PROMISES = {
     "fixed_sequence": "certificate",
     "hoeffding": "none as a scan",
     "lec": "none in finite samples",
+    "one_per_group": "certificate",
+    "prediction_powered": "in the limit of many labels",
     "sgr": "certificate",
 }
 """What each rule promises, in few words; the whole sentence is in the artifact."""
@@ -71,6 +86,18 @@ class RuleRow:
     nothing: str
     power: str
     promise: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """A label that contradicts an extreme score."""
+
+    id: str
+    label: str
+    question: str
+    answer: str
+    references: str
+    uncertainty: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +175,27 @@ def reading(
     mistakes = pick(lambda record: not record.correct and (none or is_accepted(artifact, record, estimator)))
     rejected = pick(lambda record: bool(record.correct) and (none or not is_accepted(artifact, record, estimator)))
     return mistakes, rejected
+
+
+def contradictions(found: Suspicious, estimator: str, most: int = 8) -> list[Contradiction]:
+    """Labels that contradict an extreme score, wrong ones first."""
+    return [
+        _contradiction(record, label, estimator)
+        for label, some in (("wrong", found.wrong), ("right", found.right))
+        for record in some[:most]
+    ]
+
+
+def _contradiction(record: Record, label: str, estimator: str) -> Contradiction:
+    score = record.scores[estimator].value
+    return Contradiction(
+        id=record.id,
+        label=label,
+        question=_cut(record.question),
+        answer=_cut(record.answer or "(imported without the answer)"),
+        references=_cut(" / ".join(record.references) or "(not on file)"),
+        uncertainty="-" if score is None else f"{score:.3g}",
+    )
 
 
 def categories(

@@ -1,29 +1,21 @@
-"""The report's figures: risk against coverage, and the scores of right and wrong answers.
-
-Drawn once for the page (SVG whose colours are the page's CSS variables, so they follow light and dark) and once as PNG.
-Colours are Okabe and Ito's; every series also differs in line style or shape. No global matplotlib state is touched.
-"""
+"""The report's figures: risk against coverage, and the scores of right and wrong answers."""
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from guardrail.errors import require
 from guardrail.outcome import Feasible, Infeasible
 
 from ..bounds import clopper_pearson_interval
 from ..metrics import risk_coverage_curve
+from .drawing import Figure, Palette, render
 
-__all__ = ["Figure", "Items", "risk_coverage", "score_histogram"]
+__all__ = ["Items", "risk_coverage", "score_histogram"]
 
-_SIZE = (9.0, 4.3)
 _BAND_POINTS = 160
 _FEW = 60
 
@@ -39,35 +31,6 @@ class Items:
 
     uncertainty: NDArray[np.float64]
     error: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A finished figure.
-
-    Attributes:
-        svg: An ``<svg>`` element without prolog; its colours are CSS variables of the page.
-        png: The same on white, as PNG.
-    """
-
-    svg: str
-    png: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Palette:
-    paper: str
-    ink: str
-    muted: str
-    grid: str
-    blue: str
-    red: str
-    green: str
-
-
-_LIGHT = _Palette("#ffffff", "#1c2127", "#5b6570", "#dfe3e8", "#0072b2", "#d55e00", "#007a59")
-# Stand-ins that occur nowhere else; `_for_page` replaces each by the CSS variable of its name.
-_MARKS = _Palette("#010101", "#010102", "#010103", "#010104", "#010105", "#010106", "#010107")
 
 
 def risk_coverage(
@@ -87,7 +50,7 @@ def risk_coverage(
         name: Prefix of the ids in the SVG; unique on a page.
     """
 
-    def draw(axes: Any, colour: _Palette) -> None:
+    def draw(axes: Any, colour: Palette) -> None:
         curve = risk_coverage_curve(items.uncertainty, items.error)
         low, high = _band(curve.coverage, curve.risk, items.error.size)
         at = np.linspace(0, curve.coverage.size - 1, low.size).round().astype(int)
@@ -113,13 +76,14 @@ def risk_coverage(
         )
         _mark(axes, colour, outcome, "o", "threshold in use")
         _mark(axes, colour, certificate, "D", "certified")
-        top = max(1.8 * outcome.alpha, 1.3 * float(items.error.mean()), 0.05)
+        settled = curve.risk[curve.coverage >= 0.2]  # where a score misleads, the curve comes down from above
+        top = max(1.8 * outcome.alpha, 1.3 * float(items.error.mean()), 1.05 * float(settled.max()), 0.05)
         axes.set(xlim=(0, 101), ylim=(0, 100 * min(top, 1.02)))
         axes.set(xlabel="questions answered, %", ylabel="wrong among answered, %")
         _legend(axes, colour)
 
     label = "Error rate among answered questions against the share of questions answered"
-    return _render(draw, name, label)
+    return render(draw, name, label)
 
 
 def score_histogram(
@@ -135,7 +99,7 @@ def score_histogram(
         name: Prefix of the ids in the SVG; unique on a page.
     """
 
-    def draw(axes: Any, colour: _Palette) -> None:
+    def draw(axes: Any, colour: Palette) -> None:
         right, wrong = items.uncertainty[items.error == 0], items.uncertainty[items.error == 1]
         edges = _edges(items.uncertainty, discrete=discrete)
         up, _ = np.histogram(right, bins=edges)
@@ -148,15 +112,17 @@ def score_histogram(
         bottom = -1.15 * max(int(down.max()), 0.25 * biggest)
         axes.set(xlim=(edges[0], edges[-1]), ylim=(bottom, 1.2 * max(int(up.max()), 1)))
         sides = ((0.97, "top", "right answers", colour.blue), (0.03, "bottom", "wrong answers", colour.red))
+        tall = max(up[3 * up.size // 4 :], default=0) > 0.6 * max(int(up.max()), 1)
+        x, ha = (0.01, "left") if tall else (0.99, "right")  # out of the way of the bars
         for y, va, text, ink in sides:
-            axes.text(0.99, y, text, transform=axes.transAxes, ha="right", va=va, color=ink, weight="bold")
+            axes.text(x, y, text, transform=axes.transAxes, ha=ha, va=va, color=ink, weight="bold")
         if threshold is not None:
             _cut(axes, colour, _line(threshold, edges, discrete=discrete))
         shown = "" if unit == "probability" else f", {unit}"
         axes.set(xlabel=f"uncertainty{shown} (further right: less certain)", ylabel="questions")
         axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
 
-    return _render(draw, name, "How uncertain the model was for right and for wrong answers")
+    return render(draw, name, "How uncertain the model was for right and for wrong answers")
 
 
 def _line(threshold: float, edges: NDArray[np.float64], *, discrete: bool) -> float:
@@ -166,7 +132,7 @@ def _line(threshold: float, edges: NDArray[np.float64], *, discrete: bool) -> fl
     return float(edges[min(int(np.searchsorted(edges, threshold, side="right")), edges.size - 1)])
 
 
-def _cut(axes: Any, colour: _Palette, at: float) -> None:
+def _cut(axes: Any, colour: Palette, at: float) -> None:
     """A line at the threshold, and what happens on either side of it."""
     axes.axvline(at, color=colour.ink, lw=1.6, ls=(0, (5, 2)))
     low, high = axes.get_xlim()
@@ -196,7 +162,7 @@ def _edges(scores: NDArray[np.float64], *, discrete: bool) -> NDArray[np.float64
     return edges
 
 
-def _mark(axes: Any, colour: _Palette, outcome: Feasible | Infeasible, shape: str, label: str) -> None:
+def _mark(axes: Any, colour: Palette, outcome: Feasible | Infeasible, shape: str, label: str) -> None:
     if not isinstance(outcome, Feasible):
         return
     x, y = 100 * outcome.acceptance, 100 * outcome.error_rate
@@ -219,53 +185,9 @@ def _mark(axes: Any, colour: _Palette, outcome: Feasible | Infeasible, shape: st
     )
 
 
-def _legend(axes: Any, colour: _Palette) -> None:
+def _legend(axes: Any, colour: Palette) -> None:
     legend = axes.legend(
         loc="lower left", bbox_to_anchor=(0, 1), frameon=False, ncols=5, handlelength=2.4, columnspacing=1.2
     )
     for text in legend.get_texts():
         text.set_color(colour.ink)
-
-
-def _render(draw: Callable[[Any, _Palette], None], name: str, label: str) -> Figure:
-    svg = _save(draw, _MARKS, "svg", name).decode()
-    return Figure(svg=_for_page(svg, name, label), png=_save(draw, _LIGHT, "png", name))
-
-
-def _save(draw: Callable[[Any, _Palette], None], colour: _Palette, kind: str, name: str) -> bytes:
-    matplotlib = require("matplotlib", extra="calibrate")
-    figures = require("matplotlib.figure", extra="calibrate")
-    settings = {"svg.fonttype": "none", "svg.hashsalt": name, "font.size": 10.5, "hatch.linewidth": 0.7}
-    with matplotlib.rc_context(settings):
-        figure = figures.Figure(figsize=_SIZE, layout="constrained")
-        axes = figure.add_subplot()
-        figure.patch.set_facecolor(colour.paper)
-        axes.set_facecolor(colour.paper)
-        draw(axes, colour)
-        axes.grid(axis="y", color=colour.grid, lw=0.8)
-        axes.set_axisbelow(True)
-        axes.tick_params(colors=colour.muted, length=0)
-        for side, spine in axes.spines.items():
-            spine.set_visible(side == "bottom")
-            spine.set_color(colour.muted)
-        for text in (axes.xaxis.label, axes.yaxis.label):
-            text.set_color(colour.muted)
-        stream = io.BytesIO()
-        metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
-        figure.savefig(stream, format=kind, dpi=160, metadata=metadata)
-    return stream.getvalue()
-
-
-def _for_page(svg: str, name: str, label: str) -> str:
-    """An element to put into a page: theme colours, page fonts, ids that no other figure has."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    for field in _Palette.__dataclass_fields__:
-        svg = svg.replace(getattr(_MARKS, field), f"var(--{field})")
-    svg = re.sub(r'font-family: [^;"]*', "font-family: inherit", svg)
-    svg = svg.replace("*{stroke", ".figure *{stroke")
-    svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)
-    head = f'<svg role="img" aria-label="{label}" class="figure" '
-    return re.sub(
-        r'<svg (?:width="[^"]*"|height="[^"]*"|\s)*', head, re.sub(r' (width|height)="[\d.]+pt"', "", svg), count=1
-    )

@@ -1,4 +1,4 @@
-"""From an artifact and its records to one self-contained HTML file and two PNG figures."""
+"""From an artifact and its records to one self-contained HTML file, and its figures as PNG."""
 
 from __future__ import annotations
 
@@ -18,14 +18,23 @@ from guardrail.outcome import Feasible
 
 from .. import words
 from ..evaluate import Evaluation, evaluate
+from ..label_checks import Suspicious, suspicious
 from ..pipeline import HeldOut, held_out
 from ..progress import Progress, silent
 from ..records import Record
 from ..scoring import arrays
-from .content import categories, comparison, reading, tiles
-from .figures import Figure, Items, risk_coverage, score_histogram
+from ..thresholds import rules
+from .content import categories, comparison, contradictions, reading, tiles
+from .drawing import Figure
+from .figures import Items, risk_coverage, score_histogram
+from .panels import across_alpha, violations
 
-__all__ = ["compare_rules", "default_rules", "write_report"]
+__all__ = ["compare_rules", "default_rules", "sweep", "write_report"]
+
+FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+"""Alphas of the sweep, as multiples of the artifact's."""
+SWEPT = ("acrc", "empirical", "clopper_pearson", "certified", "cp_simultaneous")
+"""Rules of the sweep besides the artifact's: the paper's, the two it is compared to most, the certificates."""
 
 
 def default_rules() -> tuple[str, ...]:
@@ -52,6 +61,7 @@ class _Page:
     figures: dict[str, Figure]
     test: HeldOut | None
     evaluation: Evaluation | None
+    looked: Suspicious
     commands: Sequence[str]
 
 
@@ -78,6 +88,26 @@ def compare_rules(
     )
 
 
+def sweep(
+    artifact: CalibrationArtifact, records: Sequence[Record], estimator: str, evaluation: Evaluation
+) -> Evaluation:
+    """A few rules at several alphas, from half the artifact's to twice it, on the splits of a comparison."""
+    pool = arrays(records, estimator)
+    names = [name for name in (artifact.outcome.rule, *SWEPT) if name in rules()]
+    alphas = sorted({round(artifact.alpha * factor, 6) for factor in FACTORS} | {artifact.alpha})
+    return evaluate(
+        pool.uncertainty,
+        pool.error,
+        rules=list(dict.fromkeys(names)),
+        alphas=[alpha for alpha in alphas if alpha < 1],
+        n_calibration=evaluation.n_calibration,
+        splits=evaluation.splits,
+        seed=evaluation.seed,
+        groups=pool.group if evaluation.grouped else None,
+        support=artifact.estimator.support,
+    )
+
+
 def write_report(
     path: str | Path,
     artifact: CalibrationArtifact,
@@ -91,12 +121,14 @@ def write_report(
     """Write the report and, next to it, its figures as PNG.
 
     Args:
-        path: The HTML file. The figures get its stem: ``report-risk-coverage.png``, ``report-scores.png``.
+        path: The HTML file. The figures get its stem: ``report-risk-coverage.png``, ``report-scores.png``, and with an
+            evaluation ``report-reliability.png`` and ``report-alphas.png``.
         artifact: The artifact to report on.
         records: The records it was fitted on.
         estimator: Key of its estimator in the records.
         test: Records it was not fitted on, if any.
-        evaluation: Comparison of rules over random splits, if wanted; see `compare_rules`.
+        evaluation: Comparison of rules over random splits, if wanted; see `compare_rules`. With it the report also
+            shows other alphas, on the same splits.
         commands: Commands that reproduce the artifact, in order.
 
     Returns:
@@ -107,16 +139,19 @@ def write_report(
     """
     path = Path(path)
     shown = _fitted_on(artifact, records, test or (), estimator)
+    everything = [*shown, *(test or ())]
     figures = _figures(artifact, test, estimator)
+    if evaluation is not None:
+        figures |= _comparisons(artifact, shown, everything, estimator, evaluation)
     held = held_out(artifact, test, estimator) if test else None
-    page = _Page(artifact, figures, held, evaluation, commands)
+    page = _Page(artifact, figures, held, evaluation, suspicious(everything, estimator), commands)
     path.parent.mkdir(parents=True, exist_ok=True)
     written = [path]
     for name, figure in figures.items():
         target = path.with_name(f"{path.stem}-{name}.png")
         target.write_bytes(figure.png)
         written.append(target)
-    _write(path, _render(page, [*shown, *(test or ())], estimator))
+    _write(path, _render(page, everything, estimator))
     return written
 
 
@@ -156,6 +191,21 @@ def _figures(artifact: CalibrationArtifact, test: Sequence[Record] | None, estim
     }
 
 
+def _comparisons(
+    artifact: CalibrationArtifact,
+    shown: Sequence[Record],
+    everything: Sequence[Record],
+    estimator: str,
+    evaluation: Evaluation,
+) -> dict[str, Figure]:
+    """How often rules end above the target, and what other targets give, on the pool that was compared on."""
+    pool = shown if len(arrays(shown, estimator).ids) == evaluation.n else everything
+    rows = [row for row in evaluation.rows if row.alpha == artifact.alpha]
+    promised = {row.rule: row.delta for row in rows if row.rule in words.PROVEN and row.delta is not None}
+    swept = sweep(artifact, pool, estimator, evaluation)
+    return {"reliability": violations(rows, promised), "alphas": across_alpha(swept.rows, artifact.alpha)}
+
+
 def _render(page: _Page, records: Sequence[Record], estimator: str) -> str:
     jinja2 = require("jinja2", extra="calibrate")
     markup = require("markupsafe", extra="calibrate").Markup
@@ -179,6 +229,10 @@ def _render(page: _Page, records: Sequence[Record], estimator: str) -> str:
         "figures": {name: markup(figure.svg) for name, figure in page.figures.items()},
         "evaluation": page.evaluation,
         "rules": [] if page.evaluation is None else comparison(page.evaluation, page.artifact),
+        "auroc": words.auroc_of(page.artifact),
+        "ranking": words.ranking(page.artifact),
+        "second_look": words.second_look(page.looked),
+        "looked": contradictions(page.looked, estimator),
         "mistakes": mistakes,
         "rejected": rejected,
         "categories": categories(page.artifact, records, estimator),

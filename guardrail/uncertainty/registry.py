@@ -69,6 +69,11 @@ def from_spec(spec: EstimatorSpec, *, judge: Judge | None = None) -> Estimator:
     Raises:
         ArtifactMismatchError: This library's estimator or judge differs from the calibrated one; both are named.
     """
+    if spec.name.startswith("imported:"):
+        raise ArtifactMismatchError(
+            f"calibrated on {spec.name!r}: scores that came from a file, which a guard cannot compute. Such an "
+            "artifact is for study; `calibrate collect` draws answers that lead to one that can be served."
+        )
     if spec.name not in _ESTIMATORS:
         raise ArtifactMismatchError(f"calibrated with estimator {spec.name!r}, which this version does not have")
     if spec.judge is not None and judge is None:

@@ -10,8 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrate._cli import app
-from calibrate.evaluate import Evaluation
-from calibrate.records import RecordFile, read_records
+from calibrate.grid import Grid
+from calibrate.paper_views import PaperView
+from calibrate.planning import Plan
+from calibrate.records import RecordFile, read_records, write_records
 from calibrate.run_config import RunConfig
 from guardrail.artifact import CalibrationArtifact
 
@@ -76,6 +78,7 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     assert names == {
         *("records.jsonl", "test-records.jsonl", "artifact.json"),
         *("report.html", "report-risk-coverage.png", "report-scores.png"),
+        *("report-reliability.png", "report-alphas.png"),
     }
     assert "On 72 questions kept out of the fit" in told
     first = CalibrationArtifact.load(out / "artifact.json")
@@ -129,8 +132,74 @@ def test_evaluate_writes_its_tables(records_path: Path, tmp_path: Path) -> None:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 2 * 2 * 2
     assert {row["estimator"] for row in rows} == {"semantic_entropy", "self_consistency"}
-    content = json.loads(whole.read_text(encoding="utf-8"))
-    assert Evaluation.model_validate(content["self_consistency"]).splits == 4
+    grid = Grid.model_validate_json(whole.read_text(encoding="utf-8"))
+    assert [(cell.estimator, cell.evaluation.splits) for cell in grid.cells] == [
+        ("semantic_entropy", 4),
+        ("self_consistency", 4),
+    ]
+    told = run(
+        *("evaluate", records_path, "-a", "0.15", "-e", "semantic_entropy", "--rule", "acrc:min_accept=1"),
+        *("--rule", "acrc", "--n-calibration", "60", "--n-calibration", "120", "--splits", "3"),
+    )
+    assert told.count("acrc:min_accept=1") == 2
+    assert "fitted on 60 of 240" in told
+    assert "fitted on 120 of 240" in told
+
+
+def test_evaluate_in_the_form_of_the_paper(records_path: Path, tmp_path: Path) -> None:
+    table, whole, figure = tmp_path / "p.csv", tmp_path / "p.json", tmp_path / "deep" / "p.png"
+    told = run(
+        *("evaluate", records_path, "-e", "semantic_entropy", "--splits", "2", "--table", "main", "--table", "sizes"),
+        *("--figure", figure, "--csv", table, "--json", whole),
+    )
+    assert "Main results, alpha = 0.15, n = 120" in told
+    assert "A-CRC by calibration size" in told
+    assert "Ablation" not in told
+    with table.open(encoding="utf-8", newline="") as stream:
+        assert [row["table"] for row in csv.DictReader(stream)] == ["main"] * 7 + ["sizes"] * 3
+    assert len(PaperView.model_validate_json(whole.read_text(encoding="utf-8")).rows("risk-levels")) == 5
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    told = run("evaluate", records_path, "--table", "main", "--rule", "acrc", code=2)
+    assert "leave out --rule" in told
+
+
+def test_plan(tmp_path: Path) -> None:
+    whole = tmp_path / "deep" / "plan.json"
+    told = run(
+        *("plan", "--alpha", "0.1", "--accuracy", "0.8", "--auroc", "0.85", "--acceptance", "0.4", "--rule", "acrc"),
+        *("--rule", "certified", "--n", "100", "--n", "400", "--repetitions", "20", "--json", whole),
+    )
+    found = Plan.model_validate_json(whole.read_text(encoding="utf-8"))
+    assert [(row.rule, row.n) for row in found.rows] == [
+        (rule, n) for rule in ("acrc", "certified") for n in (100, 400)
+    ]
+    assert all(f"- {each.sentence}" in told for each in found.needed)
+    assert f"acrc {100 * found.rows[0].acceptance.value:.0f}" in told
+    assert "Write 0.1 for 10 %" in run("plan", "--alpha", "10", "--accuracy", "0.8", "--auroc", "0.85", code=2)
+
+
+def test_fit_points_at_labels_that_may_be_reversed(records_path: Path, labelled: RecordFile, tmp_path: Path) -> None:
+    turned = [record.model_copy(update={"correct": not record.correct}) for record in labelled.records]
+    write_records(records_path, labelled.header, turned)
+    told = run("fit", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json")
+    assert "the labels may be reversed" in told
+    write_records(records_path, labelled.header, labelled.records)
+    told = run("fit", records_path, "-a", "0.15", "-e", "perplexity", "-o", tmp_path / "a.json")
+    assert "perplexity does not rank this model's errors" in told
+    told = run("fit", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json")
+    assert "rank this model's errors" not in told
+    assert "reversed" not in told
+
+
+def test_fit_lists_labels_for_a_second_look(records_path: Path, labelled: RecordFile, tmp_path: Path) -> None:
+    certain = min(labelled.records, key=lambda record: (record.scores["semantic_entropy"].value or 0.0, record.id))
+    assert certain.correct
+    told = run("fit", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json")
+    assert f"{certain.id}, labelled wrong" not in told
+    mislabelled = [r.model_copy(update={"correct": False}) if r.id == certain.id else r for r in labelled.records]
+    write_records(records_path, labelled.header, mislabelled)
+    told = run("fit", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json")
+    assert f"{certain.id}, labelled wrong: answered {certain.answer!r}, reference {certain.references[0]!r}" in told
 
 
 def test_cluster_by_group_uses_one_question_each(records_path: Path, tmp_path: Path) -> None:
@@ -223,7 +292,9 @@ def test_a_test_file_labelled_otherwise_is_refused(records_path: Path, tmp_path:
     assert not (tmp_path / "r.html").exists()
 
 
-@pytest.mark.parametrize("command", ["run", "collect", "score", "label", "fit", "evaluate", "report", "inspect"])
+@pytest.mark.parametrize(
+    "command", ["plan", "run", "collect", "score", "label", "fit", "evaluate", "report", "audit", "inspect"]
+)
 def test_help_teaches(command: str) -> None:
     told = run(command, "--help")
     assert f"Example: calibrate {command}" in told

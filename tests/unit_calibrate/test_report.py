@@ -11,6 +11,8 @@ import pytest
 from calibrate.pipeline import fit_artifact, split
 from calibrate.records import Record, RecordFile
 from calibrate.report import compare_rules, write_report
+from calibrate.report.page import SWEPT, sweep
+from calibrate.report.panels import violations
 from guardrail.errors import UsageError
 from guardrail.types import SampleSet
 
@@ -73,7 +75,8 @@ def test_page_says_everything_and_loads_nothing(labelled: RecordFile, tmp_path: 
         evaluation=evaluation,
         commands=["calibrate fit records.jsonl"],
     )
-    assert [path.name for path in written] == ["report.html", "report-risk-coverage.png", "report-scores.png"]
+    names = ("risk-coverage", "scores", "reliability", "alphas")
+    assert [path.name for path in written] == ["report.html", *(f"report-{name}.png" for name in names)]
     for png in written[1:]:
         assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     html = written[0].read_text(encoding="utf-8")
@@ -89,14 +92,18 @@ def test_page_says_everything_and_loads_nothing(labelled: RecordFile, tmp_path: 
         "acrc (in use)",
         "cp_simultaneous",
         "By category",
+        "How far can the promise be relied on?",
+        "What another target would give",
+        "95 % interval",
         "Wrong, and would be answered",
+        "Labels worth a second look",
         "Right, but held back",
         "What to do next",
         artifact.digest,
         "calibrate fit records.jsonl",
     ):
         assert words in page.text, words
-    assert html.count('<svg role="img"') == 2
+    assert html.count('<svg role="img"') == 4
     ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
     assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe", "img", "object"}
@@ -118,6 +125,37 @@ def test_foreign_text_is_escaped(labelled: RecordFile, tmp_path: Path) -> None:
     assert "<img" not in html
     assert "{{ 7 * 7 }}" in html
     assert "&lt;script&gt;" in html
+
+
+def test_the_sweep_takes_the_splits_of_the_comparison(labelled: RecordFile) -> None:
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2, rule="lec")
+    compared = compare_rules(artifact, labelled.records, KEY, splits=4)
+    swept = sweep(artifact, labelled.records, KEY, compared)
+    assert list(dict.fromkeys(row.rule for row in swept.rows)) == ["lec", *SWEPT]
+    assert sorted({row.alpha for row in swept.rows}) == [0.1, 0.15, 0.2, 0.25, 0.3, 0.4]
+    same = {row.rule: row for row in compared.rows}
+    for row in swept.rows:
+        if row.alpha == artifact.alpha:
+            assert row == same[row.rule]
+
+
+def test_violations_mark_what_is_promised(labelled: RecordFile) -> None:
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2)
+    rows = compare_rules(artifact, labelled.records, KEY, splits=4).rows
+    drawn = violations(rows, {"certified": 0.1}).svg
+    names = [row.rule for row in rows]
+    assert [name for name in names if f">{name}<" in drawn] == names
+    nothing = violations(rows, {}).svg
+    assert drawn.count("var(--ink)") > nothing.count("var(--ink)")  # the tick at .1
+
+
+def test_a_score_without_signal_warns(labelled: RecordFile, tmp_path: Path) -> None:
+    artifact = fit_artifact(labelled, estimator="perplexity", alpha=0.15)
+    (path, *_) = write_report(tmp_path / "r.html", artifact, labelled.records, estimator="perplexity")
+    page = Page(path.read_text(encoding="utf-8"))
+    assert "perplexity does not rank this model's errors" in page.text
+    assert ("p", {"class": "warn"}) in page.tags
+    assert "Labels worth a second look" not in page.text  # a constant score contradicts no label
 
 
 def test_infeasible_page_explains(labelled: RecordFile, tmp_path: Path) -> None:

@@ -1,64 +1,20 @@
-"""Correctness rules: whether the primary answer is right, given the accepted answers.
-
-A rule is fixed before calibration and stored with its parameters: "at most 10 % wrong" means wrong *by this rule*.
-String rules err (on open questions they agree with people on 80-92 % of answers); read some labels before you trust a
-threshold.
-"""
+"""Rules that compare strings and numbers: exact, token-F1, numeric, option."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from guardrail.artifact import CorrectnessSpec
 from guardrail.errors import UsageError
 from guardrail.judges import normalise, token_f1
 
-from .datasets import Question, reference_label
-from .records import Record
+from ..datasets import Question, reference_label
+from .base import Label
+from .numbers import Number, parse_number
 
-__all__ = [
-    "CorrectnessRule",
-    "Exact",
-    "Label",
-    "Numeric",
-    "Option",
-    "TokenF1",
-    "available_rules",
-    "default_rule",
-    "label_records",
-    "make_rule",
-    "parse_number",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """Whether an answer is right, or why that cannot be told.
-
-    Attributes:
-        correct: True, False, or None when it cannot be told.
-        detail: Why not, in words.
-    """
-
-    correct: bool | None
-    detail: str = ""
-
-
-class CorrectnessRule(Protocol):
-    """Decides whether an answer is right."""
-
-    @property
-    def spec(self) -> CorrectnessSpec:
-        """Name, version and parameters: what the artifact stores."""
-        ...
-
-    def label(self, answer: str, question: Question) -> Label:
-        """Label one answer. ``question`` has at least one reference."""
-        ...
+__all__ = ["Exact", "Numeric", "Option", "TokenF1"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +92,7 @@ class Numeric:
             return Label(False)
         return Label(any(self._equal(got, number) for number in wanted))
 
-    def _equal(self, got: _Number, wanted: _Number) -> bool:
+    def _equal(self, got: Number, wanted: Number) -> bool:
         same = [(got.value, wanted.value)]
         if got.percent != wanted.percent:
             same.append((got.value * (100 if got.percent else 1), wanted.value * (100 if wanted.percent else 1)))
@@ -164,99 +120,6 @@ class Option:
         if wanted is None:
             return Label(None, f"no reference names exactly one option: {list(question.references)}")
         return Label(_named_option(answer, question.options) == wanted)
-
-
-_RULES: dict[str, Callable[..., CorrectnessRule]] = {
-    "exact": Exact,
-    "numeric": Numeric,
-    "option": Option,
-    "token_f1": TokenF1,
-}
-
-
-def available_rules() -> tuple[str, ...]:
-    """Names of the correctness rules, sorted."""
-    return tuple(sorted(_RULES))
-
-
-def make_rule(name: str, **params: Any) -> CorrectnessRule:
-    """Make a rule by name, e.g. ``make_rule("token_f1", threshold=0.6)``.
-
-    Raises:
-        UsageError: Unknown name, or a parameter the rule does not have.
-    """
-    if name not in _RULES:
-        raise UsageError(f"no correctness rule named {name!r}; choose one of {', '.join(available_rules())}")
-    try:
-        return _RULES[name](**params)
-    except TypeError as error:
-        raise UsageError(f"correctness rule {name} does not take {sorted(params)}: {error}") from error
-
-
-def default_rule(records: Sequence[Record]) -> CorrectnessRule:
-    """`Option` when every question has options, else `TokenF1`. By the questions alone, never by the answers."""
-    return Option() if records and all(record.options for record in records) else TokenF1()
-
-
-def label_records(records: Sequence[Record], rule: CorrectnessRule) -> list[Record]:
-    """Label every record that has an answer and a reference; the others get ``correct=None`` and say why.
-
-    Raises:
-        UsageError: Records were imported without answers: labels they came with are not this rule's.
-    """
-    imported = sum(record.drawn is None for record in records)
-    if imported:
-        raise UsageError(
-            f"{imported} of {len(records)} records were imported without an answer, so {rule.spec.name} has nothing to "
-            "label. Keep the labels they came with, or give labels by id (calibrate label --labels FILE)."
-        )
-    return [_labelled(record, rule) for record in records]
-
-
-def _labelled(record: Record, rule: CorrectnessRule) -> Record:
-    if record.answer is None:
-        found = Label(None, "there is no answer to label")
-    elif not record.references:
-        found = Label(None, "there is no reference")
-    else:
-        found = rule.label(record.answer, record.to_question())
-    return record.model_copy(update={"correct": found.correct, "label_detail": found.detail})
-
-
-@dataclass(frozen=True, slots=True)
-class _Number:
-    value: float
-    percent: bool = False
-
-
-_DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+"
-_NUMBER = re.compile(
-    rf"(?<![\w.])(?P<sign>[-+\u2212])?\s?[$€£]?(?:(?P<whole>\d+)\s+)?(?P<top>{_DIGITS})"
-    rf"(?:\s?/\s?(?P<bottom>{_DIGITS})|(?P<exponent>[eE][-+]?\d+)(?!\w))?\s?(?P<percent>%|percent\b)?"
-)
-
-
-def parse_number(text: str) -> _Number | None:
-    """The last number in a text, or None. "3/4" is 0.75, "1 1/2" is 1.5, "50%" is 0.5 and flagged as a percentage."""
-    found = None
-    for match in _NUMBER.finditer(text):
-        found = _read_number(match) or found
-    return found
-
-
-def _read_number(match: re.Match[str]) -> _Number | None:
-    value = float(match["top"].replace(",", "") + (match["exponent"] or ""))
-    if match["bottom"]:
-        bottom = float(match["bottom"].replace(",", ""))
-        if bottom == 0:
-            return None
-        value = float(match["whole"] or 0) + value / bottom
-    if match["sign"] in ("-", "\u2212"):
-        value = -value
-    if not math.isfinite(value):
-        return None
-    percent = match["percent"] is not None
-    return _Number(value / 100 if percent else value, percent)
 
 
 def _named_option(answer: str, options: dict[str, str]) -> str | None:

@@ -1,0 +1,185 @@
+"""The command that decides which answers are right: label."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from guardrail.errors import UsageError
+
+from ._cli_app import app, console, finish, say
+from ._cli_collect import RecordsArgument, changed_file
+from ._cli_models import resolve_model
+from .correctness import ChatJudge, CorrectnessRule, available_rules, default_rule, label_records, make_rule
+from .labelling import contradictions
+from .labels import apply_labels, read_labels
+from .progress import Progress, bar, silent
+from .records import RecordFile, read_records
+from .words import percent, spec_words
+
+__all__ = ["label", "label_file", "refuse_mixed", "rule_from", "tell_labels"]
+
+
+@app.command()
+def label(
+    records: RecordsArgument,
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{', '.join(available_rules())}. Default: option if the questions have options, else token_f1."
+        ),
+    ] = None,
+    threshold: Annotated[float | None, typer.Option(help="token_f1: smallest F1 that counts as right (0.5).")] = None,
+    tolerance: Annotated[float | None, typer.Option(help="numeric: relative tolerance (1e-6).")] = None,
+    judge_model: Annotated[
+        str | None, typer.Option(help="chat_judge: the model that judges, written as for `collect --model`.")
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="Labels people gave, instead of a rule: .jsonl or .csv with id and correct."),
+    ] = None,
+    interactive: Annotated[
+        bool, typer.Option("--interactive", "-i", help="Judge the answers yourself, key by key; saved in --labels.")
+    ] = False,
+    order: Annotated[str, typer.Option(help="Interactive: random or file.")] = "random",
+    seed: Annotated[int, typer.Option(help="Interactive: seed of the random order.")] = 0,
+    limit: Annotated[int | None, typer.Option(help="Interactive: judge this many and stop.", min=1)] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
+) -> None:
+    """Decide which primary answers are right, by a rule that is stored with the threshold.
+
+    Read some of the labels: "at most 10 % wrong" will mean wrong [italic]by this rule[/italic].
+
+    Example: [cyan]calibrate label records.jsonl --rule token_f1 --threshold 0.5[/cyan]
+
+    Example: [cyan]calibrate label records.jsonl --interactive[/cyan]
+    """
+    target = out or records
+    by_rule = (rule, threshold, tolerance, judge_model) != (None, None, None, None)
+    if by_rule and (labels is not None or interactive):
+        raise UsageError("--labels, --interactive and a rule exclude each other: give labels, or how to make them")
+    if interactive:
+        labels = labels or records.with_name(f"{records.stem}.labels.jsonl")
+        if not _by_hand(records, labels, order, seed, limit):
+            return
+    if labels is not None:
+        given = read_labels(labels)
+
+        def with_given(file: RecordFile) -> RecordFile:
+            header = file.header.model_copy(update={"correctness": given.spec})
+            return RecordFile(file.path, header, tuple(apply_labels(file.records, given)), file.torn)
+
+        labelled = changed_file(records, target, with_given)
+    else:
+        cache = records.with_name(f"{records.stem}.judge.jsonl")
+        shown = bar(console, "judging", "answers") if judge_model is not None else nullcontext(silent)
+        with shown as progress:
+            labelled = changed_file(
+                records,
+                target,
+                lambda file: label_file(
+                    file,
+                    rule_from(
+                        file, rule, threshold=threshold, tolerance=tolerance, judge_model=judge_model, cache=cache
+                    ),
+                    progress,
+                ),
+            )
+    tell_labels(labelled)
+    finish([target], f"calibrate fit {target} --alpha 0.1")
+
+
+def _by_hand(records: Path, labels: Path, order: str, seed: int, limit: int | None) -> bool:
+    """A labelling session; whether all that was asked for is labelled."""
+    from .labelling.screen import label_by_hand
+    from .labelling.session import Session, queue_of
+    from .labelling.store import open_store
+
+    if order not in ("random", "file"):
+        raise UsageError(f"--order must be random or file, got {order!r}")
+    file = read_records(records)
+    queue = queue_of(file.records, order="file" if order == "file" else "random", seed=seed, limit=limit)
+    with open_store(labels) as store:
+        session = Session(queue, store)
+        label_by_hand(session, console, sys.stdin)
+        done, total = session.done, session.total
+    if done == total:
+        return True
+    say(f"{done} of {total} are labelled or skipped; all of them are in {labels}.")
+    finish(
+        [], f"calibrate label {records} --interactive goes on; calibrate label {records} --labels {labels} stops here"
+    )
+    return False
+
+
+def rule_from(
+    file: RecordFile,
+    name: str | None,
+    *,
+    threshold: float | None = None,
+    tolerance: float | None = None,
+    judge_model: str | None = None,
+    cache: Path | None = None,
+) -> CorrectnessRule:
+    """The correctness rule a user named, or the default for these questions.
+
+    Args:
+        file: The records.
+        name: Name of the rule.
+        threshold: Of token_f1.
+        tolerance: Of numeric.
+        judge_model: The model of chat_judge, as a user writes it.
+        cache: Where chat_judge keeps its verdicts.
+
+    Raises:
+        UsageError: An unknown rule, a parameter it does not have, or a judge without a model.
+    """
+    if judge_model is not None:
+        refuse_mixed(name, threshold=threshold, tolerance=tolerance)
+        return ChatJudge(resolve_model(judge_model), cache)
+    params = {key: value for key, value in (("threshold", threshold), ("tolerance", tolerance)) if value is not None}
+    return make_rule(name or default_rule(file.records).spec.name, **params)
+
+
+def refuse_mixed(name: str | None, *, threshold: float | None, tolerance: float | None) -> None:
+    """Refuse a judge model together with another rule, or with another rule's parameters.
+
+    Raises:
+        UsageError: As said.
+    """
+    if name not in (None, "chat_judge") or (threshold, tolerance) != (None, None):
+        raise UsageError(
+            f"a judge model is for rule chat_judge alone, which has no other parameter; got rule {name}, threshold "
+            f"{threshold}, tolerance {tolerance}. Leave one of them out."
+        )
+
+
+def label_file(file: RecordFile, rule: CorrectnessRule, progress: Progress = silent) -> RecordFile:
+    """The file with labels, in memory."""
+    header = file.header.model_copy(update={"correctness": rule.spec})
+    return RecordFile(file.path, header, tuple(label_records(file.records, rule, progress)), file.torn)
+
+
+def tell_labels(file: RecordFile) -> None:
+    """Share of right answers, and what could not be labelled."""
+    spec = file.header.correctness
+    assert spec is not None
+    labels = [record.correct for record in file.records]
+    right, told = labels.count(True), len(labels) - labels.count(None)
+    share = percent(right / told if told else 0.0)
+    say(f"Rule {spec_words(spec.name, spec.params)}: {right} of {told} answers are right ({share}).")
+    reasons = Counter(record.label_detail for record in file.records if record.correct is None)
+    for reason, count in reasons.most_common(5):
+        say(f"  {count} not labelled: {reason}", "yellow")
+    twice = contradictions(file.records)
+    if twice:
+        first, second = twice[0]
+        say(
+            f"  {len(twice)} questions are labelled both ways, e.g. {first.id!r} and {second.id!r}: `fit` will stop.",
+            "yellow",
+        )

@@ -1,0 +1,30 @@
+"""Correctness rules: whether the primary answer is right, given the accepted answers.
+
+A rule is fixed before calibration and stored with its parameters: "at most 10 % wrong" means wrong *by this rule*.
+String rules err (on open questions they agree with people on 80-92 % of answers); read some labels before you trust a
+threshold.
+"""
+
+from __future__ import annotations
+
+from .base import BatchRule, CorrectnessRule, Label
+from .chat_judge import ChatJudge
+from .numbers import parse_number
+from .registry import available_rules, default_rule, label_records, make_rule
+from .rules import Exact, Numeric, Option, TokenF1
+
+__all__ = [
+    "BatchRule",
+    "ChatJudge",
+    "CorrectnessRule",
+    "Exact",
+    "Label",
+    "Numeric",
+    "Option",
+    "TokenF1",
+    "available_rules",
+    "default_rule",
+    "label_records",
+    "make_rule",
+    "parse_number",
+]

@@ -1,0 +1,26 @@
+"""Somebody else's files: generations, scores and labels to records (`import_file`), data sets to questions."""
+
+from __future__ import annotations
+
+from .columns import IMPORTED, ColumnMap, ScoreColumn, parse_map
+from .layouts import LAYOUTS
+from .questions import QUESTION_FORMATS, Loaded, load_questions
+from .read import Bad, Imported, ImportSettings, import_file, write_bad
+from .rows import KINDS
+
+__all__ = [
+    "IMPORTED",
+    "KINDS",
+    "LAYOUTS",
+    "QUESTION_FORMATS",
+    "Bad",
+    "ColumnMap",
+    "ImportSettings",
+    "Imported",
+    "Loaded",
+    "ScoreColumn",
+    "import_file",
+    "load_questions",
+    "parse_map",
+    "write_bad",
+]

@@ -1,0 +1,275 @@
+"""A threshold from many answers labelled by a judge and a random few labelled by people.
+
+Prediction-powered inference (Angelopoulos et al., Science 2023; power tuning: arXiv 2311.01453): the judge's error rate
+on everything, corrected by how judge and people differ on the sample. A judge that agrees narrows the bound; one that
+errs costs nothing but its help, because the correction removes its bias. Asymptotic: no certificate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError
+from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
+
+from .bounds import clopper_pearson_interval, zero_error_floor
+from .labels import GivenLabels, apply_labels
+from .pipeline import fit_artifact, part_header
+from .records import RecordFile
+from .scoring import arrays
+from .thresholds import fit
+from .thresholds.fit import DEFAULT_DELTA, check_items, check_open_unit
+
+__all__ = ["NAME", "RateBound", "artifact_with_people", "fit_prediction_powered", "rate_bound"]
+
+NAME = "prediction_powered"
+"""Name of the rule in outcomes."""
+STEPS = 20
+"""Thresholds tested: those that accept 1/20, 2/20, ... of all answers, fixed before any label is read."""
+FEWEST_PEOPLE = 30
+"""Fewest accepted answers with a label by people behind a threshold; the normal approximation needs some."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateBound:
+    """An error rate estimated from judge and people.
+
+    Attributes:
+        estimate: The error rate by people's standard.
+        upper: Its one-sided upper confidence bound, asymptotic.
+        weight: How much the judge counts: 0 not at all (people only), 1 fully.
+    """
+
+    estimate: float
+    upper: float
+    weight: float
+
+
+def rate_bound(people: ArrayLike, judge: ArrayLike, judge_only: ArrayLike, delta: float) -> RateBound:
+    """Upper bound of an error rate from a random sample with both labels and the rest with the judge's only.
+
+    With H by people, J by the judge, k items with both and K with the judge's only::
+
+        estimate = w mean_K(J) + mean_{k+1}(H - w J)        upper = estimate + z_{1-delta} se
+        se^2     = w^2 var_K(J) / K + var_{k+1}(H - w J) / (k + 1)
+
+    where one adverse item (wrong, and the judge says right) is added to the k. It vanishes as k grows, and without it a
+    sample without disagreement would have no variance at all: with it, no error among k gives (1 + z) / (k + 1), within
+    a percent of the exact bound at delta = .1. The weight w is the one with the least variance, cov(H, J) / ((1 + k/K)
+    var(J)), held in [0, 1].
+
+    Args:
+        people: Errors (0 or 1) by people, shape (k,), k >= 2.
+        judge: Errors of the same items by the judge, shape (k,).
+        judge_only: Errors of the other items by the judge, shape (K,); may be empty.
+        delta: 1 - confidence.
+    """
+    h, j = np.asarray(people, dtype=np.float64), np.asarray(judge, dtype=np.float64)
+    rest = np.asarray(judge_only, dtype=np.float64)
+    weight = _weight(h, j, rest.size)
+    residual = np.append(h - weight * j, 1.0)
+    variance = float(residual.var(ddof=1)) / residual.size
+    estimate = float(residual.mean())
+    if weight:
+        estimate += weight * float(rest.mean())
+        variance += weight**2 * float(rest.var()) / rest.size
+    return RateBound(estimate, estimate + float(special.ndtri(1 - delta)) * math.sqrt(variance), weight)
+
+
+def fit_prediction_powered(
+    uncertainty: ArrayLike,
+    judge_error: ArrayLike,
+    people_error: Sequence[int | None],
+    *,
+    alpha: float,
+    delta: float | None = None,
+) -> Feasible | Infeasible:
+    """The largest threshold whose error rate, by people's standard, is shown to be at most alpha.
+
+    A fixed sequence: thresholds that accept 1/20, 2/20, ... of all answers, from the first with enough labels by people
+    behind it (30, or twice the zero-error floor of alpha and delta if that is more), each tested at delta, until the
+    first whose bound (:func:`rate_bound`) exceeds alpha. Scores, and which items people labelled, decide where to
+    begin; labels do not.
+
+    Asymptotic: the probability of a threshold with an error rate above alpha tends to at most delta as both label sets
+    grow. People must have labelled a *random* sample of the answers.
+
+    Args:
+        uncertainty: Scores of all items, shape (n,).
+        judge_error: 0 or 1 by the judge, shape (n,).
+        people_error: 0 or 1 by people, None where they did not look, length n.
+        alpha: Target error rate among accepted answers.
+        delta: Failure probability; 0.1 when left out.
+
+    Returns:
+        ``Feasible`` or ``Infeasible`` with rule "prediction_powered". Counts, interval and diagnostics are of the items
+        that people labelled.
+
+    Raises:
+        UsageError: As :func:`calibrate.thresholds.fit`; or lengths that differ, or fewer than two labels by people.
+    """
+    check_open_unit("alpha", alpha)
+    delta = DEFAULT_DELTA if delta is None else delta
+    check_open_unit("delta", delta)
+    scores, judge = check_items(uncertainty, judge_error)
+    if len(people_error) != scores.size:
+        raise UsageError(
+            f"people_error has {len(people_error)} entries and uncertainty has {scores.size}. Pass None where people "
+            "did not look."
+        )
+    sampled = np.array([label is not None for label in people_error])
+    if sampled.sum() < 2:
+        raise UsageError(
+            f"people labelled {int(sampled.sum())} of these answers; at least 2 are needed, and hundreds help."
+        )
+    people = np.array([label for label in people_error if label is not None], dtype=np.int8)
+    tested = _walk(scores, judge, sampled, people, alpha, delta)
+    return _outcome(tested, scores, sampled, people, alpha, delta)
+
+
+def artifact_with_people(
+    file: RecordFile, labels: GivenLabels, *, estimator: str, alpha: float, delta: float | None = None
+) -> tuple[CalibrationArtifact, RecordFile]:
+    """An artifact from judge-labelled records and the labels people gave to a random sample of them.
+
+    It is bound to the people's labels: its scores, its counts and its certificate are those of the sample alone, so the
+    certificate stays exact. Only the outcome leans on the judge.
+
+    Returns:
+        The artifact, and the sample as a record file with the people's labels: what a report on it reads.
+
+    Raises:
+        UsageError: Records without labels by a judge, labels of unknown records, or no usable one.
+    """
+    if file.header.correctness is None:
+        raise UsageError(f"{file.path} has no labels by a judge or rule. Run: calibrate label {file.path}")
+    pool = arrays(file.records, estimator)
+    given = RecordFile(
+        file.path,
+        file.header.model_copy(update={"correctness": labels.spec}),
+        tuple(record for record in apply_labels(file.records, labels) if record.correct is not None),
+    )
+    sample = RecordFile(given.path, part_header(given.header, given.records), given.records)
+    people = [None if name not in labels.correct else int(not labels.correct[name]) for name in pool.ids]
+    outcome = fit_prediction_powered(pool.uncertainty, pool.error, people, alpha=alpha, delta=delta)
+    used = set(pool.ids)
+    part = [record for record in sample.records if record.id in used]
+    artifact = fit_artifact(sample, estimator=estimator, alpha=alpha, rule="certified", part=part)
+    judge = file.header.correctness
+    options = {**outcome.options, "judge": judge.name, "judge_version": judge.version}
+    return artifact.model_copy(update={"outcome": outcome.model_copy(update={"options": options})}), sample
+
+
+@dataclass(frozen=True, slots=True)
+class _Tested:
+    fewest: int
+    threshold: float | None = None
+    """The last threshold that passed."""
+    passed: RateBound | None = None
+    failed: RateBound | None = None
+    """The bound at which the sequence stopped; None when all thresholds passed, or none could be tested."""
+
+
+def _walk(
+    scores: NDArray[np.float64],
+    judge: NDArray[np.int8],
+    sampled: NDArray[np.bool_],
+    people: NDArray[np.int8],
+    alpha: float,
+    delta: float,
+) -> _Tested:
+    fewest = max(FEWEST_PEOPLE, 2 * zero_error_floor(alpha, delta))
+    threshold = passed = None
+    for cut in _cuts(scores):
+        below = scores <= cut
+        seen = below & sampled
+        if np.count_nonzero(seen) < fewest:
+            continue
+        bound = rate_bound(people[below[sampled]], judge[seen], judge[below & ~sampled], delta)
+        if bound.upper > alpha:
+            return _Tested(fewest, threshold, passed, bound)
+        threshold, passed = float(cut), bound
+    return _Tested(fewest, threshold, passed, None)
+
+
+def _cuts(scores: NDArray[np.float64]) -> list[float]:
+    """Scores at the shares 1/20, 2/20, ... 1, each once."""
+    ranked = np.sort(scores)
+    at = np.ceil(np.arange(1, STEPS + 1) * ranked.size / STEPS - 1e-9).astype(int) - 1
+    return [float(value) for value in np.unique(ranked[at])]
+
+
+def _weight(h: NDArray[np.float64], j: NDArray[np.float64], others: int) -> float:
+    spread = float(j.var())
+    if spread == 0 or others == 0:
+        return 0.0
+    best = float(((h - h.mean()) * (j - j.mean())).mean()) / ((1 + h.size / others) * spread)
+    return min(1.0, max(0.0, best))
+
+
+def _outcome(
+    tested: _Tested,
+    scores: NDArray[np.float64],
+    sampled: NDArray[np.bool_],
+    people: NDArray[np.int8],
+    alpha: float,
+    delta: float,
+) -> Feasible | Infeasible:
+    """The result in the usual form; a plain fit on the people's labels supplies the diagnostics."""
+    plain = fit(scores[sampled], people, alpha=alpha, rule="fixed_sequence", delta=delta, diagnose="fast")
+    bound = tested.passed or tested.failed
+    options: dict[str, Any] = {"people": people.size, "judge_only": int(np.count_nonzero(~sampled))}
+    if bound is not None:
+        options |= {"estimate": bound.estimate, "upper": bound.upper, "weight": bound.weight}
+    common: dict[str, Any] = {
+        "rule": NAME,
+        "alpha": alpha,
+        "delta": delta,
+        "options": options,
+        "n": people.size,
+        "guarantee": _guarantee(alpha, delta, people.size, options["judge_only"]),
+        "diagnostics": plain.diagnostics,
+    }
+    if tested.threshold is None:
+        reason, detail = _why(tested, people.size, alpha)
+        return Infeasible(reason=reason, detail=detail, **common)
+    taken = scores[sampled] <= tested.threshold
+    k, errors = int(np.count_nonzero(taken)), int(people[taken].sum())
+    return Feasible(
+        threshold=tested.threshold,
+        n_accepted=k,
+        n_errors=errors,
+        interval=clopper_pearson_interval(errors, k),
+        tie_block=int(np.count_nonzero(scores[sampled] == tested.threshold)),
+        **common,
+    )
+
+
+def _guarantee(alpha: float, delta: float, people: int, judge_only: int) -> str:
+    return (
+        f"Asymptotic; not a certificate. The probability over calibrations that the error rate among accepted answers, "
+        f"by people's labels, exceeds {alpha:g} tends to at most {delta:g} as both label sets grow ({people} answers "
+        f"labelled by people, {judge_only} by the judge only). It needs independent questions from the source that is "
+        "served later, and a random sample for people."
+    )
+
+
+def _why(tested: _Tested, people: int, alpha: float) -> tuple[InfeasibleReason, str]:
+    if tested.failed is None:
+        return InfeasibleReason.TOO_FEW_ITEMS, (
+            f"People labelled {people} answers; a threshold needs {tested.fewest} accepted ones among them. Have more "
+            "labelled, drawn at random."
+        )
+    return InfeasibleReason.RISK_NEVER_LOW_ENOUGH, (
+        f"At the first threshold tested people's error rate is estimated at {tested.failed.estimate:.3f} "
+        f"and bounded by {tested.failed.upper:.3f}, above alpha = {alpha:g}. Label more by hand, or use a larger "
+        "alpha or a better score."
+    )

@@ -1,0 +1,228 @@
+"""Audits: exact numbers by hand, false alarms by enumeration, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+from calibrate._cli import app
+from calibrate.audit import audit, audit_counts, labelled_needed, prepared, refuse_shared
+from calibrate.pipeline import fit_artifact, part_header, split
+from calibrate.records import RecordFile, read_records, write_records
+from calibrate.words import audited, shifted
+from guardrail.artifact import CalibrationArtifact, CorrectnessSpec
+from guardrail.errors import UsageError
+from guardrail.outcome import Feasible
+
+KEY = "semantic_entropy"
+
+
+def test_verdicts_by_hand() -> None:
+    # P(Bin(20, .1) >= 5) = .0432 (tables); .9^29 = .0471 and .9^28 = .0523.
+    verdict, refute, _, needed = audit_counts(5, 20, 0.1, 0.05)
+    assert (verdict, needed) == ("refuted", None)
+    assert refute == pytest.approx(0.0432, abs=5e-5)
+    verdict, refute, support, _ = audit_counts(0, 29, 0.1, 0.05)
+    assert verdict == "supported"
+    assert support == pytest.approx(0.9**29)
+    assert refute == 1.0
+    verdict, _, support, needed = audit_counts(0, 28, 0.1, 0.05)
+    assert (verdict, needed) == ("undecided", 1)
+    assert support == pytest.approx(0.9**28)
+    assert audit_counts(0, 0, 0.1, 0.05)[0] == "undecided"
+
+
+def test_how_many_more_labels() -> None:
+    assert labelled_needed(0, 10, 0.1, 0.05) == 19  # 29 error-free ones
+    assert labelled_needed(1, 10, 0.1, 0.05) is None  # exactly on the target: never decided
+    assert labelled_needed(0, 0, 0.1, 0.05) is None
+    more = labelled_needed(10, 200, 0.1, 0.05)  # half the target
+    assert more is None or stats.binom.cdf(np.ceil(0.05 * (200 + more)), 200 + more, 0.1) <= 0.05
+    above = labelled_needed(3, 20, 0.1, 0.05)  # 15 %: towards refuting
+    assert above is not None
+    size = 20 + above
+    assert stats.binom.sf(np.floor(0.15 * size) - 1, size, 0.1) <= 0.05
+    assert stats.binom.sf(np.floor(0.15 * (size - 1)) - 1, size - 1, 0.1) > 0.05
+
+
+@pytest.mark.parametrize("n", [1, 20, 73, 400])
+def test_false_alarms_are_at_most_the_level(n: int) -> None:
+    def probability(verdict: str, rate: float) -> float:
+        return sum(
+            float(stats.binom.pmf(e, n, rate)) for e in range(n + 1) if audit_counts(e, n, 0.1, 0.05)[0] == verdict
+        )
+
+    assert probability("refuted", 0.1) <= 0.05 + 1e-12
+    assert probability("supported", 0.1) <= 0.05 + 1e-12
+    # Negative control: refuting whenever the observed rate is above the target is no test.
+    assert sum(float(stats.binom.pmf(e, n, 0.1)) for e in range(n + 1) if e > 0.1 * n) > 0.05
+    if n == 400:  # and it is not idle
+        assert probability("refuted", 0.2) > 0.99
+        assert probability("supported", 0.05) > 0.9
+
+
+@pytest.fixture
+def parts(labelled: RecordFile) -> tuple[RecordFile, RecordFile]:
+    """Calibration records and fresh ones."""
+    kept, rest = split(labelled.records, test_fraction=0.5, seed=3)
+
+    def file(records: Any, name: str) -> RecordFile:
+        return RecordFile(Path(name), part_header(labelled.header, records), tuple(records))
+
+    return file(kept, "old.jsonl"), file(rest, "fresh.jsonl")
+
+
+def flipped(file: RecordFile) -> RecordFile:
+    """Every label wrong."""
+    return RecordFile(file.path, file.header, tuple(r.model_copy(update={"correct": False}) for r in file.records))
+
+
+def test_counts_are_those_of_the_gate(parts: tuple[RecordFile, RecordFile]) -> None:
+    old, fresh = parts
+    artifact = fit_artifact(old, estimator=KEY, alpha=0.15)
+    outcome = artifact.outcome
+    assert isinstance(outcome, Feasible)
+    taken = [r for r in fresh.records if (r.scores[KEY].value or 0.0) <= outcome.threshold]
+    found = audit(artifact, fresh.records, KEY)
+    assert (found.n, found.n_errors) == (len(taken), sum(not r.correct for r in taken))
+    assert found.held_out.n == len(fresh.records)
+    assert found.shift.calibration == outcome.acceptance
+    assert found.shift.fresh == pytest.approx(len(taken) / len(fresh.records))
+    assert found.shift.ks_p > 0.01
+    assert found.verdict != "refuted"
+    half = [r if i % 2 else r.model_copy(update={"correct": None}) for i, r in enumerate(fresh.records)]
+    partly = audit(artifact, half, KEY)
+    assert partly.n + partly.n_unlabelled == found.n
+    assert partly.shift == found.shift
+    assert any("have no label" in line for line in shifted(partly))
+    bad = audit(artifact, flipped(fresh).records, KEY)
+    assert (bad.verdict, bad.n_errors) == ("refuted", bad.n)
+    assert "certifies nothing" in audited(bad)[1]
+
+
+def test_a_joint_promise_is_tested_as_a_share_of_all(parts: tuple[RecordFile, RecordFile]) -> None:
+    old, fresh = parts
+    found = audit(fit_artifact(old, estimator=KEY, alpha=0.15, rule="crc_joint"), fresh.records, KEY)
+    assert (found.population, found.n) == ("all", len(fresh.records))
+    assert "labelled questions" in audited(found)[0]
+
+
+def test_an_artifact_that_abstains_cannot_be_refuted(parts: tuple[RecordFile, RecordFile]) -> None:
+    old, fresh = parts
+    found = audit(fit_artifact(old, estimator=KEY, alpha=0.005), flipped(fresh).records, KEY)
+    assert (found.verdict, found.n, found.upper) == ("undecided", 0, None)
+    assert "nothing can be said" in audited(found)[0]
+    assert found.shift.acceptance_p is None
+
+
+def test_other_questions_are_noticed(parts: tuple[RecordFile, RecordFile]) -> None:
+    old, fresh = parts
+    artifact = fit_artifact(old, estimator=KEY, alpha=0.15)
+    hard = sorted(fresh.records, key=lambda r: r.scores[KEY].value or 0.0)[40:]
+    found = audit(artifact, hard, KEY)
+    assert any("look different" in line for line in shifted(found))
+    assert not any("look different" in line for line in shifted(audit(artifact, fresh.records, KEY)))
+
+
+def test_calibration_questions_are_refused(parts: tuple[RecordFile, RecordFile], labelled: RecordFile) -> None:
+    old, fresh = parts
+    artifact = fit_artifact(old, estimator=KEY, alpha=0.15)
+    with pytest.raises(UsageError, match="120 questions the artifact was fitted on"):
+        prepared(old, artifact)
+    with pytest.raises(UsageError, match=r"120 questions of .* are also in"):
+        refuse_shared(labelled, old)
+    refuse_shared(fresh, old)
+
+
+def test_equal_continuous_scores_give_old_questions_away(parts: tuple[RecordFile, RecordFile]) -> None:
+    old, fresh = parts
+
+    def continuous(file: RecordFile, offset: int) -> RecordFile:
+        scores = [r.scores[KEY].model_copy(update={"value": (offset + i) / 7}) for i, r in enumerate(file.records)]
+        changed = [r.model_copy(update={"scores": {KEY: s}}) for r, s in zip(file.records, scores, strict=True)]
+        return RecordFile(file.path, file.header, tuple(changed))
+
+    known = continuous(old, 0)
+    artifact = fit_artifact(known, estimator=KEY, alpha=0.15)
+    file, _ = prepared(continuous(fresh, 500), artifact)
+    assert audit(artifact, file.records, KEY).seen_before == 0
+    renamed = tuple(r.model_copy(update={"id": f"new-{r.id}"}) for r in known.records)
+    both = RecordFile(known.path, known.header, (*renamed[:70], *file.records))
+    with pytest.raises(UsageError, match="70 of the 120 scores that occur once"):
+        prepared(both, artifact)
+    some = RecordFile(known.path, known.header, (*renamed[:5], *file.records))
+    assert audit(artifact, prepared(some, artifact)[0].records, KEY).seen_before == 5
+
+
+def test_missing_scores_and_labels_are_made_as_the_artifact_says(parts: tuple[RecordFile, RecordFile]) -> None:
+    old, fresh = parts
+    artifact = fit_artifact(old, estimator=KEY, alpha=0.15)
+    bare = RecordFile(
+        fresh.path,
+        fresh.header.model_copy(update={"estimators": {}, "correctness": None}),
+        tuple(r.model_copy(update={"scores": {}, "correct": None}) for r in fresh.records),
+    )
+    file, key = prepared(bare, artifact)
+    assert audit(artifact, file.records, key) == audit(artifact, fresh.records, KEY)
+    people = artifact.model_copy(update={"correctness": CorrectnessSpec(name="given", version=1, params={"file": "a"})})
+    with pytest.raises(UsageError, match="by 'given', which cannot be made here"):
+        prepared(bare, people)
+    given = fresh.header.model_copy(
+        update={"correctness": CorrectnessSpec(name="given", version=1, params={"file": "b"})}
+    )
+    prepared(RecordFile(fresh.path, given, fresh.records), people)  # other answers have other labels
+
+
+@pytest.mark.parametrize(("settings", "message"), [({"level": 0.6}, "below 0.5"), ({"target": 15}, "Write 0.15")])
+def test_misuse(parts: tuple[RecordFile, RecordFile], settings: dict[str, float], message: str) -> None:
+    old, fresh = parts
+    artifact = fit_artifact(old, estimator=KEY, alpha=0.15)
+    with pytest.raises(UsageError, match=message):
+        audit(artifact, fresh.records, KEY, **settings)
+    bare = [r.model_copy(update={"correct": None}) for r in fresh.records]
+    with pytest.raises(UsageError, match="no fresh record has a label"):
+        audit(artifact, bare, KEY)
+
+
+def test_command_and_its_exit_codes(
+    parts: tuple[RecordFile, RecordFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
+    old, fresh = parts
+    paths = {name: tmp_path / f"{name}.jsonl" for name in ("old", "fresh", "bad", "other")}
+    write_records(paths["old"], old.header, old.records)
+    write_records(paths["fresh"], fresh.header, fresh.records)
+    write_records(paths["bad"], fresh.header, flipped(fresh).records)
+    model = fresh.header.model.model_copy(update={"model": "another"})
+    write_records(paths["other"], fresh.header.model_copy(update={"model": model}), fresh.records)
+    artifact = tmp_path / "a.json"
+    fit_artifact(old, estimator=KEY, alpha=0.15).save(artifact)
+
+    def run(name: str, *more: object, code: int = 0) -> str:
+        arguments = ["audit", "--records", str(paths[name]), "--artifact", str(artifact), *map(str, more)]
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == code, (result.output, result.exception)
+        return result.output
+
+    assert "Refuted" not in run("fresh", "--calibration", paths["old"])
+    assert "Refuted" in run("bad", code=1)
+    found = json.loads(run("bad", "--json", code=1))
+    assert (found["verdict"], found["artifact"]) == ("refuted", CalibrationArtifact.load(artifact).digest)
+    worse = json.loads(run("bad", "--at-most", "0.99", "--json"))  # .99^n > .05: n is below 298 here
+    assert (worse["verdict"], worse["target"]) == ("undecided", 0.99)
+    assert "fitted on" in run("old", code=2)
+    told = run("other", code=2)
+    assert "another" in told
+    assert old.header.model.model in told
+    run("fresh", "--calibration", paths["fresh"], code=2)
+    # Exit code 1 is kept for "refuted": files that cannot be read end with 2.
+    run("fresh", "--artifact", tmp_path / "missing.json", code=2)
+    paths["other"].write_text("no json\n", encoding="utf-8")
+    run("other", code=2)
+    assert read_records(paths["bad"]).header == fresh.header  # nothing is written

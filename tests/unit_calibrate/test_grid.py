@@ -1,0 +1,133 @@
+"""Grids of evaluations, the paper's tables from record files, and rules as text."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from calibrate.evaluate import evaluate
+from calibrate.grid import Grid, csv_text, evaluate_grid, paper_pool, sources
+from calibrate.metrics import aurc, auroc
+from calibrate.paper_views import FORMS, PaperView, paper_view
+from calibrate.records import RecordFile
+from calibrate.rule_specs import parse_rule, rule_text
+from calibrate.scoring import arrays
+from guardrail.errors import UsageError
+
+KEYS = ("semantic_entropy", "self_consistency")
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("acrc", "acrc"),
+        ("acrc:min_accept=1", ("acrc", {"min_accept": 1})),
+        ("acrc:monotone=false,correction=true", ("acrc", {"monotone": False, "correction": True})),
+        ("fixed_quantile:q=0.3", ("fixed_quantile", {"q": 0.3})),
+        ("x: a = none , b=word", ("x", {"a": None, "b": "word"})),
+    ],
+)
+def test_rules_as_text(text: str, spec: object) -> None:
+    assert parse_rule(text) == spec
+    if isinstance(spec, tuple):
+        assert parse_rule(rule_text(*spec)) == spec
+
+
+@pytest.mark.parametrize("text", ["acrc:", "acrc:min_accept", "acrc:min_accept=", "acrc:=1", "acrc:a=1,a=2"])
+def test_rules_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(UsageError, match="rule 'acrc:"):
+        parse_rule(text)
+
+
+def test_every_cell_is_the_evaluation_of_its_own(labelled: RecordFile) -> None:
+    grid = evaluate_grid(
+        sources([labelled], apart=False), KEYS, rules=["acrc", "lec"], alphas=[0.2], sizes=[80, 120], splits=4
+    )
+    assert [(cell.estimator, cell.evaluation.n_calibration) for cell in grid.cells] == [
+        (key, size) for key in KEYS for size in (80, 120)
+    ]
+    pool = arrays(labelled.records, KEYS[1])
+    alone = evaluate(
+        pool.uncertainty,
+        pool.error,
+        rules=["acrc", "lec"],
+        alphas=[0.2],
+        n_calibration=80,
+        splits=4,
+        support="discrete",
+    )
+    assert grid.cells[2].evaluation == alone
+    assert Grid.model_validate_json(grid.model_dump_json()) == grid
+    rows = list(csv.DictReader(io.StringIO(csv_text(grid.table()))))
+    assert len(rows) == 8
+    assert rows[4]["dataset"] == "questions"
+    assert float(rows[4]["scer_se"]) == (alone.rows[0].scer.se if alone.rows[0].scer else None)
+    assert float(rows[4]["test_aurc"]) == alone.test_aurc.value
+    assert "test_aurc_se" in rows[4]
+
+
+def test_ranking_of_the_test_parts_by_hand() -> None:
+    # Two halves of a pool of four; with one item to fit on, three are left to test.
+    u, e = [0.0, 1.0, 2.0, 3.0], [0, 0, 1, 1]
+    found = evaluate(u, e, rules=["lec"], alphas=[0.5], n_calibration=1, splits=200)
+    # Without one right answer: u 1|2 3 -> AUROC 1, AURC (0 + 1/2 + 2/3)/3; without one wrong one: (0 + 0 + 1/3)/3.
+    assert found.test_auroc is not None
+    assert found.test_auroc.value == 1.0
+    one, other = (0 + 1 / 2 + 2 / 3) / 3, (1 / 3) / 3
+    share = (found.test_aurc.value - other) / (one - other)
+    assert 0.4 < share < 0.6  # about half of the splits leave out a right answer
+    assert found.test_aurc.se is not None
+    assert 0.5 < found.test_aurc.se * 200**0.5 / ((one - other) / 2) < 1.1  # a coin has half the distance as its sd
+    assert found.test_excess_aurc.value == pytest.approx(0.0, abs=1e-12)
+    assert found.auroc == auroc(u, e)
+    assert found.aurc == aurc(u, e)
+
+
+def other_model(file: RecordFile) -> RecordFile:
+    model = file.header.model.model_copy(update={"model": "another"})
+    return RecordFile(Path("other.jsonl"), file.header.model_copy(update={"model": model}), file.records)
+
+
+def test_pooling_refuses_what_does_not_belong_together(labelled: RecordFile) -> None:
+    with pytest.raises(UsageError, match="cannot be one pool") as caught:
+        sources([labelled, other_model(labelled)], apart=False)
+    assert "another" in str(caught.value)
+    with pytest.raises(UsageError, match="is in two of the files"):
+        sources([labelled, labelled], apart=False)
+    apart = sources([labelled, other_model(labelled)], apart=True)
+    assert [source.model for source in apart] == [labelled.header.model.model, "another"]
+    with pytest.raises(UsageError, match="no 'max_softmax' scores"):
+        paper_pool(apart[0], ["max_softmax"])
+    bare = tuple(r.model_copy(update={"group": None}) for r in labelled.records)
+    lonely = sources([RecordFile(labelled.path, labelled.header, bare)], apart=False)
+    with pytest.raises(UsageError, match="needs a group"):
+        evaluate_grid(lonely, KEYS, rules=["lec"], alphas=[0.2], splits=1, cluster_by_group=True)
+
+
+def test_the_papers_tables_in_form(labelled: RecordFile) -> None:
+    pools = sources([labelled, other_model(labelled)], apart=True)
+    found = paper_view(pools, KEYS, splits=3, figure=True)
+    methods = ["Fixed-50", "Empirical", "UCB-HFD", "UCB-CLP", "LEC-Direct", "A-CRC-QA", "certified"]
+    assert [row.label for row in found.rows("main")] == 2 * methods
+    assert [row.alpha for row in found.rows("risk-levels")] == [0.05, 0.1, 0.15, 0.2, 0.25]
+    assert [row.label for row in found.rows("estimators")] == [*KEYS, *KEYS]
+    assert [row.n_calibration for row in found.rows("sizes")] == [30, 60, 120]  # too few items for the paper's sizes
+    assert len(found.rows("ablation")) == 4
+    assert len(found.rows("figure")) == 5 * len(methods)
+    for name in FORMS:
+        heads, cells = found.printed(name)
+        assert {len(line) for line in cells} == {len(heads)}
+        assert str(found.alpha) in found.title(name) or name == "risk-levels"
+        assert all({"scer", "scer_se", "acceptance_se", "violation_rate_se"} <= set(row) for row in found.table(name))
+    same = found.rows("main")[5].acceptance
+    assert f"{100 * same.value:.1f}±{100 * (same.se or 0):.1f}" in found.printed("main")[1][5]
+    assert found.panels().png.startswith(b"\x89PNG")
+    assert PaperView.model_validate_json(found.model_dump_json()) == found
+    own = paper_view(pools[:1], KEYS[:1], alphas=[0.2, 0.3], sizes=[50, 70], splits=2)
+    assert [row.alpha for row in own.rows("risk-levels")] == [0.2, 0.3]
+    assert [row.n_calibration for row in own.rows("sizes")] == [50, 70]
+    assert {row.alpha for row in own.rows("main")} == {0.2}
+    assert own.figure is None

@@ -1,0 +1,282 @@
+"""Somebody else's generations become records; whatever is malformed is named or counted."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrate.importing import ColumnMap, ImportSettings, import_file, parse_map, write_bad
+from calibrate.records import Record
+from guardrail.errors import MissingDependencyError, RecordError, UsageError
+
+
+def jsonl(path: Path, rows: Sequence[object]) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def one(path: Path, row: dict[str, Any], *maps: str, **settings: Any) -> Record:
+    """The record of the only row of a JSONL file."""
+    given = ImportSettings(columns=parse_map(maps), **settings)
+    return import_file(jsonl(path / "one.jsonl", [row]), given).file.records[0]
+
+
+def texts(record: Record) -> list[str]:
+    assert record.drawn is not None
+    return [sample.text for sample in record.drawn.samples]
+
+
+def test_fields_of_their_own_names_need_no_mapping(tmp_path: Path) -> None:
+    row = {"id": 7, "question": "q?", "references": ["a", 2], "samples": ["B", "b", "c"], "group": "g", "correct": True}
+    found = import_file(jsonl(tmp_path / "own.jsonl", [row]))
+    record = found.file.records[0]
+    assert (record.id, record.question, record.references, record.group) == ("7", "q?", ("a", "2"), "g")
+    assert (record.answer, texts(record), record.correct) == ("B", ["B", "b", "c"], True)
+    header = found.file.header
+    assert (header.plan.n, header.questions_name, header.n_questions) == (3, "own.jsonl", 1)
+    assert header.model.provider == "imported"
+    assert header.correctness is not None
+    assert header.correctness.name == "imported"
+
+
+def test_the_answer_is_the_majority_the_first_or_a_column(tmp_path: Path) -> None:
+    row = {"question": "q?", "samples": ["lyon", "Paris", "paris!"], "greedy": "Nice"}
+    assert one(tmp_path, row).answer == "Paris"  # normalised: two of three; the earlier spelling
+    first = one(tmp_path, row, primary="first")
+    assert (first.answer, texts(first)) == ("lyon", ["Paris", "paris!"])
+    column = one(tmp_path, row, answer="greedy")
+    assert (column.answer, texts(column)) == ("Nice", ["lyon", "Paris", "paris!"])
+    tie = one(tmp_path, {"question": "q?", "samples": ["b", "a"]})
+    assert tie.answer == "b"
+
+
+def test_the_grade_of_a_sample_is_the_grade_of_the_answer(tmp_path: Path) -> None:
+    samples = [{"text": "x", "correct": False}, {"text": "y", "correct": True}, {"text": "y", "correct": True}]
+    assert one(tmp_path, {"question": "q?", "samples": samples}).correct is True
+    assert one(tmp_path, {"question": "q?", "samples": samples}, primary="first").correct is False
+    assert one(tmp_path, {"question": "q?", "samples": samples, "correct": False}).correct is False
+
+
+def test_csv_lists_truths_and_options(tmp_path: Path) -> None:
+    path = tmp_path / "answers.csv"
+    path.write_text(
+        'prompt,gold,s1,s2,A,B,wrong\n"2, 2?",B|b,B,five,0.25,0.75,no\n"3?","[""A"", ""a|b""]",3,,0.5,0.5,1\n'
+    )
+    columns = parse_map(
+        ["question=prompt", "references=gold", "samples=s1,s2", "option_scores=A,B", "error=wrong", "answer=s1"]
+    )
+    with pytest.raises(RecordError, match=r"answers\.csv:3: field 's2': got nothing"):
+        import_file(path, ImportSettings(columns=columns, option_scale="probability"))
+    found = import_file(path, ImportSettings(columns=columns, option_scale="probability", skip_bad=True))
+    (record,) = found.file.records
+    assert record.references == ("B", "b")
+    assert texts(record) == ["B", "five"]
+    assert record.correct is True
+    assert record.drawn is not None
+    assert record.drawn.options is not None
+    assert record.drawn.options.labels == ("A", "B")
+    assert record.drawn.options.probabilities == pytest.approx((0.25, 0.75))
+    assert found.n_rows == 2
+    assert len(found.bad) == 1
+
+
+def test_option_scores_make_the_likeliest_option_the_answer(tmp_path: Path) -> None:
+    row = {"id": "q", "option_scores": {"A": -1.5, "B": 2.0}, "references": ["B"]}
+    record = one(tmp_path, row, option_scale="logit")
+    assert record.answer == "B"
+    assert record.options == {"A": "A", "B": "B"}
+    assert record.question == "(question q)"
+    assert record.drawn is not None
+    assert record.drawn.options is not None
+    assert record.drawn.options.loglikelihoods == (-1.5, 2.0)
+    as_probability = one(tmp_path, {**row, "option_scores": {"A": 0.2, "B": 0.8}, "option_scale": "probability"})
+    assert as_probability.drawn is not None
+    assert as_probability.drawn.options is not None
+    assert as_probability.drawn.options.loglikelihoods == pytest.approx((math.log(0.2), math.log(0.8)))
+
+
+def test_scores_and_confidences(tmp_path: Path) -> None:
+    rows = [{"id": "a", "u": 2.5, "c": 0.9, "correct": 1}, {"id": "b", "u": 0, "c": None, "correct": 0}]
+    columns = parse_map(["score=mine:u", "confidence=stated:c"], support="discrete")
+    found = import_file(jsonl(tmp_path / "s.jsonl", rows), ImportSettings(columns=columns))
+    first, second = found.file.records
+    assert first.drawn is None
+    assert first.scores["imported:mine"].value == 2.5
+    assert first.scores["imported:stated"].value == pytest.approx(0.1)
+    assert second.scores["imported:stated"].value is None
+    assert "no value in column 'c'" in second.scores["imported:stated"].detail
+    spec = found.file.header.estimators["imported:stated"]
+    assert (spec.support, spec.unit, spec.params["stored"]) == ("discrete", "probability", "1 - value")
+
+
+@pytest.mark.parametrize(
+    ("row", "maps", "settings", "fragment"),
+    [
+        ({"question": "", "answer": "x"}, (), {}, "field 'question': got ''; it must be a text"),
+        ({"answer": "x"}, (), {}, "field 'question': got nothing; a row needs a question or an id"),
+        ({"question": "q", "samples": []}, (), {}, "field 'samples': got []; every row must have its samples"),
+        ({"question": "q", "samples": ["a", {"x": 1}]}, (), {}, "field 'samples': got {'x': 1}; an answer must have"),
+        (
+            {"question": "q", "answer": "x", "correct": "maybe"},
+            (),
+            {},
+            "field 'correct': got 'maybe'; write true or fal",
+        ),
+        ({"question": "q", "answer": "x", "correct": 1, "error": 1}, (), {}, "both that it is correct"),
+        ({"question": "q", "answer": "x", "references": [""]}, (), {}, "field 'references': got ['']"),
+        ({"question": "q", "answer": "x", "group": [1]}, (), {}, "field 'group': got [1]"),
+        ({"question": "q", "option_scores": {"A": 1}}, (), {}, "at least two options"),
+        ({"question": "q", "option_scores": {"A": 1, "B": 2}}, (), {}, "field 'option_scale': got nothing; say what"),
+        (
+            {"question": "q", "option_scores": {"A": 0, "B": 1}},
+            (),
+            {"option_scale": "probability"},
+            "field 'option_scores': got 0; a probability must be in (0, 1]",
+        ),
+        (
+            {"question": "q", "option_scores": {"A": 1, "B": 2}, "references": ["C"]},
+            (),
+            {"option_scale": "logit"},
+            "field 'references': got ['C']; one of them must be an option label (A, B)",
+        ),
+        ({"id": "a", "c": 1.5}, ("confidence=c",), {}, "field 'c': got 1.5; a confidence must be in [0, 1]"),
+        ({"id": "a", "c": "high"}, ("score=c",), {}, "field 'c': got 'high'; it must be a finite number"),
+    ],
+)
+def test_a_malformed_row_is_named(
+    tmp_path: Path, row: dict[str, Any], maps: tuple[str, ...], settings: dict[str, Any], fragment: str
+) -> None:
+    with pytest.raises(RecordError) as caught:
+        one(tmp_path, row, *maps, **settings)
+    assert "one.jsonl:1: " in str(caught.value)
+    assert fragment in str(caught.value)
+
+
+def test_skip_bad_counts_and_lists_every_row_it_leaves_out(tmp_path: Path) -> None:
+    good = [{"id": f"r{i}", "question": "q?", "answer": "x"} for i in range(3)]
+    bad = ['{"id": "torn', "[1]", {"id": "r1", "question": "again?", "answer": "x"}, {"id": "n", "question": "q?"}]
+    path = jsonl(tmp_path / "mixed.jsonl", [good[0], bad[0], good[1], *bad[1:], good[2]])
+    with pytest.raises(RecordError, match=r"mixed\.jsonl:2: not JSON"):
+        import_file(path)
+    found = import_file(path, ImportSettings(skip_bad=True))
+    assert [record.id for record in found.file.records] == ["r0", "r1", "r2"]
+    assert found.n_rows == 7
+    problems = [one.problem for one in found.bad]
+    wheres = [problem.removeprefix(f"{path}:").partition(":")[0] for problem in problems]
+    assert wheres == ["2", "4", "5", "6"]
+    assert "it is already at" in problems[2]
+    assert "field 'answer': got nothing" not in problems[2]
+    listed = tmp_path / "skipped.jsonl"
+    write_bad(listed, found.bad)
+    assert [json.loads(line)["row"] for line in listed.read_text().splitlines()] == [None, None, *bad[2:]]
+    write_bad(listed, ())
+    assert not listed.exists()
+    with pytest.raises(UsageError, match="none of 2 rows"):
+        import_file(
+            jsonl(tmp_path / "all.jsonl", [{"id": "a", "answer": []}, {"id": "b", "answer": []}]),
+            ImportSettings(skip_bad=True),
+        )
+
+
+def test_malformed_csv_rows_are_named_and_the_rest_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "b.csv"
+    path.write_text('id,answer\na,x\nb,x,y\nc,"x"y\nd,x\n')
+    found = import_file(path, ImportSettings(skip_bad=True))
+    assert [record.id for record in found.file.records] == ["a", "d"]
+    assert "b.csv:3: the row has 3 cells, the header 2 (id, answer)" in found.bad[0].problem
+    assert "b.csv:4: not readable as CSV" in found.bad[1].problem
+    path.write_text("id,answer,id\na,x,b\n")
+    with pytest.raises(RecordError, match="column 'id' appears twice"):
+        import_file(path)
+
+
+@pytest.mark.parametrize(
+    ("entries", "fragment"),
+    [
+        (["question"], "names no column"),
+        (["qestion=q"], "Did you mean 'question'?"),
+        (["question=a", "question=b"], "question is mapped already, to a"),
+        (["question=a,b"], "only samples and option_scores"),
+        (["score=x:a", "confidence=x:b"], "two scores are named 'x'"),
+        (["score=a b"], "a score needs a plain name"),
+    ],
+)
+def test_a_bad_mapping_is_refused(entries: list[str], fragment: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_map(entries)
+    assert fragment in str(caught.value)
+
+
+def test_what_cannot_be_imported_is_refused(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "q.jsonl", [{"id": "a", "question": "q?", "references": ["x"]}])
+    with pytest.raises(UsageError, match=r"neither an answer, samples.*--format triviaqa20.*calibrate collect"):
+        import_file(path)
+    answered = jsonl(tmp_path / "a.jsonl", [{"id": "a", "answer": "x", "gold": "x"}])
+    with pytest.raises(UsageError, match="has a column 'golds'; there are answer, gold, id"):
+        import_file(answered, ImportSettings(columns=parse_map(["references=golds"])))
+    with pytest.raises(UsageError, match="no format named 'tsv'"):
+        import_file(answered, ImportSettings(format="tsv"))
+    with pytest.raises(UsageError, match="--system is for layouts"):
+        import_file(answered, ImportSettings(system="gpt4"))
+    with pytest.raises(UsageError, match="--exclude b"):
+        import_file(answered, ImportSettings(exclude=("b",)))
+    with pytest.raises(UsageError, match="no file at"):
+        import_file(tmp_path / "none.jsonl")
+    with pytest.raises(UsageError, match="is neither"):
+        import_file(jsonl(tmp_path / "a.txt", []))
+    with pytest.raises(UsageError, match="holds no row"):
+        import_file(jsonl(tmp_path / "empty.jsonl", []))
+    with pytest.raises(UsageError, match="one cannot disagree with itself"):
+        one(tmp_path, {"question": "q", "samples": ["a"]})
+    mixed = [{"id": "a", "option_scores": {"A": 1, "B": 2}}, {"id": "b", "option_scores": {"A": 1, "C": 2}}]
+    with pytest.raises(RecordError, match="the rows before have options A, B"):
+        import_file(jsonl(tmp_path / "m.jsonl", mixed), ImportSettings(option_scale="logit"))
+
+
+def test_excluded_records_are_counted(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "a.jsonl", [{"id": "a", "answer": "x"}, {"id": "b", "answer": "x"}])
+    found = import_file(path, ImportSettings(exclude=("a",)))
+    assert [record.id for record in found.file.records] == ["b"]
+    assert found.file.header.n_questions == 1
+    assert any("1 records were left out by --exclude: a." in note for note in found.notes)
+
+
+def test_parquet_gives_the_records_of_the_same_jsonl(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [
+        {"id": "a", "question": "q?", "samples": ["x", "y"], "option_scores": {"A": 1.0, "B": None, "C": 2.0}},
+        {"id": "b", "question": "r?", "samples": ["x", "x"], "option_scores": {"A": 1.5, "B": None, "C": 0.0}},
+    ]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "r.parquet")
+    settings = ImportSettings(option_scale="logit")
+    ours = import_file(tmp_path / "r.parquet", settings).file.records
+    assert ours == import_file(jsonl(tmp_path / "r.jsonl", rows), settings).file.records
+    assert ours[0].answer == "C"
+    (tmp_path / "bad.parquet").write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(RecordError, match="not a Parquet file"):
+        import_file(tmp_path / "bad.parquet")
+
+
+def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(MissingDependencyError, match=r"acrc-guardrail\[data\]"):
+        import_file(tmp_path / "a.parquet")
+
+
+def test_csv_with_a_lone_quote_does_not_swallow_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="") as stream:
+        csv.writer(stream).writerows([["id", "answer"], ["a", "line\nbreak"], ["b", "x"]])
+    assert [record.answer for record in import_file(path).file.records] == ["line\nbreak", "x"]
+    path.write_text('id,answer\na,"never closed\nb,x\n')
+    with pytest.raises(RecordError, match=r"a\.csv:2: not readable as CSV"):
+        import_file(path, ImportSettings(columns=ColumnMap()))

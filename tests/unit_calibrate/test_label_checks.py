@@ -1,0 +1,111 @@
+"""AUROC intervals by hand and by coverage; labels that contradict the score."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from calibrate.binormal import Binormal
+from calibrate.label_checks import auroc_interval, ks_two_sample, suspicious
+from calibrate.records import Record
+from guardrail.errors import UsageError
+from guardrail.types import Uncertainty
+
+
+def test_delong_by_hand() -> None:
+    # Wrong answers at 2 and 4, right ones at 1 and 3. Of the right ones 2 lies above one of two, 4 above both: .5, 1.
+    # Of the wrong ones, 1 lies below both and 3 below one: 1, .5. AUROC .75; each variance .125, over 2: .0625.
+    found = auroc_interval([1, 2, 3, 4], [0, 1, 0, 1])
+    assert found is not None
+    assert found.value == 0.75
+    assert found.se == pytest.approx(math.sqrt(0.125))
+    reach = 1.959964 * math.sqrt(0.125) / (0.75 * 0.25)
+    assert found.low == pytest.approx(1 / (1 + math.exp(-(math.log(3) - reach))), abs=1e-6)
+    assert found.high == pytest.approx(1 / (1 + math.exp(-(math.log(3) + reach))), abs=1e-6)
+
+
+def test_delong_with_ties_by_hand() -> None:
+    # Wrong at 1, 2; right at 0, 1. Shares below with ties half: .75, 1 and (above) 1, .75. AUROC .875.
+    found = auroc_interval([1, 2, 0, 1], [1, 1, 0, 0])
+    assert found is not None
+    assert found.value == 0.875
+    assert found.se == pytest.approx(math.sqrt(2 * 0.25**2 / 2 / 2))
+
+
+def test_a_perfect_ranking_has_an_interval_all_the_same() -> None:
+    # Newcombe at value 1: the lower end A solves (1 - A)^2 = z^2 V(A), 2 wrong and 2 right: N* - 1 = 1.
+    found = auroc_interval([1, 2, 3, 4], [0, 0, 1, 1])
+    assert found is not None
+    assert (found.value, found.high, found.se) == (1.0, 1.0, 0.0)
+    a, z = found.low, 1.959964
+    assert (1 - a) ** 2 == pytest.approx(z**2 * a * (1 - a) * (1 + (1 - a) / (2 - a) + a / (1 + a)) / 4, rel=1e-5)
+    assert found.verdict == "unclear"  # four items prove nothing
+    many = auroc_interval(np.arange(60.0), np.arange(60) >= 30)
+    assert many is not None
+    assert many.verdict == "ranks"
+
+
+def test_verdicts() -> None:
+    u = np.arange(200.0)
+    e = (np.arange(200) % 3 == 0).astype(int)
+    for scores, errors, verdict in ((u, e, "unclear"), (u, u >= 120, "ranks"), (-u, u >= 120, "reversed")):
+        found = auroc_interval(scores, np.asarray(errors).astype(int))
+        assert found is not None
+        assert found.verdict == verdict
+    constant = auroc_interval(np.zeros(40), [0, 1] * 20)
+    assert constant is not None
+    assert (constant.value, constant.verdict) == (0.5, "unclear")
+    assert auroc_interval([1, 2], [1, 1]) is None
+    single = auroc_interval([1, 2, 3], [0, 0, 1])  # one error: no sample variance
+    assert single is not None
+    assert single.low < 0.5 < single.high
+    with pytest.raises(UsageError, match="confidence"):
+        auroc_interval([1, 2], [0, 1], confidence=95)
+
+
+@pytest.mark.parametrize(("auroc", "n"), [(0.75, 150), (0.95, 100), (0.5, 80)])
+def test_coverage(auroc: float, n: int) -> None:
+    population = Binormal(0.7, auroc)
+    runs, hit = 400, 0
+    for seed in range(runs):
+        u, e = population.draw(np.random.default_rng(seed), n)
+        found = auroc_interval(u, e)
+        assert found is not None
+        hit += found.low <= auroc <= found.high
+    # 95 % coverage up to a percent of approximation; a correct interval fails this in 1 of 10,000 seeds.
+    assert hit >= stats.binom.ppf(1e-4, runs, 0.94)
+    assert hit <= runs - 4  # and it does not cover everything
+
+
+def test_kolmogorov_smirnov_by_hand() -> None:
+    # 1 2 3 4 against 3 4 5 6: at 2 the first is at .5, the second at 0.
+    distance, p = ks_two_sample(np.array([1.0, 2, 3, 4]), np.array([3.0, 4, 5, 6]))
+    assert distance == 0.5
+    assert p == pytest.approx(float(special.kolmogorov(math.sqrt(2) * 0.5)))
+
+
+def record(name: str, value: float | None, correct: bool | None) -> Record:
+    score = Uncertainty(estimator="s", value=value, unit="nats") if value is not None else None
+    return Record(id=name, question=name, correct=correct, scores={} if score is None else {"s": score})
+
+
+def test_suspicious_labels_by_hand() -> None:
+    # Twenty scores 0..19, so two may lie below (above) an extreme one. Wrong: 1, 2, 5; right: all others.
+    records = [record(f"q{i:02}", float(i), i not in (1, 2, 5)) for i in range(20)]
+    found = suspicious([*records, record("none", None, False), record("unlabelled", 0.0, None)], "s")
+    assert [r.id for r in found.wrong] == ["q01", "q02"]
+    assert [r.id for r in found.right] == ["q19", "q18", "q17"]
+    assert (found.n_wrong, found.n_right) == (2, 3)
+    few = suspicious(records, "s", k=1)
+    assert ([r.id for r in few.wrong], [r.id for r in few.right], few.n_right) == (["q01"], ["q19"], 3)
+
+
+def test_ties_count_as_the_extreme_they_are() -> None:
+    records = [record(f"q{i}", 0.0 if i < 8 else 1.0 + i, i != 7) for i in range(12)]
+    assert [r.id for r in suspicious(records, "s").wrong] == ["q7"]  # nobody is more certain than the block of eight
+    same = [record(f"q{i}", 0.0, i != 7) for i in range(12)]
+    assert suspicious(same, "s").n_wrong == suspicious(same, "s").n_right == 0  # a constant score contradicts nothing
+    assert suspicious([], "s").wrong == ()

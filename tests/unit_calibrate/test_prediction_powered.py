@@ -1,0 +1,122 @@
+"""Judge labels corrected by people's: the bound by hand, the outcome, the artifact and the command."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+from calibrate._cli import app
+from calibrate.labels import read_labels
+from calibrate.prediction_powered import artifact_with_people, fit_prediction_powered, rate_bound
+from calibrate.records import RecordFile, read_records
+from calibrate.report import write_report
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError
+from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
+
+
+def test_bound_by_hand_where_the_judge_always_agrees() -> None:
+    # k = 4, K = 4, H = J = 0 0 1 1: var(J) = cov = 1/4, weight 1 / (1 + 4/4) = 1/2.
+    # Residuals H - J/2 = 0 0 .5 .5 and the adverse 1: mean .4, variance .175. Judge only 0 0 0 1: mean .25, 3/16.
+    found = rate_bound([0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1], 0.1)
+    assert found.weight == 0.5
+    assert found.estimate == pytest.approx(0.4 + 0.125)
+    se = math.sqrt(0.175 / 5 + 0.25 * (3 / 16) / 4)
+    assert found.upper == pytest.approx(found.estimate + 1.281552 * se, abs=1e-6)
+
+
+@pytest.mark.parametrize("k", [30, 100, 1000])
+@pytest.mark.parametrize("errors", [0, 1, 5])
+def test_without_help_the_bound_is_nearly_the_exact_one(k: int, errors: int) -> None:
+    people = np.arange(k) < errors
+    found = rate_bound(people, np.zeros(k), np.zeros(10 * k), 0.1)  # a judge that always says right does not help
+    assert found.weight == 0.0
+    assert found.upper == pytest.approx(float(stats.beta.ppf(0.9, errors + 1, k - errors)), rel=0.03)
+
+
+def test_a_good_judge_narrows_the_bound_and_a_contrary_one_is_ignored() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.random(2200) < 0.2
+    good = truth ^ (rng.random(2200) < 0.02)
+    alone = rate_bound(truth[:200], np.zeros(200), np.zeros(2000), 0.1)
+    helped = rate_bound(truth[:200], good[:200], good[200:], 0.1)
+    assert helped.weight > 0.7
+    assert helped.upper - helped.estimate < 0.6 * (alone.upper - alone.estimate)
+    assert rate_bound(truth[:200], ~good[:200], ~good[200:], 0.1).weight == 0.0
+
+
+def test_outcomes() -> None:
+    u = np.arange(1000.0)
+    judge = u >= 600
+    people = [int(judge[i]) if i % 2 else None for i in range(1000)]
+    found = fit_prediction_powered(u, judge.astype(int), people, alpha=0.1)
+    assert isinstance(found, Feasible)
+    # Thresholds accept 50, 100, ... items; among 650 the rate is 50/650 = .077, among 700 it is .143.
+    assert found.threshold in (599.0, 649.0)
+    assert (found.n, found.n_accepted) == (500, (int(found.threshold) + 1) // 2)
+    assert found.n_errors == sum(1 for i in range(1, 1000, 2) if 600 <= i <= found.threshold)
+    assert "not a certificate" in found.guarantee
+    assert found.options["weight"] > 0
+    few = fit_prediction_powered(u, judge.astype(int), [0] * 20 + [None] * 980, alpha=0.1)
+    assert isinstance(few, Infeasible)
+    assert few.reason is InfeasibleReason.TOO_FEW_ITEMS
+    assert "needs 44 accepted ones" in few.detail  # twice the zero-error floor of 22
+    bad = fit_prediction_powered(u, np.ones(1000), [1] * 500 + [None] * 500, alpha=0.1)
+    assert isinstance(bad, Infeasible)
+    assert bad.reason is InfeasibleReason.RISK_NEVER_LOW_ENOUGH
+    with pytest.raises(UsageError, match="has 3 entries"):
+        fit_prediction_powered(u, judge.astype(int), [1, 0, None], alpha=0.1)
+    with pytest.raises(UsageError, match="people labelled 1"):
+        fit_prediction_powered(u, judge.astype(int), [1] + [None] * 999, alpha=0.1)
+
+
+def human_file(file: RecordFile, path: Path, every: int = 2) -> Path:
+    """People agree with the rule, on every second record."""
+    rows = [{"id": r.id, "correct": r.correct} for i, r in enumerate(file.records) if i % every == 0]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_the_artifact_is_bound_to_peoples_labels(labelled: RecordFile, tmp_path: Path) -> None:
+    labels = read_labels(human_file(labelled, tmp_path / "people.jsonl"))
+    artifact, sample = artifact_with_people(labelled, labels, estimator="semantic_entropy", alpha=0.2)
+    assert (artifact.outcome.rule, artifact.certificate.rule) == ("prediction_powered", "certified")
+    assert artifact.correctness == labels.spec
+    assert artifact.outcome.options["judge"] == "exact"
+    assert artifact.outcome.n == artifact.certificate.n == len(artifact.calibration.error) == len(sample.records) == 120
+    path = artifact.save(tmp_path / "a.json")
+    assert CalibrationArtifact.load(path).digest == artifact.digest
+    page, *_ = write_report(tmp_path / "r.html", artifact, sample.records, estimator="semantic_entropy")
+    assert "not a certificate" in page.read_text(encoding="utf-8")
+    bare = RecordFile(labelled.path, labelled.header.model_copy(update={"correctness": None}), labelled.records)
+    with pytest.raises(UsageError, match="no labels by a judge"):
+        artifact_with_people(bare, labels, estimator="semantic_entropy", alpha=0.2)
+
+
+def test_command(labelled: RecordFile, records_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
+    people = human_file(labelled, tmp_path / "people.jsonl")
+
+    def run(*arguments: object, code: int = 0) -> str:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert result.exit_code == code, (result.output, result.exception)
+        return " ".join(result.output.replace("\u2502", " ").split())
+
+    out = tmp_path / "a.json"
+    told = run("fit", records_path, "-a", "0.2", "--human-labels", people, "-e", "semantic_entropy", "-o", out)
+    assert "Asymptotic; not a certificate" in told
+    assert "random sample, and only" not in told
+    assert read_records(tmp_path / "a.human.jsonl").header.correctness == read_labels(people).spec
+    run("report", tmp_path / "a.human.jsonl", "--artifact", out, "--out", tmp_path / "r.html", "--splits", "2")
+    told = run("fit", records_path, "-a", "0.2", "--human-labels", people, "--rule", "lec", "-o", out, code=2)
+    assert "brings its own rule" in told
+    certain = sorted(labelled.records, key=lambda r: r.scores["semantic_entropy"].value or 0.0)[:100]
+    chosen = human_file(RecordFile(labelled.path, labelled.header, tuple(certain)), tmp_path / "chosen.jsonl", every=1)
+    told = run("fit", records_path, "-a", "0.2", "--human-labels", chosen, "-e", "semantic_entropy", "-o", out)
+    assert "do not look like a random sample" in told
