@@ -95,9 +95,9 @@ def test_identity_survives_renaming_and_notices_changes(saved: Path, tmp_path: P
 
 
 def test_files_are_hashed_once_while_they_stay_the_same(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    identify(TransformersChat(model=str(saved)))
+    first = identify(TransformersChat(model=str(saved)))
     monkeypatch.setattr("hashlib.file_digest", lambda *_: pytest.fail("hashed again"))
-    identify(TransformersChat(model=str(saved)))
+    assert identify(TransformersChat(model=str(saved))) == first
 
 
 def test_identity_of_a_model_in_memory_is_that_of_its_tensors() -> None:
