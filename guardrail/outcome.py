@@ -77,6 +77,11 @@ class Feasible(_OutcomeBase):
     """Items with exactly the threshold's score."""
 
     @property
+    def tie_share(self) -> float:
+        """Share of the calibration items with exactly the threshold's score: accepted or rejected together."""
+        return self.tie_block / self.n
+
+    @property
     def acceptance(self) -> float:
         """Share of calibration items accepted."""
         return self.n_accepted / self.n

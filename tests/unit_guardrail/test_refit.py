@@ -27,6 +27,7 @@ def test_at_refits_on_the_stored_scores(artifact: CalibrationArtifact) -> None:
         assert isinstance(outcome, Feasible)
         assert outcome.n_accepted == int(np.floor(300 / (1 - alpha) + 1e-9))
         assert outcome.threshold == outcome.n_accepted
+        assert (outcome.tie_block, outcome.tie_share) == (1, 1 / 400)
 
 
 def test_a_refit_is_a_new_artifact_that_knows_where_it_comes_from(artifact: CalibrationArtifact) -> None:
