@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
 from guardrail.judges import make as make_judge
+from guardrail.judges import make_similarity
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Estimator, available, make, measure_all
 
@@ -44,15 +45,17 @@ class Scored:
 
 
 def estimator_key(estimator: Estimator) -> str:
-    """Key of an estimator in a record file: its name, and its judge and clustering where they are not the default.
+    """Key of an estimator in a record file: its name, and what it compares answers with where that is not the default.
 
-    "semantic_entropy", "semantic_entropy:exact", "semantic_entropy:token_f1(threshold=0.7):greedy".
+    "semantic_entropy", "semantic_entropy:exact", "semantic_entropy:token_f1(threshold=0.7):greedy",
+    "eigenvalue:jaccard".
     """
-    if estimator.judge is None:
+    own, usual = estimator.spec, make(estimator.name).spec
+    spec, default = (own.judge, usual.judge) if own.judge is not None else (own.similarity, usual.similarity)
+    if spec is None:
         return estimator.name
     parts = [estimator.name]
-    spec, default = estimator.judge.spec, make(estimator.name).judge
-    if default is None or spec != default.spec or estimator.clustering != "components":
+    if spec != default or estimator.clustering != "components":
         params = ", ".join(f"{name}={value}" for name, value in sorted(spec.params.items()))
         parts.append(f"{spec.name}({params})" if params else spec.name)
     if estimator.clustering != "components":
@@ -61,15 +64,17 @@ def estimator_key(estimator: Estimator) -> str:
 
 
 def parse_estimator(text: str) -> Estimator:
-    """An estimator from how a user writes it: "name", "name:judge" or "name:judge:greedy".
+    """An estimator from how a user writes it: "name", "name:judge", "name:judge:greedy" or "name:similarity".
 
     Raises:
-        UsageError: Unknown estimator, judge or clustering.
+        UsageError: Unknown estimator, judge, clustering or similarity.
     """
     name, _, rest = text.partition(":")
     judge, _, clustering = rest.partition(":")
     if clustering not in ("", "components", "greedy"):
         raise UsageError(f"no clustering named {clustering!r}; choose components (default) or greedy")
+    if judge and not clustering and make(name).needs.similarity:
+        return make(name, similarity=make_similarity(judge))
     made = make(name, judge=make_judge(judge) if judge else None)
     return make(name, judge=made.judge, clustering="greedy") if clustering == "greedy" else made
 

@@ -89,13 +89,14 @@ def held_out(artifact: CalibrationArtifact, found: HeldOut) -> str:
 def facts(artifact: CalibrationArtifact) -> list[Row]:
     """Everything the artifact binds, as labelled rows."""
     outcome, data, diagnostics = artifact.outcome, artifact.data, artifact.outcome.diagnostics
-    judge = artifact.estimator.judge
+    judge, similarity = artifact.estimator.judge, artifact.estimator.similarity
     rows = [
         ("model", _identity(artifact)),
         ("asked", _plan(artifact)),
         ("prompt", _prompt(artifact)),
         ("uncertainty", f"{artifact.estimator.name} v{artifact.estimator.version}, in {artifact.estimator.unit}"),
         *([("same answer if", spec_words(judge.name, judge.params))] if judge is not None else []),
+        *([("alike as by", spec_words(similarity.name, similarity.params))] if similarity is not None else []),
         ("right answer if", spec_words(artifact.correctness.name, artifact.correctness.params)),
         ("questions", _data(artifact)),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),

@@ -65,6 +65,8 @@ class Guardrail(BaseChatModel):
     """Text for the user under "message". May use {reason}, {uncertainty}, {threshold} and {alpha}."""
     judge: Any = Field(default=None, repr=False)
     """The judge object, for artifacts whose judge cannot be made by name."""
+    similarity: Any = Field(default=None, repr=False)
+    """The similarity object, for artifacts whose similarity cannot be made by name."""
     max_concurrency: int | None = Field(default=None, ge=1)
     """Calls in flight at once for models without a native sampler (default 16)."""
     disable_streaming: Literal[True] = True
@@ -91,7 +93,7 @@ class Guardrail(BaseChatModel):
     @model_validator(mode="after")
     def _same_procedure(self) -> Self:
         self.artifact.check_model(identify(self.model))
-        self._estimator = from_spec(self.artifact.estimator, judge=self.judge)
+        self._estimator = from_spec(self.artifact.estimator, judge=self.judge, similarity=self.similarity)
         return self
 
     @property

@@ -27,8 +27,8 @@ __all__ = [
     "Verdict",
 ]
 
-Unit = Literal["nats", "probability"]
-"""Unit of an uncertainty value."""
+Unit = Literal["nats", "probability", "count", "distance"]
+"""Unit of an uncertainty value. A count is a number of meanings, whole or effective; a distance is a norm."""
 
 
 class Frozen(BaseModel):

@@ -9,7 +9,7 @@ from .gate import accepts
 from .judges import normalise
 from .outcome import Infeasible
 from .types import Reason, SampleSet, Uncertainty, Verdict
-from .uncertainty import Estimator, Needs, measure
+from .uncertainty import Estimator, Needs, answer_text, measure
 
 __all__ = ["decide"]
 
@@ -49,7 +49,7 @@ def _reason(uncertainty: Uncertainty, artifact: CalibrationArtifact) -> Reason:
 
 def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArtifact, needs: Needs) -> str:
     name = f"{uncertainty.estimator} {uncertainty.value:.4g}" if uncertainty.value is not None else ""
-    unit = "" if uncertainty.unit == "probability" else f" {uncertainty.unit}"
+    unit = " nats" if uncertainty.unit == "nats" else ""
     outcome = artifact.outcome
     if isinstance(outcome, Infeasible):
         return (
@@ -73,6 +73,8 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
 
 def _sign(needs: Needs) -> str:
     """What a high uncertainty looks like, by what the estimator reads."""
+    if needs.samples and needs.logprobs and not needs.judge:
+        return "The model gave its own answers too little probability"
     if needs.samples:
         return "The model's own answers disagree too much"
     if needs.options:
@@ -83,7 +85,7 @@ def _sign(needs: Needs) -> str:
 def _alternatives(drawn: SampleSet) -> tuple[tuple[str, float], ...]:
     """Distinct sampled answers (by normalised string) with their share, or the options with their probability."""
     if drawn.samples:
-        texts = [sample.text for sample in drawn.samples]
+        texts = [answer_text(sample) for sample in drawn.samples]
         counts = Counter(normalise(text) for text in texts)
         shown = {normalise(text): text for text in reversed(texts)}
         return tuple((shown[key], count / len(texts)) for key, count in counts.most_common())

@@ -232,7 +232,7 @@ def _usable(record: Record, estimator: str) -> bool:
 
 
 def _card(record: Record, artifact: CalibrationArtifact, value: float) -> Card:
-    unit = "" if artifact.estimator.unit == "probability" else f" {artifact.estimator.unit}"
+    unit = " nats" if artifact.estimator.unit == "nats" else ""
     return Card(
         id=record.id,
         group=record.group,

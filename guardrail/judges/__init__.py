@@ -1,42 +1,45 @@
-"""Judges: whether two answers mean the same. The light ones live here, the others in `integrations`."""
+"""Judges: whether two answers mean the same, or how alike they are. The light ones live here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from ..errors import UsageError
 from .base import Judge, JudgeSpec
 from .lexical import ExactJudge, TokenF1Judge, token_f1
 from .normalise import is_refusal, normalise, words
+from .numeric import NumericJudge
+from .registry import available, make
+from .similarity import (
+    GuardedJaccard,
+    Jaccard,
+    JudgeSimilarity,
+    RougeL,
+    Similarity,
+    available_similarities,
+    from_judge,
+    make_similarity,
+)
+from .tool_call import ToolCallJudge, canonical_calls, is_canonical_call
 
 __all__ = [
     "ExactJudge",
+    "GuardedJaccard",
+    "Jaccard",
     "Judge",
+    "JudgeSimilarity",
     "JudgeSpec",
+    "NumericJudge",
+    "RougeL",
+    "Similarity",
     "TokenF1Judge",
+    "ToolCallJudge",
     "available",
+    "available_similarities",
+    "canonical_calls",
+    "from_judge",
+    "is_canonical_call",
     "is_refusal",
     "make",
+    "make_similarity",
     "normalise",
     "token_f1",
     "words",
 ]
-
-_JUDGES: dict[str, Callable[..., Judge]] = {"exact": ExactJudge, "token_f1": TokenF1Judge}
-
-
-def available() -> tuple[str, ...]:
-    """Names of the judges that can be made by name, sorted."""
-    return tuple(sorted(_JUDGES))
-
-
-def make(name: str, **params: Any) -> Judge:
-    """Make a judge by name, e.g. ``make("token_f1", threshold=0.6)``.
-
-    Raises:
-        UsageError: No judge of that name.
-    """
-    if name not in _JUDGES:
-        raise UsageError(f"no judge named {name!r}; choose one of {', '.join(available())}")
-    return _JUDGES[name](**params)

@@ -26,6 +26,9 @@ class Judge(Protocol):
     """Decides equivalence for a batch of pairs.
 
     Equivalence must be symmetric: a judge that asks a directed question (entailment) asks it both ways itself.
+
+    Answers with equal `normalise` strings are one before a judge is asked. A judge that tells such strings apart
+    ("50%" and "50") has a method ``identity(text) -> str`` besides, which is used in place of `normalise`.
     """
 
     @property

@@ -11,7 +11,7 @@ from ..errors import UsageError
 from .base import JudgeSpec
 from .normalise import normalise, words
 
-__all__ = ["ExactJudge", "TokenF1Judge", "token_f1"]
+__all__ = ["ExactJudge", "TokenF1Judge", "guards_hold", "token_f1"]
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _NEGATIONS = frozenset(
@@ -77,7 +77,12 @@ class TokenF1Judge:
     def _same(self, a: str, b: str) -> bool:
         if normalise(a) == normalise(b):
             return True
-        return _numbers(a) == _numbers(b) and _negated(a) == _negated(b) and token_f1(a, b) >= self.threshold
+        return guards_hold(a, b) and token_f1(a, b) >= self.threshold
+
+
+def guards_hold(a: str, b: str) -> bool:
+    """Whether two answers have the same numbers (as a multiset of values) and both or neither contain a negation."""
+    return _numbers(a) == _numbers(b) and _negated(a) == _negated(b)
 
 
 def _numbers(text: str) -> Counter[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .base import Estimator, EstimatorSpec, Evidence, Missing, Needs, Support
 from .clustering import Clustering, Clusters, cluster
+from .graph import similarity_matrix
 from .measure import answer_text, measure, measure_all
 from .registry import available, from_spec, make
 
@@ -23,4 +24,5 @@ __all__ = [
     "make",
     "measure",
     "measure_all",
+    "similarity_matrix",
 ]

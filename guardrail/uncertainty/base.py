@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from ..judges import Judge, JudgeSpec
+from ..judges import Judge, JudgeSpec, Similarity
 from ..types import Frozen, SampleSet, Uncertainty, Unit, Unmeasured
 from .clustering import Clustering, Clusters
 
@@ -31,6 +33,8 @@ class Needs:
     """Option log-likelihoods."""
     judge: bool = False
     """An equivalence judge, and the clusters it gives."""
+    similarity: bool = False
+    """A graded similarity, and the matrix it gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +47,18 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a formula sees: the sample set, and its clusters if it declared a judge."""
+    """What a formula sees: the sample set, its clusters if it declared a judge, its matrix if it declared a similarity.
+
+    Attributes:
+        drawn: What was drawn.
+        clusters: The samples by meaning.
+        matrix: Similarity of samples, shape (n, n), symmetric with unit diagonal. Rows are in canonical order (sorted
+            by string), not in the order of the samples, so that no formula can depend on that order.
+    """
 
     drawn: SampleSet
     clusters: Clusters | None = None
+    matrix: NDArray[np.float64] | None = None
 
 
 class EstimatorSpec(Frozen):
@@ -64,6 +76,8 @@ class EstimatorSpec(Frozen):
     """The equivalence judge, for estimators that cluster."""
     clustering: Clustering | None = None
     """How verdicts become clusters, for estimators that cluster."""
+    similarity: JudgeSpec | None = None
+    """The graded similarity, for estimators over a graph of samples."""
     params: dict[str, Any] = Field(default_factory=dict)
     """Parameters of the formula."""
 
@@ -81,6 +95,7 @@ class Estimator:
         formula: The pure function itself.
         judge: Equivalence judge, for estimators that cluster.
         clustering: How verdicts become clusters.
+        similarity: Graded similarity, for estimators over a graph of samples.
     """
 
     name: str
@@ -91,6 +106,7 @@ class Estimator:
     formula: Callable[[Evidence], float | Missing]
     judge: Judge | None = None
     clustering: Clustering = "components"
+    similarity: Similarity | None = None
 
     @property
     def spec(self) -> EstimatorSpec:
@@ -103,6 +119,7 @@ class Estimator:
             support=self.support,
             judge=self.judge.spec if self.judge is not None else None,
             clustering=self.clustering if clusters else None,
+            similarity=self.similarity.spec if self.similarity is not None else None,
         )
 
     def score(self, evidence: Evidence) -> Uncertainty:

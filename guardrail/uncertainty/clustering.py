@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
-from ..judges import Judge, is_refusal, normalise
+from ..judges import Judge, is_canonical_call, is_refusal, normalise
 from ..types import Frozen
 
-__all__ = ["Clustering", "Clusters", "cluster"]
+__all__ = ["Clustering", "Clusters", "Folded", "cluster", "fold"]
 
 Clustering = Literal["components", "greedy"]
 """How pairwise verdicts become clusters.
@@ -35,11 +35,44 @@ class Clusters(Frozen):
         return tuple(self.assignment.count(label) for label in range(max(self.assignment, default=-1) + 1))
 
 
+class Folded(Frozen):
+    """Answers after equal strings became one, before anything is judged."""
+
+    keys: tuple[str, ...]
+    """Key of each answer; answers with the same key are the same."""
+    text_of: dict[str, str]
+    """The text that stands for a key: the smallest one, so that sample order cannot choose what is judged."""
+    judged: tuple[str, ...]
+    """Keys that have to be judged, in order of first appearance. The others, refusals and tool calls, are the same as
+    nothing else."""
+
+
+def fold(answers: Sequence[str], judge: object) -> Folded:
+    """Make answers with equal strings one.
+
+    Equal means equal after `normalise`, or after ``judge.identity`` where the judge (or similarity) has one. Refusals
+    share one key. Tool calls (canonical JSON) are compared exactly, whatever the judge: words in common say nothing
+    about whether two calls do the same, and `normalise` would take ``[1,200]`` for ``[1200]``.
+    """
+    identity: Callable[[str], str] = getattr(judge, "identity", normalise)
+    keys, text_of, judged = [], dict[str, str](), dict[str, None]()
+    for answer in answers:
+        if is_refusal(answer):
+            key = _REFUSAL
+        elif is_canonical_call(answer):
+            key = answer
+        else:
+            judged.setdefault(key := identity(answer))
+        keys.append(key)
+        text_of[key] = min(answer, text_of.get(key, answer))
+    return Folded(keys=tuple(keys), text_of=text_of, judged=tuple(judged))
+
+
 def cluster(question: str, answers: Sequence[str], judge: Judge, method: Clustering = "components") -> Clusters | None:
     """Group answers that mean the same.
 
     Answers with equal normalised strings are one before anything is judged; refusals ("I don't know") form one cluster
-    of their own and are not judged either.
+    of their own and are not judged either, and tool calls are the same only when their canonical JSON is (`fold`).
 
     Args:
         question: The question they answer, for judges that read it.
@@ -51,20 +84,15 @@ def cluster(question: str, answers: Sequence[str], judge: Judge, method: Cluster
     Returns:
         A partition, or None when the judge gave no verdict on a pair that was needed.
     """
-    keys = [_REFUSAL if is_refusal(answer) else normalise(answer) for answer in answers]
-    # The smallest raw text stands for its normalised string, so that sample order cannot choose what is judged.
-    text_of: dict[str, str] = {}
-    for key, answer in zip(keys, answers, strict=True):
-        text_of[key] = min(answer, text_of.get(key, answer))
-    distinct = [key for key in dict.fromkeys(keys) if key != _REFUSAL]
+    folded = fold(answers, judge)
     if method == "components":
-        merged = _components(question, sorted(distinct), text_of, judge)
+        merged = _components(question, sorted(folded.judged), folded.text_of, judge)
     else:
-        merged = _greedy(question, distinct, text_of, judge)
+        merged = _greedy(question, list(folded.judged), folded.text_of, judge)
     if merged is None:
         return None
     root_of, judged = merged
-    roots = [root_of.get(key, key) for key in keys]
+    roots = [root_of.get(key, key) for key in folded.keys]
     number = {root: i for i, root in enumerate(dict.fromkeys(roots))}
     return Clusters(assignment=tuple(number[root] for root in roots), judged_pairs=judged)
 

@@ -10,7 +10,7 @@ from .base import Evidence, Missing
 from .clustering import Clusters
 from .likelihood import mean_logprob
 
-__all__ = ["discrete_semantic_entropy", "self_consistency", "semantic_entropy"]
+__all__ = ["discrete_semantic_entropy", "num_sets", "self_consistency", "semantic_entropy"]
 
 
 def _entropy(weights: Sequence[float]) -> float:
@@ -50,6 +50,17 @@ def self_consistency(evidence: Evidence) -> float | Missing:
     if isinstance(clusters, Missing):
         return clusters
     return 1.0 - max(clusters.sizes) / len(clusters.assignment)
+
+
+def num_sets(evidence: Evidence) -> float | Missing:
+    """Number of semantic sets: how many clusters of equal meaning the samples form. Count, whole, in [1, n].
+
+    Sizes play no part: 9 + 1 and 5 + 5 both score 2, so ties are large blocks. Refusals count as one set.
+    Source: Lin et al., TMLR 2024 (NumSet). They merge answers when neither contradicts the other; here the judge says
+    what is the same, and clusters are connected components by default.
+    """
+    clusters = _clusters(evidence)
+    return clusters if isinstance(clusters, Missing) else float(len(clusters.sizes))
 
 
 def semantic_entropy(evidence: Evidence) -> float | Missing:

@@ -1,4 +1,4 @@
-"""Estimators that read the likelihood of the primary answer."""
+"""Estimators that read likelihoods only: of the primary answer, or of the samples."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from ..types import Sample, Unmeasured
 from .base import Evidence, Missing
 
-__all__ = ["mean_logprob", "perplexity"]
+__all__ = ["length_normalised_entropy", "mean_logprob", "perplexity", "sequence_nll"]
 
 
 def mean_logprob(sample: Sample) -> float | Missing:
@@ -30,3 +30,34 @@ def perplexity(evidence: Evidence) -> float | Missing:
         return Missing(Unmeasured.EMPTY_ANSWER, "there is no primary answer")
     mean = mean_logprob(primary)
     return mean if isinstance(mean, Missing) else -mean
+
+
+def sequence_nll(evidence: Evidence) -> float | Missing:
+    """Negative log-likelihood of the primary answer: -sum_i ln p(z_i). Nats, in [0, inf); 0 for a certain answer.
+
+    Not divided by the length, so that longer answers score as less certain: compare answers of similar length, or use
+    `perplexity`. Special and end tokens are not in the sum; an answer without tokens is unmeasured, not 0.
+    Source: the sequence probability of lm-polygraph ("MSP"), whose sum includes the end token.
+    """
+    primary = evidence.drawn.primary
+    if primary is None:
+        return Missing(Unmeasured.EMPTY_ANSWER, "there is no primary answer")
+    mean = mean_logprob(primary)
+    return mean if isinstance(mean, Missing) else -math.fsum(primary.logprobs or ())
+
+
+def length_normalised_entropy(evidence: Evidence) -> float | Missing:
+    """Length-normalised predictive entropy: -(1/n) sum_m (1/N_m) sum_i ln p(z_i of s_m). Nats a token, in [0, inf).
+
+    A Monte-Carlo estimate over the n samples; meanings play no part. One sample without log-probabilities or tokens
+    makes it unmeasured. Samples that were drawn several times count several times.
+    Source: Malinin & Gales 2021, as in Kuhn et al. 2023. Difference: samples come from the plan's temperature and
+    top-p, while log-probabilities are the untempered model's, so it estimates a cross-entropy unless both are 1.
+    """
+    means = [mean_logprob(sample) for sample in evidence.drawn.samples]
+    if not means:
+        return Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples")
+    missing = next((mean for mean in means if isinstance(mean, Missing)), None)
+    if missing is not None:
+        return missing
+    return -math.fsum(mean for mean in means if not isinstance(mean, Missing)) / len(means)

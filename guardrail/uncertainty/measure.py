@@ -1,19 +1,21 @@
-"""Measure one sample set with several estimators, sharing one judging pass."""
+"""Measure one sample set with several estimators, sharing one judging pass and one similarity pass."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..judges import Similarity, canonical_calls
 from ..types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .base import Estimator, Evidence, Missing
 from .clustering import Clusters, cluster
+from .graph import Matrix, similarity_matrix
 
 __all__ = ["answer_text", "measure", "measure_all"]
 
 
 def answer_text(sample: Sample) -> str:
-    """What judges compare: the text."""
-    return sample.text.strip()
+    """What judges compare: the canonical JSON of the tool calls where there are any, else the text."""
+    return canonical_calls(sample.tool_calls) if sample.tool_calls else sample.text.strip()
 
 
 def measure(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> Uncertainty:
@@ -25,7 +27,8 @@ def measure_all(drawn: SampleSet, estimators: Sequence[Estimator], plan: Samplin
     """Measure one sample set with several estimators.
 
     Fails closed: whatever the plan asks for and the set lacks makes the estimators that need it unmeasured, with the
-    reason. Estimators with the same judge and clustering share one clustering.
+    reason. Estimators with the same judge and clustering share one clustering, and those with the same similarity one
+    matrix.
 
     Args:
         drawn: What was drawn for the prompt.
@@ -35,25 +38,41 @@ def measure_all(drawn: SampleSet, estimators: Sequence[Estimator], plan: Samplin
     Returns:
         One `Uncertainty` an estimator, in order.
     """
-    shared: dict[str, Clusters | Missing] = {}
+    clusters: dict[str, Clusters | Missing] = {}
+    matrices: dict[str, Matrix | Missing] = {}
     results = []
     for estimator in estimators:
         found = _gap(drawn, estimator, plan)
-        clusters: Clusters | None = None
-        if found is None and estimator.judge is not None:
-            key = f"{estimator.judge.spec.model_dump_json()}/{estimator.clustering}"
-            if key not in shared:
-                shared[key] = _cluster(drawn, estimator)
-            grouped = shared[key]
-            if isinstance(grouped, Missing):
-                found = grouped
-            else:
-                clusters = grouped
-        if found is not None:
-            results.append(estimator.unmeasured(found.reason, found.detail))
+        evidence = found if found is not None else _evidence(drawn, estimator, clusters, matrices)
+        if isinstance(evidence, Missing):
+            results.append(estimator.unmeasured(evidence.reason, evidence.detail))
         else:
-            results.append(estimator.score(Evidence(drawn, clusters)))
+            results.append(estimator.score(evidence))
     return results
+
+
+def _evidence(
+    drawn: SampleSet,
+    estimator: Estimator,
+    clusters: dict[str, Clusters | Missing],
+    matrices: dict[str, Matrix | Missing],
+) -> Evidence | Missing:
+    """What the formula reads; judged and rated once for all estimators of a set."""
+    grouped: Clusters | Missing | None = None
+    matrix: Matrix | Missing | None = None
+    if estimator.judge is not None:
+        key = f"{estimator.judge.spec.model_dump_json()}/{estimator.clustering}"
+        if key not in clusters:
+            clusters[key] = _cluster(drawn, estimator)
+        grouped = clusters[key]
+    if estimator.similarity is not None:
+        key = estimator.similarity.spec.model_dump_json()
+        if key not in matrices:
+            matrices[key] = _rate(drawn, estimator.similarity)
+        matrix = matrices[key]
+    if isinstance(grouped, Missing):
+        return grouped
+    return matrix if isinstance(matrix, Missing) else Evidence(drawn, grouped, matrix)
 
 
 def _gap(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> Missing | None:
@@ -88,3 +107,14 @@ def _cluster(drawn: SampleSet, estimator: Estimator) -> Clusters | Missing:
     if clusters is None:
         return Missing(Unmeasured.JUDGE_FAILED, f"judge {estimator.judge.spec.name} gave no verdict on a pair")
     return clusters
+
+
+def _rate(drawn: SampleSet, similarity: Similarity) -> Matrix | Missing:
+    name = similarity.spec.name
+    try:
+        matrix = similarity_matrix(drawn.question, [answer_text(sample) for sample in drawn.samples], similarity)
+    except Exception as error:  # as for judges
+        return Missing(Unmeasured.JUDGE_FAILED, f"similarity {name}: {type(error).__name__}: {error}")
+    if matrix is None:
+        return Missing(Unmeasured.JUDGE_FAILED, f"similarity {name} gave no rating for a pair")
+    return matrix

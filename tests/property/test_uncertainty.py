@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guardrail.judges import ExactJudge, JudgeSpec, TokenF1Judge
+from guardrail.judges import ExactJudge, JudgeSpec, TokenF1Judge, from_judge, make_similarity
 from guardrail.types import Sample, SampleSet, SamplingPlan
-from guardrail.uncertainty import cluster, make, measure
+from guardrail.uncertainty import cluster, make, measure, measure_all
 
 WORDS = ["Paris", "It is Paris", "paris!", "Rome", "12", "1,2", "no", "I don't know", "a b c d", "a b"]
 TEXTS = st.lists(
@@ -108,3 +108,59 @@ def test_scaling_all_likelihoods_changes_nothing(texts: list[str], shift: float)
     assert value is not None
     assert moved is not None
     assert abs(value - moved) < 1e-9
+
+
+ALIKE = ["red fox", "red", "the red fox ran", "fox", "not red", "7 red", "unknown", "[]"]
+
+
+@given(
+    st.lists(st.sampled_from(ALIKE), min_size=2, max_size=12),
+    st.sampled_from(["guarded_jaccard", "jaccard", "rouge_l"]),
+    st.randoms(use_true_random=False),
+)
+def test_graph_scores_are_bit_equal_under_permutation_and_bounded(
+    texts: list[str], similarity: str, shuffle: random.Random
+) -> None:
+    m = len(texts)
+    bounds = {
+        "degree": (0.0, 1 - 1 / m),
+        "eccentricity": (0.0, math.sqrt(m - 1)),
+        "eigenvalue": (1.0, float(m)),
+        "kernel_language_entropy": (0.0, math.log(m)),
+        "lexical_similarity": (0.0, 1.0),
+    }
+    estimators = [make(name, similarity=make_similarity(similarity)) for name in bounds]
+    values = [found.value for found in measure_all(drawn(texts), estimators, SamplingPlan(n=m))]
+    shuffle.shuffle(texts)
+    assert [found.value for found in measure_all(drawn(texts), estimators, SamplingPlan(n=m))] == values
+    for value, (low, high) in zip(values, bounds.values(), strict=True):
+        assert value is not None
+        assert low - 1e-9 <= value <= high + 1e-9
+
+
+@given(TEXTS)
+def test_zero_one_similarities_give_the_cluster_scores(texts: list[str]) -> None:
+    plan = SamplingPlan(n=len(texts))
+    similarity = from_judge(ExactJudge())  # transitive, so that W is block-diagonal
+    sets = measure(drawn(texts), make("num_sets", judge=ExactJudge()), plan).value
+    entropy = measure(drawn(texts), make("discrete_semantic_entropy", judge=ExactJudge()), plan).value
+    assert sets is not None
+    assert entropy is not None
+    expected = {"eigenvalue": sets, "eccentricity": math.sqrt(sets - 1), "kernel_language_entropy": entropy}
+    for name, value in expected.items():
+        got = measure(drawn(texts), make(name, similarity=similarity), plan).value
+        assert got is not None
+        assert abs(got - value) < 1e-9
+
+
+@given(TEXTS, st.data(), st.randoms(use_true_random=False))
+def test_length_normalised_entropy_is_bit_equal_under_permutation(
+    texts: list[str], data: st.DataObject, shuffle: random.Random
+) -> None:
+    logprobs = data.draw(st.lists(st.floats(-50, 0), min_size=len(texts), max_size=len(texts)))
+    plan = SamplingPlan(n=len(texts))
+    value = measure(drawn(texts, logprobs), make("length_normalised_entropy"), plan).value
+    assert value is not None
+    assert min(-p for p in logprobs) - 1e-9 <= value <= max(-p for p in logprobs) + 1e-9
+    shuffle.shuffle(logprobs)
+    assert measure(drawn(texts, logprobs), make("length_normalised_entropy"), plan).value == value

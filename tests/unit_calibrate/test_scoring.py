@@ -20,6 +20,10 @@ from guardrail.types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeas
         ("semantic_entropy:exact", "semantic_entropy:exact"),
         ("self_consistency::greedy", "self_consistency:token_f1(threshold=0.5):greedy"),
         ("self_consistency:exact:greedy", "self_consistency:exact:greedy"),
+        ("eigenvalue:guarded_jaccard", "eigenvalue"),
+        ("eigenvalue:rouge_l", "eigenvalue:rouge_l"),
+        ("num_sets:numeric", "num_sets:numeric"),
+        ("lexical_similarity", "lexical_similarity"),
     ],
 )
 def test_key_names_what_is_not_the_default(text: str, key: str) -> None:
@@ -27,7 +31,15 @@ def test_key_names_what_is_not_the_default(text: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["nonsense", "perplexity:exact", "semantic_entropy:nonsense", "semantic_entropy:exact:x"]
+    "text",
+    [
+        "nonsense",
+        "perplexity:exact",
+        "semantic_entropy:nonsense",
+        "semantic_entropy:exact:x",
+        "degree:exact",
+        "degree:jaccard:greedy",
+    ],
 )
 def test_unknown_names_are_refused(text: str) -> None:
     with pytest.raises(UsageError):

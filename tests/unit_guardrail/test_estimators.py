@@ -37,14 +37,22 @@ def score(name: str, drawn: SampleSet, judge: object = EXACT) -> Uncertainty:
 OPTION_OR_LIKELIHOOD = {"predictive_entropy", "max_softmax", "perplexity"}
 
 
-def test_all_six_are_listed() -> None:
+def test_all_are_listed() -> None:
     assert available() == (
+        "degree",
         "discrete_semantic_entropy",
+        "eccentricity",
+        "eigenvalue",
+        "kernel_language_entropy",
+        "length_normalised_entropy",
+        "lexical_similarity",
         "max_softmax",
+        "num_sets",
         "perplexity",
         "predictive_entropy",
         "self_consistency",
         "semantic_entropy",
+        "sequence_nll",
     )
 
 

@@ -76,7 +76,7 @@ def test_exact_judge() -> None:
 
 
 def test_judges_by_name() -> None:
-    assert available() == ("exact", "token_f1")
+    assert available() == ("exact", "numeric", "token_f1", "tool_call")
     assert make("token_f1", threshold=0.7).spec.params == {"threshold": 0.7}
     with pytest.raises(UsageError, match="no judge named 'nli'"):
         make("nli")

@@ -1,0 +1,160 @@
+"""Estimators over the graph of samples: nodes are samples, edges how alike they are.
+
+W is the (n, n) similarity matrix with unit diagonal, D = diag(row sums), L = I - D^-1/2 W D^-1/2 the normalised
+Laplacian. The diagonal of W is part of D, as in Lin et al. 2024. Scores that come from an eigendecomposition are
+rounded to 10 decimals: the same partition met twice gives the same score, whatever the linear-algebra library.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..judges import Similarity
+from ..types import Unmeasured
+from .base import Evidence, Missing
+from .clustering import fold
+
+__all__ = [
+    "degree",
+    "eccentricity",
+    "eigenvalue",
+    "kernel_language_entropy",
+    "lexical_similarity",
+    "similarity_matrix",
+]
+
+Matrix = NDArray[np.float64]
+ECCENTRICITY_CUT = 0.9
+"""Eigenvectors with an eigenvalue below this span the space in which eccentricity is measured."""
+HEAT_TIME = 0.3
+"""Diffusion time t of the heat kernel."""
+_DECIMALS = 10
+
+
+def similarity_matrix(question: str, answers: Sequence[str], similarity: Similarity) -> Matrix | None:
+    """Similarity of every two answers, shape (n, n), symmetric, unit diagonal, rows sorted by (folded) string.
+
+    Equal strings have similarity 1 and are asked once; refusals are alike to each other and to nothing else; tool
+    calls are alike only when their canonical JSON is equal (see `clustering.fold`).
+
+    Args:
+        question: The question they answer, for similarities that read it.
+        answers: One text a sample.
+        similarity: Rates pairs. For u distinct strings it sees at most u (u - 1) / 2 pairs, in one batch.
+
+    Returns:
+        The matrix, or None when a pair that was needed has no rating.
+
+    Raises:
+        ValueError: A rating outside [0, 1], or not one rating a pair.
+    """
+    folded = fold(answers, similarity)
+    judged = sorted(folded.judged)
+    pairs = [(a, b) for i, a in enumerate(judged) for b in judged[i + 1 :]]
+    rated = similarity.similarity(question, [(folded.text_of[a], folded.text_of[b]) for a, b in pairs]) if pairs else []
+    between: dict[tuple[str, str], float] = {}
+    for pair, value in zip(pairs, rated, strict=True):
+        if value is None:
+            return None
+        if not 0 <= value <= 1:
+            raise ValueError(f"a similarity must be in [0, 1], got {value}")
+        between[pair] = float(value)
+    keys = sorted(folded.keys)
+    return np.array([[1.0 if a == b else between.get((min(a, b), max(a, b)), 0.0) for b in keys] for a in keys])
+
+
+def _matrix(evidence: Evidence) -> Matrix | Missing:
+    if evidence.matrix is None or not evidence.matrix.size:
+        return Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples to compare")
+    return evidence.matrix
+
+
+def _spectrum(W: Matrix) -> tuple[Matrix, Matrix]:
+    """Eigenvalues, shape (n,), ascending, and eigenvectors, in columns, of the normalised Laplacian."""
+    scale = 1 / np.sqrt(W.sum(axis=1))
+    values, vectors = np.linalg.eigh(np.eye(len(W)) - scale[:, None] * W * scale[None, :])
+    return values, vectors
+
+
+def lexical_similarity(evidence: Evidence) -> float | Missing:
+    """Lexical dissimilarity: 1 - mean ROUGE-L F1 over all pairs of different samples. Probability, in [0, 1].
+
+    0 iff all samples have the same words in the same order. Another similarity than `rouge_l` makes another spec.
+    Source: Lin et al. 2022, as in lm-polygraph. Differences: normalised words without stemming, refusals count as
+    alike, and fewer than two samples are unmeasured where lm-polygraph gives NaN.
+    """
+    W = _matrix(evidence)
+    if isinstance(W, Missing):
+        return W
+    m = len(W)
+    if m < 2:
+        return Missing(Unmeasured.SAMPLING_SHORTFALL, "one sample has no pair to compare")
+    return 1 - (math.fsum(W.flat) - m) / (m * (m - 1))
+
+
+def degree(evidence: Evidence) -> float | Missing:
+    """Degree uncertainty: trace(m I - D) / m^2, the mean dissimilarity of two samples. Probability, in [0, 1 - 1/m].
+
+    0 iff every two samples have similarity 1. Pairs include each sample with itself, hence the bound. On the same W it
+    is (m - 1) / m times `lexical_similarity`. Source: Lin et al., TMLR 2024 (U_Deg), where W comes from an NLI model.
+    """
+    W = _matrix(evidence)
+    if isinstance(W, Missing):
+        return W
+    m = len(W)
+    return (m * m - math.fsum(W.flat)) / (m * m)
+
+
+def eigenvalue(evidence: Evidence) -> float | Missing:
+    """Eigenvalue uncertainty: sum_k max(0, 1 - lambda_k) over the eigenvalues of L. Count, in [1, m].
+
+    A continuous number of meanings: with a 0/1 block-diagonal W it is exactly the number of blocks, whatever their
+    sizes. Source: Lin et al., TMLR 2024 (U_EigV), where W comes from an NLI model.
+    """
+    W = _matrix(evidence)
+    if isinstance(W, Missing):
+        return W
+    values, _ = _spectrum(W)
+    return round(math.fsum(max(0.0, 1 - value) for value in values), _DECIMALS)
+
+
+def eccentricity(evidence: Evidence) -> float | Missing:
+    """Eccentricity: Frobenius norm of the centred eigenvectors of L with lambda < 0.9. Distance, in [0, sqrt(m - 1)].
+
+    Row i of the eigenvectors V = (v_1 ... v_k) embeds sample i; the rows are centred on their mean. The square is
+    k - |V^T 1|^2 / m, so signs and the choice of basis within equal eigenvalues do not matter. A 0/1 block-diagonal W
+    with g blocks scores sqrt(g - 1). The cut makes it jump where an eigenvalue crosses 0.9.
+    Source: Lin et al., TMLR 2024 (U_Ecc); the cut is their default, and is not tuned here.
+    """
+    W = _matrix(evidence)
+    if isinstance(W, Missing):
+        return W
+    values, vectors = _spectrum(W)
+    kept = vectors[:, values.round(_DECIMALS) < ECCENTRICITY_CUT]
+    return round(float(np.linalg.norm(kept - kept.mean(axis=0))), _DECIMALS)
+
+
+def kernel_language_entropy(evidence: Evidence) -> float | Missing:
+    """Kernel language entropy: von Neumann entropy -tr(rho ln rho) of the heat kernel. Nats, in [0, ln m].
+
+    Samples with the same row in W are one node with the share p of its samples. K = exp(-t L) over the nodes, t = 0.3;
+    rho_ij = sqrt(p_i p_j) K_ij / sqrt(K_ii K_jj) has trace 1. All samples alike give 0, none alike ln m, and a 0/1
+    block-diagonal W gives the entropy of the blocks' shares, that is `discrete_semantic_entropy`.
+
+    Source: Nikitin et al., NeurIPS 2024 (heat kernel, unit diagonal, unit trace). Difference: nodes are distinct
+    answers weighted by share. With a node for every sample, diffusion over t = 0.3 leaves n equal answers far apart
+    (2.298 nats of at most 2.303 for n = 10 with this L), and the score is dominated by n.
+    """
+    W = _matrix(evidence)
+    if isinstance(W, Missing):
+        return W
+    _, first, counts = np.unique(W, axis=0, return_index=True, return_counts=True)
+    values, vectors = _spectrum(W[np.ix_(first, first)])
+    K = (vectors * np.exp(-HEAT_TIME * values)) @ vectors.T
+    scale = np.sqrt(counts / len(W) / np.diag(K))
+    shares = np.linalg.eigvalsh(scale[:, None] * K * scale[None, :])
+    return round(-math.fsum(share * math.log(share) for share in shares if share > 0), _DECIMALS)

@@ -1,0 +1,263 @@
+"""Estimators over the graph of samples, and likelihood-only ones, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.judges import ExactJudge, Jaccard, JudgeSpec, RougeL, from_judge
+from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
+from guardrail.uncertainty import EstimatorSpec, from_spec, make, measure, measure_all, similarity_matrix
+from guardrail.uncertainty.base import Evidence, Missing
+from guardrail.uncertainty.graph import eccentricity, eigenvalue, kernel_language_entropy
+from guardrail.verdict import _alternatives
+
+GRAPH = ("degree", "eccentricity", "eigenvalue", "kernel_language_entropy", "lexical_similarity")
+FOUR = ["Paris", "Paris", "Rome", "Rome"]
+
+
+def answers(texts: Sequence[str], logprobs: Sequence[Sequence[float]] | None = None) -> SampleSet:
+    samples = tuple(
+        Sample(text=text)
+        if logprobs is None
+        else Sample(text=text, tokens=("t",) * len(logprobs[i]), logprobs=tuple(logprobs[i]))
+        for i, text in enumerate(texts)
+    )
+    return SampleSet(question="q", primary=Sample(text="x"), samples=samples)
+
+
+def score(name: str, texts: Sequence[str]) -> float:
+    value = measure(answers(texts), make(name), SamplingPlan(n=len(texts))).value
+    assert value is not None
+    return value
+
+
+# Columns: all five alike; none of four alike; two groups of two; groups of three and one.
+# degree: mean of 1 - W over all m^2 pairs: 0; 12/16; 8/16; 6/16. lexical: over the 12 ordered pairs: 1; 8/12; 6/12.
+# eigenvalue = blocks; eccentricity = sqrt(blocks - 1); kernel = entropy of the shares.
+@pytest.mark.parametrize(
+    ("name", "same", "different", "halves", "three_one"),
+    [
+        ("num_sets", 1, 4, 2, 2),
+        ("degree", 0, 0.75, 0.5, 0.375),
+        ("lexical_similarity", 0, 1, 8 / 12, 0.5),
+        ("eigenvalue", 1, 4, 2, 2),
+        ("eccentricity", 0, math.sqrt(3), 1, 1),
+        (
+            "kernel_language_entropy",
+            0,
+            math.log(4),
+            math.log(2),
+            -0.75 * math.log(0.75) - 0.25 * math.log(0.25),
+        ),
+    ],
+)
+def test_blocks_by_hand(name: str, same: float, different: float, halves: float, three_one: float) -> None:
+    assert score(name, ["Paris"] * 5) == pytest.approx(same, abs=1e-9)
+    assert score(name, ["Paris", "Rome", "Oslo", "Bern"]) == pytest.approx(different, abs=1e-9)
+    assert score(name, FOUR) == pytest.approx(halves, abs=1e-9)
+    assert score(name, ["Paris", "Rome", "Paris", "Paris"]) == pytest.approx(three_one, abs=1e-9)
+
+
+def test_two_half_alike_answers_by_hand() -> None:
+    # "red fox" and "red": Jaccard 1/2, ROUGE-L 2 * 1 / 3. W = [[1, 1/2], [1/2, 1]], D = 3/2: the eigenvalues of
+    # D^-1/2 W D^-1/2 are 1 and 1/3, so lambda = 0 and 2/3, both below .9: all of the plane is kept, norm sqrt(2 - 1).
+    texts = ["red fox", "red"]
+    assert score("degree", texts) == 0.25
+    assert score("lexical_similarity", texts) == pytest.approx(1 / 3)
+    assert score("eigenvalue", texts) == pytest.approx(4 / 3)
+    assert score("eccentricity", texts) == pytest.approx(1)
+    # K has eigenvalues 1 and h = exp(-.3 * 2/3) on (1, 1) and (1, -1): equal diagonals and shares, so rho has
+    # eigenvalues 1 / (1 + h) and h / (1 + h).
+    h = math.exp(-0.2)
+    p = 1 / (1 + h)
+    assert score("kernel_language_entropy", texts) == pytest.approx(-p * math.log(p) - (1 - p) * math.log(1 - p))
+
+
+def test_eccentricity_leaves_out_eigenvectors_above_the_cut() -> None:
+    # W = [[1, w], [w, 1]]: lambda = 0 and 1 - (1 - w) / (1 + w). w = .1: 1 - .9 / 1.1 = .18, kept; w = .95:
+    # 1 - .05 / 1.95 = .974, left out, so that only the constant eigenvector remains, which is 0 once centred.
+    alike, apart = (np.array([[1.0, w], [w, 1.0]]) for w in (0.95, 0.1))
+    assert eccentricity(Evidence(answers(["a1", "b1"]), matrix=alike)) == 0
+    assert eccentricity(Evidence(answers(["a1", "b1"]), matrix=apart)) == pytest.approx(1)
+
+
+def test_eccentricity_does_not_depend_on_the_basis_of_equal_eigenvalues() -> None:
+    # Three blocks: lambda = 0 three times. Any orthonormal basis of that space has the same centred norm, sqrt(2).
+    rng = np.random.default_rng(0)
+    indicators = np.kron(np.diag([1.0, 1.0, 1.0]), np.ones((2, 1))) / math.sqrt(2)
+    for _ in range(20):
+        turned = indicators @ np.linalg.qr(rng.normal(size=(3, 3)))[0]
+        assert np.linalg.norm(turned - turned.mean(axis=0)) == pytest.approx(math.sqrt(2))
+    W = np.kron(np.eye(3), np.ones((2, 2))).astype(np.float64)
+    for _ in range(20):
+        order = rng.permutation(6)
+        found = eccentricity(Evidence(answers(FOUR), matrix=W[np.ix_(order, order)]))
+        assert found == pytest.approx(math.sqrt(2), abs=1e-9)
+
+
+def test_equal_partitions_give_bit_equal_scores() -> None:
+    rng = np.random.default_rng(1)
+    W: NDArray[np.float64] = np.eye(10)
+    W[:3, :3] = W[3:7, 3:7] = 1
+    for formula in (eigenvalue, eccentricity, kernel_language_entropy):
+        orders = [rng.permutation(10) for _ in range(20)]
+        assert len({formula(Evidence(answers(FOUR), matrix=W[np.ix_(order, order)])) for order in orders}) == 1
+
+
+@pytest.mark.parametrize("formula", [eigenvalue, eccentricity, kernel_language_entropy])
+def test_no_matrix_is_no_score(formula: object) -> None:
+    assert isinstance(formula(Evidence(answers(FOUR))), Missing)  # type: ignore[operator]
+
+
+def test_the_matrix_by_hand() -> None:
+    # sorted: "not red" < "red" < "red fox" < "unknown" (a refusal sorts first, by its key)
+    W = similarity_matrix("q", ["red fox", "Red.", "unknown", "not red", "I don't know"], Jaccard())
+    assert W is not None
+    third, half = 1 / 3, 1 / 2
+    expected = [[1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, half, third], [0, 0, half, 1, half], [0, 0, third, half, 1]]
+    assert W.tolist() == [pytest.approx(row) for row in expected]
+
+
+# -- likelihoods only
+
+
+def test_sequence_nll_and_length_normalised_entropy_by_hand() -> None:
+    primary = Sample(text="a b", tokens=("a", "b"), logprobs=(-0.2, -0.4))
+    drawn = SampleSet(question="q", primary=primary)
+    assert measure(drawn, make("sequence_nll"), SamplingPlan(n=0)).value == pytest.approx(0.6)
+    # means -1 and -2.5: (1 + 2.5) / 2
+    drawn = answers(["a", "b"], [[-0.5, -1.5], [-2.5]])
+    assert measure(drawn, make("length_normalised_entropy"), SamplingPlan(n=2)).value == pytest.approx(1.75)
+
+
+@pytest.mark.parametrize("broken", [Sample(text="a"), Sample(text="a", tokens=(), logprobs=())])
+def test_missing_tokens_are_unmeasured_not_certain(broken: Sample) -> None:
+    drawn = answers(["a", "b"], [[-1.0], [-1.0]])
+    drawn = drawn.model_copy(update={"samples": (drawn.samples[0], broken), "primary": broken})
+    reason = Unmeasured.NO_LOGPROBS if broken.logprobs is None else Unmeasured.EMPTY_ANSWER
+    for name in ("sequence_nll", "length_normalised_entropy"):
+        assert measure(drawn, make(name), SamplingPlan(n=2)).reason is reason
+
+
+# -- fail closed, sharing, specs
+
+
+class Rated:
+    """A similarity that always says the same, or raises, and counts how often it is asked."""
+
+    def __init__(self, value: float | None, error: Exception | None = None) -> None:
+        self.value, self.error, self.calls = value, error, 0
+
+    @property
+    def spec(self) -> JudgeSpec:
+        return JudgeSpec(name="rated", version=1, params={})
+
+    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
+        self.calls += 1
+        if self.error:
+            raise self.error
+        return [self.value] * len(pairs)
+
+
+class Short(Rated):
+    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
+        return []
+
+
+@pytest.mark.parametrize(
+    "similarity",
+    [Rated(None), Rated(math.nan), Rated(1.2), Rated(-0.1), Short(0.5), Rated(0.5, RuntimeError("down"))],
+)
+@pytest.mark.parametrize("name", GRAPH)
+def test_a_similarity_without_a_rating_is_unmeasured(name: str, similarity: Rated) -> None:
+    found = measure(answers(FOUR), make(name, similarity=similarity), SamplingPlan(n=4))
+    assert (found.value, found.reason) == (None, Unmeasured.JUDGE_FAILED)
+
+
+@pytest.mark.parametrize("name", [*GRAPH, "num_sets", "length_normalised_entropy"])
+def test_a_shortfall_or_an_empty_sample_is_unmeasured(name: str) -> None:
+    assert measure(answers(["a1"] * 3), make(name), SamplingPlan()).reason is Unmeasured.SAMPLING_SHORTFALL
+    assert measure(answers(["", ""]), make(name), SamplingPlan(n=2)).reason is Unmeasured.EMPTY_ANSWER
+
+
+def test_estimators_share_one_similarity_pass_and_ask_no_duplicates() -> None:
+    similarity = Rated(0.0)
+    measure_all(answers(FOUR), [make(name, similarity=similarity) for name in GRAPH], SamplingPlan(n=4))
+    assert similarity.calls == 1
+    measure(answers(["Paris", "paris."]), make("degree", similarity=similarity), SamplingPlan(n=2))
+    assert similarity.calls == 1
+
+
+def test_make_takes_a_similarity_or_a_judge_never_the_wrong_one() -> None:
+    with pytest.raises(UsageError, match="takes no similarity"):
+        make("semantic_entropy", similarity=Jaccard())
+    with pytest.raises(UsageError, match=r"similarity=from_judge\(judge\)"):
+        make("degree", judge=ExactJudge())
+
+
+@pytest.mark.parametrize("name", GRAPH)
+def test_from_spec_round_trips_and_refuses_another_similarity(name: str) -> None:
+    for similarity in (None, Jaccard(), from_judge(ExactJudge())):
+        spec = make(name, similarity=similarity).spec
+        assert from_spec(EstimatorSpec.model_validate_json(spec.model_dump_json())).spec == spec
+    with pytest.raises(ArtifactMismatchError, match="estimator differs"):
+        from_spec(make(name, similarity=Jaccard()).spec, similarity=from_judge(ExactJudge()))
+    with pytest.raises(ArtifactMismatchError, match="Pass the similarity object"):
+        from_spec(make(name, similarity=Rated(0.5)).spec)
+    stale = make(name).spec.model_copy(update={"similarity": JudgeSpec(name="rouge_l", version=2, params={})})
+    with pytest.raises(ArtifactMismatchError, match="estimator differs"):
+        from_spec(stale)
+    assert from_spec(make(name, similarity=Rated(0.5)).spec, similarity=Rated(0.5)).similarity is not None
+
+
+def test_a_spec_from_before_similarities_loads() -> None:
+    stored = make("semantic_entropy").spec.model_dump()
+    del stored["similarity"]
+    assert from_spec(EstimatorSpec.model_validate(stored)).spec == make("semantic_entropy").spec
+
+
+# -- tool calls as answers
+
+
+def calls(*arguments: dict[str, object]) -> SampleSet:
+    samples = tuple(Sample(text="", tool_calls=(ToolCall(name="book", arguments=each),)) for each in arguments)
+    return SampleSet(question="q", primary=samples[0], samples=samples)
+
+
+def found(name: str, drawn: SampleSet) -> Uncertainty:
+    return measure(drawn, make(name), SamplingPlan(n=len(drawn.samples)))
+
+
+def test_tool_calls_are_the_same_only_exactly() -> None:
+    # With the default judge these share most words: word overlap must not make them one.
+    different = calls({"city": "Paris", "day": 1}, {"city": "Rome", "day": 1})
+    assert found("self_consistency", different).value == 0.5
+    assert found("num_sets", different).value == 2
+    assert found("lexical_similarity", different).value == 1
+    assert found("eigenvalue", different).value == 2
+    same = calls({"city": "Paris", "day": 1.0}, {"day": 1, "city": "Paris"})
+    assert found("self_consistency", same).value == 0
+    assert found("degree", same).value == 0
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [([1, 200], [1200]), ("a", "the"), ("50%", "50"), (1, "1"), (1, True), (2**53, 2**53 + 1)]
+)
+def test_normalising_must_not_merge_tool_calls(a: object, b: object) -> None:
+    assert found("num_sets", calls({"x": a}, {"x": b})).value == 2
+
+
+def test_rouge_l_is_the_default_of_lexical_similarity() -> None:
+    similarity = make("lexical_similarity").similarity
+    assert similarity == RougeL()
+
+
+def test_a_verdict_shows_proposed_calls() -> None:
+    shown = _alternatives(calls({"x": 1}, {"x": 1}, {"x": 2}))
+    assert shown == (('[{"arguments":{"x":1},"name":"book"}]', 2 / 3), ('[{"arguments":{"x":2},"name":"book"}]', 1 / 3))
