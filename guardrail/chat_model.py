@@ -251,7 +251,13 @@ def _answer(verdict: Verdict) -> AIMessage:
 
 
 def _message(candidate: Sample) -> AIMessage:
-    return AIMessage(content=candidate.text, response_metadata={"finish_reason": candidate.finish_reason})
+    """The very candidate that was judged: its text and, should the model have made any, its tool calls."""
+    calls = [
+        {"name": call.name, "args": call.arguments, "id": f"call_{i}", "type": "tool_call"}
+        for i, call in enumerate(candidate.tool_calls)
+    ]
+    metadata = {"finish_reason": candidate.finish_reason}
+    return AIMessage(content=candidate.text, tool_calls=calls, response_metadata=metadata)
 
 
 def _result(message: AIMessage, verdict: Verdict) -> ChatResult:

@@ -127,7 +127,11 @@ class Estimator:
 
         Rounding residue just below zero (an entropy of -1e-17) is set to 0.
         """
-        found = self.formula(evidence)
+        found: float | Missing
+        try:
+            found = self.formula(evidence)
+        except (ArithmeticError, np.linalg.LinAlgError) as error:  # an eigendecomposition need not converge
+            found = Missing(Unmeasured.NOT_FINITE, f"{self.name}: {type(error).__name__}: {error}")
         if isinstance(found, float) and not math.isfinite(found):
             found = Missing(Unmeasured.NOT_FINITE, f"{self.name} gave {found}")
         if isinstance(found, Missing):

@@ -245,6 +245,21 @@ def test_many_threads_share_one_guard() -> None:
     assert "Paris" not in found[1::2]
 
 
+def test_the_calls_that_were_judged_are_the_calls_that_are_returned() -> None:
+    class Caller(ScriptedChat):
+        def _message(self, answer: str, kwargs: dict[str, Any]) -> AIMessage:
+            call = {"name": "look_up", "args": {"city": answer}, "id": "x", "type": "tool_call"}
+            return AIMessage(content="", tool_calls=[call])
+
+    model = Caller(script={"same": ["Rome"], "other": ["Rome", "Oslo", "Bern", "Riga"]})
+    guard = Guardrail(model=model, artifact=make_artifact(model, threshold=0.5))
+    made = guard.invoke("same")
+    assert [(call["name"], call["args"]) for call in made.tool_calls] == [("look_up", {"city": "Rome"})]
+    held_back = guard.invoke("other")
+    assert held_back.tool_calls == []
+    assert held_back.response_metadata["guardrail"]["reason"] == "above_threshold"
+
+
 # -- misuse is refused
 
 

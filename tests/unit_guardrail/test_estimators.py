@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
+from numpy.linalg import LinAlgError
 
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.judges import ExactJudge, JudgeSpec
 from guardrail.sampling import plan_for
 from guardrail.types import OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
-from guardrail.uncertainty import available, from_spec, make, measure, measure_all
+from guardrail.uncertainty import Evidence, available, from_spec, make, measure, measure_all
 
 EXACT = ExactJudge()
 
@@ -175,6 +177,16 @@ def test_judge_is_not_asked_when_all_strings_are_equal() -> None:
 def test_refusals_are_one_cluster_of_their_own() -> None:
     drawn = answers("I don't know", "not sure", "Paris", "Paris")
     assert score("self_consistency", drawn).value == 0.5
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("0"), OverflowError("big"), LinAlgError("no convergence")])
+def test_a_formula_that_fails_is_unmeasured(error: Exception) -> None:
+    def formula(evidence: Evidence) -> float:
+        raise error
+
+    broken = replace(make("self_consistency", judge=EXACT), formula=formula)
+    found = measure(answers("a1", "a1"), broken, SamplingPlan(n=2))
+    assert found.reason is Unmeasured.NOT_FINITE
 
 
 # -- sharing, names and specs
