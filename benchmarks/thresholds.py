@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from calibrate.evaluate import RuleSpec, evaluate
 from calibrate.thresholds import fit, rules
-from calibrate.thresholds.fit import request_for
-from calibrate.thresholds.prefix import prefixes
 
 SIZES = (1_000, 20_000, 100_000, 1_000_000)
 
@@ -79,17 +77,22 @@ def measure(n: int) -> bool:
 
 
 def beyond_the_sort(n: int) -> bool:
-    """Time the certificates on sorted items, their limits known: what a second call costs beyond sorting; 5 ms."""
+    """Time a second certificate of the same size and level: what the whole call costs beyond `np.argsort`; 5 ms."""
     u, e = population(n, 0)
-    prefix, kept = prefixes(u, e.astype(np.int8)), True
-    shared = seconds(lambda: prefixes(u, e.astype(np.int8)))
-    print(f"\nn = {n:,}: sorting and counting errors, common to all rules, {shared * 1e3:.1f} ms; after that")
+    kept = True
+    print(f"\nn = {n:,}: a second call with the same alpha and delta, whole call less np.argsort of the scores")
     for name in ("anchored", "cp_simultaneous"):
-        rule, request = request_for(name, alpha=0.15, delta=None, support="continuous", options={})
-        rule.select(prefix, request)
-        own = seconds(lambda rule=rule, request=request: rule.select(prefix, request))  # type: ignore[misc]
-        kept &= own <= 0.005
-        print(f"{name:24}{own * 1e3:10.2f} ms  budget <= 5 ms: {'kept' if own <= 0.005 else 'EXCEEDED'}")
+        fit(u, e, alpha=0.15, rule=name, diagnose="fast")
+        whole = sorting = float("inf")
+        for _ in range(15):  # in turns, so that other load on the machine meets both
+            whole = min(whole, seconds(lambda name=name: fit(u, e, alpha=0.15, rule=name, diagnose="fast"), 1))  # type: ignore[misc]
+            sorting = min(sorting, seconds(lambda: np.argsort(u), 1))
+        beyond = whole - sorting
+        kept &= beyond <= 0.005
+        verdict = "kept" if beyond <= 0.005 else "EXCEEDED"
+        print(
+            f"{name:24}{whole * 1e3:8.1f} ms - {sorting * 1e3:.1f} ms = {beyond * 1e3:.1f} ms  budget <= 5: {verdict}"
+        )
     return kept
 
 

@@ -55,6 +55,8 @@ class SamplingPlan(Frozen):
     """Strings that end an answer (and are cut off it)."""
     logprobs: bool = False
     """Whether token log-probabilities are wanted (of the primary answer and of the samples)."""
+    follow_ups: tuple[str, ...] = ()
+    """Names of the further questions asked about the drawn answers, e.g. ("p_true",); see `guardrail.follow_ups`."""
     options: tuple[str, ...] | None = None
     """Labels whose log-likelihood is read after the prompt, e.g. ("A", "B", "C", "D"); None for open answers.
     With options and n = 0 the primary answer is the likeliest option and nothing is generated."""
@@ -106,6 +108,8 @@ class Sample(Frozen):
     """Decoded answer tokens, special and end tokens excluded; None when log-probabilities were not measured."""
     logprobs: tuple[float, ...] | None = None
     """Natural log-probability of each of ``tokens`` under the untempered model; every value finite and <= 0."""
+    token_bytes: tuple[str, ...] | None = None
+    """UTF-8 bytes of each of ``tokens`` in hex, where a token is not whole characters; None where ``tokens`` say it."""
     finish_reason: str | None = None
     """"stop", "length", "tool_calls", "content_filter", or what the server said."""
     refusal: bool = False
@@ -118,6 +122,8 @@ class Sample(Frozen):
         if self.tokens is not None and self.logprobs is not None:
             if len(self.tokens) != len(self.logprobs):
                 raise ValueError(f"{len(self.tokens)} tokens but {len(self.logprobs)} log-probabilities")
+            if self.token_bytes is not None and len(self.token_bytes) != len(self.tokens):
+                raise ValueError(f"{len(self.tokens)} tokens but bytes of {len(self.token_bytes)}")
             bad = next((i for i, value in enumerate(self.logprobs) if not math.isfinite(value) or value > 1e-6), None)
             if bad is not None:
                 raise ValueError(f"logprobs[{bad}] is {self.logprobs[bad]}; a log-probability is finite and <= 0")
@@ -214,6 +220,8 @@ class SampleSet(Frozen):
     """The n sampled responses, in no meaningful order."""
     options: OptionScores | None = None
     """Option log-likelihoods, when the plan reads options."""
+    follow_ups: dict[str, tuple[SampleSet, ...]] = Field(default_factory=dict)
+    """Replies to the plan's further questions, by name; each is a primary answer or an option read-out of its own."""
     cost: Cost = Cost()
     """Calls, tokens and seconds."""
     problem: Unmeasured | None = None

@@ -213,7 +213,7 @@ def check_items(uncertainty: ArrayLike, error: ArrayLike) -> tuple[NDArray[np.fl
     Raises:
         UsageError: Naming the first offending index and value.
     """
-    scores, labels = _numbers("uncertainty", uncertainty), _numbers("error", error)
+    scores, labels = _numbers("uncertainty", uncertainty), _labels(error)
     if scores.size != labels.size:
         raise UsageError(f"uncertainty has {scores.size} items and error has {labels.size}. Pass one label a score.")
     if scores.size == 0:
@@ -231,7 +231,14 @@ def check_items(uncertainty: ArrayLike, error: ArrayLike) -> tuple[NDArray[np.fl
         raise UsageError(
             f"error[{index}] must be 0 (correct) or 1 (wrong), got {labels[index]:g}. Leave out items without a label."
         )
-    return scores, labels.astype(np.int8)
+    return scores, labels.astype(np.int8, copy=False)
+
+
+def _labels(values: ArrayLike) -> NDArray[Any]:
+    """Labels as they came where they are whole numbers or booleans, which is faster to check; else as floats."""
+    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "biu":
+        return values
+    return _numbers("error", values)
 
 
 def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:

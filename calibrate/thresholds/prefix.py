@@ -89,13 +89,15 @@ def prefixes(uncertainty: NDArray[np.float64], error: NDArray[np.int8]) -> Prefi
         uncertainty: Finite scores, shape (n,), n >= 1. ``0.0`` and ``-0.0`` are equal.
         error: 0 or 1, shape (n,).
     """
-    order = np.argsort(uncertainty)
-    ranked = uncertainty[order]
+    # Scores and the scores of wrong answers are sorted apart: sorting values takes a quarter of the time of sorting
+    # indices, and only a block's count of errors matters, not which of its items is wrong.
+    ranked, wrong = np.sort(uncertainty), np.sort(uncertainty[error.astype(np.bool_)])
     is_end = np.empty(ranked.size, dtype=np.bool_)
     np.not_equal(ranked[1:], ranked[:-1], out=is_end[:-1])
     is_end[-1] = True
+    if is_end.all():  # untied: mark the wrong items among the ranked and count along
+        counted = np.zeros(ranked.size, dtype=np.int64)
+        counted[np.searchsorted(ranked, wrong)] = 1
+        return Prefix(ranked.size, ranked, np.arange(1, ranked.size + 1), np.cumsum(counted, out=counted))
     end = np.flatnonzero(is_end)
-    counted = np.cumsum(error[order], dtype=np.int64)
-    if end.size == ranked.size:
-        return Prefix(ranked.size, ranked, end + 1, counted)
-    return Prefix(ranked.size, ranked[end], end + 1, counted[end])
+    return Prefix(ranked.size, ranked[end], end + 1, np.searchsorted(wrong, ranked[end], side="right"))
