@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-slow lint format bench clean
+.PHONY: help setup demo test test-slow test-core-newest lint format bench clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -25,6 +25,12 @@ test: lint ## Lint, types and tests
 
 test-slow: $(READY) ## The slow rest of the tests
 	@$(BIN)/python -m pytest -q -m slow
+
+test-core-newest: $(READY) ## The LangChain tests against the newest langchain-core (in build/, .venv stays as it is)
+	@$(BIN)/python -m pip install -q --no-deps --upgrade --target build/core-newest 'langchain-core<2'
+	@PYTHONPATH=build/core-newest $(BIN)/python -m pytest -q -p no:cacheprovider --benchmark-disable \
+	  tests/unit_guardrail/test_langchain_standard.py tests/unit_guardrail/test_drop_in.py \
+	  tests/unit_guardrail/test_chat_model.py tests/unit_guardrail/test_tools.py
 
 lint: $(READY) ## ruff (lint and format) and mypy --strict
 	@$(BIN)/ruff check .

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from . import (
     _cli_audit,
+    _cli_cascade,
     _cli_collect,
+    _cli_ensemble,
     _cli_evaluate,
     _cli_fit,
     _cli_import,
@@ -12,13 +14,16 @@ from . import (
     _cli_plan,
     _cli_report,
     _cli_run,
+    _cli_score,
 )
 from ._cli_app import app
 
 __all__ = ["app"]
 _COMMANDS = (
     _cli_audit,
+    _cli_cascade,
     _cli_collect,
+    _cli_ensemble,
     _cli_evaluate,
     _cli_fit,
     _cli_import,
@@ -26,4 +31,5 @@ _COMMANDS = (
     _cli_plan,
     _cli_report,
     _cli_run,
+    _cli_score,
 )

@@ -48,7 +48,21 @@ class _Commands(TyperGroup):
             raise _told("Stopped. What is on disk stays; the same command goes on from there.", 130) from error
 
 
-_ORDER = ("plan", "run", "import", "collect", "score", "label", "fit", "evaluate", "report", "audit", "inspect")
+_ORDER = (
+    "plan",
+    "run",
+    "import",
+    "collect",
+    "score",
+    "label",
+    "ensemble",
+    "fit",
+    "fit-cascade",
+    "evaluate",
+    "report",
+    "audit",
+    "inspect",
+)
 
 app = typer.Typer(
     cls=_Commands,

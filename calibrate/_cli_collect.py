@@ -1,35 +1,33 @@
-"""Commands that make records: collect, score."""
+"""The command that makes records: collect."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from guardrail.bindings import read_bindings
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling import plan_for
 from guardrail.types import SamplingPlan
 
-from ._cli_app import app, console, finish, say, table
+from ._cli_app import app, console, finish, say
 from ._cli_models import MODEL_HELP, resolve_model
 from .collect import Collected, collect_records
 from .datasets import Question, option_labels
 from .importing import QUESTION_FORMATS, load_questions
 from .progress import bar
 from .records import RecordFile, read_records, rewrite_records, write_records
-from .scoring import default_estimator, parse_estimator, score_records, supported
+from .scoring import default_estimator, parse_estimator
 
 __all__ = [
     "RecordsArgument",
     "changed_file",
     "collect",
     "plan_from",
-    "score",
     "tell_collected",
-    "tell_scores",
 ]
 
 RecordsArgument = Annotated[Path, typer.Argument(help="Record file that `collect` wrote.")]
@@ -65,6 +63,9 @@ def collect(
     option_template: Annotated[
         str, typer.Option(help="One line for each option: {label}, {text}.")
     ] = "{label}) {text}",
+    tools: Annotated[
+        Path | None, typer.Option(help="JSON: OpenAI-style tools, or {tools, tool_choice, response_format}.")
+    ] = None,
     max_concurrency: Annotated[int | None, typer.Option(help="Calls in flight at once (default 16).", min=1)] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Questions a batch, for local weights (default 16).", min=1)
@@ -95,6 +96,7 @@ def collect(
         max_tokens=max_tokens,
         stop=stop or (),
         seed=seed,
+        tools=tools,
     )
     prompt = PromptWrapping(system=system, template=template, option_template=option_template)
     with bar(console, "asking") as progress:
@@ -115,30 +117,6 @@ def collect(
     finish([out], f"calibrate score {out}")
 
 
-@app.command()
-def score(
-    records: RecordsArgument,
-    estimator: Annotated[
-        list[str] | None,
-        typer.Option("--estimator", "-e", help="NAME, NAME:JUDGE or NAME:JUDGE:greedy. May be repeated. Default: all."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
-) -> None:
-    """Compute uncertainties from what was drawn. The model is not called.
-
-    Example: [cyan]calibrate score records.jsonl -e semantic_entropy -e semantic_entropy:exact[/cyan]
-    """
-    named = [parse_estimator(name) for name in estimator or ()]
-    target = out or records
-    with bar(console, "scoring", "records") as progress:
-        scored = changed_file(
-            records, target, lambda file: score_records(file, named or supported(file.header.plan), progress=progress)
-        )
-    tell_scores(scored)
-    following = "label" if scored.header.correctness is None else "fit"
-    finish([target], f"calibrate {following} {target}" + (" --alpha 0.1" if following == "fit" else ""))
-
-
 def plan_from(
     questions: Sequence[Question],
     estimators: Sequence[str],
@@ -149,6 +127,7 @@ def plan_from(
     max_tokens: int,
     stop: Sequence[str],
     seed: int | None,
+    tools: Path | None = None,
 ) -> SamplingPlan:
     """The plan that gives the named estimators (or the default one) what they need."""
     labels = option_labels(questions)
@@ -162,6 +141,7 @@ def plan_from(
         max_tokens=max_tokens,
         stop=stop,
         seed=seed,
+        bindings=None if tools is None else read_bindings(tools),
     )
 
 
@@ -182,17 +162,3 @@ def tell_collected(done: Collected) -> None:
         say(f"{done.n_failed} failed and will abstain. Try them again with --retry-failed.", "yellow")
         for problem, count in sorted(done.problems.items(), key=lambda item: -item[1])[:5]:
             say(f"  {count} x {problem}", "yellow")
-
-
-def tell_scores(file: RecordFile) -> None:
-    """Range of each estimator, and what could not be measured."""
-    rows = []
-    for key in sorted(file.header.estimators):
-        found = [record.scores[key] for record in file.records if key in record.scores]
-        values = sorted(score.value for score in found if score.value is not None)
-        reasons = Counter(score.reason.value for score in found if score.reason is not None)
-        missing = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common()) or "0"
-        spread = [f"{values[int(q * (len(values) - 1))]:.3g}" for q in (0, 0.5, 1)] if values else ["-", "-", "-"]
-        rows.append([key, str(len(values)), *spread, str(len(set(values))), missing])
-    columns = ("uncertainty", "n", "lowest", "median", "highest", "values", "not measured")
-    console.print(table("Scores (higher is less certain)", columns, rows))

@@ -24,7 +24,7 @@ from .labels import GivenLabels, read_labels
 from .pipeline import Groups, fit_artifact, held_out, part_header, require_same, split
 from .prediction_powered import artifact_with_people
 from .records import Record, RecordFile, read_records, write_records
-from .scoring import arrays, default_estimator
+from .scoring import arrays, default_estimator, estimator_key, parse_estimator
 from .words import caveats, certificate, facts, headline, next_steps, ranking, second_look
 
 __all__ = ["chosen_estimator", "fit", "inspect", "tell_second_look", "tell_verdict", "warn_incomplete"]
@@ -171,7 +171,7 @@ def inspect(
 def chosen_estimator(file: RecordFile, name: str | None) -> str:
     """The estimator a user named, or the default for this kind of question."""
     if name is not None:
-        return name
+        return estimator_key(parse_estimator(name)) if name.endswith(".json") else name
     usual = default_estimator(options=file.header.plan.options is not None)
     known = sorted(file.header.estimators)
     if usual in known or not known:

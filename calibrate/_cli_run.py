@@ -116,6 +116,7 @@ def _records(
         max_tokens=settings.max_tokens,
         stop=settings.stop,
         seed=settings.seed,
+        tools=settings.tools,
     )
     prompt = PromptWrapping(
         system=settings.system, template=settings.template, option_template=settings.option_template

@@ -16,6 +16,7 @@ from guardrail.uncertainty import from_spec
 from .bounds import binomial_tail, clopper_pearson_upper
 from .correctness import label_records, make_rule
 from .datasets import fingerprint
+from .ensemble import refuse_overlap
 from .label_checks import ks_two_sample
 from .pipeline import HeldOut, is_accepted, require_same
 from .records import Record, RecordFile
@@ -256,6 +257,7 @@ def _refuse_calibration(file: RecordFile, artifact: CalibrationArtifact, estimat
             f"({artifact.data.name}, sha256 {artifact.data.sha256[:12]}). A threshold chosen on them fits them: label "
             "new questions."
         )
+    refuse_overlap(artifact.estimator, file.records, what="fresh")
     again, once = _seen_before(artifact, file.records, estimator)
     if again >= max(FEWEST_COINCIDENCES, once / 2):
         raise UsageError(

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from langchain_core.language_models import BaseChatModel
 
+from guardrail._probe import probe
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.identity import identify
+from guardrail.probing import ProbeReport
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling import NativeSampler, adraw, draw
 from guardrail.types import SamplingPlan
@@ -91,12 +93,13 @@ def collect_records(
     Raises:
         UsageError: The file is of another collection, is being written by another process, or the questions do not fit
             the plan.
-        GuardrailError: Most of the first questions failed, or no question has two different samples. What was drawn
-            is in the file.
+        GuardrailError: A probe showed that the endpoint cannot be believed (nothing is drawn then); or most of the
+            first questions failed, or no question has two different samples (what was drawn is in the file).
     """
     _check_options(questions, plan)
     prompt = prompt or PromptWrapping()
     header = header_for(questions, model, plan, prompt, name)
+    header = header.model_copy(update={"probe": _probed(model, plan)})
     with open_writer(path, header, drop_failed=retry_failed) as (writer, existing):
         done = {record.id for record in existing.records}
         todo = [question for question in questions if question.id not in done]
@@ -259,6 +262,18 @@ def _write(records: Sequence[Record], writer: RecordWriter, tally: _Tally) -> No
     writer.append(tally.admit(records))
     if tally.hopeless:
         raise tally.refusal()
+
+
+def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
+    """What a probe of the endpoint shows; collecting from one that cannot be believed would be in vain."""
+    report, _ = probe(model, plan)
+    problem = None if report is None else report.problem(plan)
+    if problem is not None:
+        raise GuardrailError(
+            f"this endpoint cannot be calibrated ({problem[0].value}): {problem[1]}. Nothing was collected. "
+            "`guardrail doctor` shows what it honours."
+        )
+    return report
 
 
 def _check_options(questions: Sequence[Question], plan: SamplingPlan) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from guardrail.errors import UsageError
 from guardrail.types import Frozen
 
+from .ensemble import refuse_overlap
 from .evaluate import Evaluation, RuleSpec, evaluate
 from .paper import Pool
 from .progress import Progress, silent
@@ -196,6 +197,7 @@ def _scored(
 ) -> Iterator[tuple[Source, str, Scored]]:
     for source in pools:
         for key in _keys(source, estimators):
+            refuse_overlap(source.file.header.estimators[key], source.records)
             scored = arrays(source.records, key)
             _need_groups(scored, cluster_by_group)
             yield source, key, scored

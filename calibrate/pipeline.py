@@ -20,6 +20,7 @@ from guardrail.uncertainty import EstimatorSpec, available, make
 from .bounds import clopper_pearson_interval
 from .collect import package_versions
 from .datasets import Question, fingerprint
+from .ensemble import refuse_overlap
 from .labelling import refuse_contradictions
 from .records import Record, RecordFile, RecordHeader, read_records
 from .scoring import Scored, arrays
@@ -132,6 +133,7 @@ def fit_artifact(
             f"{', '.join(sorted(header.estimators)) or 'none'}). Run: calibrate score {file.path} --estimator "
             f"{estimator}"
         )
+    refuse_overlap(spec, used, groups=groups)
     calibration = CalibrationScores(
         uncertainty=tuple(scored.uncertainty.tolist()),
         error=tuple(scored.error.tolist()),
@@ -263,6 +265,7 @@ def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator
     labelled = [record for record in records if record.correct is not None]
     if not labelled:
         raise UsageError("no test record has a label. Run: calibrate label RECORDS")
+    refuse_overlap(artifact.estimator, labelled, what="test")
     accepted = [record for record in labelled if is_accepted(artifact, record, estimator)]
     errors = sum(not record.correct for record in accepted)
     correct = sum(bool(record.correct) for record in labelled)
@@ -302,13 +305,16 @@ def _fit(
 def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     """What run time has to draw for this one estimator: a collection may have drawn more, for others.
 
-    Nothing that moves the score or the primary answer is dropped: samples and log-probabilities that the estimator
-    does not read. With options the plan stays, because n decides there what the primary answer is. It also stays for
-    scores that were imported: nobody knows what they were computed from.
+    Nothing that moves the score or the primary answer is dropped: samples, log-probabilities and follow-ups that the
+    estimator does not read. With options n and log-probabilities stay, because n decides there what the primary answer
+    is. All stays for scores that were imported: nobody knows what they were computed from.
     """
-    if plan.options is not None or spec.name not in available():
+    if spec.name not in available():
         return plan
     needs = make(spec.name).needs
+    plan = plan.model_copy(update={"follow_ups": tuple(name for name in plan.follow_ups if name == needs.follow_up)})
+    if plan.options is not None:
+        return plan
     return plan.model_copy(update={"n": plan.n if needs.samples else 0, "logprobs": plan.logprobs and needs.logprobs})
 
 

@@ -21,6 +21,7 @@ from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 
 from .bounds import clopper_pearson_interval, zero_error_floor
+from .ensemble import refuse_overlap
 from .labels import GivenLabels, apply_labels
 from .pipeline import fit_artifact, part_header
 from .records import RecordFile
@@ -152,6 +153,8 @@ def artifact_with_people(
     if file.header.correctness is None:
         raise UsageError(f"{file.path} has no labels by a judge or rule. Run: calibrate label {file.path}")
     pool = arrays(file.records, estimator)
+    if estimator in file.header.estimators:
+        refuse_overlap(file.header.estimators[estimator], file.records)
     given = RecordFile(
         file.path,
         file.header.model_copy(update={"correctness": labels.spec}),

@@ -22,6 +22,7 @@ from pydantic import Field, ValidationError
 from guardrail.artifact import CorrectnessSpec
 from guardrail.errors import RecordError, UsageError
 from guardrail.identity import ModelIdentity
+from guardrail.probing import ProbeReport
 from guardrail.prompting import PromptWrapping
 from guardrail.types import Frozen, SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import EstimatorSpec
@@ -33,10 +34,12 @@ __all__ = [
     "Record",
     "RecordFile",
     "RecordHeader",
+    "RecordReader",
     "RecordWriter",
     "open_writer",
     "read_records",
     "rewrite_records",
+    "stream_records",
     "write_records",
 ]
 
@@ -66,6 +69,8 @@ class RecordHeader(Frozen):
     """Every estimator whose scores are stored, by the key used in ``scores``."""
     packages: dict[str, str] = Field(default_factory=dict)
     """Versions that made the file. Not compared on resume."""
+    probe: ProbeReport | None = None
+    """What a probe of the endpoint showed before it was asked; None for local models. Not compared on resume."""
 
 
 class Record(Frozen):
@@ -173,6 +178,86 @@ def write_records(path: str | Path, header: RecordHeader, records: Iterable[Reco
         _replace(path, header, records)
 
 
+class RecordReader:
+    """Reads a record file one record at a time, and closes it at its end. Remembers only the ids that it has seen.
+
+    Attributes:
+        path: Where it is read.
+        header: Its first line.
+        torn: Whether a torn last line was left out; known at the end.
+        good: Bytes up to the end of the last good line so far.
+    """
+
+    def __init__(self, path: Path, stream: IO[bytes]) -> None:
+        self.path = path
+        self.torn = False
+        self.good = 0
+        self._stream = stream
+        self._number = 0
+        line = next(self._lines(), b"")
+        if not line:
+            raise RecordError(f"{path}:1: the file is empty. `calibrate collect` writes a header line first.")
+        self.header = _parse_header(path, line)
+        self.good += len(line)
+
+    def __iter__(self) -> Iterator[Record]:
+        line_of: dict[str, int] = {}
+        with self._stream:
+            for line in self._lines():
+                try:
+                    record = self._record(line, line_of)
+                except RecordError:
+                    if line.endswith(b"\n"):
+                        raise
+                    self.torn = True  # only the last line can lack its end
+                    return
+                self.good += len(line)
+                yield record
+
+    def _lines(self) -> Iterator[bytes]:
+        for line in self._stream:
+            self._number += 1
+            if line.strip():
+                yield line
+            else:
+                self.good += len(line)
+
+    def _record(self, line: bytes, line_of: dict[str, int]) -> Record:
+        record = _parse_record(self.path, self._number, line)
+        if record.id in line_of:
+            raise RecordError(
+                f"{self.path}:{self._number}: field 'id': got {record.id!r}, which is already at line "
+                f"{line_of[record.id]}. Every question has one record: remove one of the two lines."
+            )
+        line_of[record.id] = self._number
+        return record
+
+
+def stream_records(
+    source: str | Path,
+    target: str | Path,
+    change: Callable[[RecordReader], tuple[RecordHeader, Iterable[Record]]],
+) -> None:
+    """Write a changed version of a record file, record by record, so that memory does not grow with the file.
+
+    The target (which may be the source) is replaced at the end, atomically, with no other writer in between.
+
+    Args:
+        source: The record file that is read.
+        target: The record file that is written.
+        change: From a reader to a header and an iterator over records, which it must read to the end.
+
+    Raises:
+        UsageError: No such file, or another process is writing the target.
+        RecordError: As `read_records`. The target is as it was.
+    """
+    source, target = Path(source), Path(target)
+    if not source.is_file():
+        raise UsageError(f"no record file at {source}. `calibrate collect` makes one.")
+    with exclusive(target), source.open("rb") as stream:
+        _replace(target, *change(RecordReader(source, stream)))
+
+
 class RecordWriter:
     """Appends records; each call is on disk when it returns. Made by `open_writer`."""
 
@@ -229,37 +314,9 @@ def open_writer(
 
 def _scan(path: Path, content: bytes) -> tuple[RecordFile, int]:
     """Parse a record file; also the number of bytes up to the end of the last good line."""
-    lines = io.BytesIO(content).readlines()
-    header: RecordHeader | None = None
-    records: list[Record] = []
-    line_of: dict[str, int] = {}
-    good, torn = 0, False
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            good += len(line)
-            continue
-        last = number == len(lines) and not line.endswith(b"\n")
-        try:
-            if header is None:
-                header = _parse_header(path, line)
-            else:
-                record = _parse_record(path, number, line)
-                if record.id in line_of:
-                    raise RecordError(
-                        f"{path}:{number}: field 'id': got {record.id!r}, which is already at line "
-                        f"{line_of[record.id]}. Every question has one record: remove one of the two lines."
-                    )
-                line_of[record.id] = number
-                records.append(record)
-        except RecordError:
-            if last and header is not None:
-                torn = True
-                break
-            raise
-        good += len(line)
-    if header is None:
-        raise RecordError(f"{path}:1: the file is empty. `calibrate collect` writes a header line first.")
-    return RecordFile(path, header, tuple(records), torn), good
+    reader = RecordReader(path, io.BytesIO(content))
+    records = tuple(reader)
+    return RecordFile(path, reader.header, records, reader.torn), reader.good
 
 
 def _parse_header(path: Path, line: bytes) -> RecordHeader:

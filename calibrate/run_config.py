@@ -50,6 +50,9 @@ class RunConfig(Frozen):
     top_p: float = Field(default=0.9, description="Nucleus mass.")
     max_tokens: int = Field(default=64, description="Longest answer, in tokens.")
     stop: tuple[str, ...] = Field(default=(), description="Strings that end an answer.")
+    tools: Path | None = Field(
+        default=None, description="JSON: OpenAI-style tools, or {tools, tool_choice, response_format}."
+    )
     seed: int = Field(default=0, description="Seed of the samples and of the split.")
     system: str | None = Field(default=None, description="System message.")
     template: str = Field(default="{question}", description="Human message; {question} stands for the question.")

@@ -7,6 +7,7 @@ wraps any chat model, draws the same samples, measures their disagreement and ac
 from __future__ import annotations
 
 from .artifact import CalibrationArtifact
+from .cascade_artifact import CascadeArtifact
 from .chat_model import Guardrail
 from .errors import (
     AbstainedError,
@@ -18,12 +19,14 @@ from .errors import (
     MissingDependencyError,
     PromptTooLongError,
     RecordError,
+    UnmeasuredError,
     UsageError,
 )
 from .gate import accepts
 from .outcome import Feasible, Infeasible, InfeasibleReason
 from .prompting import PromptWrapping
-from .types import Cost, Reason, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured, Verdict
+from .routing import Cascade
+from .types import Bindings, Cost, Meaning, Reason, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured, Verdict
 
 __all__ = [
     "AbstainedError",
@@ -31,13 +34,17 @@ __all__ = [
     "ArtifactFormatError",
     "ArtifactMismatchError",
     "ArtifactTamperedError",
+    "Bindings",
     "CalibrationArtifact",
+    "Cascade",
+    "CascadeArtifact",
     "Cost",
     "Feasible",
     "Guardrail",
     "GuardrailError",
     "Infeasible",
     "InfeasibleReason",
+    "Meaning",
     "MissingDependencyError",
     "PromptTooLongError",
     "PromptWrapping",
@@ -48,6 +55,7 @@ __all__ = [
     "SamplingPlan",
     "Uncertainty",
     "Unmeasured",
+    "UnmeasuredError",
     "UsageError",
     "Verdict",
     "accepts",

@@ -18,7 +18,9 @@ from langchain_core.callbacks import (
 )
 from langchain_core.tracers._streaming import _StreamingCallbackHandler, _V2StreamingCallbackHandler
 
-__all__ = ["child_callbacks"]
+from .types import Verdict
+
+__all__ = ["child_callbacks", "note_verdict"]
 
 
 def child_callbacks(
@@ -37,3 +39,30 @@ def child_callbacks(
 
 def _streams(handler: BaseCallbackHandler) -> bool:
     return isinstance(handler, _StreamingCallbackHandler | _V2StreamingCallbackHandler)
+
+
+def note_verdict(
+    run_manager: CallbackManagerForLLMRun | AsyncCallbackManagerForLLMRun | None, verdict: Verdict
+) -> None:
+    """Write the verdict into the metadata of the guard's run, for every tracer that keeps runs.
+
+    LangSmith shows it as run metadata, and exporters that read LangChain's runs (OpenTelemetry) as attributes; so it is
+    flat and holds no text of an answer. It is there even when the abstention raises.
+    """
+    if run_manager is None:
+        return
+    found = {
+        "guardrail_accepted": verdict.accepted,
+        "guardrail_reason": verdict.reason.value,
+        "guardrail_estimator": verdict.uncertainty.estimator,
+        "guardrail_uncertainty": verdict.uncertainty.value,
+        "guardrail_threshold": verdict.threshold,
+        "guardrail_alpha": verdict.alpha,
+        "guardrail_artifact": verdict.artifact,
+        "guardrail_calls": verdict.cost.calls,
+    }
+    known = {name: value for name, value in found.items() if value is not None}
+    for handler in run_manager.handlers:
+        run = getattr(handler, "run_map", {}).get(str(run_manager.run_id))
+        if run is not None:
+            run.add_metadata(known)

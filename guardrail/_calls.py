@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +17,8 @@ from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import ContextThreadPoolExecutor
 
+from .bindings import call_settings
 from .prompting import question_text
 from .types import Cost, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 
@@ -22,6 +26,9 @@ __all__ = ["SAMPLE_INDEX", "acall_concurrently", "call_concurrently", "read_repl
 
 DEFAULT_CONCURRENCY = 16
 """Calls in flight at once, unless the caller says otherwise."""
+MOST_HELPERS = 256
+"""Threads that all sync guards of a process share; started as they are needed."""
+_HELPERS = ThreadPoolExecutor(MOST_HELPERS, thread_name_prefix="guardrail")
 SAMPLE_INDEX = "guardrail_sample"
 """Run metadata key that numbers a call: -1 for the primary answer, 0 ... n - 1 for the samples."""
 
@@ -34,9 +41,10 @@ class _Call:
     index: int
     messages: list[BaseMessage]
     params: dict[str, Any]
+    name: str = "primary"
 
     def config(self, callbacks: Callbacks) -> RunnableConfig:
-        name = "guardrail_primary" if self.index < 0 else f"guardrail_sample_{self.index}"
+        name = f"guardrail_{self.name}" if self.index < 0 else f"guardrail_sample_{self.index}"
         config = RunnableConfig(run_name=name, metadata={SAMPLE_INDEX: self.index})
         if callbacks is not None:
             config["callbacks"] = callbacks
@@ -60,9 +68,15 @@ def call_concurrently(
     *,
     callbacks: Callbacks,
     max_concurrency: int | None,
+    name: str = "primary",
+    first: int = -1,
 ) -> list[SampleSet]:
-    """Draw sample sets by separate calls in threads; a call that fails is reported in its set, never raised."""
-    quiet, calls = _quiet(model), _calls(prompts, plan)
+    """Draw sample sets by separate calls in threads; a call that fails is reported in its set, never raised.
+
+    ``first`` is the number of the first call: from 0 on there is no primary answer, only samples ``first`` to n - 1.
+    """
+    quiet = quiet_copy(model)
+    calls = _calls(prompts, plan, name, first, call_settings(model, plan.bindings))
 
     def run(call: _Call) -> _Reply:
         started = time.perf_counter()
@@ -72,8 +86,52 @@ def call_concurrently(
         except Exception as error:  # whatever a model raises is a missing measurement, which abstains
             return _error(error, started)
 
-    with ContextThreadPoolExecutor(max_workers=max_concurrency or DEFAULT_CONCURRENCY) as pool:
-        return _assemble(prompts, plan, calls, list(pool.map(run, calls)))
+    return _assemble(prompts, plan, calls, _in_threads(run, calls, max_concurrency or DEFAULT_CONCURRENCY))
+
+
+def _in_threads(run: Callable[[_Call], _Reply], calls: Sequence[_Call], workers: int) -> list[_Reply]:
+    """Run calls side by side: the caller takes one after the other, and threads of a shared pool help it.
+
+    Handing every call to a thread would cost several times as much as a call to a fast model does. Here the caller has
+    done all of them before a helper wakes up, while calls that wait for a server run at once. As the caller helps
+    itself, a pool that is busy (guards within guards, many batches) makes a call slower but cannot block it.
+    """
+    context = copy_context()
+    waiting = deque(enumerate(calls))
+    seats = [None] * (workers - 1)  # one helper has the turn to recruit at a time, so no lock is needed
+    replies: dict[int, _Reply | BaseException] = {}
+    done = threading.Semaphore(0)
+
+    def work() -> None:
+        while True:
+            try:
+                place, call = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                replies[place] = context.copy().run(run, call)
+            except BaseException as error:  # no Exception, which is a reply: the process is to end
+                replies[place] = error
+            done.release()
+
+    def recruit() -> None:
+        if len(waiting) > 1 and seats:
+            seats.pop()
+            _HELPERS.submit(assist)
+
+    def assist() -> None:
+        recruit()  # one helper calls the next, so that fast calls wake one and not all
+        work()
+
+    recruit()
+    work()
+    for _ in calls:
+        done.acquire()
+    found = [replies[place] for place in range(len(calls))]
+    for reply in found:
+        if isinstance(reply, BaseException):
+            raise reply
+    return [reply for reply in found if isinstance(reply, _Reply)]
 
 
 async def acall_concurrently(
@@ -83,9 +141,12 @@ async def acall_concurrently(
     *,
     callbacks: Callbacks,
     max_concurrency: int | None,
+    name: str = "primary",
+    first: int = -1,
 ) -> list[SampleSet]:
     """`call_concurrently` on the event loop."""
-    quiet, calls = _quiet(model), _calls(prompts, plan)
+    quiet = quiet_copy(model)
+    calls = _calls(prompts, plan, name, first, call_settings(model, plan.bindings))
     slots = asyncio.Semaphore(max_concurrency or DEFAULT_CONCURRENCY)
 
     async def run(call: _Call) -> _Reply:
@@ -100,13 +161,15 @@ async def acall_concurrently(
     return _assemble(prompts, plan, calls, await asyncio.gather(*(run(call) for call in calls)))
 
 
-def _quiet(model: BaseChatModel) -> BaseChatModel:
+def quiet_copy(model: BaseChatModel) -> BaseChatModel:
     """A copy that neither reads a response cache (samples would be equal) nor streams (samples would leak)."""
     return model.model_copy(update={"cache": False, "disable_streaming": True})
 
 
-def _calls(prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan) -> list[_Call]:
-    common: dict[str, Any] = {"max_tokens": plan.max_tokens}
+def _calls(
+    prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, name: str, first: int, bound: dict[str, Any]
+) -> list[_Call]:
+    common: dict[str, Any] = {**bound, "max_tokens": plan.max_tokens}
     if plan.stop:
         common["stop"] = list(plan.stop)
     if plan.logprobs:
@@ -114,9 +177,9 @@ def _calls(prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan) -> list
     primary = {**common, "temperature": 0.0}
     sampled = {**common, "temperature": plan.temperature, "top_p": plan.top_p}
     return [
-        _Call(i, index, list(messages), primary if index < 0 else sampled)
+        _Call(i, index, list(messages), primary if index < 0 else sampled, name)
         for i, messages in enumerate(prompts)
-        for index in range(-1, plan.n)
+        for index in range(first, plan.n)
     ]
 
 
@@ -143,15 +206,26 @@ def read_reply(message: AIMessage) -> Sample:
     """
     metadata = message.response_metadata
     finish = metadata.get("finish_reason") or metadata.get("stop_reason")
-    tokens, logprobs = _token_logprobs(metadata.get("logprobs"))
+    found = _without_end(metadata.get("logprobs"))
+    tokens, logprobs = _token_logprobs(found)
     return Sample(
         text=str(message.text).strip(),
         tool_calls=tuple(ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls),
         tokens=tokens,
         logprobs=logprobs,
+        token_bytes=None if tokens is None else _token_bytes(found["content"], tokens),
         finish_reason=None if finish is None else str(finish),
         refusal=bool(message.additional_kwargs.get("refusal")) or finish == "content_filter",
     )
+
+
+def _without_end(found: Any) -> Any:
+    """Log-probabilities without the end of the answer, which llama-server lists as a last token of no bytes."""
+    try:
+        *rest, last = found["content"]
+        return {"content": rest} if last["token"] == "" and not last.get("bytes") else found
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return found
 
 
 def _token_logprobs(found: Any) -> tuple[tuple[str, ...] | None, tuple[float, ...] | None]:
@@ -167,6 +241,18 @@ def _token_logprobs(found: Any) -> tuple[tuple[str, ...] | None, tuple[float, ..
     return tokens, logprobs
 
 
+def _token_bytes(content: Sequence[Any], tokens: Sequence[str]) -> tuple[str, ...] | None:
+    """Bytes of the tokens in hex, from OpenAI's ``bytes``; None where the tokens themselves say it all."""
+    try:
+        given = [item.get("bytes") for item in content]
+        raw = [token.encode() if one is None else bytes(list(one)) for one, token in zip(given, tokens, strict=True)]
+        if all(one == token.encode() for one, token in zip(raw, tokens, strict=True)):
+            return None
+    except (AttributeError, TypeError, ValueError):  # no list of bytes: the tokens have to do
+        return None
+    return tuple(one.hex() for one in raw)
+
+
 def _assemble(
     prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, calls: list[_Call], replies: list[_Reply]
 ) -> list[SampleSet]:
@@ -177,7 +263,7 @@ def _assemble(
 
 
 def _sample_set(messages: Sequence[BaseMessage], plan: SamplingPlan, pairs: list[tuple[_Call, _Reply]]) -> SampleSet:
-    primary = next(reply.sample for call, reply in pairs if call.index < 0)
+    primary = next((reply.sample for call, reply in pairs if call.index < 0), None)
     samples = tuple(reply.sample for call, reply in pairs if call.index >= 0 and reply.sample is not None)
     errors = [reply.error for _, reply in pairs if reply.error is not None]
     problem, detail = None, ""

@@ -7,19 +7,13 @@ run-time questions are drawn like the calibration questions (exchangeable with t
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-from collections.abc import Mapping
-from functools import cached_property
 from importlib.metadata import entry_points
-from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
-from uuid import uuid4
+from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from .errors import ArtifactFormatError, ArtifactMismatchError, ArtifactTamperedError, MissingDependencyError
+from ._persisted import Persisted
+from .errors import ArtifactMismatchError, MissingDependencyError
 from .identity import ModelIdentity
 from .outcome import Feasible, Outcome
 from .prompting import PromptWrapping
@@ -75,17 +69,13 @@ class CalibrationScores(Frozen):
         return self
 
 
-class CalibrationArtifact(Frozen):
+class CalibrationArtifact(Persisted):
     """A threshold, and everything it is valid for.
 
     Current limitations: the binding is by name and hash of what can be named and hashed. A provider that changes a
     model behind an unchanged name, or a population of questions that drifts, is not noticed here.
     """
 
-    SCHEMA_VERSION: ClassVar[int] = 1
-
-    schema_version: int = 1
-    """Version of this file format."""
     created: str
     """When it was fitted, ISO 8601 with time zone."""
     model: ModelIdentity
@@ -121,86 +111,6 @@ class CalibrationArtifact(Frozen):
         """Target error rate among accepted answers."""
         return self.outcome.alpha
 
-    @cached_property
-    def digest(self) -> str:
-        """``sha256:`` over the canonical JSON of the content (sorted keys, no white space, UTF-8)."""
-        return _digest(self.model_dump(mode="json"))
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy with some fields changed; its digest is its own."""
-        copied = super().model_copy(update=update, deep=deep)
-        copied.__dict__.pop("digest", None)  # a cached property, which pydantic copies with the fields
-        return copied
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the artifact with its digest, atomically: a reader sees the old file or the new one, never half.
-
-        Raises:
-            OSError: The folder does not exist or is not writable.
-        """
-        target = Path(path)
-        content = self.model_dump(mode="json")
-        text = json.dumps({"digest": _digest(content), **content}, indent=1, ensure_ascii=False, allow_nan=False)
-        temporary = target.with_name(f".{target.name}.{uuid4().hex}.part")
-        try:
-            with temporary.open("x", encoding="utf-8") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        return target
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read an artifact and refuse what cannot be trusted.
-
-        Raises:
-            ArtifactFormatError: Missing, truncated, not JSON, wrong schema, or from a future version.
-            ArtifactTamperedError: The content does not match its digest.
-        """
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ArtifactFormatError(f"{path}: cannot be read ({error}). Make one with `calibrate fit`.") from error
-        try:
-            content = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ArtifactFormatError(
-                f"{path}: not complete JSON (line {error.lineno}, column {error.colno}: {error.msg}). "
-                "The file is truncated or is no artifact; copy it again or run `calibrate fit`."
-            ) from error
-        return cls._from_content(content, str(path))
-
-    @classmethod
-    def _from_content(cls, content: Any, path: str) -> Self:
-        if not isinstance(content, dict) or "schema_version" not in content:
-            raise ArtifactFormatError(f"{path}: has no schema_version, so it is no calibration artifact.")
-        version, supported = content["schema_version"], cls.SCHEMA_VERSION
-        if version != supported:
-            raise ArtifactFormatError(
-                f"{path}: schema version {version!r}; this library reads version {supported}. "
-                "Upgrade acrc-guardrail, or calibrate again with this version."
-            )
-        stored = content.pop("digest", None)
-        if stored is None:
-            raise ArtifactTamperedError(f"{path}: has no digest. Write artifacts with `save()` or `calibrate fit`.")
-        if stored != _digest(content):
-            raise ArtifactTamperedError(
-                f"{path}: the content gives {_digest(content)}, but the file says {stored}. Somebody edited it. "
-                "Do not edit artifacts; use `artifact.at(alpha=...)` or `calibrate fit` to make another one."
-            )
-        try:
-            return cls.model_validate_json(json.dumps(content))
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise ArtifactFormatError(
-                f"{path}: field {field!r} is wrong: {first['msg']} ({error.error_count()} errors)."
-            ) from error
-
     def check_model(self, running: ModelIdentity) -> None:
         """Refuse another model than the calibrated one.
 
@@ -234,8 +144,3 @@ class CalibrationArtifact(Frozen):
         refit = next(iter(found)).load()
         refitted: Self = refit(self, alpha=alpha, delta=delta, rule=rule)
         return refitted
-
-
-def _digest(content: dict[str, Any]) -> str:
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()

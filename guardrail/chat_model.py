@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.messages.ai import UsageMetadata
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from ._callbacks import child_callbacks
+from ._callbacks import child_callbacks, note_verdict
+from ._messages import accepted_answer, as_chunk, chat_result
+from ._structured import FORM, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
 from .artifact import CalibrationArtifact
-from .errors import ArtifactMismatchError, UsageError
-from .fallback import ABSTENTION, OnAbstain, afall_back, fall_back
+from .bindings import bindings_for
+from .configuration import from_config, to_config
+from .errors import UsageError
+from .fallback import ABSTENTION, Abstention, Form, OnAbstain, Wording, afall_back, fall_back
 from .identity import identify
+from .models import resolve_model
+from .monitor import SafetySwitch
 from .sampling import adraw, draw
-from .types import Cost, Sample, SamplingPlan, Verdict
+from .stopping import adraw_until_decided, draw_until_decided, worthwhile
+from .trust import Trust, agreement_rate
+from .types import SamplingPlan, Verdict
 from .uncertainty import Estimator, from_spec
 from .verdict import decide
+from .watching import Watch, observers
 
 __all__ = ["Guardrail"]
 
@@ -45,9 +53,12 @@ class Guardrail(BaseChatModel):
     Streaming: nothing can be shown before the verdict, so ``stream`` yields one chunk, after it. Callbacks that stream
     tokens see no sample; tracers see them as child runs.
 
-    Current limitations: tools and structured output are refused (the artifact binds prompts without tools). The guard
-    checks the system message and the last human message against the calibrated wrapping; it does not check that the
-    question is like the calibration questions, nor that earlier turns of a conversation were there at calibration.
+    Tools and structured output work for artifacts that were calibrated with the very same tools or format
+    (docs/langchain.md); every call then carries them, bound or not.
+
+    Current limitations: the guard checks the system message and the last human message against the calibrated wrapping;
+    it does not check that the question is like the calibration questions, nor that earlier turns of a conversation were
+    there at calibration.
 
     Raises:
         ArtifactError: The artifact cannot be read, or was made for another model, estimator, judge or prompt.
@@ -61,12 +72,27 @@ class Guardrail(BaseChatModel):
     """What to do with an abstention: "message" returns `abstain_message`; "raise" raises `AbstainedError`; a Runnable
     (another model, a chain) is invoked with the same messages; any other callable is a human hook: it receives the
     `Verdict` (and may be async) and returns a text, an AIMessage, or None for the message."""
-    abstain_message: str = ABSTENTION
-    """Text for the user under "message". May use {reason}, {uncertainty}, {threshold} and {alpha}."""
+    abstain_message: Wording = ABSTENTION
+    """Text for the user under "message". May use {reason}, {detail}, {uncertainty}, {threshold}, {alpha}, {estimator},
+    {calls} and {next}; or a function of the `Verdict`. Mind that a function sees the answer that was held back."""
     judge: Any = Field(default=None, repr=False)
     """The judge object, for artifacts whose judge cannot be made by name."""
     similarity: Any = Field(default=None, repr=False)
     """The similarity object, for artifacts whose similarity cannot be made by name."""
+    entailment: Any = Field(default=None, repr=False)
+    """The entailment model object, for artifacts whose entailment model cannot be made by name."""
+    early_stopping: Literal["auto", "on", "off"] = "auto"
+    """Whether samples are drawn in waves until the verdict is certain; it cannot change a verdict on samples that can
+    all be measured (docs/early-stopping.md). "auto": where it saves calls, that is for models without a native sampler
+    and estimators and judges whose bounds are known; "on": wherever there are bounds; "off": always draw all."""
+    probe: Literal["auto", "off"] = "auto"
+    """Whether an endpoint is probed before its samples are believed: four calls at the first question, and again when
+    its samples agree suspiciously often (docs/endpoints.md). Local samplers and fakes are never probed."""
+    switch: SafetySwitch | None = Field(default=None, repr=False)
+    """Holds accepted answers back after a monitor's alarm (docs/monitoring.md); such a verdict is "suspended"."""
+    on_verdict: Any = Field(default=None, repr=False)
+    """Called with every final verdict and its messages, before it is acted on: one function or several, e.g.
+    ``[drift.watch, audit_sample(store, rate=0.1)]``. If one fails, an accepted answer is held back."""
     max_concurrency: int | None = Field(default=None, ge=1)
     """Calls in flight at once for models without a native sampler (default 16)."""
     disable_streaming: Literal[True] = True
@@ -75,6 +101,13 @@ class Guardrail(BaseChatModel):
     """Fixed: a cached verdict would outlive the cause of an abstention."""
 
     _estimator: Estimator = PrivateAttr()
+    _trust: Trust = PrivateAttr()
+    _watch: Watch = PrivateAttr()
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        return resolve_model(value) if isinstance(value, str) else value
 
     @field_validator("artifact", mode="before")
     @classmethod
@@ -93,7 +126,17 @@ class Guardrail(BaseChatModel):
     @model_validator(mode="after")
     def _same_procedure(self) -> Self:
         self.artifact.check_model(identify(self.model))
-        self._estimator = from_spec(self.artifact.estimator, judge=self.judge, similarity=self.similarity)
+        self._estimator = from_spec(
+            self.artifact.estimator, judge=self.judge, similarity=self.similarity, entailment=self.entailment
+        )
+        self._watch = Watch(self.switch, observers(self.on_verdict))
+        if self._watch.needs_scores and self._waves_threshold is not None:
+            raise UsageError(
+                "on_verdict compares scores, but early stopping gives bounds instead of scores. Give "
+                'early_stopping="off" to this guard.'
+            )
+        rate = agreement_rate(self.artifact, self._estimator.needs, stops_early=self._waves_threshold is not None)
+        self._trust = Trust(self.model, self._plan, rate=rate, enabled=self.probe == "auto")
         return self
 
     @property
@@ -119,16 +162,60 @@ class Guardrail(BaseChatModel):
         return await self._aassess(messages, (config or {}).get("callbacks"))
 
     def _assess(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
-        self.artifact.prompt.check(messages)
-        drawn = draw(self.model, [messages], self._plan, callbacks=callbacks, max_concurrency=self.max_concurrency)
-        return decide(drawn[0], self.artifact, self._estimator)
+        return self._watch.final(self._gated(messages, callbacks), messages)
 
     async def _aassess(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
-        self.artifact.prompt.check(messages)
-        drawn = await adraw(
-            self.model, [messages], self._plan, callbacks=callbacks, max_concurrency=self.max_concurrency
+        return await self._watch.afinal(await self._agated(messages, callbacks), messages)
+
+    def _gated(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
+        self.artifact.prompt.check(messages, self.artifact.plan.options)
+        doubt = self._trust.examine()
+        if doubt.problem is None:
+            return self._trust.noted(self._draw_and_decide(messages, callbacks), doubt)
+        drawn = draw(self.model, [messages], self._plan.primary_only(), callbacks=callbacks)  # for a person to see
+        return self._trust.noted(decide(doubt.mark(drawn[0]), self.artifact, self._estimator), doubt)
+
+    def _draw_and_decide(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
+        limit = self.max_concurrency
+        found = draw_until_decided(
+            self.model,
+            messages,
+            self._plan,
+            self._estimator,
+            self._waves_threshold,
+            callbacks=callbacks,
+            max_concurrency=limit,
         )
-        return decide(drawn[0], self.artifact, self._estimator)
+        return decide(found.drawn, self.artifact, self._estimator, settled=found.uncertainty)
+
+    async def _agated(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
+        self.artifact.prompt.check(messages, self.artifact.plan.options)
+        doubt = await self._trust.aexamine()
+        if doubt.problem is None:
+            return self._trust.noted(await self._adraw_and_decide(messages, callbacks), doubt)
+        drawn = await adraw(self.model, [messages], self._plan.primary_only(), callbacks=callbacks)
+        return self._trust.noted(decide(doubt.mark(drawn[0]), self.artifact, self._estimator), doubt)
+
+    async def _adraw_and_decide(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
+        limit = self.max_concurrency
+        found = await adraw_until_decided(
+            self.model,
+            messages,
+            self._plan,
+            self._estimator,
+            self._waves_threshold,
+            callbacks=callbacks,
+            max_concurrency=limit,
+        )
+        return decide(found.drawn, self.artifact, self._estimator, settled=found.uncertainty)
+
+    @cached_property
+    def _waves_threshold(self) -> float | None:
+        """The threshold, where samples are drawn in waves until they decide; None where the plan alone says when."""
+        wanted = self.early_stopping == "on" or (
+            self.early_stopping == "auto" and worthwhile(self.model, self._plan, self._estimator)
+        )
+        return self.artifact.threshold if wanted else None
 
     @cached_property
     def _plan(self) -> SamplingPlan:
@@ -145,12 +232,13 @@ class Guardrail(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        self._refuse_overrides(stop, kwargs)
+        form = form_of(self.artifact.plan, stop, kwargs)
         callbacks = child_callbacks(run_manager)
         verdict = self._assess(messages, callbacks)
+        note_verdict(run_manager, verdict)
         if verdict.accepted:
-            return _result(_answer(verdict), verdict)
-        return _result(fall_back(verdict, messages, self.on_abstain, self.abstain_message, callbacks), verdict)
+            return chat_result(accepted_answer(verdict, self.artifact.model.model), verdict)
+        return chat_result(fall_back(self._abstention(verdict, messages, callbacks, form)), verdict)
 
     async def _agenerate(
         self,
@@ -159,26 +247,19 @@ class Guardrail(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        self._refuse_overrides(stop, kwargs)
+        form = form_of(self.artifact.plan, stop, kwargs)
         callbacks = child_callbacks(run_manager)
         verdict = await self._aassess(messages, callbacks)
+        note_verdict(run_manager, verdict)
         if verdict.accepted:
-            return _result(_answer(verdict), verdict)
-        message = await afall_back(verdict, messages, self.on_abstain, self.abstain_message, callbacks)
-        return _result(message, verdict)
+            return chat_result(accepted_answer(verdict, self.artifact.model.model), verdict)
+        return chat_result(await afall_back(self._abstention(verdict, messages, callbacks, form)), verdict)
 
-    def _refuse_overrides(self, stop: list[str] | None, kwargs: dict[str, Any]) -> None:
-        """Run time repeats calibration: sampling parameters cannot be changed call by call."""
-        if stop is not None and tuple(stop) != self.artifact.plan.stop:
-            raise ArtifactMismatchError(
-                f"stop differs: calibrated with {self.artifact.plan.stop}, called with {tuple(stop)}. "
-                "Calibrate with the stop strings you want."
-            )
-        if kwargs:
-            raise ArtifactMismatchError(
-                f"call arguments {sorted(kwargs)} would change how answers are drawn; the artifact fixes that "
-                f"({self.artifact.plan!r}). Leave them out, or calibrate with the settings you want."
-            )
+    def _abstention(
+        self, verdict: Verdict, messages: Sequence[BaseMessage], callbacks: Callbacks, form: Form
+    ) -> Abstention:
+        bound = self.artifact.plan.bindings
+        return Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks, bound, form)
 
     # -- streaming: one chunk, after the verdict -----------------------------------------------------------------------
 
@@ -191,7 +272,7 @@ class Guardrail(BaseChatModel):
         **kwargs: Any,
     ) -> Iterator[AIMessageChunk]:
         """Yield the result of `invoke` as one chunk: nothing is shown before the verdict."""
-        yield _chunk(self.invoke(input, config, stop=stop, **kwargs))
+        yield as_chunk(self.invoke(input, config, stop=stop, **kwargs))
 
     async def astream(
         self,
@@ -202,7 +283,7 @@ class Guardrail(BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[AIMessageChunk]:
         """Yield the result of `ainvoke` as one chunk."""
-        yield _chunk(await self.ainvoke(input, config, stop=stop, **kwargs))
+        yield as_chunk(await self.ainvoke(input, config, stop=stop, **kwargs))
 
     def _stream(
         self,
@@ -212,20 +293,101 @@ class Guardrail(BaseChatModel):
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
         result = self._generate(messages, stop, run_manager, **kwargs)
-        yield ChatGenerationChunk(message=_chunk(result.generations[0].message))
+        yield ChatGenerationChunk(message=as_chunk(result.generations[0].message))
 
-    # -- LangChain plumbing ------------------------------------------------------------------------------------------
+    # -- tools and structured output -----------------------------------------------------------------------------------
 
-    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
-        """Refused: an artifact binds prompts without tools.
+    def bind(self, **kwargs: Any) -> Any:
+        """Bind what was bound at calibration; anything else is refused here, before it could get lost.
 
         Raises:
-            UsageError: Always, with the way out.
+            ArtifactMismatchError: Sampling settings, or tools or a format other than the artifact's.
         """
-        raise UsageError(
-            "this guard is calibrated for answers without tools, so binding tools would void its threshold. "
-            "Bind them to the unguarded model."
+        form_of(self.artifact.plan, kwargs.get("stop"), {k: value for k, value in kwargs.items() if k != "stop"})
+        return super().bind(**kwargs)
+
+    def bind_tools(
+        self,
+        tools: Sequence[Any],
+        *,
+        tool_choice: str | bool | dict[str, Any] | None = None,
+        strict: bool | None = None,
+        response_format: Any = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """The guard for callers that bind tools: exactly those it was calibrated with, in any order.
+
+        An abstention makes no tool call. Where the caller forces a call, a text is no answer, so it raises
+        `AbstainedError` unless ``on_abstain`` gives a call.
+
+        Args:
+            tools: Functions, classes, LangChain tools or schemas.
+            tool_choice: As at calibration, or None.
+            strict: As at calibration.
+            response_format: As at calibration, or None.
+            **kwargs: Nothing that changes how answers are drawn.
+
+        Raises:
+            ArtifactMismatchError: The artifact was calibrated without these tools; the message names the way out.
+            UsageError: A tool cannot be described.
+        """
+        asked = bindings_for(tools, tool_choice=tool_choice, response_format=response_format, strict=strict)
+        bound: Runnable[LanguageModelInput, AIMessage] = self.bind(**asked.model_dump(exclude_defaults=True), **kwargs)
+        return bound
+
+    def with_structured_output(
+        self,
+        schema: dict[str, Any] | type,
+        *,
+        include_raw: bool = False,
+        method: Method | None = None,
+        strict: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, Any]:
+        """A runnable that returns objects of the schema the artifact was calibrated with.
+
+        An abstention is never parsed: it raises `AbstainedError` (with ``include_raw`` it is the ``parsing_error``),
+        unless ``on_abstain`` is a Runnable or handler that gives an answer of the schema.
+
+        Args:
+            schema: Pydantic class, TypedDict, JSON schema or OpenAI tool.
+            include_raw: Return a dict of "raw", "parsed" and "parsing_error".
+            method: "function_calling", "json_schema" or "json_mode". Default: what the artifact was calibrated with.
+            strict: As at calibration.
+            **kwargs: Nothing that changes how answers are drawn.
+
+        Raises:
+            ArtifactMismatchError: The artifact was calibrated without this schema; the message names the way out.
+            UsageError: An unknown method.
+        """
+        known = self.artifact.plan.bindings
+        method = method or method_of(known)
+        asked = wanted_bindings(schema, method, known, strict)
+        form: Form = "calls" if method == "function_calling" else "format"
+        bound = self.bind(
+            **asked.model_dump(exclude_defaults=True), **tracing_of(schema, method), **{FORM: form}, **kwargs
         )
+        return structured(bound, parser_of(schema, method), include_raw=include_raw)
+
+    # -- configuration -------------------------------------------------------------------------------------------------
+
+    def to_config(self, *, artifact: str | Path | None = None) -> dict[str, Any]:
+        """The guard's settings as a dict for JSON; see `guardrail.configuration.to_config`."""
+        return to_config(self, artifact=artifact)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], *, model: BaseChatModel | str, **given: Any) -> Self:
+        """A guard from `to_config`'s dict; see `guardrail.configuration.from_config`."""
+        return cast(Self, from_config(cls, config, model, given))
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy; one with changed fields is checked like a new guard."""
+        if not update:
+            return super().model_copy(deep=deep)
+        fields = {name: getattr(self, name) for name in self.model_fields_set}
+        return type(self)(**{**fields, **update})
+
+    # -- LangChain plumbing ------------------------------------------------------------------------------------------
 
     @property
     def _llm_type(self) -> str:
@@ -242,38 +404,3 @@ class Guardrail(BaseChatModel):
     def is_lc_serializable(cls) -> bool:
         """False: the wrapped model may hold weights or keys."""
         return False
-
-
-def _answer(verdict: Verdict) -> AIMessage:
-    candidate = verdict.candidate
-    assert candidate is not None, "the gate accepts only what was measured"
-    return _message(candidate)
-
-
-def _message(candidate: Sample) -> AIMessage:
-    """The very candidate that was judged: its text and, should the model have made any, its tool calls."""
-    calls = [
-        {"name": call.name, "args": call.arguments, "id": f"call_{i}", "type": "tool_call"}
-        for i, call in enumerate(candidate.tool_calls)
-    ]
-    metadata = {"finish_reason": candidate.finish_reason}
-    return AIMessage(content=candidate.text, tool_calls=calls, response_metadata=metadata)
-
-
-def _result(message: AIMessage, verdict: Verdict) -> ChatResult:
-    """The message with the verdict in its metadata and the usage of everything that was drawn."""
-    metadata = {**message.response_metadata, "guardrail": verdict.to_metadata()}
-    update = {"response_metadata": metadata, "usage_metadata": _usage(verdict.cost, message.usage_metadata)}
-    return ChatResult(generations=[ChatGeneration(message=message.model_copy(update=update))])
-
-
-def _usage(cost: Cost, more: UsageMetadata | None) -> UsageMetadata:
-    """Tokens of the samples plus those the abstention path reported itself."""
-    given = cost.input_tokens + (more["input_tokens"] if more else 0)
-    made = cost.output_tokens + (more["output_tokens"] if more else 0)
-    return UsageMetadata(input_tokens=given, output_tokens=made, total_tokens=given + made)
-
-
-def _chunk(message: BaseMessage) -> AIMessageChunk:
-    fields = message.model_dump(exclude={"type"})
-    return AIMessageChunk(**fields, chunk_position="last")

@@ -10,6 +10,7 @@
   x RecordError             a question or record file has a bad row (file, line and field are named)
   x PromptTooLongError      the prompt does not fit the model's context window (also a ValueError)
   x AbstainedError          the guard abstained and was told to raise; carries the verdict
+    - UnmeasuredError       because the uncertainty could not be measured, which says nothing about the answer
 
 Misuse and a bad artifact raise. A measurement that failed never raises: it abstains, with its reason in the verdict.
 """
@@ -34,6 +35,7 @@ __all__ = [
     "MissingDependencyError",
     "PromptTooLongError",
     "RecordError",
+    "UnmeasuredError",
     "UsageError",
     "require",
 ]
@@ -76,17 +78,32 @@ class PromptTooLongError(GuardrailError, ValueError):
 
 
 class AbstainedError(GuardrailError):
-    """The guard abstained under ``on_abstain="raise"``.
+    """The guard abstained, and a text would have been taken for an answer or was not wanted (``on_abstain="raise"``).
 
-    Works with ``guard.with_fallbacks([other], exceptions_to_handle=(AbstainedError,))``.
+    Works with ``guard.with_fallbacks([other], exceptions_to_handle=(AbstainedError,))`` and with LangChain's
+    ``ModelFallbackMiddleware``.
 
     Attributes:
         verdict: The full verdict, with the frozen candidate answer that was held back.
+        message: What the user would have been told. ``str(error)`` is the verdict's detail, for the log.
     """
 
-    def __init__(self, verdict: Verdict) -> None:
+    def __init__(self, verdict: Verdict, message: str | None = None) -> None:
         super().__init__(verdict.detail)
         self.verdict = verdict
+        self.message = verdict.detail if message is None else message
+
+    @classmethod
+    def of(cls, verdict: Verdict, message: str | None = None) -> AbstainedError:
+        """An `UnmeasuredError` where the uncertainty could not be measured, else an `AbstainedError`."""
+        return (UnmeasuredError if verdict.reason.value == "unmeasured" else AbstainedError)(verdict, message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.verdict, self.message)  # so that it survives another process
+
+
+class UnmeasuredError(AbstainedError):
+    """The guard abstained because the uncertainty could not be measured: the model, server or judge failed."""
 
 
 def require(package: str, *, extra: str) -> Any:

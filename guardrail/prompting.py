@@ -66,14 +66,16 @@ class PromptWrapping(Frozen):
         system = [] if self.system is None else [("system", escaped(self.system))]
         return ChatPromptTemplate.from_messages([*system, human])
 
-    def check(self, messages: Sequence[BaseMessage]) -> None:
+    def check(self, messages: Sequence[BaseMessage], options: Sequence[str] | None = None) -> None:
         """Refuse messages that were wrapped differently.
 
         Args:
             messages: What the guard received.
+            options: Labels whose lines the question must end with, for artifacts that read options.
 
         Raises:
-            ArtifactMismatchError: The system message differs, or the last human message does not fit the template.
+            ArtifactMismatchError: The system message differs, the last human message does not fit the template, or it
+                has no line for each option.
         """
         systems = [str(message.text) for message in messages if isinstance(message, SystemMessage)]
         expected = [] if self.system is None else [self.system]
@@ -84,8 +86,29 @@ class PromptWrapping(Frozen):
             )
         before, after = self.template.split("{question}")
         text = question_text(messages)
-        if not re.fullmatch(re.escape(before) + r".*" + re.escape(after), text, flags=re.DOTALL):
+        found = re.fullmatch(re.escape(before) + r"(.*)" + re.escape(after), text, flags=re.DOTALL)
+        if found is None:
             raise ArtifactMismatchError(
                 f"the human message does not fit the calibrated template {self.template!r}: received {text[:200]!r}. "
                 "Use `guard.prompt | guard`, or calibrate again with the prompt you want."
             )
+        if options is not None and not self._has_lines_of(options, found[1]):
+            example = self.option_template.replace("{label}", options[0]).replace("{text}", "...")
+            raise ArtifactMismatchError(
+                f"this artifact was calibrated for questions with the options {tuple(options)}, one line each (like "
+                f"{example!r}) after the question; received {text[:200]!r}. Make the messages with "
+                "`guard.artifact.prompt.messages(question, {label: text, ...})`, or use an artifact for open questions."
+            )
+
+    def _has_lines_of(self, options: Sequence[str], text: str) -> bool:
+        """Whether a question and then a line for each option, in order, are there, as `render` writes them."""
+        end = len(text)
+        for label in reversed(options):
+            before, _, after = self.option_template.replace("{label}", label).partition("{text}")
+            mark = f"\n{before}" if before.strip() else after
+            place = text.rfind(mark, 0, end)
+            own_text = text[place + len(mark) : end] if before.strip() else text[:place].rpartition("\n")[2]
+            if place < 0 or not own_text.strip():
+                return False
+            end = place
+        return bool(text[:end].strip())

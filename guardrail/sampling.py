@@ -17,10 +17,13 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from ._calls import acall_concurrently, call_concurrently
+from .bindings import native_settings
 from .errors import UsageError
+from .follow_ups import Round, attach, failed_replies, rounds
 from .prompting import question_text
-from .types import SampleSet, SamplingPlan, Unmeasured
+from .types import Bindings, SampleSet, SamplingPlan, Unmeasured
 from .uncertainty.base import Estimator
+from .uncertainty.ensemble import expanded
 
 __all__ = ["NativeSampler", "adraw", "draw", "plan_for", "request_seed"]
 
@@ -66,6 +69,7 @@ def plan_for(
     max_tokens: int = 64,
     stop: Sequence[str] = (),
     seed: int | None = 0,
+    bindings: Bindings | None = None,
 ) -> SamplingPlan:
     """The cheapest plan that gives every estimator what it declares it needs.
 
@@ -78,11 +82,12 @@ def plan_for(
         max_tokens: Longest answer.
         stop: Stop strings.
         seed: Base seed; None for fresh randomness every time.
+        bindings: Tools and answer format; `guardrail.bindings.bindings_for` makes them.
 
     Raises:
         UsageError: No estimator, or one that needs options when none are given.
     """
-    estimators = list(estimators)
+    estimators = expanded(list(estimators))
     if not estimators:
         raise UsageError("no estimator given, so there is nothing to plan for. Name one, e.g. semantic_entropy.")
     hungry = [estimator.name for estimator in estimators if estimator.needs.options]
@@ -98,8 +103,10 @@ def plan_for(
         max_tokens=max_tokens,
         stop=tuple(stop),
         logprobs=any(estimator.needs.logprobs for estimator in estimators),
+        follow_ups=tuple(sorted({name for estimator in estimators if (name := estimator.needs.follow_up)})),
         options=tuple(options) if hungry and options is not None else None,
         seed=seed,
+        bindings=bindings,
     )
 
 
@@ -125,9 +132,10 @@ def draw(
     callbacks: Callbacks = None,
     max_concurrency: int | None = None,
 ) -> list[SampleSet]:
-    """Draw one sample set for each prompt.
+    """Draw one sample set for each prompt, and ask the plan's follow-ups about it.
 
-    A model that fails on a prompt does not raise: its set says so in ``problem`` and will abstain.
+    A model that fails on a prompt does not raise: its set says so in ``problem`` and will abstain. A follow-up that
+    fails leaves the drawn answers alone.
 
     Args:
         model: Any chat model. It is not changed; a response cache and streaming are switched off on a copy.
@@ -137,22 +145,19 @@ def draw(
         max_concurrency: Calls in flight at once for such a model (default 16).
 
     Raises:
-        UsageError: The plan asks for option likelihoods, which only a native sampler can read.
+        UsageError: The plan asks for option likelihoods, which only a native sampler can read, or names an unknown
+            follow-up.
     """
-    if not prompts:
-        return []
-    if not isinstance(model, NativeSampler):
-        _refuse_options(model, plan)
-        return call_concurrently(model, prompts, plan, callbacks=callbacks, max_concurrency=max_concurrency)
-    try:
-        return model.draw_samples(prompts, plan, seeds=[request_seed(plan, messages) for messages in prompts])
-    except UsageError:
-        raise
-    except Exception as error:
-        if len(prompts) == 1:
-            return [_failed(prompts[0], error)]
-        # One bad prompt must not take the others down: find it by drawing one at a time.
-        return [drawn for messages in prompts for drawn in draw(model, [messages], plan)]
+    drawn = _draw(model, prompts, plan, callbacks=callbacks, max_concurrency=max_concurrency)
+    for asked in rounds(prompts, drawn, plan):
+        try:
+            replies = _draw(
+                model, asked.prompts, asked.plan, callbacks=callbacks, max_concurrency=max_concurrency, name=asked.name
+            )
+        except UsageError as error:
+            replies = _unasked(asked, error)
+        drawn = attach(drawn, asked, replies)
+    return drawn
 
 
 async def adraw(
@@ -164,19 +169,83 @@ async def adraw(
     max_concurrency: int | None = None,
 ) -> list[SampleSet]:
     """`draw` without blocking the event loop."""
+    drawn = await _adraw(model, prompts, plan, callbacks=callbacks, max_concurrency=max_concurrency)
+    for asked in rounds(prompts, drawn, plan):
+        try:
+            replies = await _adraw(
+                model, asked.prompts, asked.plan, callbacks=callbacks, max_concurrency=max_concurrency, name=asked.name
+            )
+        except UsageError as error:
+            replies = _unasked(asked, error)
+        drawn = attach(drawn, asked, replies)
+    return drawn
+
+
+def _draw(
+    model: BaseChatModel,
+    prompts: Sequence[Sequence[BaseMessage]],
+    plan: SamplingPlan,
+    *,
+    callbacks: Callbacks,
+    max_concurrency: int | None,
+    name: str = "primary",
+) -> list[SampleSet]:
     if not prompts:
         return []
     if not isinstance(model, NativeSampler):
         _refuse_options(model, plan)
-        return await acall_concurrently(model, prompts, plan, callbacks=callbacks, max_concurrency=max_concurrency)
+        return call_concurrently(model, prompts, plan, callbacks=callbacks, max_concurrency=max_concurrency, name=name)
     try:
-        return await model.adraw_samples(prompts, plan, seeds=[request_seed(plan, messages) for messages in prompts])
+        seeds = [request_seed(plan, messages) for messages in prompts]
+        return model.draw_samples(
+            prompts, plan, seeds=seeds, **native_settings(model, model.draw_samples, plan.bindings)
+        )
     except UsageError:
         raise
     except Exception as error:
         if len(prompts) == 1:
             return [_failed(prompts[0], error)]
-        return [drawn for messages in prompts for drawn in await adraw(model, [messages], plan)]
+        # One bad prompt must not take the others down: find it by drawing one at a time.
+        alone = [[messages] for messages in prompts]
+        return [
+            drawn
+            for one in alone
+            for drawn in _draw(model, one, plan, callbacks=callbacks, max_concurrency=max_concurrency)
+        ]
+
+
+async def _adraw(
+    model: BaseChatModel,
+    prompts: Sequence[Sequence[BaseMessage]],
+    plan: SamplingPlan,
+    *,
+    callbacks: Callbacks,
+    max_concurrency: int | None,
+    name: str = "primary",
+) -> list[SampleSet]:
+    if not prompts:
+        return []
+    if not isinstance(model, NativeSampler):
+        _refuse_options(model, plan)
+        return await acall_concurrently(
+            model, prompts, plan, callbacks=callbacks, max_concurrency=max_concurrency, name=name
+        )
+    try:
+        seeds = [request_seed(plan, messages) for messages in prompts]
+        return await model.adraw_samples(
+            prompts, plan, seeds=seeds, **native_settings(model, model.adraw_samples, plan.bindings)
+        )
+    except UsageError:
+        raise
+    except Exception as error:
+        if len(prompts) == 1:
+            return [_failed(prompts[0], error)]
+        alone = [[messages] for messages in prompts]
+        return [
+            drawn
+            for one in alone
+            for drawn in await _adraw(model, one, plan, callbacks=callbacks, max_concurrency=max_concurrency)
+        ]
 
 
 def _refuse_options(model: BaseChatModel, plan: SamplingPlan) -> None:
@@ -185,6 +254,12 @@ def _refuse_options(model: BaseChatModel, plan: SamplingPlan) -> None:
             f"{type(model).__name__} cannot read the likelihood of answer options {plan.options}. Use a local model "
             "(integrations.transformers_chat.TransformersChat), or an estimator for open answers."
         )
+
+
+def _unasked(asked: Round, error: UsageError) -> list[SampleSet]:
+    """Replies of a follow-up that this model cannot be asked."""
+    reason = Unmeasured.MODEL_FAILED if asked.plan.options is None else Unmeasured.NO_OPTIONS
+    return failed_replies(asked, reason, str(error))
 
 
 def _failed(messages: Sequence[BaseMessage], error: Exception) -> SampleSet:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from langchain_core.callbacks import CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field
 
 from ._calls import SAMPLE_INDEX
@@ -21,6 +23,7 @@ from .identity import identify
 from .outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
 from .prompting import PromptWrapping, question_text
 from .sampling import plan_for
+from .types import Bindings
 from .uncertainty import make
 
 __all__ = ["ScriptedChat", "make_artifact"]
@@ -30,7 +33,8 @@ class ScriptedChat(BaseChatModel):
     """A chat model that answers from a script.
 
     The primary call (and any call outside a guard) gets the first answer of the script, sample ``i`` gets answer
-    ``1 + i``, starting over at the second when the script is shorter. An entry that is an exception is raised.
+    ``1 + i``, starting over at the second when the script is shorter. An entry that is an exception is raised; one
+    that is a message (with tool calls, say) is returned as it is.
 
     Example:
         >>> model = ScriptedChat(script={"2 + 2?": ["4", "4", "5"]})
@@ -38,21 +42,27 @@ class ScriptedChat(BaseChatModel):
         '4'
     """
 
-    script: Mapping[str, Sequence[str | Exception]] = Field(default_factory=dict)
+    script: Mapping[str, Sequence[str | Exception | AIMessage]] = Field(default_factory=dict)
     """Answers by question (text of the last human message): the primary answer first, then the samples."""
-    default: Sequence[str | Exception] = ("I don't know",)
+    default: Sequence[str | Exception | AIMessage] = ("I don't know",)
     """Answers to questions that are not in the script."""
     probability: float | None = None
     """If set, every word of an answer is reported as a token of this probability."""
     name_of_model: str = "scripted"
     """Model name the fake claims to have."""
+    guardrail_trusted: ClassVar[bool] = True
+    """A script is no endpoint: a guard does not probe it."""
 
     @property
     def _llm_type(self) -> str:
         return "scripted"
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> Any:
-        return {"ls_provider": "scripted", "ls_model_name": self.name_of_model, "ls_model_type": "chat"}
+        return {
+            "ls_provider": "scripted",
+            "ls_model_name": kwargs.get("model", self.name_of_model),
+            "ls_model_type": "chat",
+        }
 
     def _generate(
         self,
@@ -67,7 +77,16 @@ class ScriptedChat(BaseChatModel):
         answer = answers[0] if index < 0 else rest[index % len(rest)]
         if isinstance(answer, Exception):
             raise answer
+        if isinstance(answer, AIMessage):
+            return ChatResult(generations=[ChatGeneration(message=answer.model_copy())])
         return ChatResult(generations=[ChatGeneration(message=self._message(answer, kwargs))])
+
+    def bind_tools(
+        self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: Any
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """Tools are passed along like any model does; the script decides what is called."""
+        chosen = {} if tool_choice is None else {"tool_choice": tool_choice}
+        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **chosen, **kwargs)
 
     def _message(self, answer: str, kwargs: dict[str, Any]) -> AIMessage:
         words = answer.split()
@@ -88,6 +107,7 @@ def make_artifact(
     prompt: PromptWrapping | None = None,
     options: Sequence[str] | None = None,
     n: int = 10,
+    bindings: Bindings | None = None,
 ) -> CalibrationArtifact:
     """An artifact with a threshold you name instead of one that was fitted, for tests of code around a guard.
 
@@ -101,6 +121,7 @@ def make_artifact(
         prompt: Prompt wrapping; default: the bare question.
         options: Option labels, for closed-ended estimators.
         n: Number of samples.
+        bindings: Tools and answer format it should load with.
     """
     made = make(estimator)
     common: dict[str, Any] = {
@@ -121,7 +142,7 @@ def make_artifact(
     return CalibrationArtifact(
         created="1970-01-01T00:00:00+00:00",
         model=identify(model),
-        plan=plan_for([made], options=options, n=n),
+        plan=plan_for([made], options=options, n=n, bindings=bindings),
         prompt=prompt or PromptWrapping(),
         estimator=made.spec,
         correctness=CorrectnessSpec(name="none", version=0),

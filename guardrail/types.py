@@ -6,6 +6,8 @@ Log-probabilities are natural logarithms (nats), of the model's own distribution
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from enum import StrEnum
 from typing import Any, Literal, Self
@@ -13,8 +15,10 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 __all__ = [
+    "Bindings",
     "Cost",
     "Frozen",
+    "Meaning",
     "OptionScores",
     "Reason",
     "Sample",
@@ -37,6 +41,55 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Bindings(Frozen):
+    """What every call carries besides its messages: tools, and the form an answer must have.
+
+    Part of the plan, so a threshold calibrated with these tools is used with these tools only. Usually made from
+    Python functions and classes: :func:`guardrail.bindings.bindings_for`.
+    """
+
+    tools: tuple[dict[str, Any], ...] = ()
+    """Tools in OpenAI's form: ``{"type": "function", "function": {"name": ..., "parameters": ...}}``."""
+    tool_choice: str | None = None
+    """None leaves it to the model; "any" wants some call; otherwise the name of the tool to call."""
+    response_format: dict[str, Any] | None = None
+    """OpenAI's ``response_format``, e.g. a JSON schema the answer must follow; None for free text."""
+
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        """Names of the tools."""
+        return tuple(str(tool["function"]["name"]) for tool in self.tools)
+
+    @property
+    def digest(self) -> str:
+        """Twelve hex digits of SHA-256 over the canonical JSON; tools in any order have the same digest."""
+        content = self.model_dump(mode="json")
+        content["tools"] = sorted(content["tools"], key=lambda tool: str(tool["function"]["name"]))
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    @field_validator("tools")
+    @classmethod
+    def _openai_form(cls, tools: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+        for tool in tools:
+            function = tool.get("function")
+            if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+                raise ValueError(
+                    f"a tool must be {{'type': 'function', 'function': {{'name': ...}}}}, got {str(tool)[:200]}. "
+                    "`guardrail.bindings.bindings_for` makes that of functions and classes."
+                )
+        return tools
+
+    @model_validator(mode="after")
+    def _choice_is_on_offer(self) -> Self:
+        names = self.tool_names
+        if len(set(names)) != len(names):
+            raise ValueError(f"tool names must be distinct, got {names}")
+        if self.tool_choice is not None and self.tool_choice not in ("any", *names):
+            raise ValueError(f"tool_choice {self.tool_choice!r} must be None, 'any' or one of the tools {names}")
+        return self
+
+
 class SamplingPlan(Frozen):
     """How outputs are drawn. Part of the artifact: run time repeats exactly what calibration did.
 
@@ -57,9 +110,14 @@ class SamplingPlan(Frozen):
     """Whether token log-probabilities are wanted (of the primary answer and of the samples)."""
     follow_ups: tuple[str, ...] = ()
     """Names of the further questions asked about the drawn answers, e.g. ("p_true",); see `guardrail.follow_ups`."""
+    unanimous_at: int | None = Field(default=None, ge=2)
+    """Adaptive plan: if the first so many samples all mean the same, no more are drawn, and those alone are measured.
+    Calibration applies the same rule to recorded sets. None: always n."""
     options: tuple[str, ...] | None = None
     """Labels whose log-likelihood is read after the prompt, e.g. ("A", "B", "C", "D"); None for open answers.
     With options and n = 0 the primary answer is the likeliest option and nothing is generated."""
+    bindings: Bindings | None = None
+    """Tools and answer format every call carries; None for plain text answers."""
     seed: int | None = 0
     """Base seed. Each request's seed is derived from it and the prompt; None draws fresh randomness every time."""
 
@@ -81,11 +139,15 @@ class SamplingPlan(Frozen):
             )
         if self.n == 1:
             raise ValueError("n must be 0 or at least 2, got 1: one sample cannot disagree with itself. Use 10.")
+        if self.n and self.unanimous_at is not None and self.unanimous_at >= self.n:
+            raise ValueError(
+                f"unanimous_at must be below n = {self.n}, got {self.unanimous_at}. Use 3, or None to draw all n."
+            )
         return self
 
     def primary_only(self) -> SamplingPlan:
-        """The same plan without the n samples: the primary answer alone."""
-        return self.model_copy(update={"n": 0})
+        """The same plan without the n samples and further questions: the primary answer alone."""
+        return self.model_copy(update={"n": 0, "follow_ups": ()})
 
 
 class ToolCall(Frozen):
@@ -176,6 +238,8 @@ class Cost(Frozen):
     """Tokens generated."""
     seconds: float = 0.0
     """Wall-clock seconds from the first call to the last answer."""
+    saved: int = 0
+    """Samples of the plan that were not drawn, because they could not have changed the verdict."""
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
@@ -183,6 +247,7 @@ class Cost(Frozen):
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             seconds=self.seconds + other.seconds,
+            saved=self.saved + other.saved,
         )
 
 
@@ -193,6 +258,8 @@ class Unmeasured(StrEnum):
     """Fewer samples came back than the plan asks for."""
     MODEL_FAILED = "model_failed"
     """The model or its server raised an error or timed out."""
+    DEGENERATE_SAMPLES = "degenerate_samples"
+    """The endpoint's samples do not vary as sampling must; a probe showed it."""
     NO_LOGPROBS = "no_logprobs"
     """Token log-probabilities are missing, incomplete or not finite."""
     NO_OPTIONS = "no_options"
@@ -269,6 +336,19 @@ class Reason(StrEnum):
     """Abstained: the uncertainty could not be measured; see ``Verdict.uncertainty.reason``."""
     INFEASIBLE = "infeasible"
     """Abstained: calibration found no threshold that keeps its promise, so nothing is accepted."""
+    SUSPENDED = "suspended"
+    """Abstained: the gate accepts, but after an alarm a switch holds back, or the verdict could not be recorded."""
+
+
+class Meaning(Frozen):
+    """One group of samples that mean the same, as the estimator's judge sees it."""
+
+    text: str
+    """The most frequent wording in the group."""
+    size: int
+    """Samples in it."""
+    share: float
+    """``size`` by the number of samples."""
 
 
 class Verdict(Frozen):
@@ -294,14 +374,35 @@ class Verdict(Frozen):
     """The frozen answer that was judged: what is returned on acceptance, or what a reviewer approves."""
     alternatives: tuple[tuple[str, float], ...] = ()
     """Distinct answers among the samples (or the options) with their share, most frequent first."""
+    meanings: tuple[Meaning, ...] = ()
+    """The clusters the uncertainty was computed from, largest first; empty where the estimator forms none."""
+    samples: tuple[str, ...] = ()
+    """Text of every sample, in the order drawn."""
     cost: Cost = Cost()
     """What it cost to find out."""
+
+    def explain(self) -> str:
+        """All the evidence as text, for a person with the right to see a held-back answer."""
+        from .explain import as_text  # it renders this class
+
+        return as_text(self)
+
+    def _repr_markdown_(self) -> str:
+        from .explain import as_markdown
+
+        return as_markdown(self)
+
+    def _repr_html_(self) -> str:
+        from .explain import as_html
+
+        return as_html(self)
 
     def to_metadata(self) -> dict[str, Any]:
         """Plain JSON for ``response_metadata["guardrail"]``.
 
-        The candidate and the alternatives are left out when the gate abstained: an answer that was held back must
-        not leave through the metadata. They are on the verdict itself (``guard.assess()``, handlers, errors).
+        The candidate, the alternatives and the meanings are left out when the gate abstained: an answer that was held
+        back must not leave through the metadata. The single samples are left out always. All of them are on the verdict
+        itself (``guard.assess()``, handlers, errors).
         """
-        hidden = set() if self.accepted else {"candidate", "alternatives"}
+        hidden = {"samples"} if self.accepted else {"candidate", "alternatives", "meanings", "samples"}
         return self.model_dump(mode="json", exclude=hidden)

@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from .artifact import CalibrationArtifact
 from .gate import accepts
 from .judges import normalise
 from .outcome import Infeasible
-from .types import Reason, SampleSet, Uncertainty, Verdict
-from .uncertainty import Estimator, Needs, answer_text, measure
+from .stopping import adapted
+from .types import Meaning, Reason, SampleSet, SamplingPlan, Uncertainty, Verdict
+from .uncertainty import Clusters, Estimator, Evidence, Missing, Needs, answer_text, measure
 
 __all__ = ["decide"]
 
 
-def decide(drawn: SampleSet, artifact: CalibrationArtifact, estimator: Estimator) -> Verdict:
+def decide(
+    drawn: SampleSet, artifact: CalibrationArtifact, estimator: Estimator, *, settled: Uncertainty | None = None
+) -> Verdict:
     """Measure, compare once, and explain.
 
     Args:
         drawn: What was drawn for the prompt, by the artifact's plan.
         artifact: The calibrated threshold.
         estimator: The artifact's estimator.
+        settled: The uncertainty, where drawing stopped early because it was certain (see `guardrail.stopping`).
     """
-    uncertainty = measure(drawn, estimator, artifact.plan)
+    meanings: tuple[Meaning, ...] = ()
+    if settled is not None:
+        uncertainty = settled
+    else:
+        part, plan = adapted(drawn, estimator, artifact.plan)
+        uncertainty, meanings = _measured(part, estimator, plan)
     reason = _reason(uncertainty, artifact)
     return Verdict(
         accepted=reason is Reason.WITHIN_THRESHOLD,
         reason=reason,
-        detail=_explain(reason, uncertainty, artifact, estimator.needs),
+        detail=_explain(reason, uncertainty, artifact, estimator.needs) + _early(settled),
         uncertainty=uncertainty,
         threshold=artifact.threshold,
         alpha=artifact.alpha,
@@ -35,8 +45,37 @@ def decide(drawn: SampleSet, artifact: CalibrationArtifact, estimator: Estimator
         artifact=artifact.digest,
         candidate=drawn.primary,
         alternatives=_alternatives(drawn),
+        meanings=meanings,
+        samples=tuple(answer_text(sample) for sample in drawn.samples),
         cost=drawn.cost,
     )
+
+
+def _measured(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[Uncertainty, tuple[Meaning, ...]]:
+    """The uncertainty, and the clusters its formula read: the judge is asked once."""
+    seen: list[Clusters] = []
+
+    def watched(evidence: Evidence) -> float | Missing:
+        if evidence.clusters is not None:
+            seen.append(evidence.clusters)
+        return estimator.formula(evidence)
+
+    if estimator.judge is None:
+        return measure(drawn, estimator, plan), ()
+    uncertainty = measure(drawn, replace(estimator, formula=watched), plan)
+    return uncertainty, _meanings(drawn, seen[0]) if seen else ()
+
+
+def _meanings(drawn: SampleSet, clusters: Clusters) -> tuple[Meaning, ...]:
+    """Clusters with their most frequent wording, largest first (in order of first appearance on a tie)."""
+    texts: list[list[str]] = [[] for _ in clusters.sizes]
+    for sample, label in zip(drawn.samples, clusters.assignment, strict=True):
+        texts[label].append(answer_text(sample))
+    n = len(drawn.samples)
+    found = [
+        Meaning(text=Counter(group).most_common(1)[0][0], size=len(group), share=len(group) / n) for group in texts
+    ]
+    return tuple(sorted(found, key=lambda meaning: -meaning.size))
 
 
 def _reason(uncertainty: Uncertainty, artifact: CalibrationArtifact) -> Reason:
@@ -71,8 +110,16 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
     )
 
 
+def _early(settled: Uncertainty | None) -> str:
+    if settled is None or settled.value is None:
+        return ""
+    return f" The score itself was not needed: {settled.detail}."
+
+
 def _sign(needs: Needs) -> str:
     """What a high uncertainty looks like, by what the estimator reads."""
+    if needs.follow_up is not None:
+        return "Asked about its own answer, the model did not stand by it clearly enough"
     if needs.samples and needs.logprobs and not needs.judge:
         return "The model gave its own answers too little probability"
     if needs.samples:

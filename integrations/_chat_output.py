@@ -19,10 +19,11 @@ def openai_logprobs(answer: Answer) -> dict[str, Any] | None:
     """``{"content": [{"token", "bytes", "logprob", "top_logprobs"}, ...]}``, or None when they were not asked for."""
     if answer.tokens is None or answer.logprobs is None:
         return None
+    spelled = [bytes.fromhex(raw) for raw in answer.token_bytes or ()] or [token.encode() for token in answer.tokens]
     return {
         "content": [
-            {"token": token, "bytes": list(token.encode()), "logprob": logprob, "top_logprobs": []}
-            for token, logprob in zip(answer.tokens, answer.logprobs, strict=True)
+            {"token": token, "bytes": list(raw), "logprob": logprob, "top_logprobs": []}
+            for token, raw, logprob in zip(answer.tokens, spelled, answer.logprobs, strict=True)
         ]
     }
 

@@ -73,6 +73,7 @@ class SampleReader:
             tool_calls=tuple(ToolCall(name=name, arguments=arguments) for name, arguments in calls),
             tokens=answer.tokens,
             logprobs=answer.logprobs,
+            token_bytes=answer.token_bytes,
             finish_reason="tool_calls" if calls else answer.finish_reason,
         )
 

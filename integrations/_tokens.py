@@ -5,6 +5,7 @@ Special tokens and end tokens are no part of an answer: not of its text, not of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,6 +17,12 @@ INCOMPLETE = "\ufffd"
 """What a decoder puts for bytes that are no complete character."""
 
 MEMO_SIZE = 100_000
+
+# Byte-level vocabularies write a byte as a letter: the printable ones as themselves, the others from U+0100 upwards.
+_PLAIN = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = [byte for byte in range(256) if byte not in _PLAIN]
+_BYTE_OF = {chr(byte): byte for byte in _PLAIN} | {chr(256 + place): byte for place, byte in enumerate(_OTHERS)}
+_BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,8 @@ class Answer:
     """Log-probability of each of ``tokens``."""
     finish_reason: str
     """"stop" (end token or stop string) or "length"."""
+    token_bytes: tuple[str, ...] | None = None
+    """Bytes of each of ``tokens`` in hex, where some tokens are parts of a character; None where ``tokens`` say it."""
 
 
 class Detokenizer:
@@ -81,6 +90,44 @@ class Detokenizer:
         ends.append(len(whole))
         return [whole[start:end] for start, end in pairwise(ends)]
 
+    def piece_bytes(self, ids: Sequence[int], pieces: Sequence[str]) -> list[bytes] | None:
+        """Bytes of each token, where some tokens are parts of a character; None where the pieces say it.
+
+        The bytes of the tokens of a character have to decode to its piece; if they do not (a vocabulary of another
+        kind) they are not known, and the result is None as well.
+
+        Args:
+            ids: Tokens, none of them hidden.
+            pieces: What `pieces` gave for them.
+        """
+        if all(piece and INCOMPLETE not in piece for piece in pieces):
+            return None
+        found: list[bytes] = []
+        held: list[bytes] = []
+        for token, piece in zip(ids, pieces, strict=True):
+            held.append(self._raw(token))
+            if piece:
+                spelled = b"".join(held).decode(errors="replace")
+                if not found and spelled == " " + piece:  # some decoders drop the space that an answer begins with
+                    held[0] = held[0][1:]
+                elif spelled != piece:
+                    if len(held) > 1:
+                        return None
+                    held = [piece.encode()]
+                found += held
+                held = []
+        return None if held else found
+
+    def _raw(self, token: int) -> bytes:
+        """Bytes of a token as a byte-level vocabulary or one with byte fallback spells them."""
+        spelled = str(self._tokenizer.convert_ids_to_tokens(token))
+        fallback = _BYTE_FALLBACK.fullmatch(spelled)
+        if fallback:
+            return bytes([int(fallback[1], 16)])
+        if all(letter in _BYTE_OF for letter in spelled):
+            return bytes(_BYTE_OF[letter] for letter in spelled)
+        return spelled.encode()
+
     def answer(
         self, ids: Sequence[int], logprobs: Sequence[float], *, ended: bool, stops: Sequence[str], pieces: bool
     ) -> Answer:
@@ -99,15 +146,20 @@ class Detokenizer:
         if not pieces and not stops:
             return Answer(self.decode(ids), None, None, reason)
         shown = [(token, value) for token, value in zip(ids, logprobs, strict=True) if token not in self.hidden]
-        parts = self.pieces([token for token, _ in shown])
+        tokens = [token for token, _ in shown]
+        parts = self.pieces(tokens)
         text = "".join(parts)
         end = min((place for place in map(text.find, stops) if place >= 0), default=None)
         if end is None:
             end, kept = len(text), parts
         else:
             kept = _clip(parts, end)
+        if not pieces:
+            return Answer(text[:end], None, None, reason)
         values = tuple(value for _, value in shown[: len(kept)])
-        return Answer(text[:end], tuple(kept) if pieces else None, values if pieces else None, reason)
+        raw = self.piece_bytes(tokens, parts)
+        spelled = None if raw is None else _clip_bytes(raw[: len(kept)], text, end)
+        return Answer(text[:end], tuple(kept), values, reason, spelled)
 
 
 def _common(first: str, second: str) -> int:
@@ -126,6 +178,24 @@ def _clip(parts: Sequence[str], end: int) -> list[str]:
         kept.append(part[: end - start])
         start += len(part)
     return kept
+
+
+def _clip_bytes(raw: Sequence[bytes], text: str, end: int) -> tuple[str, ...] | None:
+    """Bytes in hex, cut where ``text`` is cut at ``end``; a token wholly behind it is empty.
+
+    None when bytes that are no character come before a cut: where it falls among the bytes is then unclear.
+    """
+    if end == len(text):
+        return tuple(piece.hex() for piece in raw)
+    if INCOMPLETE in text[:end]:
+        return None
+    stop = len(text[:end].encode())
+    kept: list[str] = []
+    start = 0
+    for piece in raw:
+        kept.append(piece[: max(0, stop - start)].hex())
+        start += len(piece)
+    return tuple(kept)
 
 
 class IncrementalText:

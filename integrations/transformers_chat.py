@@ -36,7 +36,7 @@ from ._sample_sets import SampleReader
 from ._settings import CallSettings, openai_tools, tool_names
 from ._tokens import Answer, Detokenizer, TextStream
 
-__all__ = ["TransformersChat"]
+__all__ = ["TransformersChat", "from_text"]
 
 T = TypeVar("T")
 
@@ -344,3 +344,8 @@ class TransformersChat(BaseChatModel):
     def is_lc_serializable(cls) -> bool:
         """A loaded model is not serialised; its settings are its constructor's arguments."""
         return False
+
+
+def from_text(text: str) -> TransformersChat:
+    """The model that ``transformers:PATH_OR_ID`` names."""
+    return TransformersChat(model=text)

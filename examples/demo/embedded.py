@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from langchain_core.output_parsers import StrOutputParser
+from langchain_core.runnables import Runnable
 
 from calibrate.collect import collect_records
 from calibrate.correctness import label_records, make_rule
@@ -17,7 +18,7 @@ from calibrate.progress import bar
 from calibrate.records import Record, RecordFile, read_records, write_records
 from calibrate.report import compare_rules, write_report
 from calibrate.scoring import score_records
-from guardrail import CalibrationArtifact, Guardrail, SampleSet, Verdict
+from guardrail import ArtifactMismatchError, CalibrationArtifact, Guardrail, SampleSet, Verdict
 from guardrail.sampling import plan_for
 from guardrail.uncertainty import make
 from integrations.transformers_chat import TransformersChat
@@ -157,7 +158,19 @@ def _row(record: Record, verdict: Verdict) -> list[str]:
 def _show_chain(guard: Guardrail, questions: Sequence[Question]) -> None:
     chain = guard.prompt | guard | StrOutputParser()
     texts = [guard.artifact.prompt.render(question.question, question.options) for question in questions[:4]]
-    asked = [*texts, "Who are you, and what is the meaning of life?"]
+    asked = texts
+    if guard.artifact.plan.options is None:
+        asked = [*texts, "Who are you, and what is the meaning of life?"]
     CONSOLE.print("\n[bold]chain = guard.prompt | guard | StrOutputParser()[/]   # a drop-in chat model")
     for text, answer in zip(asked, chain.batch([{"question": text} for text in asked]), strict=True):
         CONSOLE.print(f"  {text.splitlines()[0]!r}\n    -> {answer!r}", markup=False)
+    if guard.artifact.plan.options is not None:
+        _show_refusal(chain, "Who are you, and what is the meaning of life?")
+
+
+def _show_refusal(chain: Runnable[dict[str, str], str], question: str) -> None:
+    """A question without option lines, to a guard that was calibrated for multiple choice."""
+    try:
+        chain.invoke({"question": question})
+    except ArtifactMismatchError as error:
+        CONSOLE.print(f"  {question!r}\n    -> refused: {error}", markup=False)

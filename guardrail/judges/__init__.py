@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .base import Judge, JudgeSpec
+from .base import Entailment, EntailmentScores, Item, Judge, JudgeSpec
 from .lexical import ExactJudge, TokenF1Judge, token_f1
 from .normalise import is_refusal, normalise, words
 from .numeric import NumericJudge
-from .registry import available, make
+from .registry import available, available_entailments, make, make_entailment
 from .similarity import (
     GuardedJaccard,
     Jaccard,
@@ -20,8 +20,11 @@ from .similarity import (
 from .tool_call import ToolCallJudge, canonical_calls, is_canonical_call
 
 __all__ = [
+    "Entailment",
+    "EntailmentScores",
     "ExactJudge",
     "GuardedJaccard",
+    "Item",
     "Jaccard",
     "Judge",
     "JudgeSimilarity",
@@ -32,12 +35,14 @@ __all__ = [
     "TokenF1Judge",
     "ToolCallJudge",
     "available",
+    "available_entailments",
     "available_similarities",
     "canonical_calls",
     "from_judge",
     "is_canonical_call",
     "is_refusal",
     "make",
+    "make_entailment",
     "make_similarity",
     "normalise",
     "token_f1",

@@ -6,10 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..errors import UsageError
 from .base import JudgeSpec
-from .normalise import normalise, words
+from .normalise import normalise, word_tuple
 
 __all__ = ["ExactJudge", "TokenF1Judge", "guards_hold", "token_f1"]
 
@@ -26,7 +27,7 @@ def token_f1(answer: str, reference: str) -> float:
     without words score 1 when equal, else 0. Source: SQuAD evaluation (Rajpurkar et al. 2016), whose CoQA variant
     differs only in the article list.
     """
-    ours, theirs = words(answer), words(reference)
+    ours, theirs = word_tuple(answer), word_tuple(reference)
     if not ours or not theirs:
         return float(normalise(answer) == normalise(reference))
     common = sum((Counter(ours) & Counter(theirs)).values())
@@ -82,12 +83,19 @@ class TokenF1Judge:
 
 def guards_hold(a: str, b: str) -> bool:
     """Whether two answers have the same numbers (as a multiset of values) and both or neither contain a negation."""
-    return _numbers(a) == _numbers(b) and _negated(a) == _negated(b)
+    return _guarded(a) == _guarded(b)
 
 
-def _numbers(text: str) -> Counter[float]:
-    return Counter(float(word) for word in words(text) if _NUMBER.fullmatch(word))
+@lru_cache(maxsize=4096)
+def _guarded(text: str) -> tuple[tuple[float, ...], bool]:
+    """Numbers of a text, ascending, and whether it holds a negation."""
+    return _numbers(text), _negated(text)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    found = [word for word in word_tuple(text) if word[0] == "-" or word[0].isdigit()]
+    return tuple(sorted(float(word) for word in found if _NUMBER.fullmatch(word))) if found else ()
 
 
 def _negated(text: str) -> bool:
-    return any(word in _NEGATIONS for word in words(text))
+    return not _NEGATIONS.isdisjoint(word_tuple(text))

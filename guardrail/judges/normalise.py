@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 
-__all__ = ["is_refusal", "normalise", "words"]
+__all__ = ["is_refusal", "normalise", "word_tuple", "words"]
 
 _ARTICLES = frozenset({"a", "an", "the"})
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
@@ -28,12 +29,24 @@ def words(text: str, *, keep_articles: bool = False) -> list[str]:
 
     An answer that consists of articles only keeps them ("A" is an answer to a multiple-choice question).
     """
-    folded = _THOUSANDS.sub("", unicodedata.normalize("NFKC", text).casefold())
-    folded = folded.replace("\u2019", "'").replace("can't", "cannot").replace("n't", " not").replace("'s ", " ")
-    found = [word.lstrip("+") for word in _WORD.findall(folded)]
+    folded = text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()  # the same for ASCII
+    if "," in folded:
+        folded = _THOUSANDS.sub("", folded)
+    folded = folded.replace("\u2019", "'")
+    if "'" in folded:
+        folded = folded.replace("can't", "cannot").replace("n't", " not").replace("'s ", " ")
+    found: list[str] = _WORD.findall(folded)
+    if "+" in folded:
+        found = [word.lstrip("+") for word in found]
     if keep_articles:
         return found
     return [word for word in found if word not in _ARTICLES] or found
+
+
+@lru_cache(maxsize=4096)
+def word_tuple(text: str) -> tuple[str, ...]:
+    """`words` of a text, remembered: every answer is compared with several others, by several judges."""
+    return tuple(words(text))
 
 
 def normalise(text: str) -> str:
@@ -42,10 +55,11 @@ def normalise(text: str) -> str:
     Text without any word character (e.g. an emoji or "[]") falls back to the folded text itself, so that two
     different symbols are not taken for the same (empty) answer.
     """
-    found = words(text)
+    found = word_tuple(text)
     return " ".join(found) if found else " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
+@lru_cache(maxsize=4096)
 def is_refusal(text: str) -> bool:
     """Whether an answer says that there is no answer ("I don't know", "not sure", "I'm sorry, ...")."""
     return bool(_REFUSALS.match(" ".join(words(text.replace("'", " "), keep_articles=True))))

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from ..errors import UsageError
-from .base import Judge, JudgeSpec
+from .base import Item, Judge, JudgeSpec, judge_batch
 from .lexical import guards_hold
-from .normalise import normalise, words
-from .registry import make
+from .normalise import normalise, word_tuple
+from .registry import Registry, is_light, make
 
 __all__ = [
     "GuardedJaccard",
@@ -20,6 +19,7 @@ __all__ = [
     "Similarity",
     "available_similarities",
     "from_judge",
+    "is_light_similarity",
     "jaccard",
     "make_similarity",
     "rouge_l",
@@ -32,6 +32,9 @@ class Similarity(Protocol):
 
     Similarity must be symmetric: one that asks a directed question (entailment) averages both directions itself. As
     with judges, answers with equal `normalise` strings (or ``identity`` strings) are one before it is asked.
+
+    Optional member: similarity_batch(items: Sequence[Item]) -> list[float | None], pairs of several questions at once,
+    each (question, a, b), used in place of ``similarity`` where it is there.
     """
 
     @property
@@ -54,7 +57,7 @@ def jaccard(answer: str, reference: str) -> float:
 
     Order and multiplicity of words play no part. Texts without words score 1 when equal, else 0.
     """
-    ours, theirs = set(words(answer)), set(words(reference))
+    ours, theirs = set(word_tuple(answer)), set(word_tuple(reference))
     if not ours or not theirs:
         return float(normalise(answer) == normalise(reference))
     return len(ours & theirs) / len(ours | theirs)
@@ -66,16 +69,26 @@ def rouge_l(answer: str, reference: str) -> float:
     Texts without words score 1 when equal, else 0. Source: Lin 2004 with beta = 1. Difference: words as in
     `normalise` (articles dropped, numbers kept whole), no stemming.
     """
-    ours, theirs = words(answer), words(reference)
+    ours, theirs = word_tuple(answer), word_tuple(reference)
     if not ours or not theirs:
         return float(normalise(answer) == normalise(reference))
-    above = [0] * (len(theirs) + 1)
-    for word in ours:
-        row = [0]
-        for j, other in enumerate(theirs):
-            row.append(above[j] + 1 if word == other else max(above[j + 1], row[j]))
-        above = row
-    return 2 * above[-1] / (len(ours) + len(theirs))
+    return 2 * _common_subsequence(ours, theirs) / (len(ours) + len(theirs))
+
+
+def _common_subsequence(ours: Sequence[str], theirs: Sequence[str]) -> int:
+    """Length of the longest common subsequence, a bit a word of ``ours`` (Hyyro 2004, "Bit-parallel LCS-length").
+
+    The rows of the usual table differ by 0 or 1 from one column to the next; the zero bits of ``row`` are the ones.
+    """
+    places: dict[str, int] = {}
+    for i, word in enumerate(ours):
+        places[word] = places.get(word, 0) | 1 << i
+    full = (1 << len(ours)) - 1
+    row = full
+    for word in theirs:
+        matches = row & places.get(word, 0)
+        row = (row + matches | row - matches) & full
+    return len(ours) - row.bit_count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +157,18 @@ class JudgeSimilarity:
         identity: Callable[[str], str] = getattr(self.judge, "identity", normalise)
         return identity(text)
 
+    @property
+    def judges_tool_calls(self) -> bool:
+        """Whether the judge knows what tool calls do."""
+        return getattr(self.judge, "judges_tool_calls", False) is True
+
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """The judge's verdicts as numbers."""
-        return [None if same is None else float(same) for same in self.judge.equivalent(question, pairs)]
+        return self.similarity_batch([(question, a, b) for a, b in pairs])
+
+    def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
+        """The judge's verdicts as numbers, for several questions at once."""
+        return [None if same is None else float(same) for same in judge_batch(self.judge, items)]
 
 
 def from_judge(judge: Judge) -> JudgeSimilarity:
@@ -159,17 +181,16 @@ def _remade(judge: dict[str, Any]) -> JudgeSimilarity:
     return JudgeSimilarity(make(stored.name, **stored.params))
 
 
-_SIMILARITIES: dict[str, Callable[..., Similarity]] = {
-    "from_judge": _remade,
-    "guarded_jaccard": GuardedJaccard,
-    "jaccard": Jaccard,
-    "rouge_l": RougeL,
-}
+_SIMILARITIES: Registry[Similarity] = Registry(
+    "similarity",
+    "acrc_guardrail.similarities",
+    {"from_judge": _remade, "guarded_jaccard": GuardedJaccard, "jaccard": Jaccard, "rouge_l": RougeL},
+)
 
 
 def available_similarities() -> tuple[str, ...]:
-    """Names of the similarities that can be made by name, sorted."""
-    return tuple(sorted(_SIMILARITIES))
+    """Names of the similarities that can be made by name, sorted. Not all of their packages need be installed."""
+    return _SIMILARITIES.available()
 
 
 def make_similarity(name: str, **params: Any) -> Similarity:
@@ -177,10 +198,13 @@ def make_similarity(name: str, **params: Any) -> Similarity:
 
     Raises:
         UsageError: No similarity of that name, or parameters that it does not take.
+        MissingDependencyError: The package that it needs is not installed.
     """
-    if name not in _SIMILARITIES:
-        raise UsageError(f"no similarity named {name!r}; choose one of {', '.join(available_similarities())}")
-    try:
-        return _SIMILARITIES[name](**params)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"similarity {name!r} does not take the parameters {params}: {error}") from error
+    return _SIMILARITIES.make(name, **params)
+
+
+def is_light_similarity(similarity: JudgeSpec) -> bool:
+    """Whether the similarity needs no model: asking it is cheaper than looking a rating up."""
+    if similarity.name == "from_judge":
+        return is_light(str(similarity.params["judge"]["name"]))
+    return _SIMILARITIES.is_light(similarity.name)

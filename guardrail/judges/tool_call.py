@@ -10,7 +10,7 @@ from typing import Any
 from ..types import ToolCall
 from .base import JudgeSpec
 
-__all__ = ["ToolCallJudge", "canonical_calls", "is_canonical_call"]
+__all__ = ["ToolCallJudge", "canonical_calls", "is_canonical_call", "plain_json", "read_calls"]
 
 _START = '[{"arguments":'
 _FIELDS = {"name", "arguments", "id", "type"}
@@ -22,7 +22,7 @@ def canonical_calls(calls: Iterable[ToolCall]) -> str:
     Keys are sorted, white space is dropped, and a whole number is written without decimals (1.0 is 1). Strings stay as
     they are: "1" is not 1, and two ways to write a date differ. The order of calls and of list elements counts.
     """
-    listed = [{"name": call.name, "arguments": _plain(call.arguments)} for call in calls]
+    listed = [{"name": call.name, "arguments": plain_json(call.arguments)} for call in calls]
     return json.dumps(listed, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=repr)
 
 
@@ -31,16 +31,17 @@ def is_canonical_call(text: str) -> bool:
     return text.startswith(_START) and _read(text) == text
 
 
-def _plain(value: Any) -> Any:
+def plain_json(value: Any) -> Any:
+    """A value with text keys, lists for tuples, and whole numbers without decimals."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain_json(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _read(text: str) -> str | None:
-    """Canonical form of a text that holds one call or a list of calls as JSON; None when it does not."""
+def read_calls(text: str) -> list[ToolCall] | None:
+    """The calls of a text that holds one call or a list of calls as JSON; None when it does not."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -48,7 +49,13 @@ def _read(text: str) -> str | None:
     calls = found if isinstance(found, list) else [found]
     if not calls or not all(_is_call(call) for call in calls):
         return None
-    return canonical_calls(ToolCall(name=call["name"], arguments=call["arguments"]) for call in calls)
+    return [ToolCall(name=call["name"], arguments=call["arguments"]) for call in calls]
+
+
+def _read(text: str) -> str | None:
+    """Canonical form of a text that holds calls as JSON; None when it does not."""
+    calls = read_calls(text) if text[:1] in ("[", "{") else None
+    return None if calls is None else canonical_calls(calls)
 
 
 def _is_call(value: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .base import Estimator, EstimatorSpec, Evidence, Missing, Needs, Support
 from .clustering import Clustering, Clusters, cluster
 from .graph import similarity_matrix
-from .measure import answer_text, measure, measure_all
+from .measure import answer_text, measure, measure_all, measure_many, measure_stream
 from .registry import available, from_spec, make
 
 __all__ = [
@@ -24,5 +24,7 @@ __all__ = [
     "make",
     "measure",
     "measure_all",
+    "measure_many",
+    "measure_stream",
     "similarity_matrix",
 ]

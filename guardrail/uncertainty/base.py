@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ..judges import Judge, JudgeSpec, Similarity
+from ..judges import Entailment, Judge, JudgeSpec, Similarity
 from ..types import Frozen, SampleSet, Uncertainty, Unit, Unmeasured
 from .clustering import Clustering, Clusters
 
-__all__ = ["Estimator", "EstimatorSpec", "Evidence", "Missing", "Needs", "Support"]
+if TYPE_CHECKING:
+    from .bounds import Bounds
+    from .relevance import Piece
+
+__all__ = ["Estimator", "EstimatorSpec", "Evidence", "Level", "Missing", "Needs", "Support"]
 
 Support = Literal["discrete", "continuous"]
 """Whether the estimator takes few values only. Decides what `rule="certified"` means; declared, never read off data."""
+
+Level = Literal["word", "token"]
+"""Size of the pieces that are taken out of an answer to see how much each matters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +40,16 @@ class Needs:
     """Option log-likelihoods."""
     judge: bool = False
     """An equivalence judge, and the clusters it gives."""
+    primary: bool = False
+    """Whether the judge groups the primary answer with the samples."""
     similarity: bool = False
     """A graded similarity, and the matrix it gives."""
+    entailment: bool = False
+    """An entailment model, and how far each sample contradicts each sentence of the primary answer."""
+    relevance: Level | None = None
+    """A graded similarity, and how alike each sample is to itself without each of its pieces."""
+    follow_up: str | None = None
+    """A further question asked about what was drawn, by name; see `guardrail.follow_ups`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +62,32 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a formula sees: the sample set, its clusters if it declared a judge, its matrix if it declared a similarity.
+    """What a formula sees: the sample set, and whatever it declared in its needs (None otherwise).
 
     Attributes:
         drawn: What was drawn.
         clusters: The samples by meaning.
+        primary_cluster: Cluster that the primary answer belongs to; -1 where no sample means the same.
         matrix: Similarity of samples, shape (n, n), symmetric with unit diagonal. Rows are in canonical order (sorted
             by string), not in the order of the samples, so that no formula can depend on that order.
+        rows: Row of each sample in ``matrix``, in sample order; a permutation of 0, ..., n - 1.
+        pieces: Pieces of each sample, in sample order.
+        relevance: For each of ``pieces``, the similarity of the sample to itself without that piece, in [0, 1]; 0
+            where nothing is left.
+        contradiction: P(contradiction) / (P(contradiction) + P(entailment)) with a sample as premise and a sentence of
+            the primary answer as hypothesis, shape (sentences, n), columns in sample order.
+        members: Scores of the members, in their order, for an ensemble.
     """
 
     drawn: SampleSet
     clusters: Clusters | None = None
+    primary_cluster: int | None = None
     matrix: NDArray[np.float64] | None = None
+    rows: tuple[int, ...] | None = None
+    pieces: tuple[tuple[Piece, ...], ...] | None = None
+    relevance: tuple[tuple[float, ...], ...] | None = None
+    contradiction: NDArray[np.float64] | None = None
+    members: tuple[float, ...] = ()
 
 
 class EstimatorSpec(Frozen):
@@ -77,7 +106,9 @@ class EstimatorSpec(Frozen):
     clustering: Clustering | None = None
     """How verdicts become clusters, for estimators that cluster."""
     similarity: JudgeSpec | None = None
-    """The graded similarity, for estimators over a graph of samples."""
+    """The graded similarity, for estimators over a graph of samples or over pieces of an answer."""
+    entailment: JudgeSpec | None = None
+    """The entailment model, for estimators that look for contradictions."""
     params: dict[str, Any] = Field(default_factory=dict)
     """Parameters of the formula."""
 
@@ -95,7 +126,13 @@ class Estimator:
         formula: The pure function itself.
         judge: Equivalence judge, for estimators that cluster.
         clustering: How verdicts become clusters.
-        similarity: Graded similarity, for estimators over a graph of samples.
+        similarity: Graded similarity, for estimators over a graph of samples or over pieces of an answer.
+        entailment: Entailment model, for estimators that look for contradictions.
+        relevance: Size of the pieces; default: what ``needs`` says.
+        members: The estimators whose scores it combines, for an ensemble.
+        params: Parameters of the formula, as the spec stores them.
+        bounds: How far further samples can still move the score; None where nothing is known, and then all of them are
+            drawn. Not part of the spec: it moves no score.
     """
 
     name: str
@@ -107,6 +144,15 @@ class Estimator:
     judge: Judge | None = None
     clustering: Clustering = "components"
     similarity: Similarity | None = None
+    entailment: Entailment | None = None
+    relevance: Level | None = None
+    members: tuple[Estimator, ...] = ()
+    params: Mapping[str, Any] = field(default_factory=dict)
+    bounds: Bounds | None = None
+
+    def __post_init__(self) -> None:
+        if self.relevance is None:
+            object.__setattr__(self, "relevance", self.needs.relevance)
 
     @property
     def spec(self) -> EstimatorSpec:
@@ -120,6 +166,8 @@ class Estimator:
             judge=self.judge.spec if self.judge is not None else None,
             clustering=self.clustering if clusters else None,
             similarity=self.similarity.spec if self.similarity is not None else None,
+            entailment=self.entailment.spec if self.entailment is not None else None,
+            params=dict(self.params),
         )
 
     def score(self, evidence: Evidence) -> Uncertainty:

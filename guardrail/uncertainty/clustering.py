@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Literal, TypeVar
 
 from ..judges import Judge, is_canonical_call, is_refusal, normalise
 from ..types import Frozen
 
-__all__ = ["Clustering", "Clusters", "Folded", "cluster", "fold"]
+__all__ = ["Clustering", "Clusters", "Folded", "Steps", "cluster", "clustering", "drive", "fold", "unordered_pairs"]
+
+Pair = tuple[str, str]
+Value = TypeVar("Value")
+Result = TypeVar("Result")
+Steps = Generator[list[Pair], Sequence[Value | None], Result | None]
+"""A measurement that asks as it goes: it yields the pairs it needs next, is sent one value a pair, and returns its
+result, or None when a pair it needed has no value. Whoever drives it may ask for many questions at once."""
 
 Clustering = Literal["components", "greedy"]
 """How pairwise verdicts become clusters.
@@ -52,20 +59,29 @@ def fold(answers: Sequence[str], judge: object) -> Folded:
 
     Equal means equal after `normalise`, or after ``judge.identity`` where the judge (or similarity) has one. Refusals
     share one key. Tool calls (canonical JSON) are compared exactly, whatever the judge: words in common say nothing
-    about whether two calls do the same, and `normalise` would take ``[1,200]`` for ``[1200]``.
+    about whether two calls do the same, and `normalise` would take ``[1,200]`` for ``[1200]``. Only a judge that knows
+    what calls do (``judge.judges_tool_calls`` is True, as for `ObservationJudge`) is asked about those that differ.
     """
     identity: Callable[[str], str] = getattr(judge, "identity", normalise)
+    knows_calls = getattr(judge, "judges_tool_calls", False) is True
     keys, text_of, judged = [], dict[str, str](), dict[str, None]()
     for answer in answers:
         if is_refusal(answer):
             key = _REFUSAL
         elif is_canonical_call(answer):
             key = answer
+            if knows_calls:
+                judged.setdefault(key)
         else:
             judged.setdefault(key := identity(answer))
         keys.append(key)
         text_of[key] = min(answer, text_of.get(key, answer))
     return Folded(keys=tuple(keys), text_of=text_of, judged=tuple(judged))
+
+
+def unordered_pairs(keys: Sequence[str]) -> list[Pair]:
+    """Every two of the keys, once."""
+    return [(a, b) for i, a in enumerate(keys) for b in keys[i + 1 :]]
 
 
 def cluster(question: str, answers: Sequence[str], judge: Judge, method: Clustering = "components") -> Clusters | None:
@@ -77,18 +93,34 @@ def cluster(question: str, answers: Sequence[str], judge: Judge, method: Cluster
     Args:
         question: The question they answer, for judges that read it.
         answers: One text a sample.
-        judge: Decides pairs. For u distinct strings it sees at most u (u - 1) / 2 pairs, in one batch ("components"),
-            or one batch for each distinct string ("greedy").
+        judge: Decides pairs. For u distinct strings it sees at most u (u - 1) / 2 unordered pairs: in one batch
+            ("components"), or in one batch a cluster ("greedy").
         method: How pairwise verdicts become clusters.
 
     Returns:
         A partition, or None when the judge gave no verdict on a pair that was needed.
     """
+    return drive(clustering(answers, judge, method), lambda pairs: judge.equivalent(question, pairs))
+
+
+def drive(steps: Steps[Value, Result], ask: Callable[[list[Pair]], Sequence[Value | None]]) -> Result | None:
+    """Run one measurement to its end, asking for each of its rounds at once."""
+    try:
+        pairs = next(steps)
+        while True:
+            pairs = steps.send(ask(pairs) if pairs else [])
+    except StopIteration as done:
+        result: Result | None = done.value
+        return result
+
+
+def clustering(answers: Sequence[str], judge: object, method: Clustering) -> Steps[bool, Clusters]:
+    """The steps of `cluster`: what has to be judged next, given what was judged so far."""
     folded = fold(answers, judge)
     if method == "components":
-        merged = _components(question, sorted(folded.judged), folded.text_of, judge)
+        merged = yield from _components(sorted(folded.judged), folded.text_of)
     else:
-        merged = _greedy(question, list(folded.judged), folded.text_of, judge)
+        merged = yield from _greedy(folded.judged, folded.text_of)
     if merged is None:
         return None
     root_of, judged = merged
@@ -97,11 +129,9 @@ def cluster(question: str, answers: Sequence[str], judge: Judge, method: Cluster
     return Clusters(assignment=tuple(number[root] for root in roots), judged_pairs=judged)
 
 
-def _components(
-    question: str, keys: list[str], text_of: dict[str, str], judge: Judge
-) -> tuple[dict[str, str], int] | None:
-    pairs = [(a, b) for i, a in enumerate(keys) for b in keys[i + 1 :]]
-    verdicts = judge.equivalent(question, [(text_of[a], text_of[b]) for a, b in pairs]) if pairs else []
+def _components(keys: Sequence[str], text_of: dict[str, str]) -> Steps[bool, tuple[dict[str, str], int]]:
+    pairs = unordered_pairs(keys)
+    verdicts = yield _texts(pairs, text_of)
     root_of = {key: key for key in keys}
 
     def find(key: str) -> str:
@@ -117,16 +147,30 @@ def _components(
     return {key: find(key) for key in keys}, len(pairs)
 
 
-def _greedy(question: str, keys: list[str], text_of: dict[str, str], judge: Judge) -> tuple[dict[str, str], int] | None:
-    heads: list[str] = []
+def _greedy(keys: Sequence[str], text_of: dict[str, str]) -> Steps[bool, tuple[dict[str, str], int]]:
+    """A round a cluster: the first answer without a cluster founds one and is compared with all later such answers.
+
+    So every answer meets the founders in order and stops at the first that matches, in as few judgements as that takes.
+    The Nature code compares a founder with *all* later answers, and lets it claim those that have a cluster already.
+    """
     root_of: dict[str, str] = {}
-    judged = 0
-    for key in keys:
-        verdicts = judge.equivalent(question, [(text_of[head], text_of[key]) for head in heads]) if heads else []
-        judged += len(heads)
-        if any(same is None for same in verdicts):
-            return None
-        root_of[key] = next((head for head, same in zip(heads, verdicts, strict=True) if same), key)
-        if root_of[key] == key:
-            heads.append(key)
+    left, judged = list(keys), 0
+    while left:
+        head, *others = left
+        pairs = [(head, other) for other in others]
+        verdicts = yield _texts(pairs, text_of)
+        judged += len(pairs)
+        root_of[head] = head
+        left = []
+        for other, same in zip(others, verdicts, strict=True):
+            if same is None:
+                return None
+            if same:
+                root_of[other] = head
+            else:
+                left.append(other)
     return root_of, judged
+
+
+def _texts(pairs: Iterable[Pair], text_of: dict[str, str]) -> list[Pair]:
+    return [(text_of[a], text_of[b]) for a, b in pairs]

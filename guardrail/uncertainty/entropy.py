@@ -10,7 +10,7 @@ from .base import Evidence, Missing
 from .clustering import Clusters
 from .likelihood import mean_logprob
 
-__all__ = ["discrete_semantic_entropy", "num_sets", "self_consistency", "semantic_entropy"]
+__all__ = ["discrete_semantic_entropy", "num_sets", "primary_disagreement", "self_consistency", "semantic_entropy"]
 
 
 def _entropy(weights: Sequence[float]) -> float:
@@ -50,6 +50,21 @@ def self_consistency(evidence: Evidence) -> float | Missing:
     if isinstance(clusters, Missing):
         return clusters
     return 1.0 - max(clusters.sizes) / len(clusters.assignment)
+
+
+def primary_disagreement(evidence: Evidence) -> float | Missing:
+    """Disagreement with the answer that would be returned: 1 - share of the samples that mean the same as the primary.
+
+    Probability, in [0, 1]; 1 when no sample agrees with it. Where the primary answer is the commonest one it equals
+    `self_consistency`; where it is not, the samples speak against it however much they agree with each other.
+    Source: the exact-match rate of uqlm, with any judge in place of exact match.
+    """
+    clusters = _clusters(evidence)
+    if isinstance(clusters, Missing):
+        return clusters
+    if evidence.primary_cluster is None:
+        return Missing(Unmeasured.EMPTY_ANSWER, "there is no primary answer to compare with")
+    return 1.0 - clusters.assignment.count(evidence.primary_cluster) / len(clusters.assignment)
 
 
 def num_sets(evidence: Evidence) -> float | Missing:

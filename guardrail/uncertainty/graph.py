@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from ..judges import Similarity
 from ..types import Unmeasured
 from .base import Evidence, Missing
-from .clustering import fold
+from .clustering import Steps, drive, fold, unordered_pairs
 
 __all__ = [
+    "checked",
     "degree",
     "eccentricity",
     "eigenvalue",
+    "graph",
     "kernel_language_entropy",
     "lexical_similarity",
     "similarity_matrix",
@@ -52,19 +54,38 @@ def similarity_matrix(question: str, answers: Sequence[str], similarity: Similar
     Raises:
         ValueError: A rating outside [0, 1], or not one rating a pair.
     """
+    rated = drive(graph(answers, similarity), lambda pairs: similarity.similarity(question, pairs))
+    return None if rated is None else rated[0]
+
+
+def graph(answers: Sequence[str], similarity: object) -> Steps[float, tuple[Matrix, tuple[int, ...]]]:
+    """The steps of `similarity_matrix`, which end in the matrix and the row of each answer in it."""
     folded = fold(answers, similarity)
-    judged = sorted(folded.judged)
-    pairs = [(a, b) for i, a in enumerate(judged) for b in judged[i + 1 :]]
-    rated = similarity.similarity(question, [(folded.text_of[a], folded.text_of[b]) for a, b in pairs]) if pairs else []
-    between: dict[tuple[str, str], float] = {}
-    for pair, value in zip(pairs, rated, strict=True):
+    pairs = unordered_pairs(sorted(folded.judged))
+    rated = yield [(folded.text_of[a], folded.text_of[b]) for a, b in pairs]
+    place = {key: i for i, key in enumerate(sorted(set(folded.keys)))}
+    between = np.eye(len(place))
+    for (a, b), value in zip(pairs, rated, strict=True):
         if value is None:
             return None
-        if not 0 <= value <= 1:
-            raise ValueError(f"a similarity must be in [0, 1], got {value}")
-        between[pair] = float(value)
-    keys = sorted(folded.keys)
-    return np.array([[1.0 if a == b else between.get((min(a, b), max(a, b)), 0.0) for b in keys] for a in keys])
+        between[place[a], place[b]] = between[place[b], place[a]] = checked(value)
+    node = np.array([place[key] for key in folded.keys], dtype=np.intp)
+    order = np.argsort(node, kind="stable")
+    rows = np.empty(len(node), dtype=np.intp)
+    rows[order] = np.arange(len(node))
+    sorted_nodes = node[order]
+    return between[np.ix_(sorted_nodes, sorted_nodes)], tuple(int(row) for row in rows)
+
+
+def checked(value: float) -> float:
+    """A rating, if it is one.
+
+    Raises:
+        ValueError: It is not in [0, 1].
+    """
+    if not 0 <= value <= 1:
+        raise ValueError(f"a similarity must be in [0, 1], got {value}")
+    return float(value)
 
 
 def _matrix(evidence: Evidence) -> Matrix | Missing:

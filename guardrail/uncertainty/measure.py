@@ -1,16 +1,30 @@
-"""Measure one sample set with several estimators, sharing one judging pass and one similarity pass."""
+"""Measure sample sets with estimators: one judging pass for many questions and many estimators."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from ..judges import Similarity, canonical_calls
+import numpy as np
+from numpy.typing import NDArray
+
+from ..judges import canonical_calls, normalise
 from ..types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
-from .base import Estimator, Evidence, Missing
-from .clustering import Clusters, cluster
-from .graph import Matrix, similarity_matrix
+from .base import Estimator, Evidence, Level, Missing
+from .clustering import Steps, clustering
+from .ensemble import combined, expanded
+from .graph import graph
+from .judging import JudgingPass, Rater, entailment_rater, judge_rater, similarity_rater
+from .relevance import Piece, pieces
+from .sentences import sentences
 
-__all__ = ["answer_text", "measure", "measure_all"]
+__all__ = ["answer_text", "measure", "measure_all", "measure_many", "measure_stream"]
+
+QUESTIONS = 64
+"""Most questions in one pass."""
+ITEMS = 16384
+"""Pairs that are enough for one pass; the question that reaches them is the last of it."""
 
 
 def answer_text(sample: Sample) -> str:
@@ -19,102 +33,267 @@ def answer_text(sample: Sample) -> str:
 
 
 def measure(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> Uncertainty:
-    """Measure one sample set with one estimator; see `measure_all`."""
-    return measure_all(drawn, [estimator], plan)[0]
+    """Measure one sample set with one estimator; see `measure_many`."""
+    return measure_many([drawn], [estimator], plan)[0][0]
 
 
 def measure_all(drawn: SampleSet, estimators: Sequence[Estimator], plan: SamplingPlan) -> list[Uncertainty]:
-    """Measure one sample set with several estimators.
+    """Measure one sample set with several estimators; see `measure_many`."""
+    return measure_many([drawn], estimators, plan)[0]
 
-    Fails closed: whatever the plan asks for and the set lacks makes the estimators that need it unmeasured, with the
-    reason. Estimators with the same judge and clustering share one clustering, and those with the same similarity one
-    matrix.
+
+def measure_many(
+    drawns: Iterable[SampleSet], estimators: Sequence[Estimator], plan: SamplingPlan
+) -> list[list[Uncertainty]]:
+    """Measure sample sets with estimators.
+
+    Fails closed: whatever the plan asks for and a set lacks makes the estimators that need it unmeasured, with the
+    reason. A judge that raises, or gives no verdict on a pair, makes only the sets that need that pair unmeasured.
+
+    Each judge, similarity and entailment model is asked once a round for all sets and estimators together, and about
+    equal pairs of equal questions once. `measure_stream` does the same for sets that do not fit in memory.
 
     Args:
-        drawn: What was drawn for the prompt.
+        drawns: What was drawn, one set a prompt.
         estimators: What to compute.
-        plan: The plan the set was drawn by.
+        plan: The plan the sets were drawn by.
 
     Returns:
-        One `Uncertainty` an estimator, in order.
+        For each set, in order, one `Uncertainty` an estimator, in order.
     """
-    clusters: dict[str, Clusters | Missing] = {}
-    matrices: dict[str, Matrix | Missing] = {}
-    results = []
-    for estimator in estimators:
-        found = _gap(drawn, estimator, plan)
-        evidence = found if found is not None else _evidence(drawn, estimator, clusters, matrices)
-        if isinstance(evidence, Missing):
-            results.append(estimator.unmeasured(evidence.reason, evidence.detail))
-        else:
-            results.append(estimator.score(evidence))
-    return results
+    return list(measure_stream(drawns, estimators, plan))
 
 
-def _evidence(
-    drawn: SampleSet,
-    estimator: Estimator,
-    clusters: dict[str, Clusters | Missing],
-    matrices: dict[str, Matrix | Missing],
-) -> Evidence | Missing:
-    """What the formula reads; judged and rated once for all estimators of a set."""
-    grouped: Clusters | Missing | None = None
-    matrix: Matrix | Missing | None = None
-    if estimator.judge is not None:
-        key = f"{estimator.judge.spec.model_dump_json()}/{estimator.clustering}"
-        if key not in clusters:
-            clusters[key] = _cluster(drawn, estimator)
-        grouped = clusters[key]
-    if estimator.similarity is not None:
-        key = estimator.similarity.spec.model_dump_json()
-        if key not in matrices:
-            matrices[key] = _rate(drawn, estimator.similarity)
-        matrix = matrices[key]
-    if isinstance(grouped, Missing):
-        return grouped
-    return matrix if isinstance(matrix, Missing) else Evidence(drawn, grouped, matrix)
+def measure_stream(
+    drawns: Iterable[SampleSet], estimators: Sequence[Estimator], plan: SamplingPlan
+) -> Iterator[list[Uncertainty]]:
+    """`measure_many` as a stream: reads at most 64 sets ahead (fewer when they need many pairs), yields in order.
+
+    Memory does not grow with the number of sets. Nothing is asked before the first result is taken.
+    """
+    wants = [_Wants.of(estimator) for estimator in expanded(list(estimators))]
+    batch = _Batch(wants, plan)
+    for drawn in drawns:
+        batch.add(drawn)
+        if batch.full:
+            yield from batch.scores(estimators)
+            batch = _Batch(wants, plan)
+    yield from batch.scores(estimators)
 
 
-def _gap(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> Missing | None:
-    """What the estimator needs and the set lacks."""
+@dataclass(frozen=True, slots=True)
+class _Wants:
+    """An estimator and whom its evidence is asked of, worked out once."""
+
+    estimator: Estimator
+    judge: Rater | None
+    similarity: Rater | None
+    entailment: Rater | None
+
+    @classmethod
+    def of(cls, estimator: Estimator) -> _Wants:
+        return cls(
+            estimator,
+            None if estimator.judge is None else judge_rater(estimator.judge),
+            None if estimator.similarity is None else similarity_rater(estimator.similarity),
+            None if estimator.entailment is None else entailment_rater(estimator.entailment),
+        )
+
+
+@dataclass(slots=True)
+class _Set:
+    """A sample set on its way through a pass: what each measurement of it is called there, or why there is none."""
+
+    drawn: SampleSet
+    answers: list[str]
+    tasks: dict[str, int | Missing] = field(default_factory=dict)
+    pieces: dict[Level, tuple[tuple[Piece, ...], ...] | Missing] = field(default_factory=dict)
+
+
+class _Batch:
+    """Sample sets that are judged together."""
+
+    def __init__(self, wants: Sequence[_Wants], plan: SamplingPlan) -> None:
+        self._wants = wants
+        self._plan = plan
+        self._judging = JudgingPass()
+        self._sets: list[tuple[_Set, list[Missing | None]]] = []
+
+    @property
+    def full(self) -> bool:
+        return len(self._sets) >= QUESTIONS or self._judging.waiting >= ITEMS
+
+    def add(self, drawn: SampleSet) -> None:
+        """Begin what has to be judged of a set."""
+        one = _Set(drawn, [answer_text(sample) for sample in drawn.samples])
+        problem = _unusable(drawn)
+        gaps = [problem or _gap(one, want.estimator, self._plan) for want in self._wants]
+        for want, gap in zip(self._wants, gaps, strict=True):
+            if gap is None:
+                self._begin(one, want)
+        self._sets.append((one, gaps))
+
+    def scores(self, estimators: Sequence[Estimator]) -> Iterator[list[Uncertainty]]:
+        """Judge, then apply the formulas."""
+        results = self._judging.run()
+        for one, gaps in self._sets:
+            found = []
+            for want, gap in zip(self._wants, gaps, strict=True):
+                evidence = gap or _evidence(one, want, results)
+                if isinstance(evidence, Missing):
+                    found.append(want.estimator.unmeasured(evidence.reason, evidence.detail))
+                else:
+                    found.append(want.estimator.score(evidence))
+            yield combined(one.drawn, estimators, found)
+
+    def _begin(self, one: _Set, want: _Wants) -> None:
+        estimator, question = want.estimator, one.drawn.question
+        if want.judge is not None and (key := _clusters_key(want)) not in one.tasks:
+            assert one.drawn.primary is not None  # _unusable
+            answers = [*one.answers, answer_text(one.drawn.primary)] if estimator.needs.primary else one.answers
+            steps: Steps[Any, Any] = clustering(answers, estimator.judge, estimator.clustering)
+            one.tasks[key] = self._judging.add(want.judge, question, steps)
+        if want.similarity is not None:
+            if estimator.needs.similarity and (key := _matrix_key(want)) not in one.tasks:
+                one.tasks[key] = self._judging.add(want.similarity, question, graph(one.answers, estimator.similarity))
+            if estimator.relevance is not None and (key := _relevance_key(want)) not in one.tasks:
+                one.tasks[key] = self._begin_relevance(one, want.similarity, estimator)
+        if want.entailment is not None and (key := want.entailment.key) not in one.tasks:
+            assert one.drawn.primary is not None  # _unusable
+            steps = _contradictions(sentences(answer_text(one.drawn.primary)), one.answers)
+            one.tasks[key] = self._judging.add(want.entailment, "", steps)
+
+    def _begin_relevance(self, one: _Set, rater: Rater, estimator: Estimator) -> int | Missing:
+        level = estimator.relevance
+        assert level is not None
+        if level not in one.pieces:
+            one.pieces[level] = _all_pieces(one.drawn, level)
+        own = one.pieces[level]
+        if isinstance(own, Missing):
+            return own
+        return self._judging.add(rater, one.drawn.question, _relevance(one.answers, own, estimator.similarity))
+
+
+def _clusters_key(want: _Wants) -> str:
+    assert want.judge is not None
+    return f"{want.judge.key}/{want.estimator.clustering}/{want.estimator.needs.primary}"
+
+
+def _matrix_key(want: _Wants) -> str:
+    assert want.similarity is not None
+    return want.similarity.key
+
+
+def _relevance_key(want: _Wants) -> str:
+    assert want.similarity is not None
+    return f"{want.similarity.key}/{want.estimator.relevance}"
+
+
+def _evidence(one: _Set, want: _Wants, results: Sequence[Any]) -> Evidence | Missing:
+    """What the formula reads: what the pass found for it, or the first reason why something is not there."""
+    estimator = want.estimator
+    keys = {
+        "clusters": _clusters_key(want) if want.judge is not None else None,
+        "matrix": _matrix_key(want) if want.similarity is not None and estimator.needs.similarity else None,
+        "relevance": _relevance_key(want) if want.similarity is not None and estimator.relevance is not None else None,
+        "contradiction": want.entailment.key if want.entailment is not None else None,
+    }
+    found: dict[str, Any] = {}
+    for name, key in keys.items():
+        if key is None:
+            continue
+        task = one.tasks[key]
+        result = task if isinstance(task, Missing) else results[task]
+        if isinstance(result, Missing):
+            return result
+        found[name] = result
+    if estimator.needs.primary and "clusters" in found:
+        *assignment, own = found["clusters"].assignment
+        found["clusters"] = found["clusters"].model_copy(update={"assignment": tuple(assignment)})
+        found["primary_cluster"] = own if own in assignment else -1
+    if "matrix" in found:
+        found["matrix"], found["rows"] = found["matrix"]
+    if "relevance" in found and estimator.relevance is not None:
+        found["pieces"] = one.pieces[estimator.relevance]
+    return Evidence(one.drawn, **found)
+
+
+def _unusable(drawn: SampleSet) -> Missing | None:
+    """Why nothing can be measured of a set."""
     if drawn.problem is not None:
         return Missing(drawn.problem, drawn.problem_detail)
     if drawn.primary is None:
         return Missing(Unmeasured.MODEL_FAILED, "there is no primary answer")
     if drawn.primary.refusal:
         return Missing(Unmeasured.REFUSED, "the model refused to answer")
-    if not answer_text(drawn.primary) and not drawn.primary.tool_calls:
+    if not answer_text(drawn.primary):
         return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer is empty")
-    needs = estimator.needs
+    return None
+
+
+def _gap(one: _Set, estimator: Estimator, plan: SamplingPlan) -> Missing | None:
+    """What the estimator needs and the set lacks."""
+    needs, drawn = estimator.needs, one.drawn
     if needs.samples:
         if len(drawn.samples) < max(plan.n, 2):
             return Missing(Unmeasured.SAMPLING_SHORTFALL, f"asked for {plan.n} samples, received {len(drawn.samples)}")
-        if not all(answer_text(sample) or sample.tool_calls for sample in drawn.samples):
+        if not all(one.answers):
             return Missing(Unmeasured.EMPTY_ANSWER, "a sample is empty")
     if needs.options and (drawn.options is None or drawn.options.labels != plan.options):
         read = None if drawn.options is None else drawn.options.labels
         return Missing(Unmeasured.NO_OPTIONS, f"asked to read options {plan.options}, received {read}")
+    if needs.entailment and estimator.entailment is None:
+        return Missing(Unmeasured.JUDGE_FAILED, f"{estimator.name} needs an entailment model, and none was given")
     return None
 
 
-def _cluster(drawn: SampleSet, estimator: Estimator) -> Clusters | Missing:
-    assert estimator.judge is not None
-    answers = [answer_text(sample) for sample in drawn.samples]
-    try:
-        clusters = cluster(drawn.question, answers, estimator.judge, estimator.clustering)
-    except Exception as error:  # a judge is somebody else's code; whatever it raises is a missing measurement
-        return Missing(Unmeasured.JUDGE_FAILED, f"judge {estimator.judge.spec.name}: {type(error).__name__}: {error}")
-    if clusters is None:
-        return Missing(Unmeasured.JUDGE_FAILED, f"judge {estimator.judge.spec.name} gave no verdict on a pair")
-    return clusters
+def _all_pieces(drawn: SampleSet, level: Level) -> tuple[tuple[Piece, ...], ...] | Missing:
+    found = []
+    for sample in drawn.samples:
+        if sample.tool_calls:
+            return Missing(Unmeasured.NO_LOGPROBS, "a tool call has no words whose log-probabilities could be weighed")
+        own = pieces(sample, level)
+        if isinstance(own, Missing):
+            return own
+        found.append(own)
+    return tuple(found)
 
 
-def _rate(drawn: SampleSet, similarity: Similarity) -> Matrix | Missing:
-    name = similarity.spec.name
-    try:
-        matrix = similarity_matrix(drawn.question, [answer_text(sample) for sample in drawn.samples], similarity)
-    except Exception as error:  # as for judges
-        return Missing(Unmeasured.JUDGE_FAILED, f"similarity {name}: {type(error).__name__}: {error}")
-    if matrix is None:
-        return Missing(Unmeasured.JUDGE_FAILED, f"similarity {name} gave no rating for a pair")
-    return matrix
+def _relevance(
+    answers: Sequence[str], own: Sequence[Sequence[Piece]], similarity: object
+) -> Steps[float, tuple[tuple[float, ...], ...]]:
+    """Similarity of each answer to itself without each of its pieces.
+
+    It is 0 where nothing is left, and 1 where what is left is the same string to the similarity (`clustering.fold`);
+    neither is asked.
+    """
+    identity = getattr(similarity, "identity", normalise)
+    known: dict[tuple[str, str], float] = {}
+    asked: dict[tuple[str, str], None] = {}
+    for answer, parts in zip(answers, own, strict=True):
+        itself = identity(answer)
+        for piece in parts:
+            pair = (answer, piece.without)
+            if not piece.without.strip():
+                known[pair] = 0.0
+            elif identity(piece.without) == itself:
+                known[pair] = 1.0
+            else:
+                asked[pair] = None
+    rated = yield list(asked)
+    for pair, value in zip(asked, rated, strict=True):
+        if value is None:
+            return None
+        known[pair] = value
+    return tuple(
+        tuple(known[answer, piece.without] for piece in parts) for answer, parts in zip(answers, own, strict=True)
+    )
+
+
+def _contradictions(hypotheses: Sequence[str], premises: Sequence[str]) -> Steps[float, NDArray[np.float64]]:
+    """How far each premise contradicts each hypothesis, shape (hypotheses, premises)."""
+    pairs = [(premise, hypothesis) for hypothesis in hypotheses for premise in premises]
+    found = yield pairs
+    if any(value is None for value in found):
+        return None
+    return np.array(found, dtype=np.float64).reshape(len(hypotheses), len(premises))

@@ -2,26 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from ..errors import ArtifactMismatchError, UsageError
-from ..judges import GuardedJaccard, Judge, RougeL, Similarity, make_similarity
+from ..judges import (
+    Entailment,
+    GuardedJaccard,
+    Judge,
+    JudgeSpec,
+    RougeL,
+    Similarity,
+    make_entailment,
+    make_similarity,
+)
 from ..judges import make as make_judge
 from .base import Estimator, EstimatorSpec, Needs
+from .bounds import by_pairs, by_partition, semantic_entropy_bounds
 from .clustering import Clustering
-from .entropy import discrete_semantic_entropy, num_sets, self_consistency, semantic_entropy
+from .ensemble import NAME, from_ensemble_spec
+from .entropy import (
+    discrete_semantic_entropy,
+    num_sets,
+    primary_disagreement,
+    self_consistency,
+    semantic_entropy,
+)
 from .graph import degree, eccentricity, eigenvalue, kernel_language_entropy, lexical_similarity
 from .likelihood import length_normalised_entropy, perplexity, sequence_nll
 from .options import max_softmax, predictive_entropy
+from .relevance import sar, sentence_sar, token_sar, word_sequence_entropy
+from .self_report import P_TRUE, VERBALISED, p_true, verbalised
+from .selfcheck import SELFCHECK_PROMPT, selfcheck_ngram, selfcheck_nli, selfcheck_prompt
 
 __all__ = ["available", "from_spec", "make"]
 
+Made = TypeVar("Made")
 _CLUSTERED = Needs(samples=True, judge=True)
 _LIKELIHOOD_CLUSTERED = Needs(samples=True, logprobs=True, judge=True)
 _OPTIONS = Needs(options=True)
 _SAMPLE_LOGPROBS = Needs(samples=True, logprobs=True)
 _GRAPH = Needs(samples=True, similarity=True)
 _ALIKE = GuardedJaccard()
+_WEIGHED_SAMPLES = Needs(samples=True, logprobs=True, similarity=True)
+_BY_WORD = replace(_WEIGHED_SAMPLES, relevance="word")
+_BY_TOKEN = replace(_WEIGHED_SAMPLES, relevance="token")
+_TOKENS_ALONE = Needs(samples=True, logprobs=True, relevance="token")
+_ASKED_P_TRUE = Needs(samples=True, follow_up=P_TRUE)
+_ASKED_SUPPORT = Needs(samples=True, follow_up=SELFCHECK_PROMPT)
 _ESTIMATORS = {
     estimator.name: estimator
     for estimator in (
@@ -38,12 +68,40 @@ _ESTIMATORS = {
         ),
         Estimator("max_softmax", 1, "probability", "continuous", _OPTIONS, max_softmax),
         Estimator("num_sets", 1, "count", "discrete", _CLUSTERED, num_sets),
+        Estimator("p_true", 1, "probability", "continuous", _ASKED_P_TRUE, p_true),
         Estimator("perplexity", 1, "nats", "continuous", Needs(logprobs=True), perplexity),
         Estimator("predictive_entropy", 1, "nats", "continuous", _OPTIONS, predictive_entropy),
+        Estimator(
+            "primary_disagreement",
+            1,
+            "probability",
+            "discrete",
+            replace(_CLUSTERED, primary=True),
+            primary_disagreement,
+        ),
+        Estimator("sar", 1, "nats", "continuous", _BY_TOKEN, sar, similarity=_ALIKE),
         Estimator("self_consistency", 1, "probability", "discrete", _CLUSTERED, self_consistency),
+        Estimator("selfcheck_ngram", 1, "nats", "continuous", Needs(samples=True), selfcheck_ngram),
+        Estimator("selfcheck_nli", 1, "probability", "continuous", Needs(samples=True, entailment=True), selfcheck_nli),
+        Estimator("selfcheck_prompt", 1, "probability", "discrete", _ASKED_SUPPORT, selfcheck_prompt),
         Estimator("semantic_entropy", 1, "nats", "continuous", _LIKELIHOOD_CLUSTERED, semantic_entropy),
+        Estimator("sentence_sar", 1, "nats", "continuous", _WEIGHED_SAMPLES, sentence_sar, similarity=_ALIKE),
         Estimator("sequence_nll", 1, "nats", "continuous", Needs(logprobs=True), sequence_nll),
+        Estimator("token_sar", 1, "nats", "continuous", _TOKENS_ALONE, token_sar, similarity=_ALIKE),
+        Estimator("verbalised", 1, "probability", "discrete", Needs(follow_up=VERBALISED), verbalised),
+        Estimator("word_sequence_entropy", 1, "nats", "continuous", _BY_WORD, word_sequence_entropy, similarity=_ALIKE),
     )
+}
+_ESTIMATORS |= {
+    name: replace(_ESTIMATORS[name], bounds=bounds)
+    for name, bounds in {
+        "degree": by_pairs(degree),
+        "discrete_semantic_entropy": by_partition(discrete_semantic_entropy),
+        "lexical_similarity": by_pairs(lexical_similarity),
+        "num_sets": by_partition(num_sets),
+        "self_consistency": by_partition(self_consistency),
+        "semantic_entropy": semantic_entropy_bounds,
+    }.items()
 }
 DEFAULT_JUDGE = "token_f1"
 """Judge of the clustering estimators when none is given, at its default threshold."""
@@ -60,6 +118,7 @@ def make(
     judge: Judge | None = None,
     clustering: Clustering = "components",
     similarity: Similarity | None = None,
+    entailment: Entailment | None = None,
 ) -> Estimator:
     """Make an estimator by name.
 
@@ -67,63 +126,95 @@ def make(
         name: One of `available()`.
         judge: Equivalence judge, for estimators that cluster. Default: `token_f1` at 0.5.
         clustering: How verdicts become clusters.
-        similarity: Graded similarity, for estimators over a graph. Default: `guarded_jaccard`; `rouge_l` for
-            `lexical_similarity`.
+        similarity: Graded similarity, for estimators over a graph or over pieces of an answer. Default:
+            `guarded_jaccard`; `rouge_l` for `lexical_similarity`.
+        entailment: Entailment model, for estimators that look for contradictions. There is no default: without one
+            they are unmeasured.
 
     Raises:
-        UsageError: Unknown name, or a judge or similarity for an estimator that uses none.
+        UsageError: Unknown name, or a judge, similarity or entailment model for an estimator that uses none.
     """
     if name not in _ESTIMATORS:
         raise UsageError(f"no estimator named {name!r}; choose one of {', '.join(available())}")
     estimator = _ESTIMATORS[name]
-    if similarity is not None and not estimator.needs.similarity:
+    rates = estimator.needs.similarity or estimator.needs.relevance is not None
+    if similarity is not None and not rates:
         raise UsageError(f"{name} rates no pairs of answers and takes no similarity; leave similarity out")
+    if entailment is not None and not estimator.needs.entailment:
+        raise UsageError(f"{name} looks for no contradictions and takes no entailment model; leave entailment out")
+    estimator = replace(estimator, similarity=similarity or estimator.similarity, entailment=entailment)
     if not estimator.needs.judge:
         if judge is not None:
-            instead = "pass similarity=from_judge(judge)" if estimator.needs.similarity else "leave judge out"
+            instead = "pass similarity=from_judge(judge)" if rates else "leave judge out"
             raise UsageError(f"{name} groups no answers and takes no judge; {instead}")
-        return estimator if similarity is None else replace(estimator, similarity=similarity)
+        return estimator
     return replace(estimator, judge=judge or make_judge(DEFAULT_JUDGE), clustering=clustering)
 
 
-def from_spec(spec: EstimatorSpec, *, judge: Judge | None = None, similarity: Similarity | None = None) -> Estimator:
+def from_spec(
+    spec: EstimatorSpec,
+    *,
+    judge: Judge | None = None,
+    similarity: Similarity | None = None,
+    entailment: Entailment | None = None,
+) -> Estimator:
     """The estimator an artifact was calibrated with.
 
     Args:
         spec: What the artifact stores.
         judge: The judge object, for judges that cannot be made by name. Its spec must equal the stored one.
         similarity: The similarity object, likewise.
+        entailment: The entailment model, likewise.
 
     Raises:
         ArtifactMismatchError: This library's estimator or judge differs from the calibrated one; both are named.
+        MissingDependencyError: The package of a judge that is made by name is not installed.
     """
     if spec.name.startswith("imported:"):
         raise ArtifactMismatchError(
             f"calibrated on {spec.name!r}: scores that came from a file, which a guard cannot compute. Such an "
             "artifact is for study; `calibrate collect` draws answers that lead to one that can be served."
         )
+    if spec.name == NAME:
+        remake = partial(_member, judge=judge, similarity=similarity, entailment=entailment)
+        return from_ensemble_spec(spec, remake)
     if spec.name not in _ESTIMATORS:
         raise ArtifactMismatchError(f"calibrated with estimator {spec.name!r}, which this version does not have")
-    if spec.judge is not None and judge is None:
-        try:
-            judge = make_judge(spec.judge.name, **spec.judge.params)
-        except (UsageError, TypeError) as error:
-            raise ArtifactMismatchError(
-                f"calibrated with judge {spec.judge.name!r} {spec.judge.params}, which cannot be made by name here "
-                f"({error}). Pass the judge object: Guardrail(..., judge=...)."
-            ) from error
-    if spec.similarity is not None and similarity is None:
-        try:
-            similarity = make_similarity(spec.similarity.name, **spec.similarity.params)
-        except UsageError as error:
-            raise ArtifactMismatchError(
-                f"calibrated with similarity {spec.similarity.name!r} {spec.similarity.params}, which cannot be made "
-                f"by name here ({error}). Pass the similarity object: Guardrail(..., similarity=...)."
-            ) from error
-    running = make(spec.name, judge=judge, clustering=spec.clustering or "components", similarity=similarity)
+    running = make(
+        spec.name,
+        judge=judge or _remade(spec.judge, make_judge, "judge", "judge"),
+        clustering=spec.clustering or "components",
+        similarity=similarity or _remade(spec.similarity, make_similarity, "similarity", "similarity"),
+        entailment=entailment or _remade(spec.entailment, make_entailment, "entailment model", "entailment"),
+    )
     if running.spec != spec:
         raise ArtifactMismatchError(
             f"estimator differs: calibrated with {spec.model_dump()}, running {running.spec.model_dump()}. "
             "Scores are not comparable: calibrate again, or install the version that made the artifact."
         )
     return running
+
+
+def _remade(spec: JudgeSpec | None, remake: Callable[..., Made], kind: str, argument: str) -> Made | None:
+    """The judge, similarity or entailment model of a spec, made by name."""
+    if spec is None:
+        return None
+    try:
+        return remake(spec.name, **spec.params)
+    except UsageError as error:
+        raise ArtifactMismatchError(
+            f"calibrated with {kind} {spec.name!r} {spec.params}, which cannot be made by name here ({error}). "
+            f"Pass the {kind} object: Guardrail(..., {argument}=...)."
+        ) from error
+
+
+def _member(
+    spec: EstimatorSpec, *, judge: Judge | None, similarity: Similarity | None, entailment: Entailment | None
+) -> Estimator:
+    """A member of an ensemble, with the objects given only where they are its own."""
+    return from_spec(
+        spec,
+        judge=judge if judge is not None and judge.spec == spec.judge else None,
+        similarity=similarity if similarity is not None and similarity.spec == spec.similarity else None,
+        entailment=entailment if entailment is not None and entailment.spec == spec.entailment else None,
+    )

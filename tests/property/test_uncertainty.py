@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guardrail.judges import ExactJudge, JudgeSpec, TokenF1Judge, from_judge, make_similarity
+from guardrail.judges.similarity import rouge_l
 from guardrail.types import Sample, SampleSet, SamplingPlan
-from guardrail.uncertainty import cluster, make, measure, measure_all
+from guardrail.uncertainty import Clustering, cluster, make, measure, measure_all, measure_many
 
 WORDS = ["Paris", "It is Paris", "paris!", "Rome", "12", "1,2", "no", "I don't know", "a b c d", "a b"]
 TEXTS = st.lists(
@@ -164,3 +165,54 @@ def test_length_normalised_entropy_is_bit_equal_under_permutation(
     assert min(-p for p in logprobs) - 1e-9 <= value <= max(-p for p in logprobs) + 1e-9
     shuffle.shuffle(logprobs)
     assert measure(drawn(texts, logprobs), make("length_normalised_entropy"), plan).value == value
+
+
+CLUSTERINGS: list[Clustering] = ["components", "greedy"]
+SHORT = st.lists(st.sampled_from("0123456789"), min_size=2, max_size=9)
+
+
+@given(SHORT)
+def test_greedy_is_first_match_and_asks_no_more_than_that_takes(texts: list[str]) -> None:
+    """Oracle: one answer after the other, compared with the founders so far until one matches."""
+    founders: list[str] = []
+    expected: list[int] = []
+    asked = 0
+    number: dict[str, int] = {}
+    for text in texts:
+        if text not in number:
+            for place, founder in enumerate(founders):
+                asked += 1
+                if abs(int(founder) - int(text)) <= 1:
+                    number[text] = place
+                    break
+            else:
+                number[text] = len(founders)
+                founders.append(text)
+        expected.append(number[text])
+    found = cluster("q", texts, Neighbours(), "greedy")
+    assert found is not None
+    assert found.assignment == tuple(expected)
+    assert found.judged_pairs == asked
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=5), st.data())
+def test_many_questions_are_measured_as_each_alone(rows: list[list[str]], data: st.DataObject) -> None:
+    methods = data.draw(st.lists(st.sampled_from(CLUSTERINGS), min_size=1, max_size=2))
+    estimators = [make("num_sets", clustering=method) for method in methods]
+    estimators += [make("degree"), make("semantic_entropy"), make("perplexity")]
+    plan = SamplingPlan(n=2)
+    drawns = [drawn(texts).model_copy(update={"question": f"q{i % 2}"}) for i, texts in enumerate(rows)]
+    assert measure_many(drawns, estimators, plan) == [measure_all(one, estimators, plan) for one in drawns]
+
+
+@given(st.lists(st.text("ab ", max_size=9), min_size=2, max_size=2))
+def test_rouge_l_counts_the_longest_common_subsequence(texts: list[str]) -> None:
+    """Oracle: the usual table."""
+    ours, theirs = ([f"{word}x" for word in text.split()] for text in texts)
+    table = [[0] * (len(theirs) + 1) for _ in range(len(ours) + 1)]
+    for i, word in enumerate(ours):
+        for j, other in enumerate(theirs):
+            table[i + 1][j + 1] = table[i][j] + 1 if word == other else max(table[i][j + 1], table[i + 1][j])
+    if ours and theirs:
+        expected = 2 * table[-1][-1] / (len(ours) + len(theirs))
+        assert rouge_l(" ".join(ours), " ".join(theirs)) == expected

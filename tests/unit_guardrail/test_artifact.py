@@ -79,7 +79,7 @@ def test_a_future_version_is_refused(saved: Path) -> None:
 
 
 def test_unknown_and_missing_fields_are_refused_by_name(saved: Path) -> None:
-    from guardrail.artifact import _digest
+    from guardrail._persisted import _digest
 
     content = json.loads(saved.read_text())
     content.pop("digest")

@@ -280,8 +280,8 @@ def test_sampling_cannot_be_changed_at_the_call() -> None:
         GUARD.invoke(SURE, temperature=0.0)
     with pytest.raises(ArtifactMismatchError, match="stop differs"):
         GUARD.invoke(SURE, stop=["x"])
-    with pytest.raises(UsageError, match="without tools"):
-        GUARD.bind_tools([])
+    with pytest.raises(ArtifactMismatchError, match="without tools"):
+        GUARD.bind_tools([Verdict])
 
 
 def test_a_tampered_file_is_refused_at_construction(tmp_path: Path) -> None:

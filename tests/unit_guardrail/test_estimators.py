@@ -50,11 +50,21 @@ def test_all_are_listed() -> None:
         "lexical_similarity",
         "max_softmax",
         "num_sets",
+        "p_true",
         "perplexity",
         "predictive_entropy",
+        "primary_disagreement",
+        "sar",
         "self_consistency",
+        "selfcheck_ngram",
+        "selfcheck_nli",
+        "selfcheck_prompt",
         "semantic_entropy",
+        "sentence_sar",
         "sequence_nll",
+        "token_sar",
+        "verbalised",
+        "word_sequence_entropy",
     )
 
 
@@ -130,6 +140,20 @@ def test_one_sample_without_logprobs_makes_the_likelihood_form_unmeasured() -> N
     broken = drawn.model_copy(update={"samples": (drawn.samples[0], Sample(text="x1"))})
     assert score("semantic_entropy", broken).reason is Unmeasured.NO_LOGPROBS
     assert score("discrete_semantic_entropy", broken).value == 0.0
+
+
+def test_primary_disagreement_by_hand() -> None:
+    """Three of four samples agree with each other; one, or three, or none with the answer that is returned."""
+    assert score("primary_disagreement", answers("a1", "a1", "a1", "b1", primary="B1.")).value == 0.75
+    assert score("primary_disagreement", answers("a1", "a1", "a1", "b1", primary="a1")).value == 0.25
+    assert score("primary_disagreement", answers("a1", "a1", "a1", "b1", primary="c1")).value == 1.0
+
+
+def test_the_primary_answer_is_grouped_for_those_alone_that_ask() -> None:
+    """One pass, one judge: the primary must not become a meaning of the samples."""
+    both = [make("primary_disagreement", judge=EXACT), make("num_sets", judge=EXACT)]
+    drawn = answers("a1", "a1", "b1", "b1", primary="c1")
+    assert [found.value for found in measure_all(drawn, both, SamplingPlan(n=4))] == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("name", ["self_consistency", "discrete_semantic_entropy"])

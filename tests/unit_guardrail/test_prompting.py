@@ -48,3 +48,31 @@ def test_template_has_one_placeholder(template: str) -> None:
 
 def test_question_is_the_last_human_message() -> None:
     assert question_text([HumanMessage("a"), AIMessage("b"), HumanMessage("c"), AIMessage("d")]) == "c"
+
+
+OPTIONS = {"A": "Paris", "B": "Rome", "C": "Bern\nor Oslo"}
+
+
+@pytest.mark.parametrize(
+    "wrapping",
+    [
+        PromptWrapping(),
+        PromptWrapping(system="Be brief.", template="Q: {question}\nAnswer:"),
+        PromptWrapping(option_template="({label})\n{text}"),
+        PromptWrapping(option_template="{text} [{label}]"),
+    ],
+)
+def test_messages_with_the_options_pass_and_without_them_are_refused(wrapping: PromptWrapping) -> None:
+    options = {**OPTIONS, "C": "Bern"} if wrapping.option_template.startswith("{text}") else OPTIONS
+    wrapping.check(wrapping.messages("Capital of France?", options), tuple(options))
+    wrapping.check(wrapping.messages("Which?\nA) is a line of the question", options), tuple(options))
+    for given in (None, {"A": "Paris"}, {"A": "Paris", "B": "Rome"}, {**options, "C": " "}):
+        with pytest.raises(ArtifactMismatchError, match=r"questions with the options \('A', 'B', 'C'\)"):
+            wrapping.check(wrapping.messages("Capital of France?", given), tuple(options))
+    with pytest.raises(ArtifactMismatchError):
+        wrapping.check(wrapping.messages("Capital?", dict(reversed(options.items()))), tuple(options))
+
+
+def test_options_without_a_question_are_refused() -> None:
+    with pytest.raises(ArtifactMismatchError, match="with the options"):
+        PromptWrapping().check(PromptWrapping().messages("", {"A": "x", "B": "y"}), ("A", "B"))

@@ -64,10 +64,10 @@ def test_from_judge() -> None:
 
 
 def test_similarities_by_name() -> None:
-    assert available_similarities() == ("from_judge", "guarded_jaccard", "jaccard", "rouge_l")
+    assert {"from_judge", "guarded_jaccard", "jaccard", "rouge_l"} <= set(available_similarities())
     assert make_similarity("rouge_l").spec == RougeL().spec
-    with pytest.raises(UsageError, match="no similarity named 'nli'"):
-        make_similarity("nli")
+    with pytest.raises(UsageError, match="no similarity named 'oracle'"):
+        make_similarity("oracle")
     with pytest.raises(UsageError, match="does not take the parameters"):
         make_similarity("jaccard", n=2)
     with pytest.raises(UsageError, match="does not take the parameters"):

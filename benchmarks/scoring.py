@@ -1,0 +1,156 @@
+"""How long `calibrate score` takes, what it asks, and that its memory does not grow with the records.
+
+    python -m benchmarks.scoring
+
+Records are made up: answers of 4 to 16 words from a vocabulary of 5,000, samples that are variants of three answers, a
+token a word with its log-probability. Every estimator is computed that needs no model. Each size runs in a process of
+its own; "over start" is its peak memory above what the process had taken with all modules loaded. Scoring is one thread
+that waits for nothing, so on a machine with an idle core seconds are CPU seconds: the goal is about those.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from calibrate.records import Record, RecordHeader, write_records
+from calibrate.scoring import score_file, supported
+from guardrail.identity import ModelIdentity
+from guardrail.prompting import PromptWrapping
+from guardrail.types import Sample, SampleSet, SamplingPlan
+from guardrail.uncertainty import Estimator
+
+__all__ = ["header_of", "made_records", "main"]
+
+VOCABULARY = 5000
+GOAL_SECONDS = 10.0
+GOAL_SIZE = 1000
+
+
+def _sample(words: Sequence[str], dice: random.Random) -> Sample:
+    tokens = tuple(word if i == 0 else f" {word}" for i, word in enumerate(words))
+    return Sample(text=" ".join(words), tokens=tokens, logprobs=tuple(-dice.expovariate(2.0) for _ in words))
+
+
+def made_records(n: int, samples: int = 10, seed: int = 0) -> Iterator[Record]:
+    """Records with samples that partly agree."""
+    dice = random.Random(seed)
+    for i in range(n):
+        answers = [
+            [f"w{int(dice.paretovariate(0.5)) % VOCABULARY}" for _ in range(dice.randrange(4, 17))] for _ in "abc"
+        ]
+
+        def variant(answers: list[list[str]] = answers) -> Sample:
+            words = list(answers[min(int(dice.expovariate(1.5)), 2)])
+            if dice.random() < 0.5:
+                words[dice.randrange(len(words))] = f"w{dice.randrange(VOCABULARY)}"
+            return _sample(words, dice)
+
+        drawn = SampleSet(question=f"question {i}", primary=variant(), samples=tuple(variant() for _ in range(samples)))
+        yield Record(id=f"r{i}", question=drawn.question, references=("w1",), drawn=drawn)
+
+
+def header_of(n: int, samples: int = 10) -> RecordHeader:
+    """The header of such a file."""
+    return RecordHeader(
+        created="1970-01-01T00:00:00+00:00",
+        model=ModelIdentity(provider="made up", model="none"),
+        plan=SamplingPlan(n=samples, logprobs=True),
+        prompt=PromptWrapping(),
+        questions_name="made up",
+        questions_sha256="",
+        n_questions=n,
+    )
+
+
+class _Counting:
+    """A judge or similarity that counts the pairs it is asked about."""
+
+    asked = 0
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        _Counting.asked += len(pairs)
+        found: list[bool | None] = self._inner.equivalent(question, pairs)
+        return found
+
+    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
+        _Counting.asked += len(pairs)
+        found: list[float | None] = self._inner.similarity(question, pairs)
+        return found
+
+
+def _counted(estimator: Estimator) -> Estimator:
+    roles: dict[str, Any] = {role: getattr(estimator, role) for role in ("judge", "similarity")}
+    counting: dict[str, Any] = {role: _Counting(one) for role, one in roles.items() if one is not None}
+    return replace(estimator, **counting)
+
+
+def _peak_mib() -> float:
+    scale = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
+
+
+def _child(n: int) -> dict[str, float]:
+    """Write and score n records; what it took."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "records.jsonl"
+        write_records(path, header_of(n), made_records(n))
+        begun = _peak_mib()
+        started, worked = time.perf_counter(), time.process_time()
+        _, summary = score_file(path, path, lambda plan: [_counted(one) for one in supported(plan)])
+        seconds, worked = time.perf_counter() - started, time.process_time() - worked
+        assert summary.n_records == n
+        estimators = len(supported(SamplingPlan(n=10, logprobs=True)))
+        return {
+            "records": n,
+            "estimators": estimators,
+            "seconds": seconds,
+            "worked": worked,
+            "pairs": _Counting.asked,
+            "peak": _peak_mib(),
+            "over": _peak_mib() - begun,
+        }
+
+
+def main() -> int:
+    """Print the table; exit code 1 when the goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[GOAL_SIZE, 4 * GOAL_SIZE])
+    parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child is not None:
+        print(json.dumps(_child(arguments.child)))
+        return 0
+    print("records  estimators  seconds  CPU s  records/s  pairs judged  peak MiB  over start MiB")
+    missed = False
+    for n in arguments.sizes:
+        command = [sys.executable, "-m", "benchmarks.scoring", "--child", str(n)]
+        found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        print(
+            f"{n:7}  {found['estimators']:10}  {found['seconds']:7.2f}  {found['worked']:5.1f}  "
+            f"{n / found['seconds']:9.0f}  {found['pairs']:12}  {found['peak']:8.0f}  {found['over']:14.1f}",
+            flush=True,
+        )
+        missed |= n == GOAL_SIZE and found["worked"] > GOAL_SECONDS
+    print(f"Goal: {GOAL_SIZE} records in {GOAL_SECONDS:.0f} CPU seconds: {'missed' if missed else 'kept'}.")
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

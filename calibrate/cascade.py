@@ -1,0 +1,208 @@
+"""Calibrating several models as one system: thresholds chosen together, from records of the same questions.
+
+Stage 1 answers iff its uncertainty is at most its threshold; else stage 2, and so on; else a person. Thresholds that
+were fitted one by one do not control the system: what reaches stage 2 is the hard rest, not what it was fitted on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.cascade_artifact import CascadeArtifact, CascadeOutcome
+from guardrail.errors import UsageError
+from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
+
+from .bounds import clopper_pearson_interval
+from .collect import package_versions
+from .pipeline import CERTIFICATE_DELTA, Groups, fit_artifact, one_per_cluster
+from .records import Record, RecordFile, read_records
+from .thresholds.stages import fit_stages
+
+__all__ = ["Matched", "fit_cascade", "matched"]
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Questions with scores and labels of every stage.
+
+    Attributes:
+        ids: Of the questions, shape (n,).
+        uncertainty: Shape (n, stages); +inf where a stage's uncertainty was not measured (that stage never answers).
+        error: 1 where the stage's answer is wrong, shape (n, stages); 0 where it was not measured.
+    """
+
+    ids: tuple[str, ...]
+    uncertainty: NDArray[np.float64]
+    error: NDArray[np.int64]
+
+
+def fit_cascade(
+    records: Sequence[RecordFile | str | Path],
+    *,
+    alpha: float,
+    estimators: Sequence[str],
+    rule: str = "lec_joint",
+    delta: float | None = None,
+    groups: Groups = "category",
+    part: Sequence[str] | None = None,
+    price: float | None = None,
+) -> CascadeArtifact:
+    """Calibrate several models as one system, from records of the same questions.
+
+    Args:
+        records: One scored and labelled record file a stage, cheapest model first.
+        alpha: Target error rate among the system's answers.
+        estimators: Key of the estimator of each stage.
+        rule: "lec_joint" or "certified"; see `thresholds.stages.fit_stages`.
+        delta: Failure probability, for ``certified``.
+        groups: Whether groups are categories, or clusters of dependent questions, of which one each is used.
+        part: Ids to fit on (a calibration part); default: all.
+        price: Answers you would give up for each call of a later stage that is saved; see `fit_stages`.
+
+    Raises:
+        UsageError: Files of different questions, prompts or labelling rules; both sides are named.
+    """
+    files = [file if isinstance(file, RecordFile) else read_records(file) for file in records]
+    found = matched(files, estimators, groups=groups, part=part)
+    outcome = fit_stages(found.uncertainty, found.error, alpha=alpha, rule=rule, delta=delta, price=price)
+    certificate = fit_stages(found.uncertainty, found.error, alpha=alpha, rule="certified", delta=CERTIFICATE_DELTA)
+    kept = set(found.ids)
+    stages = []
+    for stage, (file, key) in enumerate(zip(files, estimators, strict=True)):
+        used = [record for record in file.records if record.id in kept]
+        single = fit_artifact(file, estimator=key, alpha=alpha, part=used)
+        stages.append(_stage(single, outcome, certificate, stage, found.uncertainty[:, stage]))
+    return CascadeArtifact(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        stages=tuple(stages),
+        outcome=outcome,
+        certificate=certificate,
+        packages=package_versions(),
+    )
+
+
+def matched(
+    files: Sequence[RecordFile],
+    estimators: Sequence[str],
+    *,
+    groups: Groups = "category",
+    part: Sequence[str] | None = None,
+) -> Matched:
+    """Scores and labels of the questions that all files have, matched by id.
+
+    Questions that no stage measured are left out (nothing can be accepted), as are those where a stage has a score but
+    no label.
+
+    Raises:
+        UsageError: As `fit_cascade`.
+    """
+    if len(files) < 2 or len(files) != len(estimators):
+        raise UsageError(f"a cascade has at least two stages with an estimator each, got {len(files)} files and "
+                         f"{len(estimators)} estimators.")  # fmt: skip
+    first, *others = files
+    for other in others:
+        _refuse_others(first, other)
+    chosen = one_per_cluster(first.records) if groups == "cluster" else first.records
+    wanted = {record.id for record in chosen} if part is None else {record.id for record in chosen} & set(part)
+    by_id = [{record.id: record for record in file.records} for file in files]
+    ids, scores, errors = [], [], []
+    for name in (record.id for record in first.records if record.id in wanted):
+        row = [_item(table[name], key) for table, key in zip(by_id, estimators, strict=True)]
+        values, wrong = zip(*row, strict=True)
+        if None in wrong or not any(math.isfinite(value) for value in values):
+            continue
+        ids.append(name)
+        scores.append(values)
+        errors.append(wrong)
+    if not ids:
+        raise UsageError("no question has scores and labels in all files. Run `calibrate score` and `calibrate label`.")
+    return Matched(tuple(ids), np.array(scores, dtype=np.float64), np.array(errors, dtype=np.int64))
+
+
+def _item(record: Record, key: str) -> tuple[float, int | None]:
+    """Score (+inf: not measured) and error (None: measured, but not labelled)."""
+    score = record.scores.get(key)
+    if score is None and record.drawn is not None and record.drawn.problem is None:
+        raise UsageError(f"record {record.id!r} has no {key!r} score. Run: calibrate score RECORDS --estimator {key}")
+    if score is None or score.value is None:
+        return math.inf, 0
+    return score.value, None if record.correct is None else int(not record.correct)
+
+
+def _refuse_others(first: RecordFile, other: RecordFile) -> None:
+    """Refuse files that are not about the same questions, asked and labelled alike."""
+    ours = {record.id: record for record in first.records}
+    theirs = {record.id: record for record in other.records}
+    if ours.keys() != theirs.keys():
+        only = [sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())]
+        told = "; ".join(
+            f"{len(names)} only in {file.path}, e.g. {names[0]!r}"
+            for names, file in zip(only, (first, other), strict=True)
+            if names
+        )
+        raise UsageError(
+            f"the files hold different questions ({told}). Collect the same question file with both models."
+        )
+    for name, record in ours.items():
+        for field in ("question", "references", "options"):
+            a, b = getattr(record, field), getattr(theirs[name], field)
+            if a != b:
+                raise UsageError(f"question {name!r} has {field} {a!r} in {first.path} and {b!r} in {other.path}.")
+    sides: list[tuple[Literal["prompt", "correctness"], str]] = [("prompt", "asked"), ("correctness", "labelled")]
+    for field, how in sides:
+        a, b = getattr(first.header, field), getattr(other.header, field)
+        if a != b:
+            raise UsageError(f"questions were {how} differently: {a!r} in {first.path}, {b!r} in {other.path}.")
+
+
+def _stage(
+    single: CalibrationArtifact,
+    outcome: CascadeOutcome,
+    certificate: CascadeOutcome,
+    stage: int,
+    scores: NDArray[np.float64],
+) -> CalibrationArtifact:
+    """A stage's artifact: its own binding, with the threshold of the system."""
+    return single.model_copy(
+        update={
+            "outcome": _stage_outcome(single, outcome, stage, scores),
+            "certificate": _stage_outcome(single, certificate, stage, scores),
+        }
+    )
+
+
+def _stage_outcome(
+    single: CalibrationArtifact, outcome: CascadeOutcome, stage: int, scores: NDArray[np.float64]
+) -> Feasible | Infeasible:
+    share = outcome.stages[stage]
+    common = {
+        "rule": outcome.rule,
+        "alpha": outcome.alpha,
+        "delta": outcome.delta,
+        "options": {**outcome.options, "stage": stage + 1, "stages": len(outcome.stages)},
+        "n": outcome.n,
+        "guarantee": f"As stage {stage + 1} of {len(outcome.stages)} only, for the system: {outcome.guarantee}",
+        "diagnostics": single.outcome.diagnostics,
+    }
+    if share.threshold is None:
+        detail = outcome.detail or "The system accepts more when this stage does not answer."
+        reason = outcome.reason or InfeasibleReason.RISK_NEVER_LOW_ENOUGH
+        return Infeasible(reason=reason, detail=detail, **common)
+    k, e = share.n_accepted, share.n_errors
+    return Feasible(
+        threshold=share.threshold,
+        n_accepted=k,
+        n_errors=e,
+        interval=clopper_pearson_interval(e, k) if k else (0.0, 1.0),
+        tie_block=int((scores == share.threshold).sum()),
+        **common,
+    )

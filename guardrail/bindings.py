@@ -1,0 +1,184 @@
+"""Tools and answer formats: made from Python, compared with the artifact's, and handed to any chat model.
+
+A threshold that was calibrated without tools says nothing about answers with them, and the other way round. So tools
+and formats are part of the plan (`guardrail.types.Bindings`), the plan's own are what every call carries, and what a
+caller binds is only checked against them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
+from pydantic import ValidationError
+
+from .errors import ArtifactMismatchError, UsageError
+from .types import Bindings
+
+__all__ = ["bindings_for", "call_settings", "check_bindings", "json_format", "native_settings", "read_bindings"]
+
+HOW = (
+    "Collect the calibration answers with them: `calibrate collect ... --tools tools.json`, where "
+    "guardrail.bindings.bindings_for(tools).model_dump_json() makes the file, then fit again."
+)
+
+
+def bindings_for(
+    tools: Sequence[Any] = (),
+    *,
+    tool_choice: str | bool | Mapping[str, Any] | None = None,
+    response_format: Any = None,
+    strict: bool | None = None,
+) -> Bindings:
+    """Bindings out of what ``bind_tools`` and ``with_structured_output`` take.
+
+    Args:
+        tools: Functions, classes, LangChain tools or schemas.
+        tool_choice: None or "auto" (the model decides), "any", "required" or True (some call), the name of a tool, or
+            OpenAI's dict. A model that cannot be forced has to be calibrated with None.
+        response_format: OpenAI's dict, or a Pydantic class, TypedDict or JSON schema (see `json_format`).
+        strict: Whether the server shall hold tool arguments to their schema.
+
+    Raises:
+        UsageError: A tool cannot be described, or the choice is none of the tools.
+    """
+    try:
+        described = tuple(convert_to_openai_tool(tool, strict=strict) for tool in tools)
+        plain = json.loads(json.dumps(described))  # no enum, tuple or subclass that JSON would change
+        wanted = response_format if response_format is None else _format(response_format)
+        return Bindings(tools=tuple(plain), tool_choice=_choice(tool_choice), response_format=wanted)
+    except ValidationError as error:
+        raise UsageError(f"these tools cannot be bound: {error.errors()[0]['msg']}") from error
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"these tools or this format cannot be described as JSON: {error}") from error
+
+
+def json_format(schema: Any) -> dict[str, Any]:
+    """OpenAI's ``response_format`` for a Pydantic class, TypedDict or JSON schema with a title."""
+    described = convert_to_json_schema(schema)
+    name = str(described.get("title", "answer"))
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": json.loads(json.dumps(described))}}
+
+
+def read_bindings(path: str | Path) -> Bindings:
+    """Bindings of a JSON file: a list of OpenAI-style tools, or an object with ``tools``, ``tool_choice`` and so on.
+
+    Raises:
+        UsageError: The file cannot be read, is no JSON, or describes no tools.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read as JSON ({error}).") from error
+    try:
+        found = Bindings.model_validate({"tools": content} if isinstance(content, list) else content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(f"{path}: {'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}") from error
+    if not found.tools and found.response_format is None:
+        raise UsageError(f"{path}: has neither a tool nor a response_format. Leave it out, or list at least one tool.")
+    return found
+
+
+def check_bindings(calibrated: Bindings | None, asked: Bindings) -> None:
+    """Refuse tools or a format other than the calibrated ones; what is not asked for is not compared.
+
+    Raises:
+        ArtifactMismatchError: Naming both sides, with the way out.
+    """
+    known = calibrated or Bindings()
+    if asked.tools and known.model_copy(update={"tools": asked.tools}).digest != known.digest:
+        had = f"with the tools {known.tool_names}" if known.tools else "without tools"
+        other = " (same names, other schemas)" if sorted(known.tool_names) == sorted(asked.tool_names) else ""
+        raise ArtifactMismatchError(
+            f"this guard is calibrated {had}; binding {asked.tool_names}{other} would void its threshold. {HOW}"
+        )
+    if asked.tool_choice is not None and asked.tool_choice != known.tool_choice and not _only_one(known, asked):
+        raise ArtifactMismatchError(
+            f"tool_choice differs: calibrated with {known.tool_choice!r}, asked for {asked.tool_choice!r}. {HOW}"
+        )
+    if asked.response_format is not None and asked.response_format != known.response_format:
+        raise ArtifactMismatchError(
+            f"response_format differs: calibrated with {_named(known)}, asked for {_named(asked)}. {HOW}"
+        )
+
+
+def call_settings(model: BaseChatModel, bindings: Bindings | None) -> dict[str, Any]:
+    """Keywords that make a call of this model carry the bindings, in the words of its own ``bind_tools``.
+
+    Raises:
+        UsageError: The model takes no tools.
+    """
+    if bindings is None:
+        return {}
+    settings: dict[str, Any] = {}
+    if bindings.tools:
+        chosen = {} if bindings.tool_choice is None else {"tool_choice": bindings.tool_choice}
+        try:
+            bound: Any = model.bind_tools(list(bindings.tools), **chosen)
+        except NotImplementedError as error:
+            raise UsageError(
+                f"{type(model).__name__} takes no tools, so {bindings.tool_names} cannot be bound"
+            ) from error
+        if not isinstance(getattr(bound, "kwargs", None), dict):
+            raise UsageError(
+                f"{type(model).__name__}.bind_tools returns a {type(bound).__name__} without call arguments"
+            )
+        settings = {name: value for name, value in bound.kwargs.items() if value is not None}
+    if bindings.response_format is not None:
+        settings["response_format"] = bindings.response_format
+    return settings
+
+
+def native_settings(model: BaseChatModel, draw: Callable[..., Any], bindings: Bindings | None) -> dict[str, Any]:
+    """`call_settings` for a native sampler's ``draw_samples``.
+
+    Raises:
+        UsageError: The sampler cannot take one of them.
+    """
+    settings = call_settings(model, bindings)
+    taken = inspect.signature(draw).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
+        return settings
+    refused = sorted(settings.keys() - taken.keys())
+    if refused:
+        raise UsageError(
+            f"{type(model).__name__} cannot draw samples with {', '.join(refused)}: it cannot be enforced there. "
+            "Calibrate without (tools alone leave the choice to the model)."
+        )
+    return settings
+
+
+def _only_one(known: Bindings, asked: Bindings) -> bool:
+    """Whether "any" and the name of the only tool say the same."""
+    return len(known.tools) == 1 and {known.tool_choice, asked.tool_choice} == {"any", known.tool_names[0]}
+
+
+def _choice(choice: Any) -> str | None:
+    if choice is None or choice is False or choice == "auto":
+        return None
+    if choice is True or choice in ("any", "required"):
+        return "any"
+    if isinstance(choice, Mapping):
+        return str(choice.get("function", choice).get("name"))
+    return str(choice)
+
+
+def _format(given: Any) -> dict[str, Any]:
+    if isinstance(given, Mapping) and given.get("type") in ("json_schema", "json_object", "text"):
+        found: dict[str, Any] = json.loads(json.dumps(given))
+        return found
+    return json_format(given)
+
+
+def _named(bindings: Bindings) -> str:
+    wanted = bindings.response_format
+    if wanted is None:
+        return "free text"
+    name = wanted.get("json_schema", {}).get("name")
+    return f"{wanted.get('type')} {name!r}" if name else str(wanted.get("type"))

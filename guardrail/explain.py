@@ -1,0 +1,160 @@
+"""A verdict for people: text, Markdown and HTML, with all its evidence. Everything a model wrote is escaped."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from html import escape
+
+from .types import Cost, Meaning, Reason, Uncertainty, Verdict
+
+__all__ = ["as_html", "as_markdown", "as_text", "next_step"]
+
+WIDTH = 32
+"""Characters of a bar."""
+LONGEST = 160
+"""Characters of an answer that are shown in a line."""
+_NEXT = {
+    Reason.WITHIN_THRESHOLD: "Nothing: the answer was given.",
+    Reason.ABOVE_THRESHOLD: "Hand the question to a person or a stronger model, or ask it more precisely.",
+    Reason.UNMEASURED: "Mend the cause and ask again, or hand the question to a person; the answer may be fine.",
+    Reason.SUSPENDED: "Look into the alarm (docs/monitoring.md); a person may release the answer meanwhile.",
+    Reason.INFEASIBLE: "Route these questions elsewhere, or calibrate with a larger alpha, more data or another model.",
+}
+
+
+def next_step(verdict: Verdict) -> str:
+    """What to do after this verdict, in one sentence."""
+    return _NEXT[verdict.reason]
+
+
+def as_text(verdict: Verdict) -> str:
+    """All the evidence in plain text. It shows an answer that was held back: not for the end user."""
+    lines = [f"{_headline(verdict)} ({verdict.reason.value})", verdict.detail, ""]
+    for heading, body in _sections(verdict):
+        first, *rest = body
+        lines.append(f"{heading:<11}{first}")
+        lines += [f"{'':<11}{line}" for line in rest]
+    return "\n".join(lines)
+
+
+def as_markdown(verdict: Verdict) -> str:
+    """The same as Markdown; the evidence is a code block, so nothing in it is markup."""
+    body = as_text(verdict)
+    longest = max((len(run) for run in re.findall(r"`+", body)), default=0)
+    fence = "`" * max(3, longest + 1)  # a fence no answer can close
+    return f"**{_headline(verdict)}**\n\n{fence}text\n{body}\n{fence}"
+
+
+def as_html(verdict: Verdict) -> str:
+    """The same as one HTML element without scripts; every text is escaped."""
+    colour = "#1a7f37" if verdict.accepted else "#b35900"
+    rows = "".join(
+        f'<tr><th style="text-align:left;vertical-align:top">{escape(heading)}</th>'
+        f'<td style="text-align:left"><pre style="margin:0">{escape(chr(10).join(body))}</pre></td></tr>'
+        for heading, body in _sections(verdict)
+    )
+    return (
+        f'<div style="border-left:4px solid {colour};padding-left:8px"><strong>{escape(_headline(verdict))}</strong> '
+        f"({escape(verdict.reason.value)})<p>{escape(verdict.detail)}</p><table>{rows}</table></div>"
+    )
+
+
+def _headline(verdict: Verdict) -> str:
+    if verdict.accepted:
+        return "ACCEPTED"
+    return "HELD BACK, could not be measured" if verdict.reason is Reason.UNMEASURED else "HELD BACK"
+
+
+def _sections(verdict: Verdict) -> list[tuple[str, Sequence[str]]]:
+    """Headings with their lines, in reading order; each has at least one line."""
+    sections: list[tuple[str, Sequence[str]]] = [("Answer", [_answer(verdict)])]
+    if verdict.meanings:
+        heading = f"{len(verdict.samples) or sum(m.size for m in verdict.meanings)} samples, {_count(verdict.meanings)}"
+        sections.append(("Meanings", [heading, *(_share_line(m.share, m.text, m.size) for m in verdict.meanings)]))
+    elif verdict.alternatives:
+        what = "distinct answers among the samples" if verdict.samples else "options and their probability"
+        sections.append(("Evidence", [what, *(_share_line(share, text) for text, share in verdict.alternatives)]))
+    if verdict.samples:
+        sections.append(("Samples", [f"{i + 1}. {_short(text)}" for i, text in enumerate(verdict.samples)]))
+    sections += [
+        ("Score", _score(verdict.uncertainty, verdict.threshold)),
+        ("Guarantee", [f"alpha = {verdict.alpha:g}. {verdict.guarantee}"]),
+        ("Artifact", [verdict.artifact]),
+        ("Cost", [_cost(verdict.cost)]),
+        ("Next", [next_step(verdict)]),
+    ]
+    return sections
+
+
+def _answer(verdict: Verdict) -> str:
+    candidate = verdict.candidate
+    if candidate is None:
+        return "none: the model gave none"
+    calls = "; ".join(f"{call.name}({_arguments(call.arguments)})" for call in candidate.tool_calls)
+    shown = _short(" ".join(part for part in (candidate.text, calls) if part))
+    return shown if verdict.accepted else f"{shown}  (held back)"
+
+
+def _arguments(arguments: dict[str, object]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+
+
+def _count(meanings: Sequence[Meaning]) -> str:
+    return "1 meaning" if len(meanings) == 1 else f"{len(meanings)} meanings"
+
+
+def _share_line(share: float, text: str, size: int | None = None) -> str:
+    filled = round(WIDTH / 2 * min(max(share, 0.0), 1.0))
+    bar = "#" * filled + "." * (WIDTH // 2 - filled)
+    number = "" if size is None else f" ({size})"
+    return f"{share:>5.0%} {bar} {_short(text)}{number}"
+
+
+def _score(uncertainty: Uncertainty, threshold: float | None) -> list[str]:
+    unit = {"probability": "", "count": "", "distance": ""}.get(uncertainty.unit, f" {uncertainty.unit}")
+    limit = "no threshold" if threshold is None else f"threshold {threshold:.4g}{unit}"
+    if uncertainty.value is None:
+        return [f"{uncertainty.estimator} not measured ({uncertainty.reason}: {uncertainty.detail}), {limit}"]
+    lines = [f"{uncertainty.estimator} {uncertainty.value:.4g}{unit}, {limit} (higher is less certain)"]
+    if threshold is not None:
+        lines.append(score_bar(uncertainty.value, threshold))
+    if uncertainty.detail:
+        lines.append(uncertainty.detail)
+    return lines
+
+
+def score_bar(value: float, threshold: float) -> str:
+    """Both on one scale, ``0 [====|......*...] 1.5``: "=" is accepted, "|" the threshold, "*" the score."""
+    low, high = min(0.0, value, threshold), max(0.0, value, threshold)
+    high = high if math.isclose(high, low) else high + 0.1 * (high - low)
+    span = (high - low) or 1.0
+
+    def place(number: float) -> int:
+        return min(WIDTH - 1, max(0, int((number - low) / span * WIDTH)))
+
+    limit, score = place(threshold), place(value)
+    if value > threshold and score <= limit:  # the picture must not contradict the comparison
+        score = min(WIDTH - 1, limit + 1)
+        limit = min(limit, score - 1)
+    elif value <= threshold and score >= limit:
+        limit = min(WIDTH - 1, score + 1)
+        score = min(score, limit - 1)
+    cells = ["=" if i < limit else "." for i in range(WIDTH)]
+    cells[limit], cells[score] = "|", "*"
+    return f"{low:.4g} [{''.join(cells)}] {high:.4g}"
+
+
+def _cost(cost: Cost) -> str:
+    saved = f", {cost.saved} samples saved by stopping early" if cost.saved else ""
+    return (
+        f"{cost.calls} calls, {cost.input_tokens} input and {cost.output_tokens} output tokens, "
+        f"{cost.seconds:.3g} s{saved}"
+    )
+
+
+def _short(text: str) -> str:
+    """One printable line: line breaks and control characters shown as what they are."""
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."

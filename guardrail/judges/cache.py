@@ -1,0 +1,273 @@
+"""Verdicts kept on disk: a pair that was judged once is not judged again, by any process.
+
+One SQLite file holds the verdicts of any number of judges, similarities and entailment models. A verdict is found again
+by the digest of the judge's spec (name, version and parameters, which include a model's revision), the question and the
+two texts; texts themselves are not stored. What could not be measured is not stored either, and is asked again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any, Generic, TypeVar, overload
+
+from ..errors import UsageError
+from .base import Entailment, EntailmentScores, Item, Judge, JudgeSpec, by_question, judge_batch
+from .normalise import normalise
+from .similarity import Similarity
+
+__all__ = ["CachedEntailment", "CachedJudge", "CachedSimilarity", "PairCache", "cached"]
+
+Value = TypeVar("Value")
+PATIENCE = 30.0
+"""Seconds to wait for another process that is writing."""
+SLICE = 512
+"""Items asked before their verdicts are written: what a kill loses at most."""
+_LOOK_UP = 500
+_LAYOUT = 1
+_CREATE = "CREATE TABLE IF NOT EXISTS verdicts (key BLOB PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
+
+
+class PairCache:
+    """Verdicts in one SQLite file. Safe under threads and processes; a verdict is on disk when `store` returns.
+
+    Args:
+        path: The file; made if it is not there, and so is its folder.
+
+    Raises:
+        UsageError: The file is no such cache.
+
+    Example:
+        >>> judge = cached(my_judge, PairCache("pairs.sqlite"))  # doctest: +SKIP
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._lock = Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._owner = -1
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self._connected():
+            pass
+
+    def find(self, keys: Sequence[bytes]) -> dict[bytes, Any]:
+        """The stored values of keys, without those that are not there."""
+        found: dict[bytes, Any] = {}
+        with self._connected() as connection:
+            for start in range(0, len(keys), _LOOK_UP):
+                part = keys[start : start + _LOOK_UP]
+                marks = ",".join("?" * len(part))
+                rows = connection.execute(f"SELECT key, value FROM verdicts WHERE key IN ({marks})", part)
+                found.update((key, json.loads(value)) for key, value in rows)
+        return found
+
+    def store(self, values: Mapping[bytes, Any]) -> None:
+        """Store values, all or none. The first of two different values for a key stays."""
+        if not values:
+            return
+        rows = [(key, json.dumps(value)) for key, value in values.items()]
+        with self._connected() as connection, connection:
+            connection.executemany("INSERT OR IGNORE INTO verdicts VALUES (?, ?)", rows)
+
+    def __len__(self) -> int:
+        with self._connected() as connection:
+            return int(connection.execute("SELECT count(*) FROM verdicts").fetchone()[0])
+
+    def close(self) -> None:
+        """Close the file. It is opened again when it is needed."""
+        with self._lock:
+            if self._connection is not None and self._owner == os.getpid():
+                self._connection.close()
+            self._connection = None
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            if self._connection is None or self._owner != os.getpid():  # a connection must not cross a fork
+                self._connection, self._owner = _open(self.path), os.getpid()
+            yield self._connection
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=PATIENCE, check_same_thread=False)
+    try:
+        _patiently(lambda: connection.execute("PRAGMA journal_mode=WAL"))
+        connection.execute("PRAGMA synchronous=FULL")
+        (layout,) = connection.execute("PRAGMA user_version").fetchone()
+        if layout == 0:
+            if connection.execute("SELECT count(*) FROM sqlite_master WHERE name != 'verdicts'").fetchone()[0]:
+                raise UsageError(f"{path} is an SQLite file of something else. Name another file for the pair cache.")
+            with connection:
+                connection.execute(_CREATE)
+                connection.execute(f"PRAGMA user_version={_LAYOUT}")
+        elif layout != _LAYOUT:
+            raise UsageError(f"{path} has layout {layout}; this version reads {_LAYOUT}. Name another file.")
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise UsageError(f"{path} cannot be used as a pair cache: {error}. Delete it or name another file.") from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _patiently(attempt: Callable[[], object]) -> None:
+    """Try until the file is free: SQLite does not wait by itself while another process switches the journal."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            attempt()
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+
+
+class _Cached(Generic[Value]):
+    """Asks the cache first and the judge for the rest."""
+
+    def __init__(self, inner: Any, cache: PairCache, kind: str) -> None:
+        self._inner = inner
+        self._cache = cache
+        self._kind = kind
+
+    @property
+    def spec(self) -> JudgeSpec:
+        """The spec of what is cached: a cache changes no verdict."""
+        spec: JudgeSpec = self._inner.spec
+        return spec
+
+    @property
+    def judges_tool_calls(self) -> bool:
+        """As what is cached."""
+        return getattr(self._inner, "judges_tool_calls", False) is True
+
+    def identity(self, text: str) -> str:
+        """As what is cached."""
+        identity: Callable[[str], str] = getattr(self._inner, "identity", normalise)
+        return identity(text)
+
+    def _answers(self, items: Sequence[Item], ask: Callable[[Sequence[Item]], Sequence[Value | None]]) -> list[Any]:
+        """Answers as JSON holds them."""
+        digest = self._digest()
+        keys = [digest(item) for item in items]
+        known = self._cache.find(list(dict.fromkeys(keys)))
+        missing = {key: item for key, item in zip(keys, items, strict=True) if key not in known}
+        unknown = list(missing)
+        for start in range(0, len(unknown), SLICE):
+            part = unknown[start : start + SLICE]
+            answers = ask([missing[key] for key in part])
+            fresh = {key: _plain(answer) for key, answer in zip(part, answers, strict=True) if answer is not None}
+            self._cache.store({key: value for key, value in fresh.items() if _is_answer(value, self._kind)})
+            known.update(fresh)
+        return [known.get(key) for key in keys]
+
+    def _digest(self) -> Callable[[Item], bytes]:
+        """Digest of an item; of undirected ones whichever text comes first."""
+        judge = json.dumps([self._kind, self.spec.model_dump(mode="json")], sort_keys=True, ensure_ascii=False)
+        begun = hashlib.sha256(judge.encode("utf-8", "surrogatepass"))
+        directed = self._kind == "entailment"
+
+        def digest(item: Item) -> bytes:
+            question, a, b = item
+            texts = [question, a, b] if directed or a <= b else [question, b, a]
+            made = begun.copy()
+            made.update(json.dumps(texts).encode())
+            return made.digest()
+
+        return digest
+
+
+def _plain(answer: Any) -> Any:
+    """An answer as JSON holds it. NumPy's numbers are brought to Python's."""
+    if isinstance(answer, EntailmentScores):
+        scores = (answer.entailment, answer.neutral, answer.contradiction)
+        return [None if score is None else float(score) for score in scores]
+    with suppress(AttributeError):
+        answer = answer.item()
+    return answer
+
+
+def _is_answer(value: Any, kind: str) -> bool:
+    """Whether a value is worth keeping; anything else is no measurement, and whoever asked finds that out."""
+    if kind == "judge":
+        return isinstance(value, bool)
+    scores = [score for score in value if score is not None] if isinstance(value, list) else [value]
+    return all(isinstance(score, int | float) and 0 <= score <= 1 for score in scores)
+
+
+class CachedJudge(_Cached[bool]):
+    """A judge whose verdicts are kept; made by `cached`."""
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        """As the judge itself."""
+        return self.equivalent_batch([(question, a, b) for a, b in pairs])
+
+    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+        """As the judge itself."""
+        return self._answers(items, lambda rest: judge_batch(self._inner, rest))
+
+
+class CachedSimilarity(_Cached[float]):
+    """A similarity whose ratings are kept; made by `cached`."""
+
+    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
+        """As the similarity itself."""
+        return self.similarity_batch([(question, a, b) for a, b in pairs])
+
+    def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
+        """As the similarity itself."""
+
+        def ask(rest: Sequence[Item]) -> Sequence[float | None]:
+            batch: Callable[[Sequence[Item]], list[float | None]] | None = getattr(
+                self._inner, "similarity_batch", None
+            )
+            return batch(rest) if batch is not None else by_question(rest, self._inner.similarity)
+
+        return self._answers(items, ask)
+
+
+class CachedEntailment(_Cached[EntailmentScores]):
+    """An entailment model whose scores are kept; made by `cached`."""
+
+    def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
+        """As the model itself."""
+        found = self._answers(items, self._inner.entailment_batch)
+        return [None if scores is None else EntailmentScores(*scores) for scores in found]
+
+
+@overload
+def cached(inner: Judge, cache: PairCache) -> CachedJudge: ...
+@overload
+def cached(inner: Similarity, cache: PairCache) -> CachedSimilarity: ...
+@overload
+def cached(inner: Entailment, cache: PairCache) -> CachedEntailment: ...
+def cached(
+    inner: Judge | Similarity | Entailment, cache: PairCache
+) -> CachedJudge | CachedSimilarity | CachedEntailment:
+    """A judge, similarity or entailment model that remembers. Its spec stays the same, so an artifact cannot tell.
+
+    Worth it for models. The light judges answer faster than a file can be read.
+
+    Args:
+        inner: Who is asked.
+        cache: Where the answers are kept.
+
+    Raises:
+        UsageError: ``inner`` is none of the three.
+    """
+    if isinstance(inner, Judge):
+        return CachedJudge(inner, cache, "judge")
+    if isinstance(inner, Similarity):
+        return CachedSimilarity(inner, cache, "similarity")
+    if isinstance(inner, Entailment):
+        return CachedEntailment(inner, cache, "entailment")
+    raise UsageError(f"{type(inner).__name__} is no judge, similarity or entailment model; nothing to cache")

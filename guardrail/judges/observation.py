@@ -1,0 +1,135 @@
+"""A judge of tool calls by what they give back: two ways to ask for the same thing are the same answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from ..errors import UsageError
+from ..types import ToolCall
+from .base import Item, JudgeSpec
+from .normalise import normalise
+from .tool_call import canonical_calls, plain_json, read_calls
+
+__all__ = ["ObservationJudge"]
+
+
+class ObservationJudge:
+    """Two tool calls are the same iff running them gives the same observation.
+
+    Only calls whose tools are declared safe are run: tools that read and change nothing, which may be run several times
+    and for answers that will never be given. A pair with any other call is unmeasured, and so is one whose tool raises,
+    unless errors are declared to be observations. Calls with the same canonical JSON are one without being run. An
+    answer of several calls gives the list of their observations. A call and a text differ; two texts are the same iff
+    their normalised strings are.
+
+    Offline, recorded observations take the place of running: nothing is run for a call that is among them.
+
+    Args:
+        run: Runs one call and returns its observation: JSON values, tuples count as lists. None: nothing is run.
+        tools: Names of the tools that are safe to run.
+        version: What the observations depend on: version of the tools and of the data behind them. Part of the spec.
+        observations: Recorded observations by canonical calls (`canonical_calls` of the whole answer, or of one call).
+        errors: Whether an exception that a tool raises is an observation (its type and message).
+        canonical: Brings an observation to the form that is compared, e.g. sorts rows whose order means nothing.
+            Another function needs another ``version``.
+
+    Raises:
+        UsageError: Neither ``run`` nor ``observations``, or nothing that may be run.
+
+    Example:
+        >>> from guardrail.types import ToolCall
+        >>> judge = ObservationJudge(lambda call: sorted(call.arguments["of"]), tools={"sort"}, version="1")
+        >>> a, b = (canonical_calls([ToolCall(name="sort", arguments={"of": of})]) for of in ([1, 2], [2, 1]))
+        >>> judge.equivalent("", [(a, b)])
+        [True]
+    """
+
+    judges_tool_calls = True
+
+    def __init__(
+        self,
+        run: Callable[[ToolCall], Any] | None = None,
+        *,
+        tools: Collection[str] = (),
+        version: str,
+        observations: Mapping[str, Any] | None = None,
+        errors: bool = False,
+        canonical: Callable[[Any], Any] | None = None,
+    ) -> None:
+        if isinstance(tools, str):
+            raise UsageError(f"tools is a collection of names, got {tools!r}. Write tools={{{tools!r}}}.")
+        if run is None and observations is None:
+            raise UsageError("pass run=... to run calls, or observations=... with what they gave")
+        if run is not None and not tools:
+            raise UsageError("no tool is declared safe to run: name those that only read, e.g. tools={'search'}")
+        self._run = run
+        self._tools = frozenset(tools)
+        self._version = version
+        self._observations = dict(observations or {})
+        self._errors = errors
+        self._canonical = canonical
+
+    @property
+    def spec(self) -> JudgeSpec:
+        """Name, version and parameters. Recorded and live observations of one ``version`` are the same judge."""
+        params = {"tools": sorted(self._tools), "version": self._version, "errors": self._errors}
+        return JudgeSpec(name="observation", version=1, params=params)
+
+    def identity(self, text: str) -> str:
+        """Canonical JSON of the calls, or the normalised text."""
+        calls = read_calls(text)
+        return normalise(text) if calls is None else canonical_calls(calls)
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        """Equality of observations; the question plays no part."""
+        return self.equivalent_batch([(question, a, b) for a, b in pairs])
+
+    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+        """Equality of observations. Each call is run once for all items."""
+        seen: dict[str, str | None] = {}
+        return [self._same(a, b, seen) for _, a, b in items]
+
+    def _same(self, a: str, b: str, seen: dict[str, str | None]) -> bool | None:
+        if self.identity(a) == self.identity(b):
+            return True
+        ours, theirs = read_calls(a), read_calls(b)
+        if ours is None or theirs is None:
+            return False
+        one, other = self._observed(ours, seen), self._observed(theirs, seen)
+        return None if one is None or other is None else one == other
+
+    def _observed(self, calls: Sequence[ToolCall], seen: dict[str, str | None]) -> str | None:
+        """What an answer's calls give, as one text; None when one of them gives nothing that can be compared."""
+        whole = canonical_calls(calls)
+        if whole in self._observations:
+            return self._text(self._observations[whole])
+        found = [self._observed_one(call, seen) for call in calls]
+        if len(found) == 1:
+            return found[0]
+        return None if None in found else json.dumps(found)
+
+    def _observed_one(self, call: ToolCall, seen: dict[str, str | None]) -> str | None:
+        key = canonical_calls([call])
+        if key not in seen:
+            seen[key] = self._text(self._observations[key]) if key in self._observations else self._live(call)
+        return seen[key]
+
+    def _live(self, call: ToolCall) -> str | None:
+        if self._run is None or call.name not in self._tools:
+            return None
+        try:
+            observation = self._run(call)
+        except Exception as error:  # a tool is somebody else's code
+            return f"error {type(error).__name__}: {error}" if self._errors else None
+        return self._text(observation)
+
+    def _text(self, observation: Any) -> str | None:
+        """Canonical JSON of an observation; None when it is no JSON value (its `repr` may differ where it does not)."""
+        try:
+            made = self._canonical(observation) if self._canonical is not None else observation
+            made = made.strip() if isinstance(made, str) else plain_json(made)
+            return json.dumps(made, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            return None

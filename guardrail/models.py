@@ -1,0 +1,96 @@
+"""A chat model from a text, for command lines and configuration files.
+
+| text | model |
+|---|---|
+| ``transformers:PATH_OR_ID`` | local weights |
+| ``openai-compatible:MODEL@BASE_URL`` | an endpoint that speaks OpenAI's chat-completions protocol |
+| ``python:MODULE:NAME`` | a chat model, or a function that makes one, importable from the working folder |
+| anything else, e.g. ``openai:gpt-4o-mini`` | what LangChain's ``init_chat_model`` makes of it |
+
+A package may add forms of its own by an entry point of the group ``acrc_guardrail.models``: its name is the part before
+the first colon, its target a function that takes the rest and returns the model.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+
+from .errors import MissingDependencyError, UsageError
+
+__all__ = ["GROUP", "resolve_model"]
+
+GROUP = "acrc_guardrail.models"
+"""Entry-point group of model forms."""
+FORMS = (
+    "Write transformers:PATH_OR_ID, openai-compatible:MODEL@BASE_URL, python:MODULE:NAME, or a LangChain name such as "
+    "openai:gpt-4o-mini."
+)
+
+
+def resolve_model(spec: str) -> BaseChatModel:
+    """Make the chat model a text names. ``python:`` runs code of the working folder: take no texts from strangers.
+
+    Raises:
+        UsageError: The text is of none of the known forms, or nothing is found there.
+        MissingDependencyError: The package that serves it is not installed.
+    """
+    kind, _, rest = spec.partition(":")
+    if not rest:
+        raise UsageError(f"model {spec!r} names no provider. {FORMS}")
+    if kind == "python":
+        return _from_python(spec, rest)
+    found = _form(kind)
+    return _from_langchain(spec) if found is None else _checked(found.load()(rest), spec)
+
+
+def _form(kind: str) -> EntryPoint | None:
+    return next(iter(entry_points(group=GROUP, name=kind)), None)
+
+
+def _from_python(spec: str, target: str) -> BaseChatModel:
+    module_name, _, name = target.partition(":")
+    if not name:
+        raise UsageError(
+            f"model {spec!r} names no attribute. Write python:MODULE:NAME, e.g. python:my_app.models:chat."
+        )
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = getattr(import_module(module_name), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise
+        raise UsageError(f"model {spec!r}: no module {error.name!r} importable from {here}. Check the name.") from error
+    except AttributeError as error:
+        raise UsageError(f"model {spec!r}: module {module_name!r} has no {name!r}. Check the name.") from error
+    return _checked(found() if callable(found) and not isinstance(found, BaseChatModel) else found, spec)
+
+
+def _checked(model: Any, spec: str) -> BaseChatModel:
+    if not isinstance(model, BaseChatModel):
+        raise UsageError(f"model {spec!r} is a {type(model).__name__}; it must be a LangChain chat model or make one")
+    return model
+
+
+def _from_langchain(spec: str) -> BaseChatModel:
+    try:
+        chat_models = import_module("langchain.chat_models")
+    except ImportError as error:
+        provider = spec.partition(":")[0]
+        raise MissingDependencyError(
+            f"model {spec!r} is resolved by LangChain, which is not installed: pip install langchain "
+            f"langchain-{provider}. Or use python:MODULE:NAME with a chat model of your own."
+        ) from error
+    try:
+        return _checked(chat_models.init_chat_model(spec), spec)
+    except ImportError as error:
+        raise MissingDependencyError(f"model {spec!r}: {error}") from error
+    except ValueError as error:
+        raise UsageError(f"model {spec!r}: {error} {FORMS}") from error

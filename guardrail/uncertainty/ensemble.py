@@ -1,0 +1,143 @@
+"""Several estimators as one: a weighted sum of their standardised scores, with weights fitted beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pydantic import Field, ValidationError, model_validator
+
+from ..errors import ArtifactMismatchError
+from ..types import Frozen, SampleSet, Uncertainty, Unmeasured
+from .base import Estimator, EstimatorSpec, Evidence, Missing, Needs
+
+__all__ = ["NAME", "EnsembleParams", "Member", "Training", "combined", "ensemble", "expanded", "from_ensemble_spec"]
+
+NAME = "ensemble"
+"""Name of the estimator in specs. `make` does not know it: an ensemble has to be fitted (`calibrate ensemble`)."""
+
+
+class Member(Frozen):
+    """One estimator of an ensemble. Mean and scale are those of its scores on the training part."""
+
+    spec: EstimatorSpec
+    """The estimator, with its judge or similarity."""
+    mean: float
+    """Mean of its training scores, in its own unit."""
+    scale: float = Field(gt=0)
+    """Standard deviation of its training scores, in its own unit."""
+    weight: float = Field(gt=0)
+    """Change of the log-odds of an error when its score rises by one standard deviation."""
+
+
+class Training(Frozen):
+    """What the weights were fitted on, as short hashes: a threshold must be fitted on other questions."""
+
+    ids: tuple[str, ...]
+    """Hashes of the question ids."""
+    questions: tuple[str, ...]
+    """Hashes of the questions with their options, in normal form."""
+    groups: tuple[str, ...] = ()
+    """Hashes of the groups, where questions have one. They count when groups are clusters."""
+
+
+class EnsembleParams(Frozen):
+    """Everything an ensemble is; stored whole in `EstimatorSpec.params`, so that an artifact needs no other file."""
+
+    intercept: float
+    """Log-odds of an error when every member scores its mean."""
+    members: tuple[Member, ...] = Field(min_length=1)
+    """The members, with positive weights."""
+    training: Training
+    """What it was fitted on."""
+
+    @model_validator(mode="after")
+    def _flat(self) -> EnsembleParams:
+        if any(member.spec.name == NAME for member in self.members):
+            raise ValueError("a member is an ensemble itself; name its members instead")
+        return self
+
+
+def ensemble(params: EnsembleParams, members: Sequence[Estimator]) -> Estimator:
+    """The estimator ``intercept + sum_i weight_i (u_i - mean_i) / scale_i``: the log-odds of an error.
+
+    Unit: nats (log-odds), in (-inf, inf), as far as the training questions are like those asked; the threshold is
+    calibrated on other questions and does not rely on it. It rises with every member's score, because weights are
+    positive. Where a member is unmeasured the ensemble is unmeasured, and says which: nothing is filled in.
+
+    Args:
+        params: Weights.
+        members: The estimators of ``params.members``, in that order.
+    """
+
+    def formula(evidence: Evidence) -> float | Missing:
+        if len(evidence.members) != len(params.members):
+            return Missing(Unmeasured.NOT_RECORDED, "the members of the ensemble were not measured")
+        score = params.intercept
+        for member, value in zip(params.members, evidence.members, strict=True):
+            score += member.weight * (value - member.mean) / member.scale
+        return score
+
+    return Estimator(
+        NAME,
+        1,
+        "nats",
+        "continuous",
+        _union([member.needs for member in members]),
+        formula,
+        members=tuple(members),
+        params=params.model_dump(mode="json"),
+    )
+
+
+def from_ensemble_spec(spec: EstimatorSpec, remake: Callable[[EstimatorSpec], Estimator]) -> Estimator:
+    """The ensemble that a spec describes; ``remake`` makes its members.
+
+    Raises:
+        ArtifactMismatchError: The parameters are not those of an ensemble, or a member cannot be remade.
+    """
+    try:
+        params = EnsembleParams.model_validate(spec.params)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise ArtifactMismatchError(
+            f"the spec of an ensemble has a wrong field {field!r}: {first['msg']}. Fit it again: calibrate ensemble."
+        ) from error
+    return ensemble(params, [remake(member.spec) for member in params.members])
+
+
+def expanded(estimators: Sequence[Estimator]) -> list[Estimator]:
+    """The estimators with members in the place of ensembles: what has to be measured."""
+    return [each for estimator in estimators for each in (estimator.members or (estimator,))]
+
+
+def combined(drawn: SampleSet, estimators: Sequence[Estimator], found: Sequence[Uncertainty]) -> list[Uncertainty]:
+    """The scores of the estimators from those of `expanded(estimators)`, in order."""
+    rest = iter(found)
+    return [
+        _combine(drawn, estimator, [next(rest) for _ in estimator.members]) if estimator.members else next(rest)
+        for estimator in estimators
+    ]
+
+
+def _combine(drawn: SampleSet, estimator: Estimator, scores: Sequence[Uncertainty]) -> Uncertainty:
+    values = []
+    for score in scores:
+        if score.value is None:
+            return estimator.unmeasured(score.reason or Unmeasured.NOT_FINITE, f"{score.estimator}: {score.detail}")
+        values.append(score.value)
+    return estimator.score(Evidence(drawn, members=tuple(values)))
+
+
+def _union(needs: Sequence[Needs]) -> Needs:
+    """Whatever any of them needs. Of further questions the first; `plan_for` reads the members themselves."""
+    return Needs(
+        samples=any(each.samples for each in needs),
+        logprobs=any(each.logprobs for each in needs),
+        options=any(each.options for each in needs),
+        judge=any(each.judge for each in needs),
+        similarity=any(each.similarity for each in needs),
+        entailment=any(each.entailment for each in needs),
+        relevance=next((each.relevance for each in needs if each.relevance is not None), None),
+        follow_up=next((each.follow_up for each in needs if each.follow_up is not None), None),
+    )

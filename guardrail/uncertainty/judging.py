@@ -1,0 +1,220 @@
+"""One judging pass: measurements of many questions ask as they go; each judge is asked once a round for all of them.
+
+A measurement is a generator (`clustering.Steps`): it yields the pairs it needs next and ends in a result. The pass
+collects the pairs of all measurements that are under way, drops those that were asked before (by another estimator, or
+for the same question again), and hands each judge the rest in one batch. Connected components, similarity matrices,
+relevance and contradictions need one round; greedy clustering needs one for each cluster of the question with the most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..judges import Entailment, EntailmentScores, Item, Judge, Similarity
+from ..judges.base import by_question
+from ..types import Unmeasured
+from .base import Missing
+from .clustering import Pair, Steps
+from .graph import checked
+
+__all__ = ["JudgingPass", "Rater", "entailment_rater", "judge_rater", "similarity_rater"]
+
+BATCH = 4096
+"""Most pairs handed to a judge at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rater:
+    """A judge, a similarity or an entailment model, in one form.
+
+    Attributes:
+        who: Kind and name, for messages.
+        key: Equal for raters that give equal answers: kind and spec.
+        directed: Whether (a, b) and (b, a) are different items.
+        batch: Answers to items of several questions, or None where one question is asked at a time.
+        single: Answers to pairs of one question.
+        read: Checks one answer; raises ValueError for what is none.
+    """
+
+    who: str
+    key: str
+    directed: bool
+    batch: Callable[[Sequence[Item]], Sequence[Any]] | None
+    single: Callable[[str, Sequence[Pair]], Sequence[Any]]
+    read: Callable[[Any], Any]
+
+
+def judge_rater(judge: Judge) -> Rater:
+    """A judge as a rater."""
+    key = f"judge {judge.spec.model_dump_json()}"
+    batch = getattr(judge, "equivalent_batch", None)
+    return Rater(f"judge {judge.spec.name}", key, False, batch, judge.equivalent, _verdict)
+
+
+def similarity_rater(similarity: Similarity) -> Rater:
+    """A similarity as a rater."""
+    key = f"similarity {similarity.spec.model_dump_json()}"
+    batch = getattr(similarity, "similarity_batch", None)
+    return Rater(f"similarity {similarity.spec.name}", key, False, batch, similarity.similarity, checked)
+
+
+def entailment_rater(entailment: Entailment) -> Rater:
+    """An entailment model as a rater of how far a premise contradicts a hypothesis; see `Evidence.contradiction`."""
+
+    def single(question: str, pairs: Sequence[Pair]) -> Sequence[Any]:
+        return entailment.entailment_batch([(question, a, b) for a, b in pairs])
+
+    name, key = f"entailment {entailment.spec.name}", f"entailment {entailment.spec.model_dump_json()}"
+    return Rater(name, key, True, entailment.entailment_batch, single, _contradiction)
+
+
+def _verdict(value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"a verdict is True, False or None, got {value!r}")
+    return bool(value)
+
+
+def _contradiction(scores: EntailmentScores) -> float:
+    if scores.contradiction is None:
+        raise ValueError("the model has no label for a contradiction; use one with three labels")
+    for share in (scores.entailment, scores.contradiction):
+        checked(share)
+    total = scores.contradiction + scores.entailment
+    if total <= 0:
+        raise ValueError("neither entailment nor contradiction has any probability")
+    return scores.contradiction / total
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """Why an item has no answer."""
+
+    detail: str
+
+
+class _Pool:
+    """What was and what shall be asked of one rater."""
+
+    def __init__(self, rater: Rater) -> None:
+        self.rater = rater
+        self.known: dict[Item, Any] = {}
+        self.wanted: dict[Item, None] = {}
+
+    def item(self, question: str, pair: Pair) -> Item:
+        a, b = pair
+        return (question, b, a) if b < a and not self.rater.directed else (question, a, b)
+
+    def want(self, items: Iterable[Item]) -> None:
+        self.wanted.update((item, None) for item in items if item not in self.known)
+
+    def ask(self) -> None:
+        wanted, self.wanted = list(self.wanted), {}
+        for start in range(0, len(wanted), BATCH):
+            part = wanted[start : start + BATCH]
+            for item, answer in zip(part, self._answers(part), strict=True):
+                self.known[item] = self._checked(answer)
+
+    def _answers(self, items: Sequence[Item]) -> Sequence[Any]:
+        """One batch; if that fails, question by question, so that a bad pair takes down its own question only."""
+        if self.rater.batch is not None:
+            try:
+                answers = self.rater.batch(items)
+                if len(answers) == len(items):
+                    return answers
+            except Exception:  # found again below, where it is known whose it is
+                pass
+        return by_question(items, self._of_question)
+
+    def _of_question(self, question: str, pairs: Sequence[Pair]) -> Sequence[Any]:
+        try:
+            if self.rater.batch is not None:
+                answers = self.rater.batch([(question, a, b) for a, b in pairs])
+            else:
+                answers = self.rater.single(question, pairs)
+            if len(answers) != len(pairs):
+                raise ValueError(f"{len(answers)} answers for {len(pairs)} pairs")
+        except Exception as error:  # a judge is somebody else's code; whatever it raises is a missing measurement
+            return [_Failed(f"{type(error).__name__}: {error}")] * len(pairs)
+        return answers
+
+    def _checked(self, answer: Any) -> Any:
+        if answer is None:
+            return _Failed("no answer for a pair")
+        if isinstance(answer, _Failed):
+            return answer
+        try:
+            return self.rater.read(answer)
+        except (AttributeError, TypeError, ValueError) as error:
+            return _Failed(f"{type(error).__name__}: {error}")
+
+
+@dataclass(slots=True)
+class _Task:
+    """A measurement under way."""
+
+    pool: _Pool
+    question: str
+    steps: Steps[Any, Any]
+    items: list[Item]
+    result: Any = None
+    done: bool = False
+
+
+class JudgingPass:
+    """Measurements that are run together."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, _Pool] = {}
+        self._tasks: list[_Task] = []
+
+    @property
+    def waiting(self) -> int:
+        """Items that would be asked next."""
+        return sum(len(pool.wanted) for pool in self._pools.values())
+
+    def add(self, rater: Rater, question: str, steps: Steps[Any, Any]) -> int:
+        """Begin a measurement; returns its number."""
+        task = _Task(self._pools.setdefault(rater.key, _Pool(rater)), question, steps, [])
+        self._advance(task, None)
+        self._tasks.append(task)
+        return len(self._tasks) - 1
+
+    def run(self) -> list[Any]:
+        """Run all measurements to their ends.
+
+        Returns:
+            For each, in order: its result, or `Missing` where a pair that it needed has no answer.
+        """
+        open_tasks = [task for task in self._tasks if not task.done]
+        while open_tasks:
+            for pool in self._pools.values():
+                pool.ask()
+            for task in open_tasks:
+                self._answer(task)
+            open_tasks = [task for task in open_tasks if not task.done]
+        return [task.result for task in self._tasks]
+
+    def _answer(self, task: _Task) -> None:
+        answers = [task.pool.known[item] for item in task.items]
+        failed = next((answer for answer in answers if isinstance(answer, _Failed)), None)
+        if failed is None:
+            self._advance(task, answers)
+            return
+        task.steps.close()
+        task.done, task.result = True, Missing(Unmeasured.JUDGE_FAILED, f"{task.pool.rater.who}: {failed.detail}")
+
+    def _advance(self, task: _Task, answers: Sequence[Any] | None) -> None:
+        """Go on to the next pairs that have to be asked, or to the end."""
+        try:
+            pairs = next(task.steps) if answers is None else task.steps.send(answers)
+            while not pairs:
+                pairs = task.steps.send([])
+        except StopIteration as end:
+            task.done, task.result = True, end.value
+            return
+        task.items = [task.pool.item(task.question, pair) for pair in pairs]
+        task.pool.want(task.items)

@@ -1,0 +1,120 @@
+"""What happens to a verdict before it is acted on: a switch may hold it back, and observers see it.
+
+The switch is asked first, so observers see what the caller sees. An observer that fails holds an acceptance back: an
+answer that nobody could write down cannot be audited, and a promise that is not watched is not kept. The switch is not
+asked again afterwards: an alarm that this very verdict raises counts from the next one on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables.config import run_in_executor
+
+from .errors import UsageError
+from .monitor import SafetySwitch
+from .types import Reason, Verdict
+
+__all__ = ["Observer", "Watch", "observers", "suspended"]
+
+Observer = Callable[[Verdict, Sequence[BaseMessage]], Any]
+"""Takes a verdict and the messages it is about; what it returns is ignored, unless it has to be awaited."""
+
+log = logging.getLogger("guardrail")
+
+
+def suspended(verdict: Verdict, switch: SafetySwitch | None) -> Verdict:
+    """The verdict as it is, or, where the switch does not allow the acceptance, as an abstention that says why."""
+    value = verdict.uncertainty.value
+    if switch is None or not verdict.accepted or (value is not None and switch.allows(value)):
+        return verdict
+    return _held(verdict, f"Held back although the gate accepts, because of an alarm. {switch.reason()}")
+
+
+def observers(given: Observer | Sequence[Observer] | None) -> tuple[Observer, ...]:
+    """One observer, several or none, as a tuple.
+
+    Raises:
+        UsageError: Something that cannot be called.
+    """
+    found = () if given is None else (given,) if callable(given) else tuple(given)
+    for observer in found:
+        if not callable(observer):
+            raise UsageError(
+                f"on_verdict takes functions of (verdict, messages), got {type(observer).__name__}. For a monitor "
+                "give its method: on_verdict=monitor.watch"
+            )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A guard's switch and observers.
+
+    Attributes:
+        switch: Asked about every acceptance; None allows all.
+        observers: Called with every verdict, in order.
+    """
+
+    switch: SafetySwitch | None = None
+    observers: tuple[Observer, ...] = ()
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether an observer compares scores, so that a bound instead of a score would mislead it."""
+        return any(getattr(getattr(one, "__self__", one), "needs_scores", False) for one in self.observers)
+
+    def final(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> Verdict:
+        """The verdict the caller gets, after observers have seen it.
+
+        Raises:
+            UsageError: An async observer in a sync call.
+        """
+        verdict = suspended(verdict, self.switch)
+        for observer in self.observers:
+            try:
+                given = observer(verdict, messages)
+            except Exception as error:  # an observer is somebody else's code
+                verdict = _unseen(verdict, error)
+                continue
+            if inspect.isawaitable(given):
+                if inspect.iscoroutine(given):
+                    given.close()
+                raise UsageError("on_verdict is async, but the call was sync. Use ainvoke, or a sync function.")
+        return verdict
+
+    async def afinal(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> Verdict:
+        """`final` for async callers; a sync observer runs in a thread, since it may write to a database."""
+        if self.switch is not None:
+            verdict = await run_in_executor(None, suspended, verdict, self.switch)
+        for observer in self.observers:
+            try:
+                if inspect.iscoroutinefunction(observer):
+                    given = observer(verdict, messages)
+                else:
+                    given = await run_in_executor(None, observer, verdict, messages)
+                if inspect.isawaitable(given):
+                    await given
+            except Exception as error:
+                verdict = _unseen(verdict, error)
+        return verdict
+
+
+def _unseen(verdict: Verdict, error: Exception) -> Verdict:
+    log.error("guardrail: on_verdict failed, so the answer is held back", exc_info=error)
+    if not verdict.accepted:
+        return verdict
+    return _held(
+        verdict,
+        f"Held back although the gate accepts: the verdict could not be recorded ({type(error).__name__}: {error}). "
+        "Answers that cannot be watched are not given; mend the observer (on_verdict).",
+    )
+
+
+def _held(verdict: Verdict, detail: str) -> Verdict:
+    return verdict.model_copy(update={"accepted": False, "reason": Reason.SUSPENDED, "detail": detail})

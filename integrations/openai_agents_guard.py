@@ -1,0 +1,417 @@
+"""The guard for the OpenAI Agents SDK: a `Model` that answers only when the gate accepts.
+
+    guarded = GuardedModel(inner, "calibration.json")
+    agent = Agent(name="...", model=guarded, output_guardrails=[guarded.output_guardrail])
+
+A guardrail of the SDK sees the final output and nothing else, so what is calibrated lives in the model; the guardrails
+here only read the verdicts that the model left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextvars import ContextVar
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable
+from pydantic import Field
+
+from guardrail import CalibrationArtifact, Guardrail
+from guardrail.bindings import bindings_for
+from guardrail.errors import UsageError, require
+from guardrail.fallback import OnAbstain
+from guardrail.identity import ModelIdentity
+from guardrail.types import Bindings, Verdict
+
+from ._gate import Answer, Gate, VerdictStore, arguments_of, refuse_settings, run_sync
+
+require("agents", extra="openai-agents")
+
+from agents import (  # noqa: E402
+    Agent,
+    AgentOutputSchema,
+    AgentOutputSchemaBase,
+    FunctionTool,
+    GuardrailFunctionOutput,
+    Handoff,
+    Model,
+    ModelResponse,
+    ModelSettings,
+    ModelTracing,
+    OutputGuardrail,
+    RunContextWrapper,
+    Tool,
+    ToolGuardrailFunctionOutput,
+    ToolInputGuardrail,
+    ToolInputGuardrailData,
+    custom_span,
+    handoff,
+)
+from agents.items import TResponseInputItem, TResponseStreamEvent  # noqa: E402
+from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest  # noqa: E402
+
+from ._openai_agents_items import (  # noqa: E402
+    Format,
+    as_tools,
+    from_items,
+    read_response,
+    request_bindings,
+    stream_events,
+    to_items,
+    to_response,
+)
+
+__all__ = ["AgentsModelChat", "GuardedModel", "VerdictStore", "agent_bindings"]
+
+HARMLESS = frozenset(
+    {
+        "extra_headers",
+        "include_usage",
+        "metadata",
+        "preserve_raw_usage",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "response_include",
+        "retry",
+        "store",
+        "timeout",
+        "tool_choice",  # compared with the artifact's
+        "top_logprobs",
+    }
+)
+"""Settings of a request that cannot change an answer."""
+_request: ContextVar[tuple[ModelSettings, ModelTracing]] = ContextVar("guardrail_openai_agents_request")
+
+
+class AgentsModelChat(BaseChatModel):
+    """A model of the Agents SDK as a LangChain chat model: what calibration and the guard call.
+
+    Calibrate with it (``python:my_module:chat`` on the command line), so that calibration and run time make the same
+    calls. Each answer is one call; settings are replaced for each call and never changed on the model.
+    """
+
+    inner: Any
+    """The SDK's model, e.g. ``OpenAIChatCompletionsModel(model=..., openai_client=...)``."""
+    settings: Any = Field(default_factory=ModelSettings)
+    """Settings every call carries besides the artifact's plan, e.g. ``ModelSettings(verbosity="low")``."""
+    name_of_model: str | None = None
+    """Name of the model; default: ``inner.model``, or its class."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "openai-agents"
+
+    @property
+    def model_label(self) -> str:
+        """Name of the model."""
+        own = getattr(self.inner, "model", None)
+        return self.name_of_model or (own if isinstance(own, str) else type(self.inner).__name__)
+
+    def guardrail_identity(self) -> ModelIdentity:
+        """Provider, name, and a digest of further settings as revision."""
+        kept = {name: value for name, value in self.settings.to_json_dict().items() if value is not None}
+        revision = None
+        if kept:
+            text = json.dumps([self.model_label, kept], sort_keys=True)
+            revision = "settings:" + hashlib.sha256(text.encode()).hexdigest()[:12]
+        provider = f"openai-agents:{type(self.inner).__name__}"
+        return ModelIdentity(provider=provider, model=self.model_label, revision=revision)
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
+        """Tools for each call, in OpenAI's form."""
+        described = bindings_for(tools, tool_choice=kwargs.pop("tool_choice", None))
+        return self.bind(tools=list(described.tools), tool_choice=described.tool_choice, **kwargs)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return run_sync(lambda: self._agenerate(messages, stop, None, **kwargs))
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        given, tracing = _request.get((ModelSettings(), ModelTracing.DISABLED))
+        harmless = {name: getattr(given, name) for name in HARMLESS - {"tool_choice", "top_logprobs"}}
+        settings = replace(self.settings, **{name: value for name, value in harmless.items() if value is not None})
+        settings = settings.resolve(_settings(stop, kwargs))
+        schema = kwargs.get("response_format")
+        system, items = to_items(messages)
+        response = await self.inner.get_response(
+            system,
+            items,
+            settings,
+            as_tools(kwargs.get("tools") or ()),
+            None if schema is None else Format(schema),
+            [],
+            tracing,
+            previous_response_id=None,
+            conversation_id=None,
+            prompt=None,
+        )
+        message = read_response(response, settings, self.model_label)
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def _settings(stop: list[str] | None, call: dict[str, Any]) -> ModelSettings:
+    """The settings of one call."""
+    known = {"temperature", "top_p", "max_tokens", "logprobs", "tools", "tool_choice", "response_format"}
+    unknown = sorted(name for name, value in call.items() if name not in known and value is not None)
+    if unknown:
+        raise UsageError(f"the Agents SDK's models take no {', '.join(unknown)}; give {', '.join(sorted(known))}.")
+    choice = call.get("tool_choice")
+    return ModelSettings(
+        temperature=call.get("temperature"),
+        top_p=call.get("top_p"),
+        max_tokens=call.get("max_tokens"),
+        top_logprobs=0 if call.get("logprobs") else None,
+        tool_choice="required" if choice == "any" else choice,
+        extra_args={"stop": list(stop)} if stop else None,
+    )
+
+
+class GuardedModel(Model):
+    """A model of the Agents SDK that returns an answer, or tool calls, only when the gate accepts.
+
+    Each request of the runner draws the artifact's samples from ``inner``, with the very conversation, tools and output
+    type that the agent sent, and is judged once. Handoffs are tool calls and judged like them.
+
+    Streaming: the events begin after the verdict and carry the accepted candidate only; each item comes in one piece.
+
+    Args:
+        inner: A model of the SDK, or any LangChain chat model (`OpenAICompatibleChat`, `TransformersChat`, ...).
+        artifact: The calibration artifact, or the path of its JSON file.
+        on_abstain: "message", "raise", a Runnable or a handler as for `Guardrail`; or "hold": a held-back call of
+            function tools is proposed all the same, and the tool's ``needs_approval=guarded.needs_approval`` asks a
+            person first (or its ``tool_input_guardrails=[guarded.tool_guardrail]`` tells the model no). A tool with
+            neither is refused, so that nothing held back can run. Answers in words are not held: they abstain.
+        settings: Settings every call was calibrated with besides the plan (`AgentsModelChat`).
+        verdicts: Where verdicts on tool calls are kept. Give `VerdictStore(path)` when runs are resumed elsewhere.
+        **options: Further settings of `Guardrail`: abstain_message, judge, similarity, entailment, early_stopping,
+            probe, max_concurrency.
+
+    Raises:
+        ArtifactError: The artifact was made for another model, estimator or judge. While running: for another prompt,
+            other tools, another output type, or other settings.
+        UsageError: While running: hosted tools, or a conversation kept by the server.
+    """
+
+    def __init__(
+        self,
+        inner: Model | BaseChatModel,
+        artifact: CalibrationArtifact | str | Path,
+        *,
+        on_abstain: OnAbstain | Literal["hold"] = "message",
+        settings: ModelSettings | None = None,
+        verdicts: VerdictStore | None = None,
+        **options: Any,
+    ) -> None:
+        chat = AgentsModelChat(inner=inner, settings=settings or ModelSettings()) if isinstance(inner, Model) else inner
+        if settings is not None and not isinstance(inner, Model):
+            raise UsageError("settings= is for models of the Agents SDK; configure the chat model itself.")
+        self._inner = inner
+        self._kept = settings or ModelSettings()
+        self._gate = Gate(chat, artifact, on_abstain=on_abstain, verdicts=verdicts, settings=options)
+
+    @property
+    def guard(self) -> Guardrail:
+        """The guard that draws and judges."""
+        return self._gate.guard
+
+    # -- the SDK's interface -------------------------------------------------------------------------------------------
+
+    async def get_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[TResponseInputItem],
+        model_settings: ModelSettings,
+        tools: list[Tool],
+        output_schema: AgentOutputSchemaBase | None,
+        handoffs: list[Handoff],
+        tracing: ModelTracing,
+        *,
+        previous_response_id: str | None = None,
+        conversation_id: str | None = None,
+        prompt: Any = None,
+    ) -> ModelResponse:
+        """Draw, judge, and return the accepted candidate or what the abstention path gives."""
+        if previous_response_id is not None or conversation_id is not None or prompt is not None:
+            raise UsageError(
+                "a guarded model cannot use previous_response_id, conversation_id or a stored prompt: each sample would "
+                "become part of the conversation that the server keeps. Use a Session, or pass the items."
+            )
+        given = {field.name: getattr(model_settings, field.name) for field in fields(model_settings)}
+        kept = {field.name: getattr(self._kept, field.name) for field in fields(self._kept)}
+        refuse_settings(kept, given, HARMLESS, "model_settings")
+        asked = request_bindings(tools, handoffs, output_schema, model_settings.tool_choice)
+        holdable = self._holdable(tools) if self._gate.holds else ()
+        token = _request.set((model_settings, tracing))
+        try:
+            with custom_span("guardrail", disabled=tracing.is_disabled()) as span:
+                parsed = asked.response_format is not None
+                answer = await self._gate.ask(
+                    from_items(system_instructions, input), asked, holdable=holdable, parsed=parsed
+                )
+                span.span_data.data.update(_flat(answer.verdict))
+        finally:
+            _request.reset(token)
+        self._note(answer, output_schema)
+        return to_response(answer.message, answer.verdict.cost.calls)
+
+    async def stream_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[TResponseInputItem],
+        model_settings: ModelSettings,
+        tools: list[Tool],
+        output_schema: AgentOutputSchemaBase | None,
+        handoffs: list[Handoff],
+        tracing: ModelTracing,
+        *,
+        previous_response_id: str | None = None,
+        conversation_id: str | None = None,
+        prompt: Any = None,
+    ) -> AsyncIterator[TResponseStreamEvent]:
+        """The events of `get_response`, after the verdict."""
+        response = await self.get_response(
+            system_instructions,
+            input,
+            model_settings,
+            tools,
+            output_schema,
+            handoffs,
+            tracing,
+            previous_response_id=previous_response_id,
+            conversation_id=conversation_id,
+            prompt=prompt,
+        )
+        for event in stream_events(response, self._gate.guard.artifact.model.model):
+            yield event
+
+    async def close(self) -> None:
+        """Close the inner model; the verdicts stay."""
+        if isinstance(self._inner, Model):
+            await self._inner.close()
+
+    def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
+        """The inner model's."""
+        return self._inner.get_retry_advice(request) if isinstance(self._inner, Model) else None
+
+    # -- what reads the verdicts ---------------------------------------------------------------------------------------
+
+    def verdict(self, call_id: str) -> Verdict | None:
+        """The verdict on a proposed tool call, e.g. for the person who is to approve it."""
+        return self._gate.verdicts.get(call_id)
+
+    async def needs_approval(self, _context: RunContextWrapper[Any], params: dict[str, Any], call_id: str) -> bool:
+        """For ``FunctionTool.needs_approval``: False only for a call that was judged, accepted and not changed since.
+
+        It reads the stored verdict and samples nothing, so it says the same when a run is resumed.
+        """
+        return not self._gate.may_run(call_id, params)
+
+    @property
+    def tool_guardrail(self) -> ToolInputGuardrail[Any]:
+        """For ``tool_input_guardrails``: a call that was neither accepted nor approved is not run; the model is told."""
+        return ToolInputGuardrail(guardrail_function=self._check_call, name="guardrail")
+
+    def _check_call(self, data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
+        context = data.context
+        verdict = self.verdict(context.tool_call_id)
+        info = None if verdict is None else _flat(verdict)
+        try:
+            may_run = self._gate.may_run(context.tool_call_id, arguments_of(context.tool_arguments))
+        except ValueError:
+            may_run = False
+        if may_run or context.is_tool_approved(context.tool_name, context.tool_call_id):
+            return ToolGuardrailFunctionOutput.allow(info)
+        return ToolGuardrailFunctionOutput.reject_content(
+            "This call was not run: it is not certain enough that it is right. Ask the user, or try another way.", info
+        )
+
+    @property
+    def output_guardrail(self) -> OutputGuardrail[Any]:
+        """For ``output_guardrails``: trips on an abstention, and on an output that this model never judged."""
+        return OutputGuardrail(guardrail_function=self._check_output, name="guardrail")
+
+    def _check_output(
+        self, _context: RunContextWrapper[Any], _agent: Agent[Any], output: Any
+    ) -> GuardrailFunctionOutput:
+        passed, verdict = self._gate.given_out(output)
+        info = {"guardrail_accepted": False, "guardrail_reason": "not_judged"} if verdict is None else _flat(verdict)
+        return GuardrailFunctionOutput(output_info=info, tripwire_triggered=not passed)
+
+    def _note(self, answer: Answer, schema: AgentOutputSchemaBase | None) -> None:
+        if answer.message.tool_calls:
+            return
+        text = str(answer.message.text)
+        given: Any = text
+        if schema is not None and not schema.is_plain_text():
+            try:
+                given = schema.validate_json(text)
+            except Exception:  # the runner will say what is wrong with it
+                return
+        self._gate.note_answer(given, answer)
+
+    def _holdable(self, tools: Sequence[Tool]) -> frozenset[str]:
+        """Function tools whose held-back calls cannot run unseen.
+
+        Raises:
+            UsageError: One that could.
+        """
+        for tool in tools:
+            assert isinstance(tool, FunctionTool)  # request_bindings refused all others
+            checks = [one.guardrail_function for one in tool.tool_input_guardrails or ()]
+            if tool.needs_approval not in (True, self.needs_approval) and self._check_call not in checks:
+                raise UsageError(
+                    f'tool {tool.name!r} would run held-back calls: on_abstain="hold" needs '
+                    "function_tool(needs_approval=guarded.needs_approval) or "
+                    "function_tool(tool_input_guardrails=[guarded.tool_guardrail]) on every tool."
+                )
+        return frozenset(tool.name for tool in tools)
+
+
+def _flat(verdict: Verdict) -> dict[str, Any]:
+    """A verdict without any text of an answer."""
+    return {
+        "guardrail_accepted": verdict.accepted,
+        "guardrail_reason": verdict.reason.value,
+        "guardrail_detail": verdict.detail,
+        "guardrail_estimator": verdict.uncertainty.estimator,
+        "guardrail_uncertainty": verdict.uncertainty.value,
+        "guardrail_threshold": verdict.threshold,
+        "guardrail_alpha": verdict.alpha,
+        "guardrail_artifact": verdict.artifact,
+        "guardrail_calls": verdict.cost.calls,
+    }
+
+
+async def agent_bindings(agent: Agent[Any]) -> Bindings:
+    """An agent's tools, handoffs and output type as calibration needs them (``tools.json`` of ``calibrate collect``).
+
+    Args:
+        agent: The agent, as it will run.
+    """
+    tools = await agent.get_all_tools(RunContextWrapper(context=None))
+    handoffs = [one if isinstance(one, Handoff) else handoff(one) for one in agent.handoffs]
+    wanted = agent.output_type
+    if wanted is None or wanted is str:
+        schema: AgentOutputSchemaBase | None = None
+    else:
+        schema = wanted if isinstance(wanted, AgentOutputSchemaBase) else AgentOutputSchema(wanted)
+    return request_bindings(tools, handoffs, schema, agent.model_settings.tool_choice)

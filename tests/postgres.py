@@ -1,0 +1,81 @@
+"""A private PostgreSQL server for tests: made in a temporary folder, on loopback, gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["missing", "server"]
+
+FOLDERS = ("/usr/local/bin", *sorted((str(p) for p in Path("/usr/lib/postgresql").glob("*/bin")), reverse=True))
+
+
+def _binary(name: str) -> str | None:
+    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(FOLDERS))
+
+
+def _user() -> str | None:
+    """Somebody to run the server as: it refuses root. None: nobody else is needed."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name).pw_name
+        except KeyError:
+            continue
+    return ""
+
+
+def missing() -> str | None:
+    """Why there can be no server here, or None."""
+    lacking = [name for name in ("initdb", "pg_ctl", "postgres") if _binary(name) is None]
+    if lacking:
+        return f"PostgreSQL is not installed: no {', '.join(lacking)}"
+    if _user() == "" or (_user() and shutil.which("setpriv") is None):
+        return "PostgreSQL refuses to run as root, and there is no other user (or no setpriv)"
+    return None
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """Start a server; yields the URL of its database ``postgres``.
+
+    Durability is left as it is by default, so that a kill of the server would be tested honestly.
+    """
+    user = _user()
+    folder = Path(tempfile.mkdtemp(prefix="guardrail-postgres-"))
+    prefix: list[str] = []
+    if user:
+        owner = pwd.getpwnam(user)
+        os.chown(folder, owner.pw_uid, owner.pw_gid)
+        prefix = ["setpriv", f"--reuid={owner.pw_uid}", f"--regid={owner.pw_gid}", "--clear-groups"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    data = folder / "data"
+
+    def run(name: str, *arguments: str) -> None:
+        command = [*prefix, str(_binary(name)), *arguments]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        if done.returncode:
+            log = folder / "log"
+            raise RuntimeError(f"{name}: {done.stdout}{done.stderr}{log.read_text() if log.exists() else ''}")
+
+    try:
+        run("initdb", "-D", str(data), "-U", "guardrail", "--auth=trust", "--encoding=UTF8", "--locale=C", "-N")
+        options = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories='' -c max_connections=60"
+        # pg_ctl waits for its standard output to be closed by the server, hence the log file.
+        run("pg_ctl", "-D", str(data), "-w", "-t", "60", "-l", str(folder / "log"), "-o", options, "start")
+        try:
+            yield f"postgresql://guardrail@127.0.0.1:{port}/postgres"
+        finally:
+            run("pg_ctl", "-D", str(data), "-w", "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,235 @@
+"""Early stopping cannot change a verdict: the score of the full set lies within the bounds of every part of it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from guardrail.gate import accepts
+from guardrail.judges import ExactJudge, Judge, JudgeSpec, TokenF1Judge, from_judge
+from guardrail.judges import make as make_judge
+from guardrail.stopping import range_of, settled, wave_ends
+from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty
+from guardrail.uncertainty import Estimator, make, measure
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+CLUSTERING = ("discrete_semantic_entropy", "num_sets", "self_consistency", "semantic_entropy")
+LEVELS = st.floats(-6, 0, allow_nan=False)
+
+
+class Relation:
+    """Any symmetric relation between texts, transitive or not, and blind to nothing: it reads the raw text."""
+
+    def __init__(self, same: set[frozenset[str]]) -> None:
+        self.same = same
+
+    @property
+    def spec(self) -> JudgeSpec:
+        return JudgeSpec(name="relation", version=1, params={})
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        return [frozenset(pair) in self.same for pair in pairs]
+
+
+def drawn(texts: Sequence[str], logprobs: Sequence[float] | None = None) -> SampleSet:
+    values = logprobs or [-1.0] * len(texts)
+    samples = [Sample(text=text, tokens=("t",), logprobs=(value,)) for text, value in zip(texts, values, strict=True)]
+    return SampleSet(question="q", primary=Sample(text="x"), samples=tuple(samples))
+
+
+def first(whole: SampleSet, m: int) -> SampleSet:
+    return whole.model_copy(update={"samples": whole.samples[:m]})
+
+
+def check(whole: SampleSet, estimator: Estimator) -> None:
+    """Bounds hold at every m, and the verdict is the same at every threshold that could tell them apart."""
+    n = len(whole.samples)
+    full = measure(whole, estimator, SamplingPlan(n=n))
+    assert full.value is not None
+    for m in range(2, n + 1):
+        ends = range_of(first(whole, m), estimator, n)
+        assert not isinstance(ends, Uncertainty)
+        if ends is None:
+            continue
+        low, high = ends
+        assert low <= full.value <= max(high, 0.0), (m, low, full.value, high)
+        for threshold in (low, full.value, high, (low + high) / 2):
+            found = settled(first(whole, m), estimator, n, threshold)
+            if found is not None:
+                assert found.value is not None
+                assert accepts(found.value, threshold) == accepts(full.value, threshold)
+
+
+# "A b" and "a b." share a key and are told apart by a judge that reads raw text; refusals are never judged.
+RAW = ["A b", "a b.", "a b", "c", "C!", "d", "e", "7", "8", "I don't know"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(RAW), LEVELS), min_size=2, max_size=9),
+    st.sets(st.frozensets(st.sampled_from(RAW), min_size=2, max_size=2), max_size=12),
+    st.sampled_from(CLUSTERING),
+    st.sampled_from(["components", "greedy"]),
+)
+@settings(max_examples=400)
+def test_bounds_hold_for_any_judge(
+    answers: list[tuple[str, float]], same: set[frozenset[str]], name: str, clustering: Any
+) -> None:
+    texts, levels = zip(*answers, strict=True)
+    check(drawn(texts, levels), make(name, judge=Relation(same), clustering=clustering))
+
+
+WORDS = st.lists(st.sampled_from(["red", "blue", "not", "5", "6", "green"]), min_size=1, max_size=4).map(" ".join)
+NUMBERS = st.sampled_from(["1", "1.0000000009", "1.0000000018", "2", "50%", "0.5", "none", "None", "I don't know"])
+
+
+@given(
+    st.one_of(
+        st.tuples(st.lists(st.tuples(WORDS, LEVELS), min_size=2, max_size=9), st.sampled_from(["token_f1", "exact"])),
+        st.tuples(st.lists(st.tuples(NUMBERS, LEVELS), min_size=2, max_size=9), st.sampled_from(["numeric", "exact"])),
+    ),
+    st.sampled_from(CLUSTERING),
+    st.sampled_from(["components", "greedy"]),
+)
+@settings(max_examples=400)
+def test_bounds_hold_for_the_light_judges(
+    given_: tuple[list[tuple[str, float]], str], name: str, clustering: Any
+) -> None:
+    answers, judge = given_
+    texts, levels = zip(*answers, strict=True)
+    check(drawn(texts, levels), make(name, judge=make_judge(judge), clustering=clustering))
+
+
+@given(
+    st.lists(WORDS, min_size=2, max_size=9),
+    st.sampled_from(["degree", "lexical_similarity"]),
+    st.sampled_from([None, TokenF1Judge(), ExactJudge()]),
+)
+@settings(max_examples=200)
+def test_bounds_hold_for_mean_similarities(texts: list[str], name: str, judge: Judge | None) -> None:
+    check(drawn(texts), make(name) if judge is None else make(name, similarity=from_judge(judge)))
+
+
+@pytest.mark.parametrize("name", CLUSTERING)
+def test_bounds_are_reached_with_an_exact_judge(name: str) -> None:
+    """Tight, not only valid: by trying every completion of 3 of 5 samples over 5 texts (all likelihoods equal)."""
+    estimator = make(name, judge=ExactJudge())
+    texts = "abcde"
+    for start in (("a", "a", "a"), ("a", "a", "b"), ("a", "b", "c")):
+        reached = []
+        for end in product(texts, repeat=2):
+            value = measure(drawn([*start, *end], [0.0] * 5), estimator, SamplingPlan(n=5)).value
+            assert value is not None
+            reached.append(value)
+        ends = range_of(drawn(start, [0.0] * 3), estimator, 5)
+        assert isinstance(ends, tuple)
+        assert ends == pytest.approx((min(reached), max(reached)), abs=2e-9)
+
+
+def test_a_bridge_is_reckoned_with_exactly_where_the_judge_allows_one() -> None:
+    # "red blue" and "green blue ..." can be joined by a third answer; answers with other numbers never can.
+    estimator = make("discrete_semantic_entropy", judge=TokenF1Judge())
+    low = range_of(drawn(["red", "blue", "green"]), estimator, 10)
+    assert isinstance(low, tuple)
+    assert low[0] == 0
+    apart = range_of(drawn(["red 1", "blue 2", "green 3"]), estimator, 10)
+    assert isinstance(apart, tuple)
+    assert apart[0] == pytest.approx(0.6390318597)  # {8, 1, 1} of 10: -.8 ln .8 - .2 ln .1
+
+
+def test_a_number_between_two_others_may_join_them() -> None:
+    # 1 and 1 + 1.8e-9 differ by more than 1e-9; 1 + 0.9e-9 equals both.
+    check(drawn(["1", "1.0000000018", "1.0000000009"]), make("discrete_semantic_entropy", judge=make_judge("numeric")))
+
+
+def test_a_judge_that_reads_raw_text_may_split_what_it_joined() -> None:
+    # "a b." and "A b" are one string to it, the smaller of which is judged: the fifth answer breaks {4} into {3, 2}.
+    judge = Relation({frozenset({"a b.", "c"})})
+    whole = drawn(["a b.", "c", "a b.", "c", "A b"])
+    estimator = make("discrete_semantic_entropy", judge=judge)
+    assert measure(first(whole, 4), estimator, SamplingPlan(n=4)).value == 0
+    assert measure(whole, estimator, SamplingPlan(n=5)).value == pytest.approx(0.6730116671)  # -.6 ln .6 - .4 ln .4
+    check(whole, estimator)
+
+
+def test_an_unseen_failure_is_the_one_difference_and_only_after_an_acceptance() -> None:
+    """Stopped early with an acceptance; the full set holds an empty sample and is unmeasured, so it is held back."""
+    estimator = make("discrete_semantic_entropy", judge=ExactJudge())
+    whole = drawn(["a"] * 9 + [""])
+    found = settled(first(whole, 9), estimator, 10, threshold=0.4)
+    assert found is not None
+    assert found.value is not None
+    assert not measure(whole, estimator, SamplingPlan(n=10)).measured
+    seen = drawn(["a", "", "a"])
+    early = settled(seen, estimator, 10, threshold=5.0)  # a failure that was seen holds the answer back at once
+    assert early is not None
+    assert early.value is None
+
+
+@given(st.integers(2, 60))
+def test_waves_end_with_all_samples_and_hold_at_least_two_each(n: int) -> None:
+    ends = wave_ends(n)
+    assert ends[-1] == n
+    steps = [b - a for a, b in zip((0, *ends), ends, strict=False)]
+    assert all(step >= 2 for step in steps)
+
+
+# -- recorded answers of real models -----------------------------------------------------------------------------------
+
+
+def _texts(row: dict[str, Any]) -> list[Sample]:
+    answers = row.get("samples") or list(row["answers"].values())
+    return [
+        Sample(
+            text=str(answer.get("text", "")).strip(),
+            tool_calls=tuple(ToolCall(**call) for call in answer.get("tool_calls", ())),
+        )
+        for answer in answers
+    ]
+
+
+REAL = (
+    "triviaqa-20samples",
+    "gsm8k-13variants",
+    "cruxeval-output-10samples",
+    "nq-human-labels",
+    "intercode-sql-agents",
+)
+JUDGES = {"gsm8k-13variants": "numeric", "cruxeval-output-10samples": "exact", "intercode-sql-agents": "tool_call"}
+
+
+@pytest.mark.parametrize("file", REAL)
+def test_verdicts_on_recorded_answers_do_not_change(file: str) -> None:
+    """The full score lies within the bounds after every wave, for many orders: so no threshold can tell them apart."""
+    path = DATA / f"{file}.jsonl"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not on this machine")
+    judge = make_judge(JUDGES.get(file, "token_f1"))
+    estimators = [make("discrete_semantic_entropy", judge=judge), make("self_consistency", judge=judge), make("degree")]
+    shuffle = random.Random(file)
+    looked = 0
+    for line in path.read_text(encoding="utf-8").splitlines()[::3]:
+        samples = _texts(json.loads(line))
+        samples = [sample for sample in samples if sample.text or sample.tool_calls]
+        if len(samples) < 3:
+            continue
+        for _ in range(2):
+            shuffle.shuffle(samples)
+            whole = SampleSet(question="q", primary=Sample(text="x"), samples=tuple(samples))
+            n = len(samples)
+            for estimator in estimators:
+                full = measure(whole, estimator, SamplingPlan(n=n)).value
+                assert full is not None
+                for m in (end for end in (2, *wave_ends(n)) if end <= n):
+                    ends = range_of(first(whole, m), estimator, n)
+                    assert isinstance(ends, tuple)
+                    assert ends[0] <= full <= ends[1]
+                    looked += 1
+    assert looked > 500

@@ -1,0 +1,204 @@
+"""Scoring from file to file: the same scores, memory that does not grow, and what the command line tells."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.scoring import header_of, made_records
+from calibrate._cli import app
+from calibrate.estimator_names import estimator_key, parse_estimator, parse_name
+from calibrate.records import read_records, write_records
+from calibrate.scoring import lacking, score_file, score_records, supported, with_cache
+from guardrail.errors import RecordError, UsageError
+from guardrail.judges import ExactJudge, JudgeSpec, from_judge
+from guardrail.judges.cache import CachedJudge, PairCache
+from guardrail.types import SamplingPlan
+from guardrail.uncertainty import make
+
+
+def written(path: Path, n: int, samples: int = 10) -> Path:
+    write_records(path, header_of(n, samples), made_records(n, samples))
+    return path
+
+
+def test_a_stream_gives_the_scores_of_the_file_in_memory(tmp_path: Path) -> None:
+    path = written(tmp_path / "records.jsonl", 70)  # more than one pass
+    before = read_records(path)
+    header, summary = score_file(path, tmp_path / "scored.jsonl", supported)
+    found = read_records(tmp_path / "scored.jsonl")
+    expected = score_records(before, supported(before.header.plan))
+    assert (found.header, found.records) == (expected.header, expected.records)
+    assert found.header == header
+    assert read_records(path) == before  # the source is as it was
+    values, reasons = summary.of("semantic_entropy")
+    assert values == sorted(record.scores["semantic_entropy"].value or 0.0 for record in found.records)
+    assert not reasons
+
+
+def test_records_without_samples_are_kept_in_place(tmp_path: Path) -> None:
+    records = [
+        record.model_copy(update={"drawn": None}) if i in (0, 2, 3, 5) else record
+        for i, record in enumerate(made_records(6, 3))
+    ]
+    path = tmp_path / "records.jsonl"
+    write_records(path, header_of(6, 3), records)
+    score_file(path, path, supported)
+    found = read_records(path).records
+    assert [record.id for record in found] == [record.id for record in records]
+    assert [bool(record.scores) for record in found] == [False, True, False, False, True, False]
+
+
+def test_a_malformed_line_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = written(tmp_path / "records.jsonl", 3, 3)
+    with path.open("a") as stream:
+        stream.write('{"id": 7}\n')
+    before = path.read_bytes()
+    with pytest.raises(RecordError, match=":5: field 'id'"):
+        score_file(path, path, supported)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["records.jsonl"]
+
+
+def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    path = written(tmp_path / "records.jsonl", 3, 3)
+    path.write_bytes(path.read_bytes()[:-40])
+    _, summary = score_file(path, path, supported)
+    assert summary.n_records == len(read_records(path).records) == 2
+    with pytest.raises(UsageError, match="no record file"):
+        score_file(tmp_path / "none.jsonl", path, supported)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_records(tmp_path: Path) -> None:
+    names = ("num_sets", "lexical_similarity", "perplexity", "semantic_entropy")
+
+    def stream(path: Path) -> None:
+        score_file(path, path, lambda plan: [make(name) for name in names])
+
+    def peak(n: int, work: Callable[[Path], object]) -> int:
+        path = written(tmp_path / f"{n}.jsonl", n, 5)
+        tracemalloc.start()
+        work(path)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    peak(1000, stream)  # fills the caches of 4,096 normalised answers
+    bytes_a_record = (-peak(2000, stream) + peak(4000, stream)) / 2000
+    in_memory = (-peak(500, read_records) + peak(1000, read_records)) / 500
+    # What is kept of a record is its id, its line number and 8 bytes a score.
+    assert bytes_a_record < 1000
+    assert in_memory > 4 * 1000  # the same measure sees a file that is held in memory
+
+
+# -- names
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("exact", ("exact", {})),
+        ("token_f1(threshold=0.6)", ("token_f1", {"threshold": 0.6})),
+        ("nli(model=./a b/c, revision='x')", ("nli", {"model": "./a b/c", "revision": "'x'"})),
+        ("chat(model=openai:gpt-4o, max_concurrency=4)", ("chat", {"model": "openai:gpt-4o", "max_concurrency": 4})),
+        ("m(a=true, b=None)", ("m", {"a": True, "b": None})),
+    ],
+)
+def test_names_with_parameters(text: str, expected: tuple[str, dict[str, object]]) -> None:
+    assert parse_name(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "a(", "token_f1(0.6)", "token_f1(=1)", "a b"])
+def test_names_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(UsageError, match=r"cannot read|does not take"):
+        parse_estimator(f"num_sets:{text}") if text else parse_name(text)
+
+
+@pytest.mark.parametrize(
+    "key", ["num_sets:token_f1(threshold=0.7)", "semantic_entropy:token_f1(threshold=0.7):greedy", "sar:rouge_l"]
+)
+def test_a_key_is_read_back(key: str) -> None:
+    assert estimator_key(parse_estimator(key)) == key
+
+
+def test_given_judges_are_used_where_the_text_names_none() -> None:
+    exact = ExactJudge()
+    assert parse_estimator("num_sets", judge=exact).judge is exact
+    assert estimator_key(parse_estimator("num_sets:numeric", judge=exact)) == "num_sets:numeric"
+    assert parse_estimator("perplexity", judge=exact).judge is None
+    assert parse_estimator("degree", similarity=from_judge(exact)).spec.similarity == from_judge(exact).spec
+
+
+def test_what_is_lacking_is_said() -> None:
+    bare, options = SamplingPlan(), SamplingPlan(n=0, options=("A", "B"))
+    assert lacking(make("num_sets"), bare) is None
+    said = {
+        name: lacking(make(name), bare)
+        for name in ("perplexity", "max_softmax", "selfcheck_nli", "p_true", "sar", "selfcheck_ngram")
+    }
+    assert "log-probabilities" in (said["perplexity"] or "")
+    assert "option" in (said["max_softmax"] or "")
+    assert "entailment model" in (said["selfcheck_nli"] or "")
+    assert "further question" in (said["p_true"] or "")
+    assert "log-probabilities" in (said["sar"] or "")
+    assert said["selfcheck_ngram"] is None
+    assert "samples" in (lacking(make("num_sets"), options) or "")
+
+
+# -- models and their verdicts
+
+
+class Heavy:
+    """A judge that is not among the light ones."""
+
+    spec = JudgeSpec(name="heavy", version=1, params={})
+    asked = 0
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        Heavy.asked += len(pairs)
+        return [False] * len(pairs)
+
+
+def test_only_models_are_cached(tmp_path: Path) -> None:
+    cache = PairCache(tmp_path / "pairs.sqlite")
+    for light in (make("num_sets"), make("degree"), make("degree", similarity=from_judge(ExactJudge()))):
+        assert with_cache(light, cache) is light
+    heavy = with_cache(make("num_sets", judge=Heavy()), cache)
+    assert isinstance(heavy.judge, CachedJudge)
+    assert heavy.spec == make("num_sets", judge=Heavy()).spec
+    assert with_cache(make("degree", similarity=from_judge(Heavy())), cache).similarity is not None
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    return " ".join(result.output.split())
+
+
+def test_all_estimators_and_what_the_others_lack(tmp_path: Path) -> None:
+    path = written(tmp_path / "records.jsonl", 4, 3)
+    said = run("score", str(path), "--estimators", "all")
+    assert set(read_records(path).header.estimators) == {one.name for one in supported(read_records(path).header.plan)}
+    assert "Not computed" in said
+    assert "max_softmax option log-likelihoods" in said
+    assert "selfcheck_nli an entailment model" in said
+    assert not list(tmp_path.glob("*.sqlite"))  # light judges need no cache
+
+
+def test_a_judge_for_all_and_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calibrate._cli_score.make", lambda name, **params: Heavy())
+    path = written(tmp_path / "records.jsonl", 4, 3)
+    run("score", str(path), "-e", "num_sets", "-e", "self_consistency:exact", "--judge", "heavy")
+    assert set(read_records(path).header.estimators) == {"num_sets:heavy", "self_consistency:exact"}
+    asked = Heavy.asked
+    assert (tmp_path / "records.pairs.sqlite").is_file()
+    assert asked > 0
+    run("score", str(path), "-e", "num_sets", "--judge", "heavy")
+    assert Heavy.asked == asked
+    run("score", str(path), "-e", "num_sets", "--judge", "heavy", "--pair-cache", str(tmp_path / "mine.sqlite"))
+    assert Heavy.asked == 2 * asked

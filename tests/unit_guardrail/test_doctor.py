@@ -1,0 +1,169 @@
+"""`guardrail doctor` finds what a guard would refuse or abstain on, says how to mend it, and sets the exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.outputs import ChatGeneration, ChatResult
+
+from guardrail.__main__ import main
+from guardrail.doctor import Finding, examine
+from guardrail.errors import UsageError
+from guardrail.models import resolve_model
+from guardrail.probing import PROMPT
+from guardrail.testing import ScriptedChat, make_artifact
+
+MODEL = ScriptedChat(script={"What is the capital of France?": ["Paris", "Paris", "Lyon"]})
+SCRIPTED = "python:tests.unit_guardrail.test_doctor:MODEL"
+
+
+def saved(tmp_path: Path, model: Any = MODEL, **changed: Any) -> str:
+    settings = {name: changed.pop(name) for name in ("threshold", "estimator") if name in changed}
+    fresh = {"created": datetime.now(UTC).isoformat(), **changed}
+    return str(make_artifact(model, **settings).model_copy(update=fresh).save(tmp_path / "artifact.json"))
+
+
+def by_check(findings: Any) -> dict[str, Finding]:
+    return {finding.check: finding for finding in findings}
+
+
+def test_a_healthy_guard_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", saved(tmp_path), "--model", SCRIPTED]) == 0
+    printed = capsys.readouterr().out
+    assert "FAIL" not in printed
+    assert "received 10 samples, 2 different" in printed
+    # one prompt of one token and one word for each of eleven answers
+    assert "11 calls, 11 tokens read, 11 written" in printed
+
+
+def test_json_has_every_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", saved(tmp_path), "--model", SCRIPTED, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] is True
+    checks = [finding["check"] for finding in found["findings"]]
+    assert checks == [
+        "artifact", "threshold", "age", "estimator", "plan", "judge", "model", "endpoint", "sampling", "measuring",
+        "cost of a question",
+    ]  # fmt: skip
+    assert {finding["status"] for finding in found["findings"]} == {"ok"}
+
+
+def test_without_a_model_only_the_artifact_is_checked(tmp_path: Path) -> None:
+    found = by_check(examine(saved(tmp_path)))
+    assert (found["model"].status, found["model"].mend) == ("warn", "name it with --model")
+    assert "sampling" not in found
+
+
+def test_a_broken_artifact_is_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(saved(tmp_path))
+    path.write_text(path.read_text().replace('"alpha": 0.1', '"alpha": 0.9'))
+    assert main(["doctor", str(path)]) == 1
+    printed = capsys.readouterr().out
+    assert printed.startswith("FAIL  artifact")
+    assert "Somebody edited it" in printed
+
+
+def test_what_would_abstain_or_be_refused_fails(tmp_path: Path) -> None:
+    assert by_check(examine(saved(tmp_path, threshold=None)))["threshold"].status == "fail"
+    other = by_check(examine(saved(tmp_path), ScriptedChat(name_of_model="another")))["model"]
+    assert (other.status, "another" in other.detail) == ("fail", True)
+    broken = by_check(examine(saved(tmp_path), ScriptedChat(default=[TimeoutError("slow")])))["sampling"]
+    assert (broken.status, "TimeoutError: slow" in broken.detail) == ("fail", True)
+    silent = by_check(examine(saved(tmp_path), ScriptedChat(default=["answer", ""])))["measuring"]
+    assert (silent.status, "empty_answer" in silent.detail) == ("fail", True)
+    unread = by_check(examine(saved(tmp_path, estimator="semantic_entropy"), MODEL))["measuring"]
+    assert (unread.status, "no_logprobs" in unread.detail) == ("fail", True)
+    missing = by_check(examine(saved(tmp_path), "python:no.such:thing"))["model"]
+    assert (missing.status, missing.mend) == ("fail", "mend the name, or install what is named")
+
+
+def test_warnings_do_not_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(tmp_path, created="2020-01-01T00:00:00+00:00", packages={"numpy": "1.0", "no-such-package": "1"})
+    assert main(["doctor", path, "--model", SCRIPTED]) == 0
+    printed = capsys.readouterr().out
+    assert "warn  age" in printed
+    assert "1.0 calibrated" in printed
+    assert "no-such-package" not in printed
+
+
+def test_a_plan_that_does_not_draw_what_is_read(tmp_path: Path) -> None:
+    plan = make_artifact(MODEL).plan.primary_only()
+    found = by_check(examine(saved(tmp_path, plan=plan)))["plan"]
+    assert (found.status, "needs samples" in found.detail) == ("fail", True)
+
+
+class Stuck(ScriptedChat):
+    """An endpoint that answers every probe alike."""
+
+    guardrail_trusted = False
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        if messages[-1].content == PROMPT:
+            return ChatResult(generations=[ChatGeneration(message=self._message("same", kwargs))])
+        return super()._generate(messages, stop, run_manager, **kwargs)
+
+
+def test_an_endpoint_that_cannot_be_believed_fails(tmp_path: Path) -> None:
+    model = Stuck(script=MODEL.script)
+    found = by_check(examine(saved(tmp_path, model), model))["endpoint"]
+    assert (found.status, "were equal" in found.detail) == ("fail", True)
+
+
+def test_judges_that_cannot_judge_fail() -> None:
+    from guardrail.doctor import _verdicts
+    from guardrail.judges import JudgeSpec, available, make
+
+    class Broken:
+        spec = JudgeSpec(name="broken", version=1, params={})
+        answers: Any = (True, True)
+
+        def equivalent(self, question: str, pairs: Any) -> Any:
+            if isinstance(self.answers, Exception):
+                raise self.answers
+            return list(self.answers)
+
+    judge = Broken()
+    for answers in ((True, True), (False, False), (None, None), RuntimeError("no weights")):
+        judge.answers = answers
+        assert _verdicts(judge).status == "fail"
+    for name in {"exact", "numeric", "token_f1", "tool_call"} & set(available()):
+        assert _verdicts(make(name)).status == "ok", name
+
+
+def test_command_line_is_light_and_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "doctor" in capsys.readouterr().err
+    code = "import sys, guardrail.__main__; print(*({'torch', 'openai', 'starlette', 'typer'} & set(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == ""
+
+
+# -- models by text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("gpt", "names no provider"),
+        ("python:json", "names no attribute"),
+        ("python:no_such_module:x", "no module 'no_such_module'"),
+        ("python:json:nothing", "has no 'nothing'"),
+        ("python:json:dumps.x", "has no"),
+        ("python:math:pi", "is a float; it must be a LangChain chat model"),
+        ("no-such-provider:x", "openai-compatible:MODEL@BASE_URL"),
+    ],
+)
+def test_texts_that_name_no_model(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        resolve_model(text)
+
+
+def test_a_text_may_name_a_model_or_a_function_that_makes_one() -> None:
+    assert resolve_model(SCRIPTED) is MODEL
+    assert isinstance(resolve_model("python:guardrail.testing:ScriptedChat"), ScriptedChat)

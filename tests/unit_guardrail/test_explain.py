@@ -1,0 +1,93 @@
+"""What a person sees of a verdict."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import pytest
+
+from guardrail import Guardrail, Meaning, Verdict
+from guardrail.explain import as_html, as_markdown, as_text, score_bar
+from guardrail.testing import ScriptedChat, make_artifact
+
+EVIL = "<script>alert(1)</script> ```\n# [x](javascript:y) \x1b[31m"
+MODEL = ScriptedChat(
+    script={
+        "sure": ["Paris", "Paris", "paris."],
+        "unsure": ["Rome", "Oslo", "Bern", "Riga", "Oslo"],
+        "evil": [EVIL, EVIL, "other", "third"],
+        "down": ["x", TimeoutError("late")],
+    }
+)
+
+
+def verdict(question: str, threshold: float | None = 0.5) -> Verdict:
+    artifact = make_artifact(MODEL, threshold=threshold)
+    return Guardrail(model=MODEL, artifact=artifact, early_stopping="off").assess(question)
+
+
+def test_meanings_are_the_clusters_the_score_was_computed_from() -> None:
+    # samples: Oslo Bern Riga Oslo | Oslo Bern Riga Oslo | Oslo Bern
+    assert verdict("unsure").meanings == (
+        Meaning(text="Oslo", size=5, share=0.5),
+        Meaning(text="Bern", size=3, share=0.3),
+        Meaning(text="Riga", size=2, share=0.2),
+    )
+    assert [meaning.size for meaning in verdict("sure").meanings] == [10]
+    assert verdict("down").meanings == ()
+
+
+def test_text_has_all_the_evidence() -> None:
+    found = verdict("unsure")
+    text = as_text(found)
+    assert found.explain() == text
+    for part in (
+        "HELD BACK", "above_threshold", "Rome  (held back)", "10 samples, 3 meanings", "50% ########........ Oslo (5)",
+        "threshold 0.5 nats", "alpha = 0.1", "11 calls", "Hand the question to a person", found.artifact, "10. Bern",
+    ):  # fmt: skip
+        assert part in text, part
+    # -.5 ln .5 - .3 ln .3 - .2 ln .2
+    assert "discrete_semantic_entropy 1.03 nats" in text
+
+
+@pytest.mark.parametrize("question", ["sure", "unsure", "evil", "down"])
+@pytest.mark.parametrize("threshold", [None, 0.5, 2.0])
+def test_every_verdict_can_be_shown(question: str, threshold: float | None) -> None:
+    found = verdict(question, threshold)
+    assert all(line.isprintable() for line in as_text(found).splitlines() if "Held back" not in line)
+    assert found._repr_html_() == as_html(found)
+    assert found._repr_markdown_() == as_markdown(found)
+
+
+def test_nothing_a_model_wrote_is_markup() -> None:
+    class Tags(HTMLParser):
+        seen: frozenset[str] = frozenset()
+
+        def handle_starttag(self, tag: str, attrs: object) -> None:
+            self.seen |= {tag}
+
+    parser = Tags()
+    parser.feed(as_html(verdict("evil")))
+    assert parser.seen <= {"div", "strong", "p", "table", "tr", "th", "td", "pre"}
+    head, fence, *_ = as_markdown(verdict("evil")).split("\n\n", 1)[0], as_markdown(verdict("evil")).split("\n")[2]
+    assert head == "**HELD BACK**"
+    assert fence == "````text"
+
+
+@pytest.mark.parametrize(
+    ("value", "threshold"),
+    [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0), (1.0 + 1e-9, 1.0), (5.0, 0.0), (-2.0, -1.0), (3.0, 1e-9)],
+)
+def test_the_bar_never_contradicts_the_comparison(value: float, threshold: float) -> None:
+    bar = score_bar(value, threshold)
+    assert (bar.index("*") < bar.index("|")) == (value <= threshold)
+    assert bar.count("*") == bar.count("|") == 1
+
+
+def test_metadata_of_an_abstention_hides_all_answers() -> None:
+    held_back = verdict("unsure").to_metadata()
+    assert not {"candidate", "alternatives", "meanings", "samples"} & held_back.keys()
+    assert not any(city in str(held_back) for city in ("Rome", "Oslo", "Bern", "Riga"))
+    accepted = verdict("sure").to_metadata()
+    assert accepted["meanings"][0]["size"] == 10
+    assert "samples" not in accepted

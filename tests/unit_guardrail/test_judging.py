@@ -1,0 +1,351 @@
+"""One judging pass for many questions and estimators: what is asked, how often, and who suffers when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+from guardrail.judges import EntailmentScores, ExactJudge, Item, JudgeSpec, TokenF1Judge
+from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
+from guardrail.uncertainty import (
+    Estimator,
+    Evidence,
+    Missing,
+    Needs,
+    cluster,
+    make,
+    measure,
+    measure_all,
+    measure_many,
+    measure_stream,
+)
+
+
+def answers(question: str, *texts: str, primary: str = "x", logprob: float = -1.0) -> SampleSet:
+    samples = tuple(
+        Sample(text=text, tokens=tuple(" " + word for word in text.split()), logprobs=(logprob,) * len(text.split()))
+        for text in texts
+    )
+    return SampleSet(question=question, primary=Sample(text=primary), samples=samples)
+
+
+class Table:
+    """A judge (and similarity) that looks pairs up, and remembers what it was asked in which batch."""
+
+    def __init__(self, same: set[frozenset[str]] | None = None, broken: Callable[[Item], object] | None = None) -> None:
+        self.same = same or set()
+        self.broken = broken or (lambda item: None)
+        self.batches: list[list[Item]] = []
+
+    @property
+    def spec(self) -> JudgeSpec:
+        return JudgeSpec(name="table", version=1, params={})
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        return self.equivalent_batch([(question, a, b) for a, b in pairs])
+
+    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+        self.batches.append(list(items))
+        found: list[bool | None] = []
+        for item in items:
+            trouble = self.broken(item)
+            if isinstance(trouble, Exception):
+                raise trouble
+            found.append(None if trouble == "none" else frozenset(item[1:]) in self.same)
+        return found
+
+    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
+        raise AssertionError("similarity_batch is there")
+
+    def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
+        return [None if same is None else float(same) for same in self.equivalent_batch(items)]
+
+    @property
+    def asked(self) -> list[Item]:
+        return [item for batch in self.batches for item in batch]
+
+
+def pairs_of(*pairs: tuple[str, str]) -> set[frozenset[str]]:
+    return {frozenset(pair) for pair in pairs}
+
+
+PLAN = SamplingPlan(n=3)
+measuring = import_module("guardrail.uncertainty.measure")  # the package has a function of that name
+CLUSTERED = ("discrete_semantic_entropy", "num_sets", "self_consistency")
+
+
+def test_all_questions_and_estimators_share_one_batch() -> None:
+    judge = Table()
+    drawns = [answers(f"q{i}", "a1", "b1", "c1") for i in range(5)]
+    measure_many(drawns, [make(name, judge=judge) for name in CLUSTERED], PLAN)
+    assert len(judge.batches) == 1
+    assert len(judge.asked) == 5 * 3  # u (u - 1) / 2 = 3 pairs a question, for all three estimators
+
+
+def test_components_and_greedy_of_one_judge_share_their_pairs() -> None:
+    judge = Table()
+    both = [make("num_sets", judge=judge), make("num_sets", judge=judge, clustering="greedy")]
+    assert [score.value for score in measure_all(answers("q", "a1", "b1", "c1"), both, PLAN)] == [3, 3]
+    assert len(judge.asked) == len(set(judge.asked)) == 3
+
+
+def test_equal_pairs_of_equal_questions_are_asked_once_and_unordered() -> None:
+    judge = Table()
+    drawns = [answers("q", "a1", "b1"), answers("q", "b1", "a1"), answers("other", "a1", "b1")]
+    measure_many(drawns, [make("num_sets", judge=judge)], SamplingPlan(n=2))
+    assert judge.asked == [("q", "a1", "b1"), ("other", "a1", "b1")]
+
+
+def test_equal_strings_cost_nothing() -> None:
+    judge = Table()
+    found = measure(answers("q", "Paris", "paris.", "the Paris"), make("num_sets", judge=judge), PLAN)
+    assert (found.value, judge.batches) == (1, [])
+
+
+def test_many_questions_give_what_each_gives_alone() -> None:
+    texts = [("a b c", "a b d", "x"), ("7 ships", "8 ships", "7 ships"), ("I don't know", "not sure", "Rome")]
+    drawns = [answers(f"q{i}", *own) for i, own in enumerate(texts)]
+    drawns.insert(1, answers("short", "a1"))
+    estimators = [make(name) for name in (*CLUSTERED, "degree", "semantic_entropy", "word_sequence_entropy", "sar")]
+    together = measure_many(drawns, estimators, PLAN)
+    assert together == [measure_all(drawn, estimators, PLAN) for drawn in drawns]
+    assert together[1][0].reason is Unmeasured.SAMPLING_SHORTFALL
+    assert all(score.value is not None for row in (together[0], together[2], together[3]) for score in row)
+
+
+# -- clustering: faults that others shipped
+
+
+def test_an_answer_is_claimed_once() -> None:
+    # C ~ A and C ~ B but A !~ B. The Nature code gives [0, 1, 1]: B founds a cluster and claims C again.
+    judge = Table(pairs_of(("a1", "c1"), ("b1", "c1")))
+    greedy = cluster("q", ["a1", "b1", "c1"], judge, "greedy")
+    assert greedy is not None
+    assert greedy.assignment == (0, 1, 0)
+    # Order-free clusters are the connected components: one, never [A, C] and [B, C] at once.
+    components = cluster("q", ["a1", "b1", "c1"], judge)
+    assert components is not None
+    assert components.assignment == (0, 0, 0)
+
+
+def test_greedy_asks_no_more_than_the_nature_code_and_stops_at_the_first_match() -> None:
+    texts = ["a1", "b1", "a2", "c1", "b2", "a3"]
+    same = {frozenset(pair) for pair in [("a1", "a2"), ("a1", "a3"), ("a2", "a3"), ("b1", "b2")]}
+    judge = Table(same)
+    found = cluster("q", texts, judge, "greedy")
+    assert found is not None
+    assert found.assignment == (0, 1, 0, 2, 1, 0)
+    # a1 with 5 others; b1 with c1, b2; c1 with none left.
+    assert found.judged_pairs == len(judge.asked) == 7
+    assert [len(batch) for batch in judge.batches] == [5, 2]
+    # The Nature code compares every founder with all later strings: a1 with 5, b1 with 4, c1 with 2.
+    assert found.judged_pairs < 5 + 4 + 2
+
+
+def test_greedy_rounds_are_batched_across_questions() -> None:
+    judge = Table()
+    drawns = [answers(f"q{i}", "a1", "b1", "c1") for i in range(4)]
+    measure_many(drawns, [make("num_sets", judge=judge, clustering="greedy")], PLAN)
+    assert [len(batch) for batch in judge.batches] == [4 * 2, 4 * 1]
+
+
+class Plain:
+    """A judge without a batched form, to which nothing is the same."""
+
+    spec = JudgeSpec(name="plain", version=1, params={})
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        return [False] * len(pairs)
+
+
+# -- who suffers
+
+
+@pytest.mark.parametrize("trouble", ["none", RuntimeError("out of memory")])
+def test_a_bad_pair_takes_down_its_own_question_only(trouble: object) -> None:
+    judge = Table(broken=lambda item: trouble if item[0] == "q1" and "b1" in item else None)
+    drawns = [answers(f"q{i}", "a1", "b1") for i in range(3)]
+    found = measure_many(drawns, [make("num_sets", judge=judge), make("lexical_similarity")], SamplingPlan(n=2))
+    assert [row[0].value for row in found] == [2, None, 2]
+    assert found[1][0].reason is Unmeasured.JUDGE_FAILED
+    assert "judge table" in found[1][0].detail
+    assert found[1][1].value is not None  # another judge's estimators go on
+
+
+def test_a_batch_that_raises_is_asked_again_question_by_question() -> None:
+    judge = Table(broken=lambda item: ValueError("bad row") if item[0] == "q1" else None)
+    drawns = [answers(f"q{i}", "a1", "b1") for i in range(3)]
+    found = measure_many(drawns, [make("num_sets", judge=judge)], SamplingPlan(n=2))
+    assert [row[0].value for row in found] == [2, None, 2]
+    assert "ValueError: bad row" in found[1][0].detail
+    assert len(judge.batches) == 1 + 3
+
+
+@pytest.mark.parametrize("verdict", ["yes", 0.5, 1])
+def test_what_is_no_verdict_is_unmeasured(verdict: object) -> None:
+    class Odd(Plain):
+        def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+            return [verdict] * len(pairs)  # type: ignore[list-item]
+
+    found = measure(answers("q", "a1", "b1"), make("num_sets", judge=Odd()), SamplingPlan(n=2))
+    assert found.reason is Unmeasured.JUDGE_FAILED
+
+
+def test_a_judge_that_returns_too_few_verdicts_is_unmeasured() -> None:
+    class Short(Plain):
+        def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+            return [True]
+
+    found = measure(answers("q", "a1", "b1", "c1"), make("num_sets", judge=Short()), PLAN)
+    assert found.reason is Unmeasured.JUDGE_FAILED
+    assert "1 answers for 3 pairs" in found.detail
+
+
+def test_numpy_verdicts_are_verdicts() -> None:
+    class Numpy(Plain):
+        def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+            return list(np.array([True] * len(pairs)))
+
+    assert measure(answers("q", "a1", "b1"), make("num_sets", judge=Numpy()), SamplingPlan(n=2)).value == 1
+
+
+# -- bounded chunks
+
+
+def test_a_stream_reads_ahead_no_further_than_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "QUESTIONS", 4)
+    read = 0
+
+    def drawns() -> object:
+        nonlocal read
+        for i in range(10):
+            read += 1
+            yield answers(f"q{i}", "a1", "b1")
+
+    judge = Table()
+    scores = measure_stream(drawns(), [make("num_sets", judge=judge)], SamplingPlan(n=2))  # type: ignore[arg-type]
+    assert judge.batches == []
+    next(scores)
+    assert (read, len(judge.batches)) == (4, 1)
+    assert len(list(scores)) == 9
+    assert [len(batch) for batch in judge.batches] == [4, 4, 2]
+
+
+def test_a_pass_is_full_when_it_has_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "ITEMS", 5)
+    judge = Table()
+    measure_many([answers(f"q{i}", "a1", "b1", "c1") for i in range(4)], [make("num_sets", judge=judge)], PLAN)
+    assert [len(batch) for batch in judge.batches] == [6, 6]
+
+
+# -- what formulas see
+
+
+def seen(estimator: Estimator, drawn: SampleSet) -> Evidence:
+    found: list[Evidence] = []
+
+    def formula(evidence: Evidence) -> float | Missing:
+        found.append(evidence)
+        return 0.0
+
+    score = measure(drawn, replace(estimator, formula=formula), SamplingPlan(n=len(drawn.samples)))
+    assert score.value == 0, score.detail
+    return found[0]
+
+
+def test_rows_say_where_each_sample_is_in_the_matrix() -> None:
+    table = Table(pairs_of(("b1", "c1")))
+    evidence = seen(make("degree", similarity=table), answers("q", "c1", "a1", "b1", "a1"))
+    assert evidence.matrix is not None
+    assert evidence.rows is not None
+    assert sorted(evidence.rows) == [0, 1, 2, 3]
+    rows = list(evidence.rows)
+    own = evidence.matrix[np.ix_(rows, rows)]
+    # samples c a b a: c ~ b, a = a
+    np.testing.assert_array_equal(own, [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]])
+
+
+def test_relevance_is_rated_once_and_in_sample_order() -> None:
+    table = Table(pairs_of(("red fox", "fox")))
+    evidence = seen(make("word_sequence_entropy", similarity=table), answers("q", "red fox", "hen", "red fox"))
+    assert evidence.pieces is not None
+    assert [[piece.text for piece in own] for own in evidence.pieces] == [["red", "fox"], ["hen"], ["red", "fox"]]
+    # Without "red" it is "fox", which is alike; without "fox" it is not; a single word leaves nothing: 0, not asked.
+    assert evidence.relevance == ((1.0, 0.0), (0.0,), (1.0, 0.0))
+    assert sorted(item[1:] for item in table.asked) == [("fox", "red fox"), ("hen", "red fox"), ("red", "red fox")]
+
+
+def test_tool_calls_have_no_pieces() -> None:
+    call = Sample(text="", tool_calls=(ToolCall(name="f", arguments={}),), tokens=("t",), logprobs=(-1.0,))
+    drawn = SampleSet(question="q", primary=Sample(text="x"), samples=(call, call))
+    found = measure(drawn, make("sar"), SamplingPlan(n=2))
+    assert found.reason is Unmeasured.NO_LOGPROBS
+
+
+class Model:
+    """An entailment model that says what it is told for (premise, hypothesis), and remembers what it was asked."""
+
+    spec = JudgeSpec(name="model", version=1, params={})
+
+    def __init__(self, scores: dict[tuple[str, str], EntailmentScores | None]) -> None:
+        self.scores = scores
+        self.asked: list[Item] = []
+
+    def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
+        self.asked += items
+        return [self.scores[a, b] for _, a, b in items]
+
+
+YES, NO = EntailmentScores(0.6, 0.2, 0.2), EntailmentScores(0.1, 0.0, 0.9)
+
+
+def test_contradiction_takes_the_sample_as_premise_and_the_sentence_as_hypothesis() -> None:
+    model = Model({("s1", "One."): YES, ("s2", "One."): NO, ("s1", "Two."): NO, ("s2", "Two."): NO})
+    drawn = answers("q", "s1", "s2", "s1", primary="One. Two.")
+    evidence = seen(make("selfcheck_nli", entailment=model), drawn)
+    assert evidence.contradiction is not None
+    # c / (c + e): .2 / .8 = .25 and .9 / 1 = .9
+    np.testing.assert_allclose(evidence.contradiction, [[0.25, 0.9, 0.25], [0.9, 0.9, 0.9]])
+    assert len(model.asked) == 4
+    assert {item[0] for item in model.asked} == {""}
+
+
+@pytest.mark.parametrize(
+    ("scores", "detail"),
+    [
+        (None, "no answer"),
+        (EntailmentScores(0.6), "no label for a contradiction"),
+        (EntailmentScores(0.0, 1.0, 0.0), "neither"),
+        (EntailmentScores(float("nan"), 0.0, 0.5), "nan"),
+    ],
+)
+def test_an_entailment_that_says_nothing_is_unmeasured(scores: EntailmentScores | None, detail: str) -> None:
+    drawn = answers("q", "s1", "s1", primary="One.")
+    model = Model({("s1", "One."): scores})
+    found = measure(drawn, make("selfcheck_nli", entailment=model), SamplingPlan(n=2))
+    assert found.reason is Unmeasured.JUDGE_FAILED
+    assert detail in found.detail
+
+
+def test_without_an_entailment_model_there_is_no_score() -> None:
+    found = measure(answers("q", "s1", "s1"), make("selfcheck_nli"), SamplingPlan(n=2))
+    assert found.reason is Unmeasured.JUDGE_FAILED
+    assert "needs an entailment model" in found.detail
+
+
+def test_the_level_of_an_estimator_is_what_it_needs() -> None:
+    estimator = Estimator("e", 1, "nats", "continuous", Needs(relevance="token"), lambda evidence: 0.0)
+    assert estimator.relevance == "token"
+
+
+def test_judges_of_equal_specs_are_one_judge() -> None:
+    first, second = TokenF1Judge(), TokenF1Judge()
+    scores = measure_all(
+        answers("q", "a b", "a c", "d"), [make("num_sets", judge=first), make("num_sets", judge=second)], PLAN
+    )
+    assert scores[0] == scores[1]
+    assert ExactJudge().spec != first.spec

@@ -1,0 +1,179 @@
+"""Verdicts on disk: found again by judge, question and pair, under threads and processes; never an unmeasured one."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from guardrail.errors import UsageError
+from guardrail.judges import EntailmentScores, Item, JudgeSpec, NumericJudge, normalise
+from guardrail.judges.cache import PairCache, cached
+from guardrail.types import Sample, SampleSet, SamplingPlan
+from guardrail.uncertainty import make, measure
+
+
+class Slow:
+    """A judge, a similarity and an entailment model that count what they are asked."""
+
+    def __init__(self, revision: str = "1", answer: object = True) -> None:
+        self.revision = revision
+        self.answer = answer
+        self.asked: list[Item] = []
+
+    @property
+    def spec(self) -> JudgeSpec:
+        return JudgeSpec(name="slow", version=1, params={"revision": self.revision})
+
+
+class SlowJudge(Slow):
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        self.asked += [(question, a, b) for a, b in pairs]
+        return [self.answer] * len(pairs)  # type: ignore[list-item]
+
+
+class SlowSimilarity(Slow):
+    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
+        self.asked += [(question, a, b) for a, b in pairs]
+        return [self.answer] * len(pairs)  # type: ignore[list-item]
+
+
+class SlowEntailment(Slow):
+    def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
+        self.asked += items
+        return [self.answer] * len(items)  # type: ignore[list-item]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> PairCache:
+    return PairCache(tmp_path / "new" / "pairs.sqlite")
+
+
+def test_a_verdict_is_asked_once_and_found_by_another_process(cache: PairCache) -> None:
+    judge = SlowJudge()
+    assert cached(judge, cache).equivalent("q", [("a", "b"), ("a", "b")]) == [True, True]
+    again = SlowJudge(answer=False)
+    assert cached(again, PairCache(cache.path)).equivalent("q", [("b", "a")]) == [True]  # whichever comes first
+    assert (judge.asked, again.asked) == ([("q", "a", "b")], [])
+
+
+@pytest.mark.parametrize(
+    ("revision", "question", "pair"), [("2", "q", ("a", "b")), ("1", "other", ("a", "b")), ("1", "q", ("a", "c"))]
+)
+def test_another_revision_question_or_pair_is_asked(
+    cache: PairCache, revision: str, question: str, pair: tuple[str, str]
+) -> None:
+    cached(SlowJudge(), cache).equivalent("q", [("a", "b")])
+    other = SlowJudge(revision, answer=False)
+    assert cached(other, cache).equivalent(question, [pair]) == [False]
+    assert len(other.asked) == 1
+
+
+def test_kinds_do_not_mix(cache: PairCache) -> None:
+    cached(SlowJudge(), cache).equivalent("q", [("a", "b")])
+    similarity = SlowSimilarity(answer=0.25)
+    assert cached(similarity, cache).similarity("q", [("a", "b"), ("b", "a")]) == [0.25, 0.25]
+    assert len(similarity.asked) == 1
+
+
+def test_entailment_is_directed(cache: PairCache) -> None:
+    model = SlowEntailment(answer=EntailmentScores(0.5, None, 0.25))
+    there, back = cached(model, cache).entailment_batch([("q", "a", "b"), ("q", "b", "a")])
+    assert there == back == EntailmentScores(0.5, None, 0.25)
+    assert len(model.asked) == 2
+    assert cached(model, cache).entailment_batch([("q", "b", "a")]) == [there]
+    assert len(model.asked) == 2
+
+
+@pytest.mark.parametrize("answer", [None, "yes", 1])
+def test_what_is_no_verdict_is_not_kept(cache: PairCache, answer: object) -> None:
+    cached(SlowJudge(answer=answer), cache).equivalent("q", [("a", "b")])
+    assert len(cache) == 0
+    assert cached(SlowJudge(), cache).equivalent("q", [("a", "b")]) == [True]
+
+
+@pytest.mark.parametrize("answer", [None, float("nan"), 1.5])
+def test_what_is_no_similarity_is_not_kept(cache: PairCache, answer: object) -> None:
+    cached(SlowSimilarity(answer=answer), cache).similarity("q", [("a", "b")])
+    cached(SlowEntailment(answer=EntailmentScores(0.5, 0.2, float("nan"))), cache).entailment_batch([("q", "a", "b")])
+    assert len(cache) == 0
+
+
+def test_spec_and_identity_are_those_of_the_judge(cache: PairCache) -> None:
+    kept = cached(NumericJudge(), cache)
+    assert kept.spec == NumericJudge().spec
+    assert (kept.identity(" 50% "), kept.judges_tool_calls) == ("50%", False)
+    assert cached(SlowJudge(), cache).identity("The 50%") == normalise("The 50%")
+    with pytest.raises(UsageError, match="str is no judge"):
+        cached("exact", cache)  # type: ignore[call-overload]
+
+
+def test_the_same_score_with_and_without(cache: PairCache) -> None:
+    drawn = SampleSet(question="q", primary=Sample(text="x"), samples=(Sample(text="1/2"), Sample(text="50%")))
+    plain = make("num_sets", judge=NumericJudge())
+    for _ in range(2):
+        kept = make("num_sets", judge=cached(NumericJudge(), cache))
+        assert kept.spec == plain.spec
+        assert measure(drawn, kept, SamplingPlan(n=2)) == measure(drawn, plain, SamplingPlan(n=2))
+    assert len(cache) == 1
+
+
+def test_threads_share_a_cache(cache: PairCache) -> None:
+    judge = cached(SlowJudge(), cache)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda i: judge.equivalent("q", [("a", f"b{i % 20}")]), range(200)))
+    assert found == [[True]] * 200
+    assert len(cache) == 20
+
+
+def test_processes_share_a_cache(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from guardrail.judges.cache import PairCache\n"
+        "cache = PairCache(sys.argv[1])\n"
+        "for i in range(50): cache.store({f'{sys.argv[2]}-{i}'.encode(): True, b'shared': True})\n"
+    )
+    path = tmp_path / "pairs.sqlite"
+    running = [subprocess.Popen([sys.executable, "-c", code, str(path), str(i)]) for i in range(4)]
+    assert [process.wait() for process in running] == [0] * 4
+    assert len(PairCache(path)) == 4 * 50 + 1
+
+
+def test_verdicts_before_a_failure_are_kept(cache: PairCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("guardrail.judges.cache.SLICE", 2)
+
+    class Failing(SlowJudge):
+        def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+            if ("a", "b4") in pairs:
+                raise RuntimeError("killed")
+            return super().equivalent(question, pairs)
+
+    with pytest.raises(RuntimeError, match="killed"):
+        cached(Failing(), cache).equivalent("q", [("a", f"b{i}") for i in range(6)])
+    assert len(cache) == 4
+
+
+def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    text = tmp_path / "records.jsonl"
+    text.write_text("not a database, and long enough to be read as one " * 5)
+    with pytest.raises(UsageError, match="cannot be used as a pair cache"):
+        PairCache(text)
+    assert text.read_text().startswith("not a database")
+    other = tmp_path / "other.sqlite"
+    connection = sqlite3.connect(other)
+    connection.execute("CREATE TABLE mine (x)")
+    connection.commit()
+    connection.close()
+    with pytest.raises(UsageError, match="something else"):
+        PairCache(other)
+
+
+def test_a_closed_cache_opens_again(cache: PairCache) -> None:
+    cache.store({b"k": 0.5})
+    cache.close()
+    assert cache.find([b"k", b"none"]) == {b"k": 0.5}

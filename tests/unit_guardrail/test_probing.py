@@ -1,0 +1,335 @@
+"""A probe concludes from replies alone; what is observed, what is not known, and what condemns an endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.language_models.fake_chat_models import FakeListChatModel
+from langchain_core.outputs import ChatGeneration, ChatResult
+from pydantic import Field, PrivateAttr
+
+from guardrail import Guardrail, Reason, Unmeasured, _probe
+from guardrail._probe import aprobe, known_report, listed_tokens, needs_probe, probe
+from guardrail.probing import PROMPT, ProbeReply, ProbeReport, conclude, probe_calls, wants_probe
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.trust import PROBE_AGAIN_AFTER, WINDOW, Trust, agreement_rate, surprising
+from guardrail.types import Cost, SamplingPlan
+from guardrail.uncertainty import Needs
+
+CALLS = probe_calls(logprobs=True)
+PLAN, WITH_LOGPROBS = SamplingPlan(n=3), SamplingPlan(n=3, logprobs=True)
+
+
+def reply(*texts: str, logprob: float = -1.5, argmax: bool | None = None, first: Any = None) -> ProbeReply:
+    """An answer whose first token "g" has the log-probability, and whose other tokens are certain."""
+    return ProbeReply(
+        texts=texts, logprobs=(logprob, 0.0), with_bytes=True, token="g", argmax=argmax, first=first or (("g", -1.5),)
+    )
+
+
+HONEST = [reply("a", "b"), reply("c"), reply("c"), reply("g", argmax=True)]
+
+
+def concluded(**changed: ProbeReply) -> ProbeReport:
+    names = ("pair", "other", "again", "greedy")
+    return conclude(CALLS, [changed.get(name, found) for name, found in zip(names, HONEST, strict=True)])
+
+
+def test_an_honest_endpoint() -> None:
+    report = concluded()
+    assert (report.n, report.temperature, report.seed, report.logprobs) == (True, True, True, True)
+    assert (report.samples, report.distinct, report.basis, report.token_bytes) == (3, 3, "raw", True)
+    assert report.cost.calls == 4
+    assert report.problem(WITH_LOGPROBS) is None
+    assert "temperature honoured: yes" in report.lines()
+
+
+def test_four_calls_at_most_all_of_one_question() -> None:
+    assert len(CALLS) == 4
+    assert {call.prompt for call in CALLS} == {PROMPT}
+    assert [call.temperature for call in CALLS] == [1, 1, 1, 0]
+
+
+def test_equal_samples_condemn_whatever_else_is_right() -> None:
+    report = concluded(pair=reply("a", "a"), other=reply("a"), again=reply("a"))
+    assert report.degenerate
+    problem = report.problem(PLAN)
+    assert problem is not None
+    assert problem[0] is Unmeasured.DEGENERATE_SAMPLES
+    assert report.seed is None  # equal answers say nothing about seeds
+
+
+def test_n_ignored_or_repeated_falls_back_to_single_calls() -> None:
+    for pair in (reply("a"), reply("a", "a"), reply("a", "b", "c")):
+        report = concluded(pair=pair)
+        assert report.n is False
+        assert report.problem(PLAN) is None
+
+
+def test_a_failure_is_no_conclusion() -> None:
+    for name in ("pair", "other", "again", "greedy"):
+        report = concluded(**{name: ProbeReply(error="503")})
+        assert report.failed == "503"
+        assert not report.degenerate
+        assert report.problem(PLAN) == (Unmeasured.MODEL_FAILED, "the endpoint could not be probed: 503")
+
+
+def test_seeds_that_are_ignored_give_a_fourth_independent_sample() -> None:
+    report = concluded(again=reply("d"))
+    assert (report.seed, report.samples, report.distinct) == (False, 4, 4)
+
+
+def test_temperature_zero_must_take_the_likeliest_token() -> None:
+    report = concluded(greedy=reply("g", argmax=False))
+    assert report.temperature is False
+    problem = report.problem(PLAN)
+    assert problem is not None
+    assert "did not take the likeliest" in problem[1]
+    assert concluded(greedy=reply("g")).temperature is None
+
+
+@pytest.mark.parametrize(
+    ("greedy", "sampled", "basis"),
+    [(-1.5, -1.5, "raw"), (-1.52, -1.5, "raw"), (0.0, -1.5, "scaled"), (-0.3, -1.5, "scaled"), (0.0, 0.0, "unknown")],
+)
+def test_basis_compares_one_token_at_two_temperatures(greedy: float, sampled: float, basis: str) -> None:
+    others = {name: reply(name, name + "2", first=(("g", sampled),)) for name in ("pair", "other", "again")}
+    report = concluded(**others, greedy=reply("g", logprob=greedy))
+    assert report.basis == basis
+    problem = report.problem(WITH_LOGPROBS)
+    assert (problem is not None) == (basis == "scaled")
+    assert report.problem(PLAN) is None  # a plan without log-probabilities does not care
+
+
+def test_basis_by_certainty_when_the_token_is_not_listed() -> None:
+    others = {name: reply(name, name + "2", first=(("x", -1.0),)) for name in ("pair", "other", "again")}
+    assert concluded(**others).basis == "unknown"
+    certain = replace(reply("g"), logprobs=(0.0,) * 8)
+    assert concluded(**others, greedy=certain).basis == "scaled"
+
+
+def test_log_probabilities_in_one_reply_only_are_none() -> None:
+    report = concluded(other=replace(HONEST[1], logprobs=None))
+    assert (report.logprobs, report.basis) == (False, None)
+    problem = report.problem(WITH_LOGPROBS)
+    assert problem is not None
+    assert problem[0] is Unmeasured.NO_LOGPROBS
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=5, max_size=5))
+def test_degenerate_if_and_only_if_all_samples_are_equal(texts: list[str]) -> None:
+    calls = probe_calls(logprobs=False)
+    pairs = [tuple(texts[:2]), (texts[2],), (texts[3],), (texts[4],)]
+    report = conclude(calls, [ProbeReply(texts=pair) for pair in pairs])
+    assert report.degenerate == (len(set(texts[:4])) == 1)
+
+
+def test_listed_tokens() -> None:
+    def item(logprob: float, *others: float) -> dict[str, Any]:
+        return {"token": "t", "logprob": logprob, "top_logprobs": [{"token": "t", "logprob": x} for x in others]}
+
+    assert listed_tokens([]) == ((), None)
+    assert listed_tokens([item(-1.0, -1.0, -2.0)]) == ((("t", -1.0), ("t", -2.0)), True)
+    assert listed_tokens([item(-1.0, -1.0), item(-2.0, -1.0)])[1] is False
+    assert listed_tokens([item(-1.0005, -1.0)])[1] is True  # a near tie
+    assert listed_tokens([item(-1.0)])[1] is None
+    assert listed_tokens([{"logprob": None}]) == ((), None)
+
+
+def test_what_wants_a_probe() -> None:
+    assert wants_probe(PLAN)
+    assert wants_probe(SamplingPlan(n=0, logprobs=True))
+    assert not wants_probe(SamplingPlan(n=0, options=("A", "B")))
+
+
+# -- asking
+
+
+class Remote(ScriptedChat):
+    """A fake of somebody else's endpoint: it is probed. Answers its probe from a list, in the order of the calls."""
+
+    guardrail_trusted = False
+    replies: list[Any] = Field(default_factory=lambda: ["a", "b", "c", "g"])
+    _seen: list[dict[str, Any]] = PrivateAttr(default_factory=list)
+    _lock: Any = PrivateAttr(default_factory=threading.Lock)
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        if messages[-1].content != PROMPT:
+            return super()._generate(messages, stop, run_manager, **kwargs)
+        with self._lock:
+            self._seen.append(kwargs)
+            answer = self.replies[(len(self._seen) - 1) % len(self.replies)]
+        if isinstance(answer, Exception):
+            raise answer
+        return ChatResult(generations=[ChatGeneration(message=self._message(answer, kwargs))])
+
+
+SCRIPT: dict[str, list[Any]] = {"sure?": ["yes"], "unsure?": ["a", "b", "c", "d"]}
+
+
+def guard(model: Remote, **settings: Any) -> Guardrail:
+    return Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", **settings)
+
+
+def test_any_chat_model_is_probed_once_and_the_first_verdict_pays() -> None:
+    model = Remote(script=SCRIPT)
+    guarded = guard(model)
+    assert guarded.assess("sure?").cost.calls == 15
+    assert guarded.assess("sure?").cost.calls == 11
+    assert guard(model).assess("sure?").cost.calls == 11  # another guard on the same object
+    assert len(model._seen) == 4
+    assert sorted(call["temperature"] for call in model._seen) == [0.0, 1.0, 1.0, 1.0]
+    report = known_report(model)
+    assert report is not None
+    assert (report.n, report.seed, report.distinct) == (None, None, report.samples)
+    assert "_known" not in model.__dict__
+
+
+def test_async_probe_is_shared_by_a_thousand_calls() -> None:
+    model = Remote(script=SCRIPT)
+
+    async def main() -> list[Any]:
+        return await asyncio.gather(*(aprobe(model, PLAN) for _ in range(1000)))
+
+    found = asyncio.run(main())
+    assert len(model._seen) == 4
+    assert sum(cost.calls for _, cost in found) == 4
+    assert all(report is not None and not report.failed for report, _ in found)
+
+
+def test_a_failed_probe_is_shared_once_and_then_repeated() -> None:
+    model = Remote(script=SCRIPT, replies=[ConnectionError("down")])
+
+    async def main() -> list[Any]:
+        return await asyncio.gather(*(aprobe(model, PLAN) for _ in range(50)))
+
+    assert all(report is not None and report.failed for report, _ in asyncio.run(main()))
+    assert len(model._seen) == 4
+    verdict = guard(model).assess("sure?")
+    assert (verdict.accepted, verdict.uncertainty.reason) == (False, Unmeasured.MODEL_FAILED)
+    assert "could not be probed: ConnectionError: down" in verdict.detail
+    model.replies[:] = ["a", "b", "c", "g"]
+    assert guard(model).assess("sure?").accepted
+
+
+def test_a_cancelled_probe_is_taken_over() -> None:
+    model = Remote(script=SCRIPT)
+
+    async def main() -> Any:
+        leader = asyncio.create_task(aprobe(model, PLAN))
+        await asyncio.sleep(0)
+        waiting = asyncio.create_task(aprobe(model, PLAN))
+        await asyncio.sleep(0)
+        leader.cancel()
+        return await waiting
+
+    report, cost = asyncio.run(main())
+    assert not report.failed
+    assert cost.calls == 4
+
+
+def test_threads_share_a_probe() -> None:
+    model = Remote(script=SCRIPT)
+    guarded = guard(model)
+    found = guarded.batch(["sure?"] * 20, {"max_concurrency": 10})
+    assert len(model._seen) == 4
+    assert sum(message.response_metadata["guardrail"]["cost"]["calls"] for message in found) == 20 * 11 + 4
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_degenerate_endpoint_never_looks_certain(asynchronous: bool) -> None:
+    model = Remote(script=SCRIPT, replies=["same"])
+    guarded = guard(model)
+    verdict = asyncio.run(guarded.aassess("sure?")) if asynchronous else guarded.assess("sure?")
+    assert (verdict.accepted, verdict.reason) == (False, Reason.UNMEASURED)
+    assert verdict.uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES
+    assert verdict.candidate is not None  # for a person to see
+    assert verdict.cost.calls == 5
+    assert "rather not guess" in str(guarded.invoke("sure?").content)
+    assert guard(model, probe="off").assess("sure?").accepted
+
+
+def test_fakes_and_local_samplers_are_not_probed() -> None:
+    assert not needs_probe(ScriptedChat())
+    assert not needs_probe(FakeListChatModel(responses=["x"]))
+    assert needs_probe(Remote())
+    assert probe(ScriptedChat(), PLAN) == (None, Cost())
+
+
+def test_what_is_known_goes_with_the_model() -> None:
+    model = Remote(script=SCRIPT)
+    probe(model, PLAN)
+    key = id(model)
+    assert key in _probe._known
+    assert known_report(model.model_copy()) is None  # a copy may point elsewhere
+    del model
+    gc.collect()
+    assert key not in _probe._known
+
+
+def test_log_probabilities_are_another_probe() -> None:
+    model = Remote(script=SCRIPT, probability=0.5)
+    probe(model, PLAN)
+    assert known_report(model, logprobs=True) is None
+    report, _ = probe(model, WITH_LOGPROBS)
+    assert report is not None
+    assert report.logprobs is True
+    assert known_report(model, logprobs=False) == report  # it answers both
+
+
+# -- the watch
+
+
+def test_surprise_is_a_binomial_tail() -> None:
+    # .5 ** 50 = 8.9e-16; at a rate of .9 fifty of fifty have probability .9 ** 50 = .005
+    assert surprising(50, 50, 0.5)
+    assert not surprising(50, 50, 0.9)
+    assert not surprising(25, 50, 0.5)
+    assert not surprising(49, 49, 0.1)  # the window is not full
+    assert not surprising(50, 50, None)
+
+
+def test_rate_of_agreement_at_calibration() -> None:
+    model = ScriptedChat()
+    artifact = make_artifact(model, threshold=0.5)
+    scores = artifact.calibration.model_copy(update={"uncertainty": (0.0, 0.0, 0.4, 0.9), "error": (0, 0, 0, 1)})
+    artifact = artifact.model_copy(update={"calibration": scores})
+    meanings = Needs(samples=True, judge=True)
+    assert agreement_rate(artifact, meanings, stops_early=False) == (2 + 1) / (4 + 2)
+    assert agreement_rate(artifact, meanings, stops_early=True) == (3 + 1) / (4 + 2)
+    assert agreement_rate(artifact, Needs(samples=True, logprobs=True), stops_early=False) is None
+
+
+def test_an_endpoint_that_turns_degenerate_is_found_out(caplog: pytest.LogCaptureFixture) -> None:
+    model = Remote(script=SCRIPT)
+    artifact = make_artifact(model, threshold=0.5)
+    scores = artifact.calibration.model_copy(update={"uncertainty": (0.0, *(0.7,) * 9), "error": (0,) * 10})
+    guarded = Guardrail(model=model, artifact=artifact.model_copy(update={"calibration": scores}), early_stopping="off")
+    assert guarded.assess("sure?").accepted
+    model.replies[:] = ["same"]  # from now on the server answers from a cache
+    verdicts = [guarded.assess("sure?") for _ in range(WINDOW)]
+    assert "far more often than at calibration" in caplog.text
+    assert verdicts[0].accepted
+    assert guarded.assess("sure?").uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES
+    model.replies[:] = ["a", "b", "c", "g"]
+    assert not guarded.assess("sure?").accepted  # what is known stays until it is asked again
+    probe(model, PLAN, again=True)
+    assert guarded.assess("sure?").accepted
+
+
+def test_an_endpoint_is_probed_again_now_and_then() -> None:
+    model = Remote(script=SCRIPT)
+    trust = Trust(model, PLAN, rate=None, enabled=True)
+    verdict = guard(model, probe="off").assess("unsure?")
+    for _ in range(PROBE_AGAIN_AFTER):
+        trust.noted(verdict, trust.examine())
+    assert len(model._seen) == 4
+    assert trust.examine().cost.calls == 4
+    assert trust.examine().cost.calls == 0

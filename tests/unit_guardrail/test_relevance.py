@@ -1,0 +1,304 @@
+"""WSE and SAR against hand-derived numbers, an independent re-derivation, and the faults that others shipped."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guardrail.errors import UsageError
+from guardrail.judges import JudgeSpec, from_judge
+from guardrail.judges import make as make_judge
+from guardrail.types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
+from guardrail.uncertainty import Estimator, make, measure
+from guardrail.uncertainty.base import Missing
+from guardrail.uncertainty.relevance import Piece, pieces, weighted_nll
+
+ALL = ("word_sequence_entropy", "sar", "token_sar", "sentence_sar")
+T = 0.001
+
+
+@dataclass
+class Table:
+    """A similarity read off a table of unordered pairs; what is not listed is ``other``."""
+
+    values: Mapping[tuple[str, str], float]
+    other: float = 0.0
+    asked: list[tuple[str, str, str]] = field(default_factory=list)
+
+    @property
+    def spec(self) -> JudgeSpec:
+        return JudgeSpec(name="table", version=1, params={})
+
+    def identity(self, text: str) -> str:
+        return text
+
+    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
+        self.asked += [(question, a, b) for a, b in pairs]
+        return [self.values.get((a, b), self.values.get((b, a), self.other)) for a, b in pairs]
+
+
+def sample(*tokens: str, logprobs: Sequence[float]) -> Sample:
+    return Sample(text="".join(tokens).strip(), tokens=tokens, logprobs=tuple(logprobs))
+
+
+def drawn(*samples: Sample) -> SampleSet:
+    return SampleSet(question="x", primary=samples[0], samples=samples)
+
+
+def value(name: str, one: SampleSet, similarity: Table) -> float:
+    found = score(name, one, similarity)
+    assert found.value is not None, found
+    return found.value
+
+
+def score(name: str, one: SampleSet, similarity: Table) -> Uncertainty:
+    return measure(one, make(name, similarity=similarity), SamplingPlan(n=len(one.samples)))
+
+
+# -- pieces
+
+
+def test_pieces_by_word_and_by_token() -> None:
+    given = sample("New", " Yo", "rk", logprobs=[-1, -2, -4])
+    assert pieces(given, "word") == (Piece("New", "York", 1.0), Piece("York", "New", 6.0))
+    assert pieces(given, "token") == (
+        Piece("New", "York", 1.0),
+        Piece(" Yo", "Newrk", 2.0),
+        Piece("rk", "New Yo", 4.0),
+    )
+
+
+def test_one_occurrence_is_taken_out_at_its_place() -> None:
+    """The authors' code calls ``.replace``, which takes out every "the", and the "the" of "other" besides."""
+    given = sample("the", " other", " the", " end", logprobs=[-1, -1, -1, -1])
+    found = pieces(given, "word")
+    assert not isinstance(found, Missing)
+    assert [piece.without for piece in found] == ["other the end", "the the end", "the other end", "the other the"]
+
+
+def test_neighbours_stay_one_space_apart() -> None:
+    found = pieces(sample("a", "\n\n", "b", "  c", logprobs=[-1] * 4), "word")
+    assert not isinstance(found, Missing)
+    assert [piece.without for piece in found] == ["b  c", "a\n\nc", "a\n\nb"]
+
+
+# -- the weighted NLL
+
+
+def test_weighted_nll_by_hand() -> None:
+    # R = (1 - .8, 1 - .2) = (.2, .8), normalised the same; U = .2 * 1 + .8 * 3 = 2.6
+    two = [Piece("a", "b", 1.0), Piece("b", "a", 3.0)]
+    assert weighted_nll(two, [0.8, 0.2]) == pytest.approx(2.6)
+    # a similarity below 0 counts by its size: R = (1 - .5, 1 - .5)
+    assert weighted_nll(two, [-0.5, 0.5]) == pytest.approx(2.0)
+
+
+def test_no_piece_matters_means_uniform_weights_not_nan() -> None:
+    assert weighted_nll([Piece("a", "b", 1.0), Piece("b", "a", 3.0)], [1.0, 1.0]) == 2.0
+
+
+def test_a_single_piece_has_weight_one() -> None:
+    assert [weighted_nll([Piece("a", "", 3.0)], [alike]) for alike in (0.0, 0.5, 1.0)] == [3.0, 3.0, 3.0]
+
+
+def test_a_length_mismatch_is_an_error_not_certain() -> None:
+    with pytest.raises(ValueError, match="2 pieces but 1 similarities"):
+        weighted_nll([Piece("a", "b", 1.0), Piece("b", "a", 3.0)], [0.5])
+
+
+# -- the estimators
+
+PARIS = sample("It", " is", " Paris", logprobs=[-0.1, -0.2, -1.5])
+ROME = sample("Rome", logprobs=[-0.7])
+TABLE = Table(
+    {
+        ("It is Paris", "is Paris"): 0.9,
+        ("It is Paris", "It Paris"): 0.9,
+        ("It is Paris", "It is"): 0.2,
+        ("It is Paris", "It is Paris"): 1.0,
+        ("It is Paris", "Rome"): 0.4,
+    },
+)
+
+
+def test_word_sequence_entropy_by_hand() -> None:
+    # R = (.1, .1, .8), sum 1: U(Paris) = .01 + .02 + 1.2 = 1.23; Rome is one word: U = .7
+    # p' = e^-1.23, e^-.7; score = -(1/2) [ln(e^-1.23 + 400 e^-.7) + ln(e^-.7 + 400 e^-1.23)]
+    expected = -0.5 * (
+        math.log(math.exp(-1.23) + 400 * math.exp(-0.7)) + math.log(math.exp(-0.7) + 400 * math.exp(-1.23))
+    )
+    assert value("word_sequence_entropy", drawn(PARIS, ROME), TABLE) == pytest.approx(expected, rel=1e-12)
+
+
+def test_token_sar_by_hand() -> None:
+    # tokens: " is" out of "It is Paris" leaves "It Paris", " Paris" leaves "It is", "It" leaves "is Paris"
+    assert value("token_sar", drawn(PARIS, ROME), TABLE) == pytest.approx((1.23 + 0.7) / 2, rel=1e-12)
+
+
+def test_sentence_sar_by_hand() -> None:
+    # p = e^-1.8, e^-.7: whole answers, not length-normalised
+    expected = -0.5 * (
+        math.log(math.exp(-1.8) + 400 * math.exp(-0.7)) + math.log(math.exp(-0.7) + 400 * math.exp(-1.8))
+    )
+    assert value("sentence_sar", drawn(PARIS, ROME), TABLE) == pytest.approx(expected, rel=1e-12)
+
+
+def test_duplicates_support_each_other_but_no_sample_supports_itself() -> None:
+    # three equal answers with p = e^-1: -ln(e^-1 + 2 * 1000 e^-1) = 1 - ln 2001, the lower bound's neighbour
+    same = [sample("x1", logprobs=[-1.0])] * 3
+    for name in ("sentence_sar", "sar", "word_sequence_entropy"):
+        assert value(name, drawn(*same), Table({})) == pytest.approx(1 - math.log(2001), rel=1e-12)
+
+
+def test_unlike_answers_get_their_own_nll() -> None:
+    far = drawn(sample("x1", logprobs=[-1.0]), sample("y1", logprobs=[-3.0]))
+    assert value("sentence_sar", far, Table({})) == 2.0
+
+
+def test_answers_of_a_thousand_tokens_do_not_underflow() -> None:
+    # p = e^-2000 is 0 in floating point; -ln(p + 1000 p) = 2000 - ln 1001
+    long = sample(*["a "] * 999, "a", logprobs=[-2.0] * 1000)
+    assert value("sentence_sar", drawn(long, long), Table({})) == pytest.approx(2000 - math.log(1001), rel=1e-12)
+
+
+def test_word_and_token_level_differ_where_words_are_several_tokens() -> None:
+    split = drawn(*[sample("Pa", "ris", " now", logprobs=[-1.0, -3.0, -1.0])] * 2)
+    # words: R(Paris) = R(now) = .5: U = .5 * 4 + .5 * 1 = 2.5; tokens: all matter alike: U = 5/3
+    table = Table({}, other=0.5)
+    assert value("sar", split, table) - value("word_sequence_entropy", split, table) == pytest.approx(5 / 3 - 2.5)
+
+
+def test_the_question_is_handed_to_the_similarity_for_pieces_and_for_pairs() -> None:
+    table = Table({}, other=0.5)
+    value("word_sequence_entropy", drawn(PARIS, ROME), table)
+    assert {question for question, _, _ in table.asked} == {"x"}
+    assert {frozenset((a, b)) for _, a, b in table.asked} >= {
+        frozenset(("It is Paris", "It is")),
+        frozenset(("It is Paris", "Rome")),
+    }
+
+
+@pytest.mark.parametrize("name", ["word_sequence_entropy", "sar", "token_sar"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Sample(text="Paris", tokens=("Paris", "<|end|>"), logprobs=(-1.0, -0.1)),  # end token counted
+        Sample(text="Paris", tokens=("Par",), logprobs=(-1.0,)),  # a token is missing
+        Sample(text="Paris"),
+    ],
+)
+def test_one_answer_that_cannot_be_taken_apart_is_unmeasured_not_certain(name: str, bad: Sample) -> None:
+    found = score(name, drawn(ROME, bad), Table({}))
+    assert found.reason is Unmeasured.NO_LOGPROBS
+
+
+def test_sentence_sar_needs_every_log_probability() -> None:
+    assert score("sentence_sar", drawn(ROME, Sample(text="Paris")), Table({})).reason is Unmeasured.NO_LOGPROBS
+
+
+def test_a_similarity_that_gives_no_rating_is_unmeasured() -> None:
+    class Silent(Table):
+        def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
+            return [None] * len(pairs)
+
+    for name in ALL:
+        assert score(name, drawn(PARIS, ROME), Silent({})).reason is Unmeasured.JUDGE_FAILED
+
+
+def test_any_similarity_can_be_given_and_is_part_of_the_spec() -> None:
+    judged = from_judge(make_judge("exact"))
+    for name in ALL:
+        assert make(name, similarity=judged).spec.similarity == judged.spec
+        assert make(name).spec.similarity is not None
+        with pytest.raises(UsageError, match="from_judge"):
+            make(name, judge=make_judge("exact"))
+
+
+# -- an independent re-derivation
+
+WORDS = ("ja", "no", "12", "Ré", "ü")
+ANSWERS = st.lists(
+    st.lists(st.tuples(st.sampled_from(WORDS), st.floats(-8, 0)), min_size=1, max_size=4), min_size=2, max_size=5
+)
+
+
+def alike(a: str, b: str) -> float:
+    """A smooth made-up similarity: symmetric, 1 for equal strings."""
+    return 1.0 if a == b else (sum(map(ord, a)) * sum(map(ord, b)) % 97) / 100
+
+
+class Smooth(Table):
+    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
+        return [alike(a, b) for a, b in pairs]
+
+
+def made(answers: list[list[tuple[str, float]]]) -> SampleSet:
+    return drawn(
+        *[
+            sample(*[(" " if i else "") + word for i, (word, _) in enumerate(row)], logprobs=[lp for _, lp in row])
+            for row in answers
+        ]
+    )
+
+
+def by_numpy(name: str, answers: list[list[tuple[str, float]]]) -> float:
+    """Word- and token-level coincide here: every token is a word with the space before it."""
+    texts = [" ".join(word for word, _ in row) for row in answers]
+    costs = []
+    for row, text in zip(answers, texts, strict=True):
+        nll = -np.array([lp for _, lp in row])
+        rest = [" ".join(w for j, (w, _) in enumerate(row) if j != i) for i in range(len(row))]
+        r = np.array([1 - (alike(text, other) if other else 0.0) for other in rest])
+        weights = np.ones(1) if len(r) == 1 else (r / r.sum() if r.sum() > 0 else np.full(len(r), 1 / len(r)))
+        costs.append(nll.sum() if name == "sentence_sar" else float(weights @ nll))
+    if name == "token_sar":
+        return float(np.mean(costs))
+    p = np.exp(-np.array(costs))
+    g = np.array([[alike(a, b) for b in texts] for a in texts])
+    np.fill_diagonal(g, 0.0)
+    return float(np.mean(-np.log(p + g @ p / T)))
+
+
+@given(ANSWERS)
+def test_all_four_agree_with_numpy(answers: list[list[tuple[str, float]]]) -> None:
+    for name in ALL:
+        assert value(name, made(answers), Smooth({})) == pytest.approx(by_numpy(name, answers), rel=1e-9, abs=1e-9)
+
+
+@given(ANSWERS, st.randoms(use_true_random=False))
+def test_bit_equal_under_permutation_and_bounded(
+    answers: list[list[tuple[str, float]]], shuffle: random.Random
+) -> None:
+    again = list(answers)
+    shuffle.shuffle(again)
+    for name in ALL:
+        found = value(name, made(answers), Smooth({}))
+        assert found == value(name, made(again), Smooth({}))
+        assert found >= (0 if name == "token_sar" else -math.log(1 + (len(answers) - 1) / T)) - 1e-9
+
+
+@given(ANSWERS, st.floats(0.1, 5))
+def test_token_sar_scales_with_the_nats(answers: list[list[tuple[str, float]]], factor: float) -> None:
+    scaled = [[(word, lp * factor) for word, lp in row] for row in answers]
+    expected = factor * value("token_sar", made(answers), Smooth({}))
+    assert value("token_sar", made(scaled), Smooth({})) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@given(ANSWERS, st.floats(0.0, 5))
+def test_less_likely_answers_are_less_certain(answers: list[list[tuple[str, float]]], more: float) -> None:
+    lower = [[(word, lp - more) for word, lp in row] for row in answers]
+    for name in ALL:
+        assert value(name, made(lower), Smooth({})) >= value(name, made(answers), Smooth({})) - 1e-9
+
+
+def test_needs_say_what_has_to_be_drawn() -> None:
+    estimators: list[Estimator] = [make(name) for name in ALL]
+    assert all(one.needs.samples and one.needs.logprobs for one in estimators)
+    assert [one.relevance for one in estimators] == ["word", "token", "token", None]

@@ -1,0 +1,120 @@
+"""The cascade at run time: who is asked, what comes back, and that nothing held back leaks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.runnables import RunnableLambda
+from pydantic import ValidationError
+
+from guardrail import AbstainedError, ArtifactMismatchError, UsageError
+from guardrail.cascade_artifact import CascadeArtifact, CascadeOutcome, StageShare
+from guardrail.outcome import InfeasibleReason
+from guardrail.routing import Cascade, CascadeVerdict
+from guardrail.testing import ScriptedChat, make_artifact
+
+EASY, HARD, LOST, DOWN = "easy?", "hard?", "lost?", "down?"
+APART = ["one", "two", "three", "four", "five"]
+SMALL = ScriptedChat(
+    name_of_model="small",
+    script={EASY: ["easy"], HARD: ["secret", *APART], LOST: ["secret", *APART], DOWN: [ConnectionError("down")]},
+)
+LARGE = ScriptedChat(
+    name_of_model="large", script={EASY: ["wrong"], HARD: ["hard"], LOST: ["veiled", *APART], DOWN: ["up"]}
+)
+
+
+def artifact(*thresholds: float | None) -> CascadeArtifact:
+    stages = tuple(
+        make_artifact(model, threshold=threshold) for model, threshold in zip((SMALL, LARGE), thresholds, strict=True)
+    )
+    shares = tuple(StageShare(threshold=threshold, n_accepted=1, n_errors=0) for threshold in thresholds)
+    none = all(threshold is None for threshold in thresholds)
+    outcome = CascadeOutcome(
+        rule="none",
+        alpha=0.1,
+        delta=None,
+        n=2,
+        guarantee="None of the system.",
+        stages=shares,
+        interval=None,
+        reason=InfeasibleReason.TOO_FEW_ITEMS if none else None,
+    )
+    return CascadeArtifact(created="1970", stages=stages, outcome=outcome, certificate=outcome, packages={})
+
+
+def system(*thresholds: float | None, **settings: Any) -> Cascade:
+    return Cascade([SMALL, LARGE], artifact=artifact(*(thresholds or (0.5, 0.5))), **settings)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "stage", "asked"),
+    [(EASY, "easy", 1, 1), (HARD, "hard", 2, 2), (DOWN, "up", 2, 2)],
+)
+def test_the_first_stage_that_is_certain_answers(question: str, answer: str, stage: int, asked: int) -> None:
+    message = system().invoke(question)
+    assert message.content == answer
+    found = message.response_metadata["guardrail"]
+    assert (found["accepted"], found["stage"], len(found["stages"])) == (True, stage, asked)
+    assert found["guarantee"] == "None of the system."
+    assert found["cost"]["calls"] == sum(one["cost"]["calls"] for one in found["stages"])
+
+
+def test_nobody_is_certain() -> None:
+    message = system().invoke(LOST)
+    assert "rather not guess" in str(message.content)
+    assert not any(text in str(message.model_dump()) for text in ("secret", "veiled", "three", "five"))
+    verdict = system().assess(LOST)
+    assert isinstance(verdict, CascadeVerdict)
+    assert verdict.candidate is not None
+    assert verdict.candidate.text == "veiled"  # a person sees the last stage's answer
+    with pytest.raises(AbstainedError):
+        system(on_abstain="raise").invoke(LOST)
+    person: RunnableLambda[Any, str] = RunnableLambda(lambda messages: "a person")
+    assert system(on_abstain=person).invoke(LOST).content == "a person"
+
+
+def test_a_stage_that_never_answers_is_not_asked() -> None:
+    verdict = system(None, 0.5).assess(EASY)
+    assert (verdict.stage, len(verdict.stages)) == (2, 1)
+    verdict = system(0.5, None).assess(HARD)
+    assert (verdict.accepted, verdict.stage, len(verdict.stages)) == (False, 1, 1)
+    verdict = system(None, None).assess(HARD)
+    assert (verdict.accepted, verdict.stage, verdict.reason.value) == (False, 2, "infeasible")
+
+
+def test_async_chains_and_streams_agree() -> None:
+    chain = system().prompt | system() | StrOutputParser()
+    assert chain.invoke({"question": HARD}) == "hard"
+    assert asyncio.run(chain.ainvoke({"question": HARD})) == "hard"
+    assert [chunk.content for chunk in system().stream(HARD)] == ["hard"]
+    exclude = {"cost", "stages"}
+    again = asyncio.run(system().aassess(HARD))
+    assert again.model_dump(exclude=exclude) == system().assess(HARD).model_dump(exclude=exclude)
+
+    async def chunks() -> list[Any]:
+        return [chunk.content async for chunk in system().astream(LOST)]
+
+    assert len(asyncio.run(chunks())) == 1
+
+
+def test_another_model_or_another_number_of_models_is_refused() -> None:
+    with pytest.raises(ArtifactMismatchError, match="2 stages, got 1 models"):
+        Cascade(models=[SMALL], artifact=artifact(0.5, 0.5))
+    with pytest.raises(ArtifactMismatchError, match="calibrated 'small', running 'large'"):
+        Cascade(models=[LARGE, SMALL], artifact=artifact(0.5, 0.5))
+    with pytest.raises(ValueError, match="on_abstain must be"):
+        system(on_abstain="shrug")
+    with pytest.raises(UsageError, match="without tools"):
+        system().bind_tools([])
+    with pytest.raises(ArtifactMismatchError, match="temperature"):
+        system().invoke(EASY, temperature=1)
+
+
+def test_thresholds_of_stages_and_outcome_must_agree() -> None:
+    one, other = artifact(0.5, 0.5), artifact(0.5, 0.7)
+    with pytest.raises(ValidationError, match=r"stage 2 has threshold 0\.5, the outcome says 0\.7"):
+        CascadeArtifact.model_validate({**one.model_dump(), "outcome": other.outcome.model_dump()})

@@ -1,0 +1,193 @@
+"""Drawing in waves: how many calls are made, which samples they are, and that sync, async and native agree."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from guardrail import Guardrail
+from guardrail.judges import ExactJudge, JudgeSpec
+from guardrail.stopping import adapted, adraw_until_decided, draw_until_decided, worthwhile
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
+from guardrail.uncertainty import make, measure
+
+EXACT = make("discrete_semantic_entropy", judge=ExactJudge())
+SPREAD, EQUAL, LATE, BROKEN = "spread?", "equal?", "late?", "broken?"
+MODEL = ScriptedChat(
+    script={
+        SPREAD: ["x", "a", "b", "c", "d"],
+        EQUAL: ["x", "same"],
+        LATE: ["x", "a", "a", "a", "a", "b", "c", "d", "e", "f", "g"],
+        BROKEN: ["x", "a", TimeoutError("gone"), "a"],
+    }
+)
+PLAN = SamplingPlan(n=10)
+
+
+def ask(question: str, threshold: float, model: Any = MODEL, plan: SamplingPlan = PLAN) -> tuple[SampleSet, Any]:
+    found = draw_until_decided(model, [HumanMessage(question)], plan, EXACT, threshold)
+    return found.drawn, found.uncertainty
+
+
+@pytest.mark.parametrize(
+    ("question", "threshold", "samples"),
+    [
+        (SPREAD, 0.5, 3),  # three meanings: at least .639 nats ({8, 1, 1} of 10)
+        (SPREAD, 0.7, 5),  # {2, 1, 1, 1} of 5: at least .940 ({7, 1, 1, 1}); after 3 still within reach of .639
+        (EQUAL, 0.5, 10),  # seven equal ones may still become {7, 1, 1, 1}: .940 nats
+        (EQUAL, 1.3, 7),  # after five, {5, 1, 1, 1, 1, 1} was still possible: 1.498
+        (EQUAL, 2.0, 3),  # {3, 1 x 7}: 1.97 nats at most
+        (LATE, 0.5, 7),  # {4, 1, 1, 1} of 7 reads {7, 1, 1, 1} at best; {4, 1} of 5 might have read {9, 1}: .325
+    ],
+)
+def test_draws_only_as_many_samples_as_it_takes(question: str, threshold: float, samples: int) -> None:
+    drawn, uncertainty = ask(question, threshold)
+    assert len(drawn.samples) == samples
+    assert drawn.cost.calls == 1 + samples
+    assert drawn.cost.saved == 10 - samples
+    assert (uncertainty is None) == (samples == 10)
+
+
+def test_the_samples_are_those_of_the_whole_plan() -> None:
+    whole, _ = ask(SPREAD, 1.3)  # {2, 2, 2, 1} of 7 may become {5, 2, 2, 1}: 1.22, or {3, 3, 2, 2}, as it does: 1.37
+    assert [sample.text for sample in whole.samples] == ["a", "b", "c", "d", "a", "b", "c", "d", "a", "b"]
+    assert whole.primary == Sample(text="x", finish_reason="stop")
+
+
+def test_a_failure_in_the_first_wave_ends_the_drawing() -> None:
+    drawn, uncertainty = ask(BROKEN, 5.0)
+    assert uncertainty.reason is Unmeasured.MODEL_FAILED
+    assert drawn.cost.saved == 7
+
+
+def test_async_is_the_same() -> None:
+    found = asyncio.run(adraw_until_decided(MODEL, [HumanMessage(SPREAD)], PLAN, EXACT, 0.7))
+    assert found.drawn.samples == ask(SPREAD, 0.7)[0].samples
+    assert found.uncertainty == ask(SPREAD, 0.7)[1]
+
+
+# -- in the guard ------------------------------------------------------------------------------------------------------
+
+
+class Calls(BaseCallbackHandler):
+    def __init__(self) -> None:
+        self.count = 0
+
+    def on_chat_model_start(self, *args: Any, **kwargs: Any) -> None:
+        self.count += 1
+
+
+def guard(threshold: float, **settings: Any) -> Guardrail:
+    artifact = make_artifact(MODEL, threshold=threshold).model_copy(update={"estimator": EXACT.spec})
+    return Guardrail(model=MODEL, artifact=artifact, **settings)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.325, 0.6, 1.0, 1.3, 2.0])
+@pytest.mark.parametrize("question", [SPREAD, EQUAL, LATE])
+def test_the_guard_decides_the_same_with_and_without(question: str, threshold: float) -> None:
+    early = guard(threshold).assess(question)
+    full = guard(threshold, early_stopping="off").assess(question)
+    assert (early.accepted, early.reason, early.candidate) == (full.accepted, full.reason, full.candidate)
+    assert full.cost.saved == 0
+    assert early.cost.calls + early.cost.saved == full.cost.calls
+    again = asyncio.run(guard(threshold).aassess(question))
+    assert again.model_dump(exclude={"cost"}) == early.model_dump(exclude={"cost"})
+
+
+def test_the_guard_saves_calls_and_says_so() -> None:
+    calls = Calls()
+    message = guard(0.5).invoke(SPREAD, config={"callbacks": [calls]})
+    verdict = message.response_metadata["guardrail"]
+    assert calls.count == 1 + 1 + 3  # the guard, the primary answer, three samples
+    assert verdict["cost"]["saved"] == 7
+    assert "settled by 3 of 10 samples" in verdict["detail"]
+    assert verdict["uncertainty"]["value"] == pytest.approx(0.6390318597)
+
+
+def test_auto_leaves_unknown_judges_and_native_samplers_alone() -> None:
+    class Odd:
+        spec = JudgeSpec(name="odd", version=1, params={})
+
+        def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+            return [False for _ in pairs]
+
+    assert worthwhile(MODEL, PLAN, EXACT)
+    assert not worthwhile(MODEL, PLAN, make("discrete_semantic_entropy", judge=Odd()))
+    assert not worthwhile(MODEL, PLAN, make("eigenvalue"))
+    assert not worthwhile(MODEL, SamplingPlan(n=3), EXACT)
+    assert not worthwhile(MODEL, SamplingPlan(n=10, follow_ups=("p_true",)), EXACT)
+    assert not worthwhile(Native(), PLAN, EXACT)
+
+
+class Native(ScriptedChat):
+    """Draws natively: its samples are its seeds, so that two waves with one seed would show."""
+
+    def draw_samples(
+        self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, *, seeds: Sequence[int | None]
+    ) -> list[SampleSet]:
+        samples = tuple(Sample(text=f"{seeds[0]}-{i}") for i in range(plan.n))
+        return [SampleSet(question="q", primary=Sample(text="x"), samples=samples, cost=Cost(calls=1))]
+
+    async def adraw_samples(
+        self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, *, seeds: Sequence[int | None]
+    ) -> list[SampleSet]:
+        return self.draw_samples(prompts, plan, seeds=seeds)
+
+
+def test_waves_of_a_native_sampler_have_seeds_of_their_own_and_are_reproducible() -> None:
+    drawn, _ = ask("q", 9.0, Native(), PLAN)
+    assert len(drawn.samples) == 3  # ln 10 = 2.3 nats is the most there can be
+    whole, _ = ask("q", 2.0, Native(), PLAN)  # seven meanings of 7 may still become {4, 1 x 6}: 1.75
+    again = asyncio.run(adraw_until_decided(Native(), [HumanMessage("q")], PLAN, EXACT, 2.0)).drawn
+    assert len({sample.text for sample in whole.samples}) == 10
+    assert again.samples == whole.samples
+    assert len({sample.text.split("-")[0] for sample in whole.samples}) == 4
+
+
+# -- adaptive plans ----------------------------------------------------------------------------------------------------
+
+ADAPTIVE = SamplingPlan(n=10, unanimous_at=3)
+
+
+def test_an_adaptive_plan_stops_when_its_first_samples_agree_and_not_otherwise() -> None:
+    messages = [HumanMessage(EQUAL)]
+    agreed = draw_until_decided(MODEL, messages, ADAPTIVE, EXACT, None)
+    assert (len(agreed.drawn.samples), agreed.drawn.cost.saved, agreed.uncertainty) == (3, 7, None)
+    native = draw_until_decided(Native(), messages, ADAPTIVE, EXACT, None)
+    assert (len(native.drawn.samples), native.drawn.cost.saved) == (10, 0)
+    apart = draw_until_decided(MODEL, [HumanMessage(SPREAD)], ADAPTIVE, EXACT, None)
+    assert (len(apart.drawn.samples), apart.drawn.cost.saved) == (10, 0)
+
+
+@pytest.mark.parametrize("early_stopping", ["auto", "off"])
+@pytest.mark.parametrize("question", [SPREAD, EQUAL, LATE])
+def test_an_adaptive_guard_measures_what_calibration_measured(question: str, early_stopping: Any) -> None:
+    made = make_artifact(MODEL, threshold=1.3)
+    artifact = made.model_copy(update={"estimator": EXACT.spec, "plan": ADAPTIVE})
+    verdict = Guardrail(model=MODEL, artifact=artifact, early_stopping=early_stopping).assess(question)
+    recorded = draw_until_decided(MODEL, [HumanMessage(question)], PLAN, EXACT, None).drawn  # all ten
+    part, plan = adapted(recorded, EXACT, ADAPTIVE)
+    full = measure(part, EXACT, plan)
+    assert full.value is not None
+    assert verdict.accepted == (full.value <= 1.3)
+    if early_stopping == "off":
+        assert verdict.uncertainty == full
+    if question == LATE:  # three equal, then {4, 1, 1, ...}: measured on the three
+        assert full.value == 0
+
+
+def test_a_set_that_is_short_of_its_adaptive_plan_is_not_measured() -> None:
+    short = SampleSet(question="q", primary=Sample(text="x"), samples=tuple(Sample(text=text) for text in "aab"))
+    part, plan = adapted(short, EXACT, ADAPTIVE)
+    assert measure(part, EXACT, plan).reason is Unmeasured.SAMPLING_SHORTFALL
+
+
+def test_the_rule_must_leave_something_to_draw() -> None:
+    with pytest.raises(ValueError, match=r"unanimous_at must be below n = 10, got 10. Use 3"):
+        SamplingPlan(n=10, unanimous_at=10)

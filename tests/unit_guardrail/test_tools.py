@@ -1,0 +1,330 @@
+"""Tools and structured output: only what was calibrated, and an abstention never looks like an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.exceptions import OutputParserException
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import tool
+from pydantic import BaseModel
+
+from guardrail import (
+    AbstainedError,
+    ArtifactMismatchError,
+    Bindings,
+    Guardrail,
+    SamplingPlan,
+    UnmeasuredError,
+    UsageError,
+)
+from guardrail.bindings import bindings_for, call_settings, json_format, native_settings, read_bindings
+from guardrail.sampling import draw
+from guardrail.testing import ScriptedChat, make_artifact
+
+
+@tool
+def look_up(city: str) -> str:
+    """Look a city up."""
+    return f"{city} is a city"
+
+
+@tool
+def weather(city: str, days: int = 1) -> str:
+    """Weather of a city."""
+    return "rain"
+
+
+class Person(BaseModel):
+    """A person."""
+
+    name: str
+    born: int
+
+
+def call(name: str, /, **args: Any) -> AIMessage:
+    return AIMessage(content="", tool_calls=[ToolCall(name=name, args=args, id="x", type="tool_call")])
+
+
+SURE, UNSURE, DOWN = "same", "other", "down"
+TOOLS = bindings_for([look_up, weather])
+CALLER = ScriptedChat(
+    script={
+        SURE: [call("look_up", city="Rome")],
+        UNSURE: [call("look_up", city=city) for city in ("Rome", "Oslo", "Bern", "Riga")],
+        DOWN: [call("look_up", city="Rome"), TimeoutError("5 s")],
+    }
+)
+GOETHE = '{"name": "Goethe", "born": 1749}'
+JSON = bindings_for(response_format=Person)
+WRITER = ScriptedChat(
+    script={SURE: [GOETHE], UNSURE: [GOETHE, '{"name": "Kleist", "born": 1777}', '{"name": "Heine", "born": 1797}']}
+)
+PERSON_CALL = bindings_for([Person], tool_choice="Person")
+PERSON = ScriptedChat(
+    script={
+        SURE: [call("Person", name="Goethe", born=1749)],
+        UNSURE: [call("Person", name="Goethe", born=year) for year in (1749, 1750, 1751, 1752)],
+    }
+)
+
+
+def guarded(model: BaseChatModel, bindings: Bindings | None, **kwargs: Any) -> Guardrail:
+    return Guardrail(model=model, artifact=make_artifact(model, threshold=0.5, bindings=bindings), **kwargs)
+
+
+# -- what is bound
+
+
+def test_every_call_carries_the_calibrated_tools_bound_or_not() -> None:
+    seen: list[dict[str, Any]] = []
+
+    class Recorder(ScriptedChat):
+        def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+            seen.append(kwargs)
+            return super()._generate(messages, stop, run_manager, **kwargs)
+
+    guard = guarded(Recorder(script=CALLER.script), TOOLS)
+    made = guard.bind_tools([weather, look_up]).invoke(SURE)  # the order does not matter
+    assert [(one["name"], one["args"]) for one in made.tool_calls] == [("look_up", {"city": "Rome"})]
+    guard.assess(SURE)
+    assert len(seen) == 2 * 11 - made.response_metadata["guardrail"]["cost"]["saved"] * 2
+    assert all([one["function"]["name"] for one in kwargs["tools"]] == ["look_up", "weather"] for kwargs in seen)
+
+
+def test_a_guard_calibrated_without_tools_refuses_them_with_the_way_out() -> None:
+    guard = guarded(CALLER, None)
+    with pytest.raises(ArtifactMismatchError, match=r"calibrated without tools; binding \('look_up',\).*--tools"):
+        guard.bind_tools([look_up])
+    assert guard.bind_tools([]).invoke(SURE).tool_calls  # nothing to bind is what it was calibrated with
+
+
+def test_other_tools_or_schemas_are_refused_naming_both_sides() -> None:
+    guard = guarded(CALLER, TOOLS)
+    with pytest.raises(ArtifactMismatchError, match=r"\('look_up', 'weather'\); binding \('look_up',\)"):
+        guard.bind_tools([look_up])
+
+    def changed(city: str) -> str:
+        """Look up a city, or something else."""
+        return city
+
+    changed.__name__ = "look_up"
+    with pytest.raises(ArtifactMismatchError, match="same names, other schemas"):
+        guard.bind_tools([changed, weather])
+    with pytest.raises(ArtifactMismatchError, match="tool_choice differs: calibrated with None, asked for 'any'"):
+        guard.bind_tools([look_up, weather], tool_choice="any")
+    with pytest.raises(ArtifactMismatchError, match="calibrated without tools"):
+        guarded(CALLER, None).invoke(SURE, tools=[look_up])
+
+
+@pytest.mark.parametrize("kwargs", [{"n": 4}, {"temperature": 0.0}, {"logprobs": False}, {"parallel_tool_calls": True}])
+def test_sampling_settings_are_refused_when_they_are_bound(kwargs: dict[str, Any]) -> None:
+    guard = guarded(CALLER, TOOLS)
+    with pytest.raises(ArtifactMismatchError, match=f"'{next(iter(kwargs))}'"):
+        guard.bind(**kwargs)
+    with pytest.raises(ArtifactMismatchError, match=f"'{next(iter(kwargs))}'"):
+        guard.bind_tools([look_up, weather], **kwargs)
+    with pytest.raises(ArtifactMismatchError, match=f"'{next(iter(kwargs))}'"):
+        guard.with_config(tags=["x"]).bind(**kwargs).invoke(SURE)
+    assert guard.bind(n=None, stop=None).invoke(SURE).tool_calls  # "not given" is not another setting
+
+
+# -- abstaining
+
+
+def test_an_abstention_makes_no_call_and_forced_calls_raise() -> None:
+    message = guarded(CALLER, TOOLS).bind_tools([look_up, weather]).invoke(UNSURE)
+    assert message.tool_calls == []
+    assert "rather not guess" in str(message.content)
+    forced = guarded(PERSON, PERSON_CALL).bind_tools([Person], tool_choice="any")
+    assert forced.invoke(SURE).tool_calls[0]["args"] == {"name": "Goethe", "born": 1749}
+    with pytest.raises(AbstainedError) as caught:
+        forced.invoke(UNSURE)
+    assert caught.value.message.startswith("I am not sure enough")
+    assert not isinstance(caught.value, UnmeasuredError)
+
+
+def test_unmeasured_has_an_error_of_its_own() -> None:
+    with pytest.raises(UnmeasuredError, match="5 s"):
+        guarded(CALLER, TOOLS, on_abstain="raise").invoke(DOWN)
+
+
+CASES = [(PERSON, PERSON_CALL, "function_calling"), (WRITER, JSON, "json_schema")]
+MORE_CASES = [*CASES, (WRITER, bindings_for(response_format={"type": "json_object"}), "json_mode")]
+
+
+@pytest.mark.parametrize(("model", "bindings", "method"), MORE_CASES)
+def test_structured_output(model: BaseChatModel, bindings: Bindings, method: Any) -> None:
+    guard = guarded(model, bindings)
+    for chain in (guard.with_structured_output(Person), guard.with_structured_output(Person, method=method)):
+        assert chain.invoke(SURE) == Person(name="Goethe", born=1749)
+        assert list(chain.stream(SURE)) == [Person(name="Goethe", born=1749)]
+        with pytest.raises(AbstainedError):
+            chain.invoke(UNSURE)
+        with pytest.raises(AbstainedError):
+            asyncio.run(chain.ainvoke(UNSURE))
+
+
+@pytest.mark.parametrize(("model", "bindings", "method"), CASES)
+def test_structured_output_with_a_plain_schema(model: BaseChatModel, bindings: Bindings, method: Any) -> None:
+    wanted = bindings.response_format
+    schema = dict(bindings.tools[0]) if wanted is None else wanted["json_schema"]["schema"]
+    chain = guarded(model, bindings).with_structured_output(schema, method=method)
+    assert chain.invoke(SURE) == {"name": "Goethe", "born": 1749}
+
+
+@pytest.mark.parametrize(("model", "bindings", "method"), MORE_CASES)
+def test_structured_output_with_raw(model: BaseChatModel, bindings: Bindings, method: Any) -> None:
+    chain = guarded(model, bindings).with_structured_output(Person, method=method, include_raw=True)
+    for found in (chain.invoke(SURE), asyncio.run(chain.ainvoke(SURE))):
+        assert (found["parsed"], found["parsing_error"]) == (Person(name="Goethe", born=1749), None)
+        assert found["raw"].response_metadata["guardrail"]["accepted"] is True
+    for held in (chain.invoke(UNSURE), asyncio.run(chain.ainvoke(UNSURE))):
+        assert held["parsed"] is None
+        assert isinstance(held["parsing_error"], AbstainedError)
+        assert held["raw"].response_metadata["guardrail"]["accepted"] is False
+        assert not any(secret in str(held["raw"]) for secret in ("Kleist", "Heine", "Goethe", "born"))
+
+
+def test_an_accepted_answer_that_is_no_json_is_a_parsing_error_not_an_abstention() -> None:
+    guard = guarded(ScriptedChat(script={SURE: ["Goethe"]}), JSON)
+    assert isinstance(
+        guard.with_structured_output(Person, include_raw=True).invoke(SURE)["parsing_error"], OutputParserException
+    )
+    with pytest.raises(OutputParserException):
+        guard.with_structured_output(Person).invoke(SURE)
+
+
+def test_another_schema_is_refused() -> None:
+    class Other(BaseModel):
+        """Another."""
+
+        x: int
+
+    for model, bindings, _ in CASES:
+        with pytest.raises(ArtifactMismatchError):
+            guarded(model, bindings).with_structured_output(Other)
+    with pytest.raises(ArtifactMismatchError, match="calibrated without tools"):
+        guarded(WRITER, None).with_structured_output(Person)
+    with pytest.raises(UsageError, match="method 'yaml' is unknown"):
+        guarded(WRITER, JSON).with_structured_output(Person, method="yaml")  # type: ignore[arg-type]
+
+
+def test_another_model_or_a_person_may_give_a_valid_answer() -> None:
+    bigger = ScriptedChat(script={UNSURE: [call("Person", name="Goethe", born=1749)]})
+    for path in (bigger, lambda verdict: call("Person", name="Goethe", born=1749)):
+        chain = guarded(PERSON, PERSON_CALL, on_abstain=path).with_structured_output(Person)
+        assert chain.invoke(UNSURE) == Person(name="Goethe", born=1749)
+        assert asyncio.run(chain.ainvoke(UNSURE)) == Person(name="Goethe", born=1749)
+    text: Any = guarded(PERSON, PERSON_CALL, on_abstain=lambda verdict: "no idea").with_structured_output(Person)
+    with pytest.raises(UsageError, match="can only read a tool call"):
+        text.invoke(UNSURE)
+    nothing: Any = guarded(PERSON, PERSON_CALL, on_abstain=lambda verdict: None).with_structured_output(Person)
+    with pytest.raises(AbstainedError):
+        nothing.invoke(UNSURE)
+    written: Any = guarded(WRITER, JSON, on_abstain=lambda verdict: GOETHE).with_structured_output(Person)
+    assert written.invoke(UNSURE).born == 1749
+
+
+def test_a_model_that_takes_over_gets_the_tools() -> None:
+    seen: list[Any] = []
+
+    class Bigger(ScriptedChat):
+        def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+            seen.append([one["function"]["name"] for one in kwargs["tools"]])
+            return super()._generate(messages, stop, run_manager, **kwargs)
+
+    guarded(CALLER, TOOLS, on_abstain=Bigger()).bind_tools([look_up, weather]).invoke(UNSURE)
+    assert seen == [["look_up", "weather"]]
+
+
+def test_structured_output_with_fallbacks() -> None:
+    other: RunnableLambda[Any, Person] = RunnableLambda(lambda _: Person(name="nobody", born=0))
+    chain = guarded(WRITER, JSON).with_structured_output(Person).with_fallbacks([other])
+    assert [one.name for one in chain.batch([SURE, UNSURE])] == ["Goethe", "nobody"]
+
+
+def test_later_turns_of_a_tool_conversation() -> None:
+    model = ScriptedChat(script={"Rome?": ["A city"]})
+    asked = call("look_up", city="Rome")
+    turns = [HumanMessage("Rome?"), asked, ToolMessage("Rome is a city", tool_call_id="x")]
+    assert guarded(model, TOOLS).bind_tools([look_up, weather]).invoke(turns).content == "A city"
+
+
+# -- the pieces
+
+
+def test_digest_does_not_depend_on_order_but_on_everything_else() -> None:
+    turned = bindings_for([weather, look_up])
+    assert turned.digest == TOOLS.digest
+    others = [
+        bindings_for([look_up]),
+        bindings_for([look_up, weather], tool_choice="any"),
+        bindings_for([look_up, weather], strict=True),
+        bindings_for([look_up, weather], response_format=Person),
+    ]
+    assert len({TOOLS.digest, *(one.digest for one in others)}) == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [(None, None), ("auto", None), (True, "any"), ("required", "any"), ("look_up", "look_up"),
+     ({"type": "function", "function": {"name": "look_up"}}, "look_up")],
+)  # fmt: skip
+def test_tool_choice_has_one_form(given: Any, found: str | None) -> None:
+    assert bindings_for([look_up], tool_choice=given).tool_choice == found
+
+
+def test_tools_that_cannot_be_bound() -> None:
+    with pytest.raises(UsageError, match="'fly' must be None, 'any' or one of the tools"):
+        bindings_for([look_up], tool_choice="fly")
+    with pytest.raises(UsageError, match="distinct"):
+        bindings_for([look_up, look_up])
+
+
+def test_bindings_survive_the_artifact(tmp_path: Path) -> None:
+    artifact = make_artifact(PERSON, bindings=bindings_for([Person], tool_choice=True, response_format=Person))
+    loaded = type(artifact).load(artifact.save(tmp_path / "a.json"))
+    assert loaded.plan.bindings == artifact.plan.bindings
+    assert loaded.digest == artifact.digest
+
+
+def test_tools_file(tmp_path: Path) -> None:
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps(TOOLS.model_dump(mode="json")["tools"]))
+    assert read_bindings(path) == TOOLS
+    path.write_text(PERSON_CALL.model_dump_json())
+    assert read_bindings(path) == PERSON_CALL
+    for text, message in (("[", "cannot be read as JSON"), ("[]", "neither a tool"), ('[{"name": "x"}]', "function"),
+                          ('{"tool": []}', "tool")):  # fmt: skip
+        path.write_text(text)
+        with pytest.raises(UsageError, match=message):
+            read_bindings(path)
+
+
+def test_models_that_take_no_tools() -> None:
+    class Plain(ScriptedChat):
+        def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+            raise NotImplementedError
+
+    with pytest.raises(UsageError, match="Plain takes no tools"):
+        draw(Plain(), [[HumanMessage("x")]], SamplingPlan(n=2, bindings=TOOLS))
+
+
+def test_native_samplers_get_what_they_can_take() -> None:
+    def tools_only(prompts: Any, plan: Any, *, seeds: Any, tools: Any = None) -> None: ...
+
+    def everything(prompts: Any, plan: Any, *, seeds: Any, **settings: Any) -> None: ...
+
+    assert native_settings(CALLER, tools_only, TOOLS) == {"tools": list(TOOLS.tools)}
+    assert native_settings(CALLER, everything, PERSON_CALL)["tool_choice"] == "Person"
+    assert native_settings(CALLER, tools_only, None) == {}
+    with pytest.raises(UsageError, match="tool_choice: it cannot be enforced"):
+        native_settings(CALLER, tools_only, PERSON_CALL)
+    assert call_settings(CALLER, JSON) == {"response_format": json_format(Person)}

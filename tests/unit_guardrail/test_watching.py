@@ -1,0 +1,139 @@
+"""A guard under watch: the switch holds back after an alarm, observers see every verdict, and none fails open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from langchain_core.messages import BaseMessage
+from pydantic import ValidationError
+
+from guardrail import Guardrail, Reason, UsageError, Verdict
+from guardrail.monitor import Alarm, DriftMonitor, SafetySwitch
+from guardrail.testing import ScriptedChat, make_artifact
+
+SURE, UNSURE, BROKEN = "Capital of France?", "Capital of Atlantis?", "Down?"
+MODEL = ScriptedChat(
+    script={
+        SURE: ["Paris"],
+        UNSURE: ["Secretville", "Hiddenton", "Maskburg", "Veilham"],
+        BROKEN: ["x", TimeoutError("no answer in 5 s")],
+    }
+)
+ARTIFACT = make_artifact(MODEL, threshold=0.5)
+ALARM = Alarm(monitor="risk", at=7, wealth=20.0, delta=0.05, detail="Too many errors.")
+
+
+def guarded(**kwargs: Any) -> Guardrail:
+    return Guardrail(model=MODEL, artifact=ARTIFACT, **kwargs)
+
+
+class Seen:
+    """An observer that remembers."""
+
+    def __init__(self) -> None:
+        self.verdicts: list[Verdict] = []
+        self.questions: list[str] = []
+
+    def __call__(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
+        self.verdicts.append(verdict)
+        self.questions.append(str(messages[-1].content))
+
+
+def both_ways(guard: Guardrail, question: str) -> list[Verdict]:
+    return [guard.assess(question), asyncio.run(guard.aassess(question))]
+
+
+def test_without_an_alarm_a_switch_changes_nothing() -> None:
+    for verdict in both_ways(guarded(switch=SafetySwitch()), SURE):
+        assert verdict == guarded().assess(SURE).model_copy(update={"cost": verdict.cost})
+
+
+def test_after_an_alarm_nothing_is_accepted_and_the_verdict_says_why() -> None:
+    switch = SafetySwitch()
+    switch.alarm(ALARM)
+    guard = guarded(switch=switch)
+    for verdict in both_ways(guard, SURE):
+        assert (verdict.accepted, verdict.reason) == (False, Reason.SUSPENDED)
+        assert verdict.detail.endswith("because of an alarm. Too many errors.")
+        assert "candidate" not in verdict.to_metadata()
+        assert "docs/monitoring.md" in verdict.explain()
+    assert "Paris" not in str(guard.invoke(SURE).model_dump())
+    assert guard.assess(UNSURE).reason is Reason.ABOVE_THRESHOLD
+    switch.reset()
+    assert guard.invoke(SURE).content == "Paris"
+
+
+def test_a_stricter_threshold_lets_the_surest_pass() -> None:
+    # unanimous samples have entropy 0, so even a threshold of 0 keeps them
+    switch = SafetySwitch("stricter", threshold=0.0)
+    switch.alarm(ALARM)
+    assert guarded(switch=switch).assess(SURE).accepted
+    lenient = Guardrail(model=MODEL, artifact=make_artifact(MODEL, threshold=2.0), switch=switch)
+    assert lenient.assess(UNSURE).reason is Reason.SUSPENDED
+
+
+def test_observers_see_every_final_verdict_with_its_messages() -> None:
+    switch, seen = SafetySwitch(), Seen()
+    switch.alarm(ALARM)
+    guard = guarded(switch=switch, on_verdict=seen)
+    guard.invoke(SURE)
+    asyncio.run(guard.ainvoke(UNSURE))
+    guard.invoke(BROKEN)
+    assert seen.questions == [SURE, UNSURE, BROKEN]
+    assert [verdict.reason for verdict in seen.verdicts] == [
+        Reason.SUSPENDED,
+        Reason.ABOVE_THRESHOLD,
+        Reason.UNMEASURED,
+    ]
+
+
+def test_an_answer_that_cannot_be_recorded_is_not_given() -> None:
+    def broken(_verdict: Verdict, _messages: object) -> None:
+        raise OSError("disk full")
+
+    seen = Seen()
+    for verdict in both_ways(guarded(on_verdict=[broken, seen]), SURE):
+        assert verdict.reason is Reason.SUSPENDED
+        assert "OSError: disk full" in verdict.detail
+    assert [verdict.accepted for verdict in seen.verdicts] == [False, False]
+    assert guarded(on_verdict=broken).assess(UNSURE).reason is Reason.ABOVE_THRESHOLD
+
+
+def test_async_observers_are_awaited_and_refused_in_sync_calls() -> None:
+    seen = Seen()
+
+    async def observer(verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
+        await asyncio.sleep(0)
+        seen(verdict, messages)
+
+    guard = guarded(on_verdict=observer)
+    assert asyncio.run(guard.aassess(SURE)).accepted
+    assert len(seen.verdicts) == 1
+    with pytest.raises(UsageError, match="ainvoke"):
+        guard.assess(SURE)
+
+
+def test_a_drift_monitor_gets_every_measured_score() -> None:
+    monitor = DriftMonitor(ARTIFACT)
+    guard = guarded(on_verdict=monitor.watch, early_stopping="off")
+    for question in (SURE, UNSURE, BROKEN, SURE):
+        guard.invoke(question)
+    # three clusters of 4, 3, 3 among 10: -.4 ln .4 - .6 ln .3 = 1.0889
+    assert monitor.state.stream == (0.0, pytest.approx(1.0889, abs=1e-4), 0.0)
+
+
+def test_bounds_of_early_stopping_are_kept_from_a_drift_monitor() -> None:
+    with pytest.raises(UsageError, match='early_stopping="off"'):
+        guarded(on_verdict=DriftMonitor(ARTIFACT).watch, early_stopping="on")
+
+
+def test_what_is_no_function_is_refused() -> None:
+    with pytest.raises((UsageError, ValidationError), match=r"monitor\.watch"):
+        guarded(on_verdict=[DriftMonitor(ARTIFACT)])
+
+
+def test_a_configuration_names_what_it_cannot_hold() -> None:
+    assert guarded(switch=SafetySwitch(), on_verdict=Seen()).to_config()["needs"] == ["on_verdict", "switch"]

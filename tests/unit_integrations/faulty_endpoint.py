@@ -1,0 +1,252 @@
+"""A scripted OpenAI-compatible endpoint on the loopback, honest or faulty in one chosen way, that counts everything.
+
+It runs on an event loop of its own in a thread, speaks HTTP/1.1 over plain streams (so that it can also break it), and
+draws from a script: temperature 0 takes the first answer of a question, any other temperature draws among all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import random
+import re
+import struct
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from socket import SO_LINGER, SOL_SOCKET
+from typing import Any
+
+__all__ = ["Endpoint", "serving"]
+
+WORDS = ["amber", "basin", "cedar", "delta", "ember", "fjord", "grove", "harbor", "iris", "jade", "karma", "linen"]
+GREEDY_LOGPROB, OTHER_LOGPROB = -1.5, -2.5
+TOKEN = re.compile(r"\s*\S+")
+
+
+@dataclass
+class Endpoint:
+    """The server's script, its fault and its counts. ``mode`` may be changed at any time."""
+
+    answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Answers by question; others are answered with random words."""
+    mode: str = "ok"
+    """The fault; see the methods below."""
+    latency: float = 0.0
+    """Seconds until an answer."""
+    retry_after: str = "0"
+    """Value of the Retry-After header of a 429."""
+    faults: float = math.inf
+    """How many requests get the fault; later ones are answered well."""
+    options: Mapping[str, float] = field(default_factory=dict)
+    """First tokens that ``top_logprobs`` lists, with their log-probabilities; default: from the answer."""
+    keep_requests: bool = True
+    """Whether to remember bodies and headers."""
+    url: str = ""
+    """Root of the API, once it serves."""
+    requests: int = 0
+    """Requests that arrived whole."""
+    open: int = 0
+    """Connections open now."""
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    """What was asked."""
+    headers: list[dict[str, str]] = field(default_factory=list)
+    """HTTP headers of what was asked, names in lower case."""
+    stalled: threading.Event = field(default_factory=threading.Event)
+    """Set as soon as a request hangs."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        self.open += 1
+        try:
+            while (request := await _read(reader)) is not None:
+                headers, body = request
+                self.requests += 1
+                if self.keep_requests:
+                    self.bodies.append(body)
+                    self.headers.append(headers)
+                if not await self._answer(body, reader, writer):
+                    return
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):  # the last: the server stops
+            pass
+        finally:
+            self.open -= 1
+            with suppress(Exception):
+                writer.close()
+
+    async def _answer(self, body: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Answer one request; False when the connection is over."""
+        mode = self.mode if self.faults > 0 else "ok"
+        if mode != "ok":
+            self.faults -= 1
+        if self.latency:
+            await asyncio.sleep(self.latency)
+        if mode in ("reset", "stall", "trickle"):
+            await self._break(mode, reader, writer)
+            return False
+        content = self._canned(mode)
+        if content is None:
+            completion = self.completion(body, mode)
+            if mode == "truncated":
+                whole = json.dumps(completion).encode()
+                content = _http(whole[: len(whole) // 2])
+            else:
+                content = self._events(completion) if body.get("stream") else _http(json.dumps(completion).encode())
+        writer.write(content)
+        await writer.drain()
+        return True
+
+    def _canned(self, mode: str) -> bytes | None:
+        """A reply that does not depend on the question, or None."""
+        if mode == "400":
+            key = self.headers[-1].get("authorization", "") if self.headers else ""
+            return _http(json.dumps({"error": {"message": f"bad request with {key}"}}).encode(), 400)
+        return {
+            "429": _http(b'{"error": {"message": "slow down"}}', 429, f"Retry-After: {self.retry_after}\r\n"),
+            "500": _http(b'{"error": {"message": "broken"}}', 500),
+            "html": _http(b"<html>It works!</html>"),
+            "list": _http(b"[1, 2]"),
+        }.get(mode)
+
+    async def _break(self, mode: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Reset the connection, or keep the client waiting until it goes away."""
+        if mode == "reset":
+            writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+        elif mode == "stall":
+            self.stalled.set()
+            await reader.read()
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n")
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.02)
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def completion(self, body: Mapping[str, Any], mode: str) -> dict[str, Any]:
+        """The reply to a request as a JSON object."""
+        n = int(body.get("n") or 1)
+        n = {"n_ignored": 1, "one_too_many": n + 1}.get(mode, n)
+        if mode == "empty":
+            n = 0
+        choices = [self._choice(body, index, mode) for index in range(n)]
+        generated = sum(len(TOKEN.findall(choice["message"]["content"] or "")) for choice in choices)
+        return {
+            "id": "x",
+            "object": "chat.completion",
+            "created": 0,
+            "model": body["model"],
+            "system_fingerprint": "fp_1",
+            "choices": choices,
+            "usage": {"prompt_tokens": 7, "completion_tokens": generated, "total_tokens": 7 + generated},
+        }
+
+    def _choice(self, body: Mapping[str, Any], index: int, mode: str) -> dict[str, Any]:
+        temperature = 0.0 if mode == "temperature_ignored" else float(body.get("temperature", 1.0))
+        question = str(body["messages"][-1]["content"])
+        text = self._text(question, temperature, body.get("seed"), index)
+        if mode == "huge":
+            text = "x" * 10_000_000  # 10 MB
+        finish, refusal = "stop", None
+        if mode == "refusal":
+            text, refusal = "", "I cannot help with that."
+        if mode == "content_filter":
+            finish = "content_filter"
+        message: dict[str, Any] = {"role": "assistant", "content": text or None, "refusal": refusal}
+        if mode == "tool":
+            call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
+            message, finish = {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
+        choice: dict[str, Any] = {"index": index, "message": message, "finish_reason": finish, "logprobs": None}
+        if body.get("logprobs") and mode not in ("no_logprobs", "tool"):
+            choice["logprobs"] = {"content": self._tokens(question, text, float(body.get("temperature", 1.0)), mode)}
+        return choice
+
+    def _text(self, question: str, temperature: float, seed: int | None, index: int) -> str:
+        answers = self.answers.get(question)
+        if temperature == 0:
+            return answers[0] if answers else ", ".join(WORDS[:8])
+        draw = random.Random(None if seed is None else hashlib.sha256(f"{seed}/{index}/{question}".encode()).digest())
+        return draw.choice(answers) if answers else ", ".join(draw.choices(WORDS, k=8))
+
+    def _tokens(self, question: str, text: str, temperature: float, mode: str) -> list[dict[str, Any]]:
+        greedy = TOKEN.findall(self._text(question, 0.0, None, 0))
+        items = []
+        for place, token in enumerate(TOKEN.findall(text)):
+            first = {greedy[0]: GREEDY_LOGPROB, token: GREEDY_LOGPROB if token == greedy[0] else OTHER_LOGPROB}
+            listed = dict(self.options or first) if place == 0 else {token: GREEDY_LOGPROB}
+            value = listed.get(token, OTHER_LOGPROB)
+            if mode == "scaled" and temperature == 0:
+                value, listed = 0.0, {token: 0.0}
+            value = {"nan": math.nan, "-inf": -math.inf}.get(mode, value)
+            tops = [{"token": t, "logprob": v, "bytes": list(t.encode())} for t, v in listed.items()]
+            items.append({"token": token, "logprob": value, "bytes": list(token.encode()), "top_logprobs": tops})
+        return items
+
+    def _events(self, completion: Mapping[str, Any]) -> bytes:
+        """The reply as server-sent events, token by token."""
+        choice = completion["choices"][0]
+        common = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": completion["model"]}
+        events: list[dict[str, Any]] = []
+        for token in TOKEN.findall(choice["message"].get("content") or ""):
+            events.append({**common, "choices": [{"index": 0, "delta": {"content": token}, "finish_reason": None}]})
+        for call in choice["message"].get("tool_calls") or []:
+            delta = {"tool_calls": [{"index": 0, **call}]}
+            events.append({**common, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+        events.append({**common, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
+        events.append({**common, "choices": [], "usage": completion["usage"]})
+        content = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+        return _http(content.encode(), kind="text/event-stream")
+
+
+async def _read(reader: asyncio.StreamReader) -> tuple[dict[str, str], dict[str, Any]] | None:
+    """Headers and JSON body of the next request; None when the client has closed the connection."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError:
+        return None
+    lines = head.decode("latin-1").split("\r\n")[1:-2]
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return headers, json.loads(await reader.readexactly(int(headers["content-length"])))
+
+
+def _http(content: bytes, status: int = 200, more: str = "", kind: str = "application/json") -> bytes:
+    head = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\n{more}\r\n"
+    return head.encode() + content
+
+
+@contextmanager
+def serving(endpoint: Endpoint) -> Iterator[Endpoint]:
+    """Serve until the block ends; ``endpoint.url`` says where."""
+    loop = asyncio.new_event_loop()
+    ready = threading.Event()
+    stop = asyncio.Event()
+
+    async def run() -> None:
+        server = await asyncio.start_server(endpoint.serve, "127.0.0.1", 0, backlog=4096, limit=1 << 24)
+        endpoint.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        ready.set()
+        await stop.wait()
+        server.close()
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def work() -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(run())
+        loop.close()
+
+    thread = threading.Thread(target=work, name="faulty-endpoint")
+    thread.start()
+    ready.wait(10)
+    try:
+        yield endpoint
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)

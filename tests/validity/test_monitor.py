@@ -1,0 +1,204 @@
+"""False alarms of the monitors, over long streams; what they detect; what they refuse."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from guardrail.artifact import CalibrationArtifact, CalibrationScores
+from guardrail.errors import UsageError
+from guardrail.monitor import DRIFT_BETS, JUMPS, RISK_BETS, Alarm, DriftMonitor, RiskMonitor, SafetySwitch, jump
+from guardrail.testing import ScriptedChat, make_artifact
+
+STREAMS, STEPS, DELTA = 1_000, 2_000, 0.1
+FALSE_ALARMS = DELTA + 3.1 * math.sqrt(DELTA * (1 - DELTA) / STREAMS)
+"""At most this share may alarm: a valid monitor exceeds it in fewer than one of a thousand runs (binomial)."""
+
+
+def artifact_with(scores: NDArray[np.float64]) -> CalibrationArtifact:
+    """An artifact that was calibrated on these scores; what was right plays no part here."""
+    calibration = CalibrationScores(uncertainty=tuple(scores.tolist()), error=(0,) * scores.size)
+    return make_artifact(ScriptedChat()).model_copy(update={"calibration": calibration})
+
+
+def ever(gains: NDArray[np.float64]) -> float:
+    """Share of streams whose wealth ever reaches 1/delta; gains of shape (steps, streams, bets)."""
+    streams, bets = gains.shape[1:]
+    capital = np.full((streams, len(JUMPS), bets), 1 / (len(JUMPS) * bets))
+    alarmed = np.zeros(streams, dtype=bool)
+    for gain in gains:
+        capital = jump(capital, gain)
+        alarmed |= capital.sum(axis=(1, 2)) >= 1 / DELTA
+    return float(alarmed.mean())
+
+
+def risk_gains(rate: float, alpha: float, audit: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """Gains of audited answers; the audit rates vary from answer to answer."""
+    rng = np.random.default_rng(seed)
+    error = (rng.random((audit.size, STREAMS)) < rate).astype(float)
+    audited = rng.random((audit.size, STREAMS)) < audit[:, None]
+    scaled = np.where(audited, (error - alpha) / audit[:, None], 0.0)
+    gains: NDArray[np.float64] = 1 + np.array(RISK_BETS) * (audit.min() / alpha) * scaled[..., None]
+    return gains
+
+
+@pytest.mark.parametrize("varied", [False, True])
+def test_a_promise_that_just_holds_is_rarely_called_broken(varied: bool) -> None:
+    audit = np.random.default_rng(5).uniform(0.1, 0.9, STEPS) if varied else np.full(STEPS, 0.3)
+    assert ever(risk_gains(0.1, 0.1, audit, seed=1)) <= FALSE_ALARMS
+
+
+def test_a_broken_promise_is_found_with_audits_of_three_in_ten() -> None:
+    assert ever(risk_gains(0.2, 0.1, np.full(STEPS, 0.3), seed=2)) > 0.99
+
+
+def test_ignoring_the_audit_rates_would_raise_false_alarms() -> None:
+    """The negative control: wrong answers are audited more often; unweighted bets then see too many errors."""
+    rng = np.random.default_rng(3)
+    error = (rng.random((STEPS, STREAMS)) < 0.1).astype(float)
+    hard = rng.random((STEPS, STREAMS)) < np.where(error == 1, 0.7, 0.4)  # a feature known before the audit
+    rate = np.where(hard, 0.6, 0.2)
+    audited = rng.random((STEPS, STREAMS)) < rate
+    bets = np.array(RISK_BETS) / 0.1
+    unweighted = 1 + bets * np.where(audited, error - 0.1, 0.0)[..., None]
+    weighted = 1 + bets * 0.2 * np.where(audited, (error - 0.1) / rate, 0.0)[..., None]
+    assert ever(unweighted) > 2 * FALSE_ALARMS
+    assert ever(weighted) <= FALSE_ALARMS
+
+
+def test_exchangeable_scores_are_rarely_called_drifted_though_they_tie() -> None:
+    """Ranks among calibration and stream, exactly as the monitor forms its p-values, on a few levels only."""
+    rng = np.random.default_rng(4)
+    n, steps, streams = 100, 600, 1_000
+    scores = rng.integers(0, 8, size=(streams, n + steps))
+    theta = rng.random((streams, steps))
+    counts = np.zeros((streams, 8), dtype=np.int64)
+    rows = np.arange(streams)
+    for i in range(n):
+        np.add.at(counts, (rows, scores[:, i]), 1)
+    gains = np.empty((steps, streams, len(DRIFT_BETS)))
+    for t in range(steps):
+        score = scores[:, n + t]
+        above = (counts * (np.arange(8) > score[:, None])).sum(axis=1)
+        p = (above + theta[:, t] * (1 + counts[rows, score])) / (n + t + 1)
+        gains[t] = 1 + np.array(DRIFT_BETS) * (p[:, None] - 0.5)
+        np.add.at(counts, (rows, score), 1)
+    bound = DELTA + 3.1 * math.sqrt(DELTA * (1 - DELTA) / streams)
+    assert ever(gains) <= bound
+
+
+def test_p_values_of_the_drift_monitor_are_uniform_with_ties() -> None:
+    rng = np.random.default_rng(6)
+    levels = rng.integers(0, 4, size=600) / 4
+    artifact = artifact_with(levels[:100])
+    monitor = DriftMonitor(artifact)
+    for score in levels[100:]:
+        monitor.update(score)
+    p = np.sort(monitor.state.p_values)
+    distance = np.abs(p - (np.arange(p.size) + 0.5) / p.size).max()
+    assert distance < 1.95 / math.sqrt(p.size)  # Kolmogorov-Smirnov at .001
+    assert not monitor.alarmed
+
+
+def test_a_shift_is_found_once_and_told_in_words(tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    artifact = artifact_with(rng.normal(size=300))
+    alarms: list[Alarm] = []
+    monitor = DriftMonitor(artifact, delta=0.01, on_alarm=alarms.append)
+    for score in rng.normal(size=200):
+        monitor.update(score)
+    assert not alarms
+    path = monitor.save(tmp_path / "drift.json")
+    resumed = DriftMonitor.load(path, artifact, on_alarm=alarms.append)
+    for score in rng.normal(1.0, 1.0, size=300):
+        resumed.update(score)
+    assert len(alarms) == 1
+    assert alarms[0].monitor == "drift"
+    assert 200 < alarms[0].at < 300
+    assert "less certainly" in alarms[0].detail
+    assert alarms[0].wealth >= 100
+
+
+def test_one_bet_by_hand() -> None:
+    """Equal money on 8 bets; alpha .1, audit rate 1: an error multiplies bet b by 1 + b / .1 * .9."""
+    state = RiskMonitor(0.1).update(True)
+    assert state.log_wealth == pytest.approx(math.log(sum(1 + 9 * bet for bet in RISK_BETS) / 8))
+    state = RiskMonitor(0.1).update(False)
+    assert state.log_wealth == pytest.approx(math.log(sum(1 - bet for bet in RISK_BETS) / 8))
+
+
+def test_saving_and_loading_changes_nothing(tmp_path: Path) -> None:
+    whole, first = RiskMonitor(0.2, min_audit_rate=0.5), RiskMonitor(0.2, min_audit_rate=0.5)
+    for i in range(40):
+        whole.update(i % 3 == 0)
+    for i in range(17):
+        first.update(i % 3 == 0)
+    second = RiskMonitor.load(first.save(tmp_path / "risk.json"))
+    for i in range(17, 40):
+        second.update(i % 3 == 0)
+    assert second.state == whole.state
+
+
+def test_the_interval_covers_at_every_time_and_narrows() -> None:
+    rng = np.random.default_rng(8)
+    missed = 0
+    for _ in range(60):
+        monitor = RiskMonitor(0.1)
+        outside = False
+        for t, error in enumerate(rng.random(400) < 0.2):
+            monitor.update(bool(error))
+            if t % 20 == 19:
+                found = monitor.interval()
+                assert found is not None
+                outside |= not found[1] <= 0.2 <= found[2]
+        missed += outside
+        assert found is not None
+        assert found[2] - found[1] < 0.25
+    assert missed <= 8  # 5 % of 60 is 3; more than 8 has probability .004 at most
+
+
+def test_an_unweighted_interval_is_centred_on_the_share() -> None:
+    monitor = RiskMonitor(0.1)
+    assert monitor.interval() is None
+    for error in (1, 0, 0, 0):
+        monitor.update(bool(error))
+    found = monitor.interval()
+    assert found is not None
+    assert found[0] == 0.25
+    assert 0 <= found[1] < 0.25 < found[2] <= 1
+
+
+def test_a_switch_holds_back_after_an_alarm_until_reset() -> None:
+    switch = SafetySwitch()
+    assert switch.allows(0.1)
+    switch.alarm(Alarm(monitor="risk", at=3, wealth=20.0, delta=0.05, detail="too many errors"))
+    assert not switch.allows(0.0)
+    assert switch.reason() == "too many errors"
+    switch.reset()
+    assert switch.allows(0.1)
+    stricter = SafetySwitch("stricter", threshold=0.3)
+    stricter.alarm(Alarm(monitor="risk", at=3, wealth=20.0, delta=0.05, detail=""))
+    assert stricter.allows(0.3)
+    assert not stricter.allows(0.31)
+
+
+@pytest.mark.parametrize(
+    ("call", "part"),
+    [
+        (lambda: RiskMonitor(0), "alpha"),
+        (lambda: RiskMonitor(0.1, delta=1), "delta"),
+        (lambda: RiskMonitor(0.1, min_audit_rate=0), "min_audit_rate"),
+        (lambda: RiskMonitor(0.1, min_audit_rate=0.5).update(True, audit_rate=0.1), "0.5"),
+        (lambda: DriftMonitor(artifact_with(np.zeros(3))).update(math.nan), "finite"),
+        (lambda: SafetySwitch("stricter"), "threshold"),
+        (lambda: RiskMonitor.load("nowhere.json"), "nowhere.json"),
+    ],
+)
+def test_misuse_is_refused_by_name(call: object, part: str) -> None:
+    assert callable(call)
+    with pytest.raises(UsageError, match=part):
+        call()
