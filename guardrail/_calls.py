@@ -16,7 +16,10 @@ from typing import Any
 from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ensure_config
 
 from .bindings import call_settings
 from .prompting import question_text
@@ -26,6 +29,8 @@ __all__ = ["SAMPLE_INDEX", "acall_concurrently", "call_concurrently", "read_repl
 
 DEFAULT_CONCURRENCY = 16
 """Calls in flight at once, unless the caller says otherwise."""
+PATIENCE = 0.003
+"""Seconds in which the caller has to get two answers, or threads take part."""
 MOST_HELPERS = 256
 """Threads that all sync guards of a process share; started as they are needed."""
 _HELPERS = ThreadPoolExecutor(MOST_HELPERS, thread_name_prefix="guardrail")
@@ -43,22 +48,26 @@ class _Call:
     params: dict[str, Any]
     name: str = "primary"
 
-    def config(self, callbacks: Callbacks) -> RunnableConfig:
-        name = f"guardrail_{self.name}" if self.index < 0 else f"guardrail_sample_{self.index}"
-        config = RunnableConfig(run_name=name, metadata={SAMPLE_INDEX: self.index})
-        if callbacks is not None:
-            config["callbacks"] = callbacks
-        return config
+    def settings(self, ambient: RunnableConfig) -> dict[str, Any]:
+        """Arguments of `BaseChatModel.generate`: how the run is traced, and how the answer is drawn."""
+        return {
+            "run_name": f"guardrail_{self.name}" if self.index < 0 else f"guardrail_sample_{self.index}",
+            "callbacks": ambient.get("callbacks"),
+            "tags": ambient.get("tags"),
+            "metadata": {**ambient.get("metadata", {}), SAMPLE_INDEX: self.index},
+            **self.params,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """What came back: a sample or an error, with its share of the cost."""
+    """What came back: a sample or an error, with what it used."""
 
     sample: Sample | None
     error: Exception | None
-    cost: Cost
+    usage: UsageMetadata | None
     started: float
+    ended: float
 
 
 def call_concurrently(
@@ -75,14 +84,13 @@ def call_concurrently(
 
     ``first`` is the number of the first call: from 0 on there is no primary answer, only samples ``first`` to n - 1.
     """
-    quiet = quiet_copy(model)
+    quiet, ambient = quiet_copy(model), _ambient(callbacks)
     calls = _calls(prompts, plan, name, first, call_settings(model, plan.bindings))
 
     def run(call: _Call) -> _Reply:
         started = time.perf_counter()
         try:
-            message = quiet.invoke(call.messages, call.config(callbacks), **call.params)
-            return _reply(message, started)
+            return _reply(quiet.generate([call.messages], **call.settings(ambient)), started)
         except Exception as error:  # whatever a model raises is a missing measurement, which abstains
             return _error(error, started)
 
@@ -90,48 +98,67 @@ def call_concurrently(
 
 
 def _in_threads(run: Callable[[_Call], _Reply], calls: Sequence[_Call], workers: int) -> list[_Reply]:
-    """Run calls side by side: the caller takes one after the other, and threads of a shared pool help it.
+    """Run calls side by side; see `_Crew`."""
+    crew = _Crew(run, calls, workers)
+    if len(calls) > 1 and workers > 1:
+        _HELPERS.submit(crew.assist)
+    crew.work()
+    return crew.replies()
 
-    Handing every call to a thread would cost several times as much as a call to a fast model does. Here the caller has
-    done all of them before a helper wakes up, while calls that wait for a server run at once. As the caller helps
-    itself, a pool that is busy (guards within guards, many batches) makes a call slower but cannot block it.
+
+class _Crew:
+    """The caller takes one call after the other, and threads of a shared pool help it.
+
+    Handing every call to a thread would cost several times as much as a call to a fast model does. So one helper looks
+    on, and calls the others once the caller makes little progress: a fast model answers everything by itself, while
+    calls that wait for a server run at once. As the caller helps itself, a pool that is busy (guards within guards,
+    many batches) makes a call slower but cannot block it.
     """
-    context = copy_context()
-    waiting = deque(enumerate(calls))
-    seats = [None] * (workers - 1)  # one helper has the turn to recruit at a time, so no lock is needed
-    replies: dict[int, _Reply | BaseException] = {}
-    done = threading.Semaphore(0)
 
-    def work() -> None:
+    def __init__(self, run: Callable[[_Call], _Reply], calls: Sequence[_Call], workers: int) -> None:
+        self._run = run
+        self._workers = workers
+        self._context = copy_context()
+        self._waiting = deque(enumerate(calls))
+        self._found: dict[int, _Reply | BaseException] = {}
+        self._n = len(calls)
+        self._done = threading.Semaphore(0)
+        self._taken = threading.Event()
+
+    def work(self) -> None:
+        """Take calls until none is left."""
         while True:
             try:
-                place, call = waiting.popleft()
+                place, call = self._waiting.popleft()
             except IndexError:
+                self._taken.set()
                 return
             try:
-                replies[place] = context.copy().run(run, call)
+                self._found[place] = self._context.copy().run(self._run, call)
             except BaseException as error:  # no Exception, which is a reply: the process is to end
-                replies[place] = error
-            done.release()
+                self._found[place] = error
+            self._done.release()
 
-    def recruit() -> None:
-        if len(waiting) > 1 and seats:
-            seats.pop()
-            _HELPERS.submit(assist)
+    def assist(self) -> None:
+        """Look on while the caller makes progress; else call the other helpers and take part."""
+        answered = 0
+        while not self._taken.wait(PATIENCE):
+            if len(self._found) < answered + 2:  # a slow model: one answer after the other would be slower
+                for _ in range(min(len(self._waiting), self._workers - 1) - 1):
+                    _HELPERS.submit(self.work)
+                self.work()
+                return
+            answered = len(self._found)
 
-    def assist() -> None:
-        recruit()  # one helper calls the next, so that fast calls wake one and not all
-        work()
-
-    recruit()
-    work()
-    for _ in calls:
-        done.acquire()
-    found = [replies[place] for place in range(len(calls))]
-    for reply in found:
-        if isinstance(reply, BaseException):
-            raise reply
-    return [reply for reply in found if isinstance(reply, _Reply)]
+    def replies(self) -> list[_Reply]:
+        """All replies in the order of the calls, once they are there."""
+        for _ in range(self._n):
+            self._done.acquire()
+        found = [self._found[place] for place in range(self._n)]
+        for reply in found:
+            if isinstance(reply, BaseException):
+                raise reply
+        return [reply for reply in found if isinstance(reply, _Reply)]
 
 
 async def acall_concurrently(
@@ -145,7 +172,7 @@ async def acall_concurrently(
     first: int = -1,
 ) -> list[SampleSet]:
     """`call_concurrently` on the event loop."""
-    quiet = quiet_copy(model)
+    quiet, ambient = quiet_copy(model), _ambient(callbacks)
     calls = _calls(prompts, plan, name, first, call_settings(model, plan.bindings))
     slots = asyncio.Semaphore(max_concurrency or DEFAULT_CONCURRENCY)
 
@@ -153,8 +180,7 @@ async def acall_concurrently(
         async with slots:
             started = time.perf_counter()
             try:
-                message = await quiet.ainvoke(call.messages, call.config(callbacks), **call.params)
-                return _reply(message, started)
+                return _reply(await quiet.agenerate([call.messages], **call.settings(ambient)), started)
             except Exception as error:
                 return _error(error, started)
 
@@ -183,19 +209,21 @@ def _calls(
     ]
 
 
-def _reply(message: AIMessage, started: float) -> _Reply:
-    usage = message.usage_metadata
-    cost = Cost(
-        calls=1,
-        input_tokens=usage["input_tokens"] if usage else 0,
-        output_tokens=usage["output_tokens"] if usage else 0,
-        seconds=time.perf_counter() - started,
-    )
-    return _Reply(read_reply(message), None, cost, started)
+def _ambient(callbacks: Callbacks) -> RunnableConfig:
+    """The caller's run configuration, as `invoke` would find it: `generate` is the same without its detours."""
+    return ensure_config(None if callbacks is None else RunnableConfig(callbacks=callbacks))
+
+
+def _reply(result: LLMResult, started: float) -> _Reply:
+    generation = result.generations[0][0]
+    message = generation.message if isinstance(generation, ChatGeneration) else None
+    if not isinstance(message, AIMessage):
+        raise TypeError(f"the chat model gave a {type(message or generation).__name__} instead of an AIMessage")
+    return _Reply(read_reply(message), None, message.usage_metadata, started, time.perf_counter())
 
 
 def _error(error: Exception, started: float) -> _Reply:
-    return _Reply(None, error, Cost(calls=1, seconds=time.perf_counter() - started), started)
+    return _Reply(None, error, None, started, time.perf_counter())
 
 
 def read_reply(message: AIMessage) -> Sample:
@@ -206,14 +234,16 @@ def read_reply(message: AIMessage) -> Sample:
     """
     metadata = message.response_metadata
     finish = metadata.get("finish_reason") or metadata.get("stop_reason")
-    found = _without_end(metadata.get("logprobs"))
-    tokens, logprobs = _token_logprobs(found)
+    found = metadata.get("logprobs")
+    if found is not None:
+        found = _without_end(found)
+    tokens, logprobs = (None, None) if found is None else _token_logprobs(found)
     return Sample(
         text=str(message.text).strip(),
         tool_calls=tuple(ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls),
         tokens=tokens,
         logprobs=logprobs,
-        token_bytes=None if tokens is None else _token_bytes(found["content"], tokens),
+        token_bytes=None if tokens is None or found is None else _token_bytes(found["content"], tokens),
         finish_reason=None if finish is None else str(finish),
         refusal=bool(message.additional_kwargs.get("refusal")) or finish == "content_filter",
     )
@@ -270,13 +300,17 @@ def _sample_set(messages: Sequence[BaseMessage], plan: SamplingPlan, pairs: list
     if errors:
         problem = Unmeasured.MODEL_FAILED
         detail = f"{len(errors)} of {len(pairs)} calls failed, the first with {type(errors[0]).__name__}: {errors[0]}"
-    elapsed = max(reply.started + reply.cost.seconds for _, reply in pairs) - min(reply.started for _, reply in pairs)
-    total = sum((reply.cost for _, reply in pairs), start=Cost())
+    used = [reply.usage for _, reply in pairs if reply.usage is not None]
     return SampleSet(
         question=question_text(messages),
         primary=primary,
         samples=samples,
-        cost=total.model_copy(update={"seconds": elapsed}),
+        cost=Cost(
+            calls=len(pairs),
+            input_tokens=sum(usage["input_tokens"] for usage in used),
+            output_tokens=sum(usage["output_tokens"] for usage in used),
+            seconds=max(reply.ended for _, reply in pairs) - min(reply.started for _, reply in pairs),
+        ),
         problem=problem,
         problem_detail=detail,
     )

@@ -57,6 +57,8 @@ def form_of(plan: SamplingPlan, stop: Sequence[str] | None, call: Mapping[str, A
             "Calibrate with the stop strings you want."
         )
     given = {name: value for name, value in call.items() if value is not None}
+    if not given:
+        return "text"
     form = cast(Form, given.pop(FORM, "text"))
     given.pop("ls_structured_output_format", None)
     asked = bindings_for(

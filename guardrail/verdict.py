@@ -133,7 +133,8 @@ def _alternatives(drawn: SampleSet) -> tuple[tuple[str, float], ...]:
     """Distinct sampled answers (by normalised string) with their share, or the options with their probability."""
     if drawn.samples:
         texts = [answer_text(sample) for sample in drawn.samples]
-        counts = Counter(normalise(text) for text in texts)
-        shown = {normalise(text): text for text in reversed(texts)}
+        keys = [normalise(text) for text in texts]
+        counts = Counter(keys)
+        shown = dict(zip(reversed(keys), reversed(texts), strict=True))  # the first wording of each
         return tuple((shown[key], count / len(texts)) for key, count in counts.most_common())
     return () if drawn.options is None else drawn.options.shares()

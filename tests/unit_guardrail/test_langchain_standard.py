@@ -107,11 +107,6 @@ class TestOpenAICompatibleChatUnit(ChatModelUnitTests):
 
     supports_json_mode = True
 
-    @pytest.mark.xfail(strict=False, reason="a model named in a call is sent, but the trace shows the object's own")
-    def test_standard_params_model_override(self, model: BaseChatModel) -> None:
-        """A known gap."""
-        super().test_standard_params_model_override(model)
-
     @property
     def chat_model_class(self) -> type[BaseChatModel]:
         return pytest.importorskip("integrations.openai_chat").OpenAICompatibleChat  # type: ignore[no-any-return]
