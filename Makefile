@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-slow test-core-newest lint format bench clean
+.PHONY: help setup demo test test-slow peers test-peers test-litellm test-core-newest postgres-test lint format bench clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -21,16 +21,31 @@ demo: $(READY) ## Calibrate and gate the embedded model; then recorded outputs o
 	@$(BIN)/python -m examples.demo
 
 test: lint ## Lint, types and tests
-	@$(BIN)/python -m pytest -q -m "not slow"
+	@$(BIN)/python -m pytest -q -m "not slow and not peers"
 
 test-slow: $(READY) ## The slow rest of the tests
 	@$(BIN)/python -m pytest -q -m slow
+
+peers: $(READY) ## Build real model servers for `make test-peers` (about 20 minutes, once; in .peers/)
+	@$(BIN)/python scripts/peers.py
+
+test-peers: $(READY) ## The tests against real model servers (docs/peers.md)
+	@$(BIN)/python -m pytest -q -m peers tests/peers
+
+test-litellm: ## The LiteLLM proxy tests, in an environment of their own (.venv-litellm)
+	@test -x .venv-litellm/bin/pytest || { $(PYTHON) -m venv .venv-litellm && \
+	  .venv-litellm/bin/pip install -q -e '.[litellm]' 'pytest>=8' 'pytest-asyncio>=1.0'; }
+	@LITELLM_LOCAL_MODEL_COST_MAP=True .venv-litellm/bin/python -m pytest -q -p no:cacheprovider --noconftest \
+	  tests/unit_integrations/test_litellm_proxy.py tests/unit_integrations/test_frameworks_docs.py
 
 test-core-newest: $(READY) ## The LangChain tests against the newest langchain-core (in build/, .venv stays as it is)
 	@$(BIN)/python -m pip install -q --no-deps --upgrade --target build/core-newest 'langchain-core<2'
 	@PYTHONPATH=build/core-newest $(BIN)/python -m pytest -q -p no:cacheprovider --benchmark-disable \
 	  tests/unit_guardrail/test_langchain_standard.py tests/unit_guardrail/test_drop_in.py \
 	  tests/unit_guardrail/test_chat_model.py tests/unit_guardrail/test_tools.py
+
+postgres-test: $(READY) ## Everything that can run on PostgreSQL, on a private server started for it
+	@$(BIN)/python -m pytest -q -k postgres
 
 lint: $(READY) ## ruff (lint and format) and mypy --strict
 	@$(BIN)/ruff check .

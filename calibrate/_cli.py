@@ -13,6 +13,7 @@ from . import (
     _cli_label,
     _cli_plan,
     _cli_report,
+    _cli_reviews,
     _cli_run,
     _cli_score,
 )
@@ -30,6 +31,7 @@ _COMMANDS = (
     _cli_label,
     _cli_plan,
     _cli_report,
+    _cli_reviews,
     _cli_run,
     _cli_score,
 )

@@ -61,6 +61,7 @@ _ORDER = (
     "evaluate",
     "report",
     "audit",
+    "from-reviews",
     "inspect",
 )
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage
 
 from guardrail._probe import probe
 from guardrail.errors import GuardrailError, UsageError
@@ -65,6 +66,7 @@ def collect_records(
     path: str | Path,
     *,
     prompt: PromptWrapping | None = None,
+    messages: Mapping[str, Sequence[BaseMessage]] | None = None,
     name: str = "questions",
     batch_size: int | None = None,
     max_concurrency: int | None = None,
@@ -83,6 +85,8 @@ def collect_records(
         plan: How to draw; `guardrail.sampling.plan_for` derives one from estimators.
         path: Record file, created or resumed.
         prompt: How questions become messages. Default: the question alone.
+        messages: What is asked instead of the wrapped question, by question id: a conversation so far, for instance
+            (see `calibrate.agent_steps`). It has to fit the prompt, as a guard will check.
         name: Name of the question set, for the header.
         batch_size: Questions drawn at once by a native sampler (default 16).
         max_concurrency: Calls in flight at once for any other model (default 16).
@@ -98,13 +102,15 @@ def collect_records(
     """
     _check_options(questions, plan)
     prompt = prompt or PromptWrapping()
+    for given in (messages or {}).values():
+        prompt.check(given)
     header = header_for(questions, model, plan, prompt, name)
     header = header.model_copy(update={"probe": _probed(model, plan)})
     with open_writer(path, header, drop_failed=retry_failed) as (writer, existing):
         done = {record.id for record in existing.records}
         todo = [question for question in questions if question.id not in done]
         tally = _Tally(len(questions), existing.records, progress)
-        drawing = _Drawing(todo, model, plan, prompt)
+        drawing = _Drawing(todo, model, plan, prompt, messages or {})
         if isinstance(model, NativeSampler):
             _write_batches(drawing.batches(batch_size or BATCH_SIZE), writer, tally)
         else:
@@ -215,12 +221,17 @@ class _Drawing:
     model: BaseChatModel
     plan: SamplingPlan
     prompt: PromptWrapping
+    messages: Mapping[str, Sequence[BaseMessage]]
+
+    def asked(self, question: Question) -> Sequence[BaseMessage]:
+        """The messages of a question."""
+        return self.messages.get(question.id) or self.prompt.messages(question.question, question.options)
 
     def batches(self, size: int) -> Iterator[list[Record]]:
         """Batches, one after the other."""
         for start in range(0, len(self.questions), size):
             batch = self.questions[start : start + size]
-            messages = [self.prompt.messages(question.question, question.options) for question in batch]
+            messages = [self.asked(question) for question in batch]
             drawn = draw(self.model, messages, self.plan)
             yield [Record.of(question, one) for question, one in zip(batch, drawn, strict=True)]
 
@@ -243,8 +254,7 @@ class _Drawing:
                 task.cancel()
 
     async def _one(self, question: Question, calls: int) -> Record:
-        messages = self.prompt.messages(question.question, question.options)
-        drawn = await adraw(self.model, [messages], self.plan, max_concurrency=calls)
+        drawn = await adraw(self.model, [self.asked(question)], self.plan, max_concurrency=calls)
         return Record.of(question, drawn[0])
 
 

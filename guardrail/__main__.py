@@ -13,6 +13,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     "doctor": ("guardrail.doctor", "check an artifact, its model, judge and endpoint before they serve"),
+    "review": ("guardrail.review.command", "serve the page on which people decide what was held back"),
 }
 """Module of each subcommand, with ``add_arguments(parser)`` and ``run(arguments) -> exit code``, and its help."""
 
@@ -29,18 +30,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="guardrail", description="Guardrail for LLMs: run-time tools.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (module, text) in COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        if name in given:  # only the command that is meant is imported
-            import_module(module).add_arguments(command)
-    if not given:
-        parser.print_help(sys.stderr)
-        return 2
-    arguments = parser.parse_args(given)
+    meant = next((word for word in given if word in COMMANDS), None)
     try:
+        for name, (module, text) in COMMANDS.items():
+            command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+            if name == meant:  # only the command that is meant is imported
+                import_module(module).add_arguments(command)
+        if not given:
+            parser.print_help(sys.stderr)
+            return 2
+        arguments = parser.parse_args(given)
         code: int = import_module(COMMANDS[arguments.command][0]).run(arguments)
     except GuardrailError as error:
-        print(f"guardrail {arguments.command}: {error}", file=sys.stderr)  # noqa: T201
+        print(f"guardrail {meant}: {error}", file=sys.stderr)  # noqa: T201
         return 1
     return code
 

@@ -117,9 +117,11 @@ def fall_back(abstention: Abstention) -> AIMessage:
     path = abstention.path
     if isinstance(path, Runnable):
         return abstention.answer(_takes_over(path, abstention).invoke(list(abstention.messages), _config(abstention)))
+    if isinstance(path, FullHandler):
+        return abstention.answer(path.on_abstention(abstention))
     if not callable(path):
         return abstention.answer(None)
-    given = path.on_abstention(abstention) if isinstance(path, FullHandler) else path(abstention.verdict)
+    given = path(abstention.verdict)
     if inspect.isawaitable(given):
         if inspect.iscoroutine(given):
             given.close()
@@ -133,10 +135,10 @@ async def afall_back(abstention: Abstention) -> AIMessage:
     if isinstance(path, Runnable):
         runnable = _takes_over(path, abstention)
         return abstention.answer(await runnable.ainvoke(list(abstention.messages), _config(abstention)))
-    if not callable(path):
-        return abstention.answer(None)
     if isinstance(path, FullHandler):
         return abstention.answer(await path.aon_abstention(abstention))
+    if not callable(path):
+        return abstention.answer(None)
     given = path(verdict) if inspect.iscoroutinefunction(path) else await run_in_executor(None, path, verdict)
     return abstention.answer(await given if inspect.isawaitable(given) else given)
 

@@ -381,6 +381,13 @@ class DriftMonitor(_Monitor):
         self._report(before, self._detail)
         return after
 
+    def follow(self, state: DriftState) -> None:
+        """Take over a later state of this same monitor, e.g. one that another process has written."""
+        with self._lock:
+            for score in state.stream[self.state.n :]:
+                bisect.insort(self._known, score)
+            self.state = state
+
     def watch(self, verdict: Verdict, messages: Sequence[BaseMessage] = ()) -> None:
         """Take in the score of a verdict, accepted or not: ``Guardrail(on_verdict=monitor.watch)``.
 
@@ -443,8 +450,9 @@ class SafetySwitch:
 
     def allows(self, uncertainty: float) -> bool:
         """Whether an answer that the gate accepts may still pass."""
-        if not self._alarms:
-            return True
+        return not self._alarms or self._stricter(uncertainty)
+
+    def _stricter(self, uncertainty: float) -> bool:
         return self._then == "stricter" and self._threshold is not None and uncertainty <= self._threshold
 
     def reason(self) -> str:

@@ -39,7 +39,7 @@ from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
 from guardrail.types import Bindings
 
-from ._gate import arguments_of
+from ._framework_gate import arguments_of
 
 __all__ = ["Format", "from_items", "read_response", "request_bindings", "stream_events", "to_items", "to_response"]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
+from langchain_core.exceptions import OutputParserException
+from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.output_parsers.openai_tools import JsonOutputKeyToolsParser, PydanticToolsParser
-from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
+from langchain_core.runnables import Runnable, RunnableGenerator, RunnableMap, RunnablePassthrough
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
@@ -51,7 +53,8 @@ def structured(
                 "json_schema": wanted if strict is None else {**wanted, "strict": strict},
             }
         asking = chat.bind(response_format=response_format, **tracing, **settings)
-        parser = PydanticOutputParser(pydantic_object=schema) if is_class else JsonOutputParser()
+        reading = PydanticOutputParser(pydantic_object=schema) if is_class else JsonOutputParser()
+        parser = RunnableGenerator(_whole, _awhole) | reading
     else:
         raise UsageError(f"method {method!r} is unknown; choose json_schema, function_calling or json_mode.")
     if not include_raw:
@@ -60,3 +63,22 @@ def structured(
     parsing = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
     unparsed = RunnablePassthrough.assign(parsed=lambda _: None)
     return RunnableMap(raw=asking) | parsing.with_fallbacks([unparsed], exception_key="parsing_error")
+
+
+def _check(message: AIMessage) -> AIMessage:
+    """Refuse an answer that was cut off: LangChain's parsers would close its texts and lists, and take it as whole."""
+    if message.response_metadata.get("finish_reason") == "length":
+        raise OutputParserException(
+            "the answer was cut off at the longest length allowed, so it is no whole object. Raise max_tokens.",
+            llm_output=message.text,
+        )
+    return message
+
+
+def _whole(messages: Iterator[AIMessage]) -> Iterator[AIMessage]:
+    yield from map(_check, messages)
+
+
+async def _awhole(messages: AsyncIterator[AIMessage]) -> AsyncIterator[AIMessage]:
+    async for message in messages:
+        yield _check(message)

@@ -31,7 +31,7 @@ from guardrail.fallback import OnAbstain
 from guardrail.identity import ModelIdentity
 from guardrail.types import Bindings, Verdict
 
-from ._gate import Answer, Gate, VerdictStore, arguments_of, refuse_settings, run_sync
+from ._framework_gate import Answer, Gate, VerdictStore, arguments_of, refuse_settings, run_sync
 
 require("agents", extra="openai-agents")
 
@@ -116,8 +116,16 @@ class AgentsModelChat(BaseChatModel):
         return self.name_of_model or (own if isinstance(own, str) else type(self.inner).__name__)
 
     def guardrail_identity(self) -> ModelIdentity:
-        """Provider, name, and a digest of further settings as revision."""
+        """Provider, name, and a digest of the settings that may change answers as revision.
+
+        Raises:
+            UsageError: A fixed seed, with which all samples would be equal.
+        """
         kept = {name: value for name, value in self.settings.to_json_dict().items() if value is not None}
+        for extra in ("extra_args", "extra_body"):
+            if "seed" in (kept.get(extra) or {}):
+                raise UsageError(f"{extra} has a seed, which would make all samples equal; leave it out.")
+        kept = {name: value for name, value in kept.items() if name not in HARMLESS}
         revision = None
         if kept:
             text = json.dumps([self.model_label, kept], sort_keys=True)
@@ -252,8 +260,8 @@ class GuardedModel(Model):
         """Draw, judge, and return the accepted candidate or what the abstention path gives."""
         if previous_response_id is not None or conversation_id is not None or prompt is not None:
             raise UsageError(
-                "a guarded model cannot use previous_response_id, conversation_id or a stored prompt: each sample would "
-                "become part of the conversation that the server keeps. Use a Session, or pass the items."
+                "a guarded model cannot use previous_response_id, conversation_id or a stored prompt: each sample "
+                "would become part of the conversation that the server keeps. Use a Session, or pass the items."
             )
         given = {field.name: getattr(model_settings, field.name) for field in fields(model_settings)}
         kept = {field.name: getattr(self._kept, field.name) for field in fields(self._kept)}
@@ -327,7 +335,7 @@ class GuardedModel(Model):
 
     @property
     def tool_guardrail(self) -> ToolInputGuardrail[Any]:
-        """For ``tool_input_guardrails``: a call that was neither accepted nor approved is not run; the model is told."""
+        """For ``tool_input_guardrails``: a call neither accepted nor approved is not run, and the model is told."""
         return ToolInputGuardrail(guardrail_function=self._check_call, name="guardrail")
 
     def _check_call(self, data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:

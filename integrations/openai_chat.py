@@ -12,6 +12,7 @@ import re
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -144,11 +145,9 @@ class OpenAICompatibleChat(BaseChatModel):
         """The client of the running event loop; connections cannot move between loops."""
         loop = asyncio.get_running_loop()
         if loop not in self._async:
-            client = openai.AsyncOpenAI(**self._client_settings())
-            keeper = _close_with_loop(client)
-            self._async[loop] = (client, keeper)
-            await anext(keeper)
-        return self._async[loop][0]
+            client = self._async[loop] = openai.AsyncOpenAI(**self._client_settings())
+            await _kept_by(loop).add(self._async, client)
+        return self._async[loop]
 
     def _hide(self, text: str) -> str:
         """A text without key, headers and address: servers may echo what they were sent."""
@@ -448,12 +447,49 @@ class _Clock:
         return self._ends.setdefault(prompt, time.monotonic() + self._seconds)
 
 
-async def _close_with_loop(client: Any) -> AsyncGenerator[None, None]:
-    """Closes a client when its loop shuts down: ``asyncio.run`` closes the asynchronous generators that are left."""
-    try:
-        yield
-    finally:
+class _Kept:
+    """The clients of one event loop: closed when it shuts down, and earlier once their model is gone.
+
+    A client cannot close itself where its model is collected: that happens anywhere, and a task made there is lost
+    when the loop ends right after. So the next client that is made closes it.
+    """
+
+    def __init__(self) -> None:
+        self.clients: set[Any] = set()
+        self.orphans: deque[Any] = deque()
+        self.keeper = self._close_with_loop()
+
+    async def add(self, owner: Any, client: Any) -> None:
+        """Keep a client until its owner is collected."""
+        await anext(self.keeper, None)  # from now on the loop knows it
+        self.clients.add(client)
+        weakref.finalize(owner, self.orphans.append, client).atexit = False
+        while self.orphans:
+            await self._close(self.orphans.popleft())
+
+    async def _close(self, client: Any) -> None:
+        self.clients.discard(client)
         await client.close()
+
+    async def _close_with_loop(self) -> AsyncGenerator[None, None]:
+        """``asyncio.run`` closes the asynchronous generators that are left."""
+        try:
+            while True:
+                yield
+        finally:
+            while self.clients:
+                await self._close(next(iter(self.clients)))
+
+
+_kept: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Kept] = weakref.WeakKeyDictionary()
+_keeping = threading.Lock()
+
+
+def _kept_by(loop: asyncio.AbstractEventLoop) -> _Kept:
+    with _keeping:
+        for ended in [other for other in _kept if other.is_closed()]:  # closed without shutting its generators down
+            del _kept[ended]
+        return _kept.setdefault(loop, _Kept())
 
 
 def _sets(

@@ -63,7 +63,9 @@ def server() -> Iterator[str]:
 
     def run(name: str, *arguments: str) -> None:
         command = [*prefix, str(_binary(name)), *arguments]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        )
         if done.returncode:
             log = folder / "log"
             raise RuntimeError(f"{name}: {done.stdout}{done.stderr}{log.read_text() if log.exists() else ''}")

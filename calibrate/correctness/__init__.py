@@ -12,6 +12,7 @@ from .chat_judge import ChatJudge
 from .numbers import parse_number
 from .registry import available_rules, default_rule, label_records, make_rule
 from .rules import Exact, Numeric, Option, TokenF1
+from .tool_calls import ToolCalls
 
 __all__ = [
     "BatchRule",
@@ -22,6 +23,7 @@ __all__ = [
     "Numeric",
     "Option",
     "TokenF1",
+    "ToolCalls",
     "available_rules",
     "default_rule",
     "label_records",

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from guardrail.errors import UsageError
+from guardrail.uncertainty import answer_text
 
 from ..progress import Progress, silent
 from ..records import Record
 from .base import BatchRule, CorrectnessRule, Label
 from .chat_judge import ChatJudge
 from .rules import Exact, Numeric, Option, TokenF1
+from .tool_calls import ToolCalls
 
 __all__ = ["available_rules", "default_rule", "label_records", "make_rule"]
 
@@ -21,6 +23,7 @@ _RULES: dict[str, Callable[..., CorrectnessRule]] = {
     "numeric": Numeric,
     "option": Option,
     "token_f1": TokenF1,
+    "tool_call": ToolCalls,
 }
 
 
@@ -63,12 +66,19 @@ def label_records(records: Sequence[Record], rule: CorrectnessRule, progress: Pr
             f"{imported} of {len(records)} records were imported without an answer, so {rule.spec.name} has nothing to "
             "label. Keep the labels they came with, or give labels by id (calibrate label --labels FILE)."
         )
-    items = [(r.answer, r.to_question()) for r in records if r.answer is not None and r.references]
+    items = [(_text(r, rule), r.to_question()) for r in records if r.answer is not None and r.references]
     if isinstance(rule, BatchRule):
         found = iter(rule.label_all(items, progress))
     else:
         found = (rule.label(answer, question) for answer, question in items)
     return [_labelled(record, found) for record in records]
+
+
+def _text(record: Record, rule: CorrectnessRule) -> str:
+    """What the rule reads: the answer's text; for a rule about tool calls, their canonical JSON where there are any."""
+    assert record.drawn is not None, "only answers that were drawn are labelled"
+    assert record.drawn.primary is not None, "only answers that were drawn are labelled"
+    return answer_text(record.drawn.primary) if isinstance(rule, ToolCalls) else record.drawn.primary.text
 
 
 def _labelled(record: Record, found: Iterator[Label]) -> Record:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
+from ..errors import UsageError
 from ..types import ToolCall
 from .base import JudgeSpec
+from .normalise import normalise
 
 __all__ = ["ToolCallJudge", "canonical_calls", "is_canonical_call", "plain_json", "read_calls"]
 
 _START = '[{"arguments":'
+_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
+"""A text that is nothing but a number."""
 _FIELDS = {"name", "arguments", "id", "type"}
 
 
@@ -74,18 +81,133 @@ class ToolCallJudge:
     Proposed calls reach a judge as canonical JSON already. Text that spells a call as JSON (``{"name": ...,
     "arguments": {...}}``, or a list of such; "id" and "type" are left out) is brought to that form; any other text is
     compared as it is.
+
+    Without options nothing else counts as the same. Each option declares what else does; it is part of the spec, so a
+    threshold made with one set of options loads with that set only. Whatever an option cannot read stays as it is, and
+    differs. "The same" is always equality of one form, so it is symmetric and transitive.
+
+    Attributes:
+        numbers: A text that is nothing but a number is that number: "5.00", "5" and 5 are the same, "1,000" is 1000.
+        decimals: Numbers are rounded to so many decimals.
+        dates: Formats of ``strptime`` in which a text is read as a point in time, e.g. ("%Y-%m-%d", "%d.%m.%Y"). A text
+            that fits several with different meanings stays a text, so 03/04 is never guessed.
+        text: Texts are compared by `normalise` (case, punctuation and articles do not count).
+        unordered: Names of list arguments whose order means nothing, at any depth.
+        arguments: Arguments that count, by tool ("*" for every other tool), or for all tools; others are not compared.
+            None: all. A tool that is not listed keeps all.
+        any_order: The order of several calls means nothing.
+
+    Example:
+        >>> judge = ToolCallJudge(numbers=True, arguments={"transfer": ["to", "amount"]})
+        >>> a = '{"name": "transfer", "arguments": {"to": "bob", "amount": "5.00", "memo": "rent"}}'
+        >>> judge.equivalent("", [(a, '{"name": "transfer", "arguments": {"to": "bob", "amount": 5}}')])
+        [True]
+
+    Raises:
+        UsageError: An option that cannot be read.
     """
+
+    numbers: bool = False
+    decimals: int | None = None
+    dates: Sequence[str] = ()
+    text: bool = False
+    unordered: Sequence[str] = ()
+    arguments: Mapping[str, Sequence[str]] | Sequence[str] | None = None
+    any_order: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("dates", "unordered", "arguments"):
+            if isinstance(getattr(self, name), str):
+                raise UsageError(f"{name} is a collection of names, got {getattr(self, name)!r}. Write it in a list.")
+        if self.decimals is not None and not 0 <= self.decimals <= 12:
+            raise UsageError(f"decimals must be in 0 ... 12, got {self.decimals}")
+        for form in self.dates:
+            if "%" not in form:
+                raise UsageError(f"a date format is one of strptime, such as '%d.%m.%Y', got {form!r}")
 
     @property
     def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        return JudgeSpec(name="tool_call", version=1, params={})
+        """Name, version and parameters: the options that are set."""
+        chosen = self.arguments
+        given: dict[str, Any] = {
+            "numbers": self.numbers,
+            "decimals": self.decimals,
+            "dates": list(self.dates),
+            "text": self.text,
+            "unordered": sorted(self.unordered),
+            "arguments": (
+                {tool: sorted(names) for tool, names in sorted(chosen.items())}
+                if isinstance(chosen, Mapping)
+                else None
+                if chosen is None
+                else sorted(chosen)
+            ),
+            "any_order": self.any_order,
+        }
+        params = {name: value for name, value in given.items() if value not in (None, False, [])}
+        return JudgeSpec(name="tool_call", version=1, params=params)
+
+    @property
+    def judges_tool_calls(self) -> bool:
+        """Whether calls with different canonical JSON may be the same."""
+        return bool(self.spec.params)
 
     def identity(self, text: str) -> str:
-        """Canonical JSON of the calls, or the text itself."""
+        """Canonical JSON of the calls as the options read them, or the text itself."""
         text = text.strip()
-        return _read(text) or text
+        if not self.spec.params:
+            return _read(text) or text
+        calls = read_calls(text) if text[:1] in ("[", "{") else None
+        if calls is None:
+            return text
+        read = [ToolCall(name=call.name, arguments=self._arguments(call)) for call in calls]
+        return canonical_calls(sorted(read, key=lambda call: canonical_calls([call])) if self.any_order else read)
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Equality of canonical forms; the question plays no part."""
         return [self.identity(a) == self.identity(b) for a, b in pairs]
+
+    def _arguments(self, call: ToolCall) -> dict[str, Any]:
+        chosen = self.arguments
+        if isinstance(chosen, Mapping):
+            chosen = chosen.get(call.name, chosen.get("*"))
+        kept = call.arguments if chosen is None else {k: v for k, v in call.arguments.items() if k in chosen}
+        return {name: self._value(value, name) for name, value in kept.items()}
+
+    def _value(self, value: Any, name: str) -> Any:
+        if isinstance(value, dict):
+            return {key: self._value(item, str(key)) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            read = [self._value(item, name) for item in value]
+            return sorted(read, key=_canonical) if name in self.unordered else read
+        if isinstance(value, str):
+            return self._text(value)
+        return self._number(value)
+
+    def _text(self, value: str) -> Any:
+        if self.numbers and _NUMBER.fullmatch(value.strip()):
+            return self._number(float(value.strip().replace(",", "")))
+        if (moment := _moment(value.strip(), self.dates)) is not None:
+            return moment
+        return normalise(value) if self.text else value
+
+    def _number(self, value: Any) -> Any:
+        if self.decimals is None or isinstance(value, bool) or not isinstance(value, int | float):
+            return value
+        return round(value, self.decimals) + 0.0 if math.isfinite(value) else value
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(plain_json(value), sort_keys=True, default=repr)
+
+
+def _moment(text: str, forms: Sequence[str]) -> str | None:
+    """The point in time a text means, in ISO 8601 (UTC where it names an offset); None where that is not clear."""
+    found = set()
+    for form in forms:
+        try:
+            moment = datetime.strptime(text, form)  # noqa: DTZ007 - an offset is read where the format has one
+        except ValueError:
+            continue
+        found.add((moment.astimezone(UTC) if moment.tzinfo is not None else moment).isoformat())
+    return found.pop() if len(found) == 1 else None

@@ -1,0 +1,76 @@
+"""Reviewers' lists on recorded answers of real models: coverage, length, and what epsilon can be promised.
+
+    python -m benchmarks.candidate_sets ../shared/data
+
+A third of the questions fits the threshold (alpha = 0.1); the rest is split 200 times at random into one half that fits
+the list and one that checks it. Everything is seeded.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+from statistics import fmean
+
+from calibrate.candidate_sets import Population, evaluate_candidates, fit_candidates, judge_candidates
+from calibrate.correctness import label_records, make_rule
+from calibrate.importing import ImportSettings, import_file
+from calibrate.pipeline import fit_artifact
+from calibrate.records import RecordFile
+from calibrate.scoring import score_records
+from guardrail.uncertainty import make
+
+FILES = (("triviaqa-20samples.jsonl", "token_f1"), ("gsm8k-13variants.jsonl", "numeric"))
+ESTIMATOR = "discrete_semantic_entropy"
+SPLITS, ALPHA = 200, 0.1
+POPULATIONS: tuple[Population, ...] = ("held_back", "all")
+
+
+def measure(path: Path, correctness: str) -> None:
+    """Print the rows of one file."""
+    imported = import_file(path, ImportSettings())
+    rule = make_rule(correctness)
+    estimator = make(ESTIMATOR)
+    scored = score_records(imported.file, [estimator])
+    header = scored.header.model_copy(update={"correctness": rule.spec})
+    records = label_records(scored.records, rule)
+    shuffled = list(records)
+    random.Random(0).shuffle(shuffled)
+    third = len(shuffled) // 3
+    file = RecordFile(path, header, tuple(shuffled))
+    artifact = fit_artifact(file, estimator=ESTIMATOR, alpha=ALPHA, part=shuffled[:third])
+    judged, left_out = judge_candidates(shuffled[third:], artifact, rule)
+    held = [one for one in judged if not one.accepted]
+    print(f"\n{path.name}: {len(judged)} questions judged, {len(held)} held back, {left_out} left out")
+    print("population  epsilon  promised  attainable  coverage  mean length  of answers")
+    for population in POPULATIONS:
+        pool = held if population == "held_back" else judged
+        for epsilon in (0.1, 0.2):
+            rng, rows, promised, attainable = random.Random(1), [], 0, []
+            for _ in range(SPLITS):
+                rng.shuffle(pool)
+                half = len(pool) // 2
+                fitted = fit_candidates(pool[:half], artifact, epsilon=epsilon, population=population)
+                promised += fitted.quantile is not None
+                attainable.append(fitted.attainable)
+                rows.append(evaluate_candidates(pool[half:], fitted))
+            print(
+                f"{population:10}  {epsilon:7.1f}  {promised / SPLITS:8.0%}  {fmean(attainable):10.3f}  "
+                f"{fmean(r.covered for r in rows):8.3f}  {fmean(r.mean_size for r in rows):11.2f}  "
+                f"{fmean(r.mean_all for r in rows):10.2f}"
+            )
+
+
+def main() -> None:
+    """Measure every file that is there."""
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "../shared/data")
+    for name, correctness in FILES:
+        if (folder / name).is_file():
+            measure(folder / name, correctness)
+        else:
+            print(f"{folder / name} is not there; skipped")
+
+
+if __name__ == "__main__":
+    main()

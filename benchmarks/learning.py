@@ -1,0 +1,128 @@
+"""What refitting on reviews brings, on recorded scores of real models: `python -m benchmarks.learning FOLDER`.
+
+A threshold is fitted on 300 questions of some topics and then meets questions of all topics. 2,000 of them are asked:
+people decide about every held-back answer and about a sample of the accepted ones. The threshold is fitted again on the
+thinned sample, and, for contrast, on all decisions as they are. All three are tested on the questions that are left.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrate.reviews import Pool, Reviewed, thinned
+from calibrate.thresholds import fit
+from guardrail.gate import accepts
+from guardrail.outcome import Feasible
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Reason, Sample, Uncertainty, Verdict
+
+from .monitoring import REASONING, STEM, Data, mmbench, mmlu_pro
+
+OLD, ASKED = 300, 2_000
+RATES = (0.1, 0.3, 1.0)
+ARTIFACT = make_artifact(ScriptedChat())
+SYSTEMS = ("old", "refit, thinned", "refit, all decisions")
+
+
+def template(accepted: bool) -> Reviewed:
+    """An item to copy; validating thousands of verdicts anew would take minutes."""
+    verdict = Verdict(
+        accepted=accepted,
+        reason=Reason.WITHIN_THRESHOLD if accepted else Reason.ABOVE_THRESHOLD,
+        detail="",
+        uncertainty=Uncertainty(value=0.0, unit="probability", estimator="recorded"),
+        threshold=0.5,
+        alpha=0.1,
+        guarantee="",
+        artifact=ARTIFACT.digest,
+        candidate=Sample(text="a"),
+    )
+    return Reviewed("", "", "", None, verdict, 1.0, True, False, None)
+
+
+TEMPLATES = {accepted: template(accepted) for accepted in (True, False)}
+
+
+def pool_of(
+    u: NDArray[np.float64], error: NDArray[np.int64], threshold: float, rate: float, rng: np.random.Generator
+) -> Pool:
+    """The queue after these questions."""
+    items = []
+    for score, wrong in zip(u.tolist(), error.tolist(), strict=True):
+        accepted = bool(accepts(score, threshold))
+        if accepted and rng.random() >= rate:
+            continue
+        made, name = TEMPLATES[accepted], f"{rng.integers(2**62)}"
+        scored = made.verdict.uncertainty.model_copy(update={"value": score})
+        verdict = made.verdict.model_copy(update={"uncertainty": scored})
+        chance = rate if accepted else 1.0
+        items.append(replace(made, key=name, name=name, verdict=verdict, chance=chance, correct=not wrong))
+    return Pool(tuple(items), {}, 0)
+
+
+def threshold_of(u: NDArray[np.float64], error: NDArray[np.int64], alpha: float) -> float:
+    """By the default rule; -inf where infeasible."""
+    found = fit(u, error, alpha=alpha, rule="acrc", diagnose="fast")
+    return found.threshold if isinstance(found, Feasible) else -np.inf
+
+
+def arrays(items: list[Reviewed]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Scores and errors."""
+    scores = np.array([item.verdict.uncertainty.value for item in items], dtype=np.float64)
+    return scores, np.array([not item.correct for item in items], dtype=np.int64)
+
+
+def compare(data: Data, after: set[str], alpha: float, rate: float, splits: int) -> None:
+    """Print one line of the table for each system."""
+    rows: dict[str, list[tuple[int, int, int]]] = {system: [] for system in SYSTEMS}
+    sizes: dict[str, list[int]] = {system: [OLD] if system == "old" else [] for system in SYSTEMS}
+    for seed in range(splits):
+        rng = np.random.default_rng(seed)
+        known = rng.permutation(np.flatnonzero(~np.isin(data.topic, sorted(after))))[:OLD]
+        rest = rng.permutation(np.setdiff1d(np.arange(data.u.size), known))
+        asked, test = rest[:ASKED], rest[ASKED:]
+        old = threshold_of(data.u[known], data.error[known], alpha)
+        if old == -np.inf:
+            continue
+        pool = pool_of(data.u[asked], data.error[asked], old, rate, rng)
+        sample, _ = thinned(pool)
+        thresholds = {"old": old}
+        for system, items in (("refit, thinned", sample), ("refit, all decisions", list(pool.items))):
+            thresholds[system] = threshold_of(*arrays(items), alpha)
+            sizes[system].append(len(items))
+        for system, threshold in thresholds.items():
+            taken = accepts(data.u[test], threshold)
+            rows[system].append((test.size, int(taken.sum()), int(data.error[test][taken].sum())))
+    for system, counts in rows.items():
+        n, k, e = np.array(counts).sum(axis=0)
+        broken = np.mean([wrong > alpha * given for _, given, wrong in counts])
+        print(
+            f"| {data.name}, alpha {alpha:g} | {rate:g} | {system} | {np.mean(sizes[system]):.0f} "
+            f"| {100 * k / n:.1f} | {100 * e / max(1, k):.1f} | {broken:.2f} |",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="folder with the recorded scores")
+    parser.add_argument("--splits", type=int, default=40)
+    arguments = parser.parse_args()
+    print("| data | audits | threshold | labels used | answered, % | wrong among them, % | above alpha |")
+    print("|---|---|---|---|---|---|---|")
+    for data, after, alpha in (
+        (mmbench(arguments.folder, "v1.6-34b"), REASONING, 0.1),
+        (mmlu_pro(arguments.folder, "gpt-4.1"), STEM, 0.15),
+    ):
+        for rate in RATES:
+            compare(data, after, alpha, rate, arguments.splits)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""How fast monitors notice a real change, and how often they cry wolf: `python -m benchmarks.monitoring FOLDER`.
+
+Recorded scores and errors of real models. A monitor is begun on 1,000 questions of some topics, watches 300 more of the
+same topics, and then questions of other topics. Everything is repeated over random splits; a delay is the number of
+questions asked after the change. The second table is simulated: streams in which nothing ever changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from calibrate.thresholds import fit
+from guardrail.artifact import CalibrationArtifact, CalibrationScores
+from guardrail.gate import accepts
+from guardrail.monitor import DRIFT_BETS, JUMPS, RISK_BETS, DriftMonitor, RiskMonitor, jump
+from guardrail.outcome import Feasible
+from guardrail.testing import ScriptedChat, make_artifact
+
+CALIBRATION, QUIET, LONGEST = 1_000, 300, 2_000
+DELTA = 0.05
+AUDITS = (1.0, 0.3, 0.1)
+REASONING = {  # the published hierarchy of MMBench: reasoning, as against perception
+    "physical_property_reasoning", "function_reasoning", "identity_reasoning", "social_relation", "nature_relation",
+    "physical_relation", "future_prediction", "structuralized_imagetext_understanding",
+}  # fmt: skip
+STEM = {"math", "physics", "chemistry", "engineering", "computer science"}
+SWAPPED = "another model"
+HARNESS = make_artifact(ScriptedChat())
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Scores, errors and topics of one model, by question."""
+
+    name: str
+    ids: NDArray[np.str_]
+    u: NDArray[np.float64]
+    error: NDArray[np.int64]
+    topic: NDArray[np.str_]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What comes after the quiet time: other topics, or another model's answers. Neither: nothing changes."""
+
+    data: Data
+    name: str
+    alpha: float
+    after: frozenset[str] = frozenset()
+    swap: Data | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether something changes."""
+        return bool(self.after) or self.swap is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Scores and errors for calibration, and of a stream that begins with `QUIET` questions like them."""
+
+    known: tuple[NDArray[np.float64], NDArray[np.int64]]
+    u: NDArray[np.float64]
+    error: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One stream. Delays are None where there was no alarm; ``early`` says whether there was one before the change."""
+
+    early: bool
+    delay: int | None
+    updates: int
+
+
+def mmbench(folder: Path, size: str) -> Data:
+    """LLaVA: 1 - largest option probability, and whether the likeliest option is wrong."""
+    ids, u, error, topic = [], [], [], []
+    for line in (folder / f"mmbench-llava-{size}-options.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        values = np.array(list(row["options"].values()))
+        shares = np.exp(values - values.max())
+        u.append(float(1 - shares.max() / shares.sum()))
+        error.append(int(list(row["options"])[int(values.argmax())] != row["reference"]))
+        topic.append(row["group"])
+        ids.append(row["id"])
+    name = f"MMBench, LLaVA {size.rpartition('-')[2].upper()}"
+    return Data(name, np.array(ids), np.array(u), np.array(error), np.array(topic))
+
+
+def mmlu_pro(folder: Path, model: str) -> Data:
+    """1 - logit confidence; questions without one are left out."""
+    ids, u, error, topic = [], [], [], []
+    with (folder / "mmlu-pro-confidence.csv").open(encoding="utf-8") as stream:
+        for row in csv.DictReader(stream):
+            if row[f"{model}/logit_confidence"] and row[f"{model}/error"]:
+                u.append(1 - float(row[f"{model}/logit_confidence"]))
+                error.append(int(float(row[f"{model}/error"])))
+                topic.append(row["group"])
+                ids.append(row["id"])
+    name = f"MMLU-Pro, {model.removesuffix('-2024-07-18')}"
+    return Data(name, np.array(ids), np.array(u), np.array(error), np.array(topic))
+
+
+def stream_of(change: Change, seed: int) -> Stream:
+    """Questions in random order; none is both calibrated on and asked."""
+    rng, data = np.random.default_rng(seed), change.data
+    new = np.isin(data.topic, sorted(change.after))
+    order = rng.permutation(np.flatnonzero(~new))
+    known, quiet, rest = np.split(order, [CALIBRATION, CALIBRATION + QUIET])
+    source = change.swap or data
+    if change.swap is not None:
+        used = data.ids[order[: CALIBRATION + QUIET]]
+        rest = rng.permutation(np.flatnonzero(~np.isin(change.swap.ids, used)))
+    elif change.after:
+        rest = rng.permutation(np.flatnonzero(new))
+    rest = rest[:LONGEST]
+    return Stream(
+        (data.u[known], data.error[known]),
+        np.concatenate([data.u[quiet], source.u[rest]]),
+        np.concatenate([data.error[quiet], source.error[rest]]),
+    )
+
+
+def artifact_of(u: NDArray[np.float64]) -> CalibrationArtifact:
+    """An artifact that holds these scores; the drift monitor reads nothing else of it."""
+    scores = CalibrationScores(uncertainty=tuple(u.tolist()), error=(0,) * u.size)
+    return HARNESS.model_copy(update={"calibration": scores})
+
+
+def drift(change: Change, seed: int) -> tuple[Run, list[float]]:
+    """One stream through a drift monitor; also its log-wealth over the questions."""
+    stream = stream_of(change, seed)
+    monitor = DriftMonitor(artifact_of(stream.known[0]), delta=DELTA, seed=seed)
+    wealth = []
+    for at, score in enumerate(stream.u.tolist(), start=1):
+        wealth.append(monitor.update(score).log_wealth)
+        if monitor.alarmed:
+            early = at <= QUIET
+            return Run(early, None if early else at - QUIET, at), wealth
+    return Run(False, None, len(wealth)), wealth
+
+
+def risk(change: Change, seed: int, rate: float) -> tuple[Run, list[float], tuple[int, int, int]]:
+    """One stream through a gate and a risk monitor; also questions, answers and wrong answers after the change."""
+    stream, rng = stream_of(change, seed), np.random.default_rng([seed, 1])
+    gate = fit(*stream.known, alpha=change.alpha, rule="acrc", diagnose="fast")
+    asked = stream.u.size - QUIET
+    if not isinstance(gate, Feasible):
+        return Run(False, None, 0), [], (asked, 0, 0)
+    monitor = RiskMonitor(change.alpha, delta=DELTA, min_audit_rate=rate)
+    taken = accepts(stream.u, gate.threshold)
+    counts = (asked, int(taken[QUIET:].sum()), int(stream.error[QUIET:][taken[QUIET:]].sum()))
+    wealth = []
+    for at, (given, error) in enumerate(zip(taken.tolist(), stream.error.tolist(), strict=True), start=1):
+        if given and rng.random() < rate:
+            monitor.update(bool(error))
+        wealth.append(monitor.state.log_wealth)
+        if monitor.alarmed:
+            early = at <= QUIET
+            return Run(early, None if early else at - QUIET, monitor.state.n), wealth, counts
+    return Run(False, None, monitor.state.n), wealth, counts
+
+
+def told(runs: Sequence[Run], change: Change) -> str:
+    """Cells: alarms before the change, alarms after it, and the median delay of those found."""
+    n = len(runs)
+    early = sum(run.early for run in runs)
+    delays = sorted(LONGEST * 10 if run.delay is None else run.delay for run in runs if not run.early)
+    found = sum(run.delay is not None for run in runs)
+    middle = delays[len(delays) // 2] if delays else LONGEST * 10
+    shown = f"{middle}" if middle <= LONGEST else "-"
+    return f"{early} of {n} | {found} of {n} | {shown if change.any else '-'}"
+
+
+def changes(folder: Path) -> list[Change]:
+    """Nothing, and something, for every data set. Topics were grouped by their names, not by looking at scores."""
+    found = []
+    small = mmlu_pro(folder, "gpt-4o-mini-2024-07-18")
+    for data, swap, alpha, one, single in (
+        (mmbench(folder, "v1.6-34b"), mmbench(folder, "v1.5-7b"), 0.1, REASONING, "spatial_relationship"),
+        (mmlu_pro(folder, "gpt-4.1"), small, 0.15, STEM, "law"),
+    ):
+        several = "reasoning, after perception" if one is REASONING else "science, after the rest"
+        found.append(Change(data, "none", alpha))
+        found.append(Change(data, several, alpha, frozenset(one)))
+        found.append(Change(data, f"only {single.replace('_', ' ')}", alpha, frozenset({single})))
+        found.append(Change(data, f"answers of {swap.name.rpartition(', ')[2]}", alpha, swap=swap))
+    return found
+
+
+def false_alarms(steps: int, count: int, seed: int) -> list[tuple[str, float, float]]:
+    """Share of simulated unchanged streams that ever alarm, after a tenth of the steps and after all."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for name in ("risk, error rate exactly alpha = 0.1, all audited", "risk, one in ten audited", "drift"):
+        bets = np.array(DRIFT_BETS if name == "drift" else RISK_BETS)
+        capital = np.full((count, len(JUMPS), bets.size), 1 / (len(JUMPS) * bets.size))
+        alarmed = np.zeros(count, dtype=bool)
+        early = 0.0
+        for step in range(steps):
+            if name == "drift":
+                gains = 1 + bets * (rng.random(count)[:, None] - 0.5)
+            else:
+                share = 0.1 if "ten" in name else 1.0
+                error = (rng.random(count) < 0.1).astype(float)
+                audited = rng.random(count) < share
+                gains = 1 + bets * (share / 0.1) * np.where(audited, (error - 0.1) / share, 0.0)[:, None]
+                gains[~audited] = 1.0
+            capital[:] = jump(capital, gains)
+            alarmed |= capital.sum(axis=(1, 2)) >= 1 / DELTA
+            if step + 1 == steps // 10:
+                early = float(alarmed.mean())
+        found.append((name, early, float(alarmed.mean())))
+    return found
+
+
+def draw(paths: dict[str, list[list[float]]], titles: dict[str, str], path: Path) -> None:
+    """Log-wealth over the questions, every stream a thin line, with the change and the alarm line."""
+    figure = Figure(figsize=(10.4, 4.0), layout="constrained", facecolor="white")
+    panels = figure.subplots(1, 2, sharey=True)
+    line = np.log(1 / DELTA)
+    for axes, (kind, curves) in zip(panels, paths.items(), strict=True):
+        for curve in curves:
+            axes.plot(np.arange(1, len(curve) + 1), curve, color="#0072B2", linewidth=0.8, alpha=0.45)
+            axes.plot(len(curve), curve[-1], "o", color="#D55E00", markersize=4, zorder=3)
+        axes.axhline(line, color="#1c2127", linewidth=1.2, linestyle="--")
+        axes.axvline(QUIET, color="#7a828c", linewidth=1.0)
+        axes.annotate(f"{SWAPPED} answers", (QUIET, 4.1), xytext=(6, 0), textcoords="offset points", fontsize=9)
+        axes.annotate(f"alarm at ln(1/{DELTA:g})", (4, line), xytext=(0, 5), textcoords="offset points", fontsize=9)
+        axes.set(title=titles[kind], xlabel="questions watched", xlim=(0, QUIET + 700), ylim=(-2.8, 4.6))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="#e6e9ed", linewidth=0.6)
+        axes.set_axisbelow(True)
+    panels[0].set_ylabel("ln(wealth)")
+    figure.savefig(path, format="png", dpi=110, metadata={"Software": None})
+
+
+def main() -> None:
+    """Print the tables and draw the picture."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="folder with the recorded scores")
+    parser.add_argument("--splits", type=int, default=100)
+    parser.add_argument("--png", type=Path, default=None)
+    arguments = parser.parse_args()
+    paths: dict[str, list[list[float]]] = {"drift": [], "risk": []}
+    titles = {}
+    print("| data | change | monitor | answered, wrong after it | alarm before | alarm after | median delay |")
+    print("|---|---|---|---|---|---|---|")
+    for change in changes(arguments.folder):
+        start = f"| {change.data.name} | {change.name} |"
+        seen = [drift(change, seed) for seed in range(arguments.splits)]
+        print(f"{start} drift | | {told([run for run, _ in seen], change)} |", flush=True)
+        for rate in AUDITS:
+            checked = [risk(change, seed, rate) for seed in range(arguments.splits)]
+            asked, given, wrong = np.sum([counts for _, _, counts in checked], axis=0)
+            after = f"{100 * given / asked:.0f} %, {100 * wrong / max(1, given):.1f} % (alpha {100 * change.alpha:g} %)"
+            cells = told([run for run, _, _ in checked], change)
+            print(f"{start} risk, audits {100 * rate:g} % | {after} | {cells} |", flush=True)
+            if rate == AUDITS[0] and change.swap is not None:
+                paths["risk"] = [wealth for _, wealth, _ in checked[:20]]
+                titles["risk"] = f"RiskMonitor, all answers audited: {change.data.name}"
+        if change.swap is not None:
+            paths["drift"] = [wealth for _, wealth in seen[:20]]
+            titles["drift"] = f"DriftMonitor, no labels: {change.data.name}"
+    print("\n| unchanged stream (simulated) | ever alarmed after 1,000 | ever alarmed after 10,000 |")
+    print("|---|---|---|")
+    for name, early, late in false_alarms(10_000, 2_000, seed=1):
+        print(f"| {name} | {100 * early:.1f} % | {100 * late:.1f} % |", flush=True)
+    if arguments.png is not None:
+        draw(paths, titles, arguments.png)
+
+
+if __name__ == "__main__":
+    main()

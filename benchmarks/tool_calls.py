@@ -1,0 +1,185 @@
+"""Which comparison of tool calls tells right from wrong: `python -m benchmarks.tool_calls FILE [--splits 500]`.
+
+FILE is `intercode-sql-agents.jsonl`: for each question a proposed SQL call with what the database returned, and the
+first calls of five other agents. Right means that the call returned the reference result. A threshold is fitted by a
+rule on a random half of the questions and used on the other half, many times; questions whose score cannot be measured
+abstain. Prints the tables of docs/tool-calls.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrate.metrics import auroc
+from calibrate.thresholds import fit
+from guardrail.gate import accepts
+from guardrail.judges import Judge, ToolCallJudge, canonical_calls
+from guardrail.judges.observation import ObservationJudge
+from guardrail.outcome import Feasible
+from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall
+from guardrail.uncertainty import make, measure
+
+ESTIMATORS = ("primary_disagreement", "self_consistency", "discrete_semantic_entropy")
+ALPHAS = (0.1, 0.2)
+RULES: tuple[tuple[str, float | None], ...] = (("acrc", None), ("certified", 0.1))
+PLAN = SamplingPlan(n=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question: what was proposed, what each call returned, and whether the proposal is right."""
+
+    drawn: SampleSet
+    observations: dict[str, str]
+    wrong: int
+    level: str
+
+
+def read(path: Path) -> list[Question]:
+    """The questions of the file."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        seen: dict[str, str] = {}
+        primary = None if row["primary"] is None else _sample(row["primary"], seen)
+        samples = tuple(_sample(one, seen) for one in row["samples"])
+        drawn = SampleSet(question=row["question"], primary=primary, samples=samples)
+        found.append(Question(drawn, seen, int(not row["correct"]), row["group"]))
+    return found
+
+
+def _sample(row: dict[str, Any], seen: dict[str, str]) -> Sample:
+    calls = tuple(ToolCall.model_validate(call) for call in row["tool_calls"])
+    seen[canonical_calls(calls)] = str(row["observation"])
+    return Sample(text="", tool_calls=calls)
+
+
+def judges(question: Question) -> dict[str, Judge]:
+    """The comparisons; the observations of a question are its own database's."""
+    return {
+        "canonical form": ToolCallJudge(),
+        "canonical form, texts normalised": ToolCallJudge(text=True),
+        "observation": ObservationJudge(observations=question.observations, version="intercode"),
+    }
+
+
+def scores(questions: Sequence[Question], estimator: str, judge: str) -> NDArray[np.float64]:
+    """One score a question, NaN where it could not be measured."""
+    found = [measure(q.drawn, make(estimator, judge=judges(q)[judge]), PLAN).value for q in questions]
+    return np.array([np.nan if value is None else value for value in found])
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Figures over splits: mean and the middle 95 % of the splits."""
+
+    feasible: float
+    acceptance: tuple[float, float, float]
+    error: tuple[float, float, float] | None
+    above: float
+
+
+def spread(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean, 2.5 % and 97.5 % quantile."""
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(np.mean(values)), float(low), float(high)
+
+
+def simulate(
+    u: NDArray[np.float64], wrong: NDArray[np.int64], rule: str, delta: float | None, alpha: float, splits: int
+) -> Line:
+    """Fit on one half, act on the other; the unmeasured abstain."""
+    rng = np.random.default_rng(0)
+    acceptance, errors, feasible = [], [], 0
+    for _ in range(splits):
+        order = rng.permutation(u.size)
+        fitting, acting = order[: u.size // 2], order[u.size // 2 :]
+        known = fitting[np.isfinite(u[fitting])]
+        outcome = fit(u[known], wrong[known], rule=rule, alpha=alpha, delta=delta, support="discrete", diagnose="fast")
+        taken = accepts(u[acting], outcome.threshold) if isinstance(outcome, Feasible) else np.zeros(acting.size, bool)
+        feasible += isinstance(outcome, Feasible)
+        acceptance.append(float(taken.mean()))
+        if taken.any():
+            errors.append(float(wrong[acting][taken].mean()))
+    above = sum(error > alpha for error in errors) / splits
+    return Line(feasible / splits, spread(acceptance), spread(errors) if errors else None, above)
+
+
+def ranked(u: NDArray[np.float64], wrong: NDArray[np.int64]) -> tuple[float, float, float]:
+    """AUROC for errors among the measured, with a 95 % bootstrap interval over questions."""
+    known = np.isfinite(u)
+    u, wrong = u[known], wrong[known]
+    rng = np.random.default_rng(1)
+    resampled = []
+    for _ in range(1000):
+        at = rng.integers(0, u.size, u.size)
+        value = auroc(u[at], wrong[at])
+        if value is not None:
+            resampled.append(value)
+    low, high = np.quantile(resampled, [0.025, 0.975])
+    return float(auroc(u, wrong) or np.nan), float(low), float(high)
+
+
+def percent(values: tuple[float, float, float] | None) -> str:
+    """``12.3 % (10.1 to 14.2)``."""
+    return (
+        "-"
+        if values is None
+        else f"{values[0]:.1%} ({100 * values[1]:.1f} to {100 * values[2]:.1f})".replace("%", " %")
+    )
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--splits", type=int, default=500)
+    args = parser.parse_args()
+    questions = read(args.file)
+    wrong = np.array([question.wrong for question in questions])
+    table = {(e, j): scores(questions, e, j) for e in ESTIMATORS for j in judges(questions[0])}
+    print(f"{len(questions)} questions, {wrong.mean():.1%} wrong\n".replace("%", " %"))
+    print("| estimator | calls are the same by | AUROC (95 %) | measured | score 0 |\n|---|---|---|---|---|")
+    for (estimator, judge), u in table.items():
+        found = ranked(u, wrong)
+        known = np.isfinite(u)
+        print(
+            f"| `{estimator}` | {judge} | {found[0]:.3f} ({found[1]:.3f} to {found[2]:.3f}) | {known.mean():.1%} | "
+            f"{np.mean(u[known] <= 1e-9):.1%} |".replace("%", " %")
+        )
+    print(f"\n{args.splits} random halves; in brackets the middle 95 % of them\n")
+    print("| alpha | rule | calls are the same by | feasible | accepted | wrong among accepted | halves above alpha |")
+    print("|---|---|---|---|---|---|---|")
+    for alpha in ALPHAS:
+        for rule, delta in RULES:
+            for judge in judges(questions[0]):
+                line = simulate(table["primary_disagreement", judge], wrong, rule, delta, alpha, args.splits)
+                print(
+                    f"| {alpha:g} | `{rule}` | {judge} | {100 * line.feasible:.0f} % | {percent(line.acceptance)} | "
+                    f"{percent(line.error)} | {100 * line.above:.0f} % |"
+                )
+    print("\n| hardness | questions | wrong | " + " | ".join(f"accepted, wrong at {a:g}" for a in ALPHAS) + " |")
+    print("|---|---|---|" + "---|" * len(ALPHAS))
+    u = table["primary_disagreement", "observation"]
+    known = np.isfinite(u)
+    limits = [fit(u[known], wrong[known], alpha=alpha, diagnose="fast") for alpha in ALPHAS]
+    for level in ("easy", "medium", "hard", "extra"):
+        own = np.array([question.level == level for question in questions])
+        cells = []
+        for limit in limits:
+            taken = own & accepts(u, limit.threshold) if isinstance(limit, Feasible) else np.zeros(u.size, bool)
+            error = f"{wrong[taken].mean():.1%}" if taken.any() else "-"
+            cells.append(f"{taken.sum() / own.sum():.1%}, {error}")
+        print(f"| {level} | {own.sum()} | {wrong[own].mean():.1%} | {' | '.join(cells)} |".replace("%", " %"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""Calibrating an agent's decisions: recorded conversations, cut before a decision, with what the right one was.
+
+A step is the conversation up to a message of the agent, and the reference: the call (or answer) that was right there.
+The model is asked for that one message again, with the agent's system prompt and tools, as it will be at run time:
+
+    steps = read_steps("steps.jsonl")
+    plan = plan_for([make("primary_disagreement", judge=ToolCallJudge(numbers=True))], bindings=bindings_for(tools))
+    collect_steps(steps, model, plan, "steps.records.jsonl", system="You are the bank's assistant.")
+    parts = split_by_action("steps.records.jsonl", exempt=["balance"])   # {"transfer": ..., "answer": ...}
+
+    artifact = fit_action(parts["transfer"], make("primary_disagreement", judge=ToolCallJudge(numbers=True)), alpha=0.1)
+
+One artifact for each dangerous tool, one for answers; the same step by step: score, label (rule ``tool_call``), fit.
+
+Steps of one conversation are not independent: give each the conversation as its ``group`` and fit with clusters.
+What it assumes: the recorded conversations up to a step are like those at run time. An agent that acts differently than
+the recorded one leads its users elsewhere; record the guarded agent's own conversations and calibrate again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    SystemMessage,
+    convert_to_messages,
+    convert_to_openai_messages,
+)
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import RecordError, UsageError
+from guardrail.judges import canonical_calls
+from guardrail.judges.tool_call import read_calls
+from guardrail.prompting import PromptWrapping, question_text
+from guardrail.types import Frozen, SamplingPlan, ToolCall
+from guardrail.uncertainty import Estimator
+
+from .collect import Collected, collect_records
+from .correctness import CorrectnessRule, ToolCalls, label_records
+from .datasets import Question
+from .estimator_names import estimator_key
+from .pipeline import Groups, fit_artifact, part_header
+from .progress import Progress, silent
+from .records import Record, read_records, write_records
+from .scoring import score_records
+
+__all__ = ["ANSWER", "Step", "collect_steps", "fit_action", "read_steps", "split_by_action", "steps_of", "write_steps"]
+
+ANSWER = "answer"
+"""Name of the part in which the agent answers instead of calling a tool."""
+
+
+class Step(Frozen):
+    """One decision of an agent."""
+
+    id: str
+    """Unique name within the file: given, or "step-" and 12 hex digits of a hash of the messages."""
+    messages: tuple[dict[str, Any], ...]
+    """The conversation before it, without the system message, in OpenAI's form."""
+    references: tuple[str, ...]
+    """What was right there: calls as canonical JSON, or a text. At least one."""
+    group: str | None = None
+    """The conversation it is part of."""
+
+    def to_messages(self, system: str | None) -> list[BaseMessage]:
+        """What the model is asked."""
+        before: list[BaseMessage] = [] if system is None else [SystemMessage(system)]
+        return [*before, *convert_to_messages(list(self.messages))]
+
+    def to_question(self) -> Question:
+        """As an item of a record file: its question is the whole conversation, so that steps differ as they do."""
+        messages = convert_to_messages(list(self.messages))
+        text = question_text(messages) if len(messages) == 1 else "\n".join(_line(message) for message in messages)
+        return Question(id=self.id, question=text, references=self.references, group=self.group)
+
+
+def steps_of(conversation: Sequence[BaseMessage], *, group: str) -> list[Step]:
+    """The steps of a recorded conversation in which the agent did everything right: one a message of the agent.
+
+    A system message is left out: it is given when collecting.
+    """
+    messages = [message for message in conversation if not isinstance(message, SystemMessage)]
+    found = []
+    for place, message in enumerate(messages):
+        if not isinstance(message, AIMessage) or place == 0:
+            continue
+        before: Any = convert_to_openai_messages(messages[:place])
+        calls = [ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls]
+        reference = canonical_calls(calls) if calls else str(message.text)
+        found.append(_step({"messages": before, "references": [reference], "group": group}, f"conversation {group}"))
+    return found
+
+
+def read_steps(path: str | Path) -> list[Step]:
+    """Read a step file: JSONL of ``messages``, ``references`` and optionally ``id`` and ``group``.
+
+    ``messages`` are in OpenAI's form (``role``, ``content``, ``tool_calls``, ``tool_call_id``), without the system
+    message. A reference is a text, a call ``{"name": ..., "arguments": {...}}``, or a list of calls.
+
+    Raises:
+        RecordError: A malformed line, or the same id twice; file and line are named.
+        UsageError: No such file, or no step in it.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UsageError(f"no step file at {path}. Write one JSON object a line: messages, references, group.")
+    found: dict[str, Step] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            step = _step(json.loads(line), where)
+        except json.JSONDecodeError as error:
+            raise RecordError(f"{where}: not JSON: {error}") from error
+        if step.id in found:
+            raise RecordError(f"{where}: a step with the id {step.id!r} was there before. Remove one or give it an id.")
+        found[step.id] = step
+    if not found:
+        raise UsageError(f"{path} holds no step.")
+    return list(found.values())
+
+
+def write_steps(path: str | Path, steps: Iterable[Step]) -> None:
+    """Write a step file."""
+    lines = (step.model_dump_json(exclude_none=True) for step in steps)
+    Path(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def collect_steps(
+    steps: Sequence[Step],
+    model: BaseChatModel,
+    plan: SamplingPlan,
+    path: str | Path,
+    *,
+    system: str | None,
+    name: str = "steps",
+    progress: Progress = silent,
+    **options: Any,
+) -> Collected:
+    """Ask the model for every step's decision that is not in the record file yet; see `collect_records`.
+
+    Args:
+        steps: What to ask; ids must be distinct.
+        model: The agent's model, as it will run.
+        plan: How to draw, with the agent's tools: `plan_for(..., bindings=bindings_for(tools))`.
+        path: Record file, created or resumed.
+        system: The agent's system prompt, exactly as at run time.
+        name: Name of the set, for the header.
+        progress: Called after every answer.
+        **options: Others of `collect_records`.
+    """
+    messages = {step.id: step.to_messages(system) for step in steps}
+    if len(messages) != len(steps):
+        raise UsageError(f"{len(steps)} steps, but {len(messages)} distinct ids. Give each step an id of its own.")
+    questions = [step.to_question() for step in steps]
+    return collect_records(
+        questions,
+        model,
+        plan,
+        path,
+        prompt=PromptWrapping(system=system),
+        messages=messages,
+        name=name,
+        progress=progress,
+        **options,
+    )
+
+
+def split_by_action(
+    path: str | Path, folder: str | Path | None = None, *, exempt: Collection[str] = ()
+) -> dict[str, Path]:
+    """Cut a record file by what the model proposed: one file for each tool it called, one for answers.
+
+    What a gate will see is decided by the proposed message, so that is what the parts are made by, never by the
+    reference. A message that calls several tools is in the part of each. Messages that call exempt tools only, and
+    steps where the model failed, are in none.
+
+    Args:
+        path: A record file.
+        folder: Where the parts go; default: beside it.
+        exempt: Tools that will not be gated.
+
+    Returns:
+        Files by tool name, and "answer".
+    """
+    path = Path(path)
+    file = read_records(path)
+    parts: dict[str, list[Record]] = {}
+    for record in file.records:
+        primary = record.drawn.primary if record.drawn is not None else None
+        if primary is None:
+            continue
+        names = {call.name for call in primary.tool_calls} - set(exempt)
+        for name in names if primary.tool_calls else {ANSWER}:
+            parts.setdefault(name, []).append(record)
+    found = {}
+    for name, records in sorted(parts.items()):
+        found[name] = Path(folder or path.parent) / f"{path.name.split('.')[0]}.{name}.jsonl"
+        write_records(found[name], part_header(file.header, records), records)
+    return found
+
+
+def fit_action(
+    path: str | Path,
+    estimator: Estimator,
+    *,
+    alpha: float,
+    correctness: CorrectnessRule | None = None,
+    rule: str = "acrc",
+    delta: float | None = None,
+    groups: Groups = "cluster",
+) -> CalibrationArtifact:
+    """Score, label and fit one part, in one go; scores and labels are written into the file.
+
+    Args:
+        path: A part that `split_by_action` made.
+        estimator: What is computed; its judge says when two proposals are the same.
+        alpha: Target error rate among the proposals that go out.
+        correctness: When a proposal is right; default: `ToolCalls` without options.
+        rule: Threshold rule.
+        delta: Failure probability, for rules that have one.
+        groups: Whether the steps' groups are conversations (one step of each is used), or "category" to treat steps as
+            independent.
+    """
+    wanted = correctness or ToolCalls()
+    file = score_records(read_records(path), [estimator])
+    labelled = tuple(label_records(file.records, wanted))
+    write_records(path, file.header.model_copy(update={"correctness": wanted.spec}), labelled)
+    return fit_artifact(path, estimator=estimator_key(estimator), alpha=alpha, rule=rule, delta=delta, groups=groups)
+
+
+def _line(message: BaseMessage) -> str:
+    calls = getattr(message, "tool_calls", [])
+    made = canonical_calls(ToolCall(name=call["name"], arguments=call["args"]) for call in calls) if calls else ""
+    return f"{message.type}: {' '.join(part for part in (str(message.text), made) if part)}"
+
+
+def _step(row: Any, where: str) -> Step:
+    if not isinstance(row, dict) or not isinstance(row.get("messages"), list) or not row["messages"]:
+        raise RecordError(f"{where}: field 'messages': got {str(row)[:80]}; a list of messages in OpenAI's form")
+    try:
+        messages = convert_to_messages(row["messages"])
+        plain: Any = convert_to_openai_messages(messages)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise RecordError(f"{where}: field 'messages': {error}") from error
+    if any(isinstance(message, SystemMessage) for message in messages):
+        raise RecordError(f"{where}: field 'messages': a system message is given when collecting; leave it out here")
+    given = row.get("references")
+    listed = given if isinstance(given, list) and not _is_calls(given) else [given]
+    references = tuple(_reference(one, where) for one in listed)
+    group = row.get("group")
+    named = row.get("id") or "step-" + hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
+    return Step(
+        id=str(named), messages=tuple(plain), references=references, group=None if group is None else str(group)
+    )
+
+
+def _is_calls(value: list[Any]) -> bool:
+    return bool(value) and all(isinstance(one, dict) for one in value) and read_calls(json.dumps(value)) is not None
+
+
+def _reference(value: Any, where: str) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    calls = read_calls(text)
+    if calls is not None:
+        return canonical_calls(calls)
+    if not isinstance(value, str) or not value.strip():
+        raise RecordError(
+            f"{where}: field 'references': got {text[:80]}; a text, a call {{'name', 'arguments'}}, or a list of calls"
+        )
+    return value

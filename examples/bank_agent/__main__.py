@@ -1,0 +1,169 @@
+"""`python -m examples.bank_agent ask "Send 40 euros to Alex"`, then `review`, then `resume`: three processes.
+
+ask     Asks the agent. It reads the balance freely; a transfer goes out only if the gate accepts, else it is held.
+review  Shows what is held and asks for a decision: approve, edit, reject or respond.
+resume  Goes on with what was decided, where the first process stopped. The model is not asked about it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, ToolMessage
+from langgraph.checkpoint.sqlite import SqliteSaver
+
+from guardrail.review import Candidate, Decision, Item, ReviewStore
+from integrations.langchain_agents import GuardrailMiddleware
+from integrations.langgraph_review import ReviewBridge
+
+from .bank import Bank, tools_of
+from .calibration import SYSTEM, calibrate
+from .model import Teller
+from .screen import CONSOLE, calibrated, held, note, said
+
+REVIEWER = "you"
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[tuple[Any, ReviewBridge]]:
+    """The agent on its durable checkpoints, and the queue where a person answers."""
+    fresh = not (folder / "transfers.json").exists()
+    artifact = calibrate(folder)
+    if fresh:
+        calibrated(artifact)
+    middleware = GuardrailMiddleware(tools={"transfer": artifact}, exempt=["balance"], on_abstain="interrupt")
+    with (
+        SqliteSaver.from_conn_string(str(folder / "checkpoints.db")) as saver,
+        ReviewStore(folder / "reviews.db") as store,
+    ):
+        agent = create_agent(
+            Teller(),
+            tools=tools_of(Bank(folder / "bank.db")),
+            system_prompt=SYSTEM,
+            middleware=[middleware],
+            checkpointer=saver,
+        )
+        yield agent, ReviewBridge(store)
+
+
+def config_of(thread: str) -> Any:
+    """Where a conversation is kept."""
+    return {"configurable": {"thread_id": thread}}
+
+
+def ask(folder: Path, thread: str, request: str) -> int:
+    """One turn of the conversation."""
+    with opened(folder) as (agent, bridge):
+        config = config_of(thread)
+        if agent.get_state(config).interrupts:
+            note(f"A transfer of conversation {thread!r} still waits: decide it first (review, resume).")
+            return 1
+        said("you", request)
+        before = len(agent.get_state(config).values.get("messages", ()))
+        show(agent.invoke({"messages": request}, config), agent, bridge, thread, before + 1)
+    return 0
+
+
+def show(result: dict[str, Any], agent: Any, bridge: ReviewBridge, thread: str, known: int) -> None:
+    """What came of a turn."""
+    for message in result["messages"][known:]:
+        if isinstance(message, ToolMessage):
+            said("tool", message.text)
+        elif isinstance(message, AIMessage) and message.text:
+            said("agent", message.text)
+    for item in bridge.enqueue(agent, config_of(thread)):
+        (value,) = [one.value for one in agent.get_state(config_of(thread)).interrupts if one.id == item.key]
+        held(value, item.id)
+        note("python -m examples.bank_agent review   then   resume")
+
+
+def review(folder: Path, given: argparse.Namespace) -> int:
+    """One decision about the oldest transfer that waits."""
+    with opened(folder) as (agent, bridge):
+        lease = bridge.store.claim(REVIEWER)
+        if lease is None:
+            note("Nothing waits for a decision.")
+            return 0
+        item = lease.item
+        state = agent.get_state(config_of(str(item.content.metadata["thread_id"])))
+        held(next(one.value for one in state.interrupts if one.id == item.key), item.id)
+        decision = decided(item, given)
+        if decision is None:
+            bridge.store.release(lease)
+            return 1
+        bridge.store.decide(lease, decision)
+        said("person", ": ".join(part for part in (decision.action, decision.text or decision.note) if part))
+        note("python -m examples.bank_agent resume")
+    return 0
+
+
+def decided(item: Item, given: argparse.Namespace) -> Decision | None:
+    """The decision from the command line, or asked for."""
+    action, amount, to, message = given.decision, given.amount, given.to, given.message
+    if action is None:
+        action = CONSOLE.input("[bold]\\[a]pprove, \\[e]dit, \\[r]eject, re\\[s]pond?[/bold] ").strip().lower()
+        action = {"a": "approve", "e": "edit", "r": "reject", "s": "respond"}.get(action, action)
+        if action == "edit":
+            amount = int(CONSOLE.input("Amount in euros (empty: as it is): ") or 0) or None
+            to = CONSOLE.input("Payee (empty: as it is): ") or None
+        elif action in ("reject", "respond"):
+            message = CONSOLE.input("What shall be said? ")
+    if action == "approve":
+        return Decision(action="approve")
+    if action == "reject":
+        return Decision(action="reject", note=message or "")
+    if action == "respond" and message:
+        return Decision(action="respond", text=message)
+    if action == "edit" and item.content.candidate is not None:
+        (call,) = item.content.candidate.tool_calls
+        changes = {name: value for name, value in (("amount", amount), ("to", to)) if value is not None}
+        mended = call.model_copy(update={"arguments": {**call.arguments, **changes}})
+        return Decision(action="edit", candidate=Candidate(tool_calls=(mended,)))
+    note(f"{action!r} is no decision; the transfer still waits.")
+    return None
+
+
+def resume(folder: Path, thread: str) -> int:
+    """Go on where the first process stopped."""
+    with opened(folder) as (agent, bridge):
+        config = config_of(thread)
+        before = len(agent.get_state(config).values.get("messages", ()))
+        result = bridge.resume(agent, config)
+        if result is None:
+            note("Nothing was decided yet." if agent.get_state(config).interrupts else "Nothing waits here.")
+            return 0
+        show(result, agent, bridge, thread, before)
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.bank_agent", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--folder", type=Path, default=Path("bank-agent"), help="where everything is kept")
+    commands = parser.add_subparsers(dest="command", required=True)
+    asking = commands.add_parser("ask", help="ask the agent")
+    asking.add_argument("request")
+    resuming = commands.add_parser("resume", help="go on with what was decided")
+    for command in (asking, resuming):
+        command.add_argument("--thread", default="1", help="name of the conversation")
+    reviewing = commands.add_parser("review", help="decide about what is held")
+    reviewing.add_argument("decision", nargs="?", choices=["approve", "edit", "reject", "respond"])
+    reviewing.add_argument("--amount", type=int, help="edit: this many euros instead")
+    reviewing.add_argument("--to", help="edit: this payee instead")
+    reviewing.add_argument("--message", help="reject, respond: what is said")
+    given = parser.parse_args(arguments)
+    if given.command == "ask":
+        return ask(given.folder, given.thread, given.request)
+    return review(given.folder, given) if given.command == "review" else resume(given.folder, given.thread)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

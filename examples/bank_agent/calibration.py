@@ -1,0 +1,77 @@
+"""The artifact for transfers: recorded requests with what was meant by them, asked again, scored, labelled, fitted."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from langchain_core.messages import AIMessage, HumanMessage
+
+from calibrate.agent_steps import Step, collect_steps, fit_action, split_by_action, steps_of, write_steps
+from calibrate.correctness import ToolCalls
+from guardrail import CalibrationArtifact
+from guardrail.bindings import bindings_for
+from guardrail.judges import ToolCallJudge
+from guardrail.sampling import plan_for
+from guardrail.uncertainty import make
+
+from .bank import CONTACTS, Bank, tools_of
+from .model import USUAL, Teller
+
+__all__ = ["ALPHA", "SYSTEM", "calibrate"]
+
+SYSTEM = "You are the bank's assistant. Use the tools; send money only as the customer asked."
+ALPHA = 0.05
+COMPARED = {"transfer": ["to", "amount"]}
+"""What makes two transfers the same: not the memo."""
+REQUESTS = 600
+AMBIGUOUS = ("alex.meyer", "alex.chen", "sam.oak", "sam.reed")
+"""Payees who share a first name with another."""
+
+
+def reference(k: int) -> str:
+    """A customer's own mark, in letters."""
+    return "X" + "".join(chr(ord("A") + k // 26**place % 26) for place in range(3))
+
+
+def recorded(n: int, seed: int = 0) -> list[Step]:
+    """Recorded requests: what was asked, and what turned out to be meant (the customer confirmed or corrected it)."""
+    chance = random.Random(seed)
+    ids = list(CONTACTS)
+    steps = []
+    for k in range(n):
+        kind, payee, euros = chance.random(), chance.choice(ids), chance.randrange(5, 200)
+        if kind < 0.70:
+            request = f"Send {euros} euros to {CONTACTS[payee]}, please."
+        elif kind < 0.90:
+            payee = chance.choice(AMBIGUOUS)
+            request = f"Please send {euros} euros to {CONTACTS[payee].split()[0]}."
+        elif kind < 0.97:
+            euros = chance.choice(USUAL)
+            request = f"Pay {CONTACTS[payee]} the usual for lunch."
+        else:
+            payee = chance.choice(["dana.fox", "dana.fox", "carla.diaz"])  # some have another landlord now
+            request = f"Send {euros} euros to my landlord."
+        request += f" My reference: {reference(k)}."
+        meant = {"to": payee, "amount": euros, "memo": ""}
+        right = AIMessage("", tool_calls=[{"name": "transfer", "args": meant, "id": "c", "type": "tool_call"}])
+        (step,) = steps_of([HumanMessage(request), right], group=str(k))
+        steps.append(step.model_copy(update={"id": f"r{k}"}))
+    return steps
+
+
+def calibrate(folder: Path) -> CalibrationArtifact:
+    """Fit the artifact, or read it if it is there."""
+    path = folder / "transfers.json"
+    if path.exists():
+        return CalibrationArtifact.load(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    steps = recorded(REQUESTS)
+    write_steps(folder / "recorded.jsonl", steps)
+    estimator = make("primary_disagreement", judge=ToolCallJudge(arguments=COMPARED))
+    plan = plan_for([estimator], n=10, bindings=bindings_for(tools_of(Bank(folder / "bank.db"))))
+    collect_steps(steps, Teller(), plan, folder / "recorded-answers.jsonl", system=SYSTEM)
+    part = split_by_action(folder / "recorded-answers.jsonl", exempt=["balance"])["transfer"]
+    artifact = fit_action(part, estimator, alpha=ALPHA, rule="certified", correctness=ToolCalls(arguments=COMPARED))
+    artifact.save(path)
+    return artifact

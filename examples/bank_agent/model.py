@@ -1,0 +1,88 @@
+"""A stand-in for a language model, so that the example runs anywhere: it reads requests by rules, and guesses.
+
+What is real about it is what matters here: where a request is clear, all samples are the same call; where it is not,
+they differ; and now and then it is sure and wrong.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+from guardrail._calls import SAMPLE_INDEX
+from guardrail.prompting import question_text
+
+from .bank import CONTACTS
+
+__all__ = ["USUAL", "Teller", "payees", "readings"]
+
+USUAL = (12, 15, 20)
+"""What "the usual" may mean."""
+MEMOS = ("as you asked", "by request", "your transfer", "sent for you")
+HELP = "I can tell you the balance, and send money to your contacts."
+
+
+def payees(text: str) -> list[str]:
+    """Contacts a request may mean: by full name, by first name, or by what they are to the customer."""
+    if "landlord" in text:
+        return ["dana.fox"]
+    full = [name for name, shown in CONTACTS.items() if shown.lower() in text]
+    return full or [name for name in CONTACTS if re.search(rf"\b{name.split('.')[0]}\b", text)]
+
+
+def readings(request: str) -> list[dict[str, Any]]:
+    """Ways to read a request for a transfer; none if it is no such request."""
+    text = request.lower()
+    number = re.search(r"\b\d+\b", text)
+    amounts = [int(number[0])] if number else list(USUAL) if "usual" in text else []
+    return [{"to": payee, "amount": amount} for payee in payees(text) for amount in amounts]
+
+
+class Teller(BaseChatModel):
+    """The stand-in."""
+
+    guardrail_trusted: ClassVar[bool] = True
+    """It is no endpoint: a guard does not probe it."""
+
+    def _generate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> ChatResult:
+        index = (run_manager.metadata if run_manager else {}).get(SAMPLE_INDEX, -1)
+        return ChatResult(generations=[ChatGeneration(message=self._reply(messages, index))])
+
+    def _reply(self, messages: Sequence[BaseMessage], index: int) -> AIMessage:
+        last, request = messages[-1], question_text(messages)
+        if isinstance(last, ToolMessage):
+            said = str(last.text)
+            return AIMessage("All right, nothing was sent." if last.status == "error" else said.splitlines()[-1])
+        if re.search(r"balance|how much", request.lower()):
+            return _call("balance", {})
+        ways = readings(request)
+        if not ways:
+            return AIMessage(HELP)
+        chance = random.Random(f"{request}/{index}")
+        chosen = ways[0] if index < 0 else chance.choice(ways)
+        return _call("transfer", {**chosen, "memo": chance.choice(MEMOS)})
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
+        """Tools are passed along; the rules decide what is called."""
+        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools])
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> Any:
+        return {"ls_provider": "example", "ls_model_name": "teller", "ls_model_type": "chat"}
+
+    @property
+    def _llm_type(self) -> str:
+        return "teller"
+
+
+def _call(name: str, args: dict[str, Any]) -> AIMessage:
+    return AIMessage("", tool_calls=[{"name": name, "args": args, "id": "call", "type": "tool_call"}])

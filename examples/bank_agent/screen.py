@@ -1,0 +1,84 @@
+"""What the example prints: no logic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from guardrail import CalibrationArtifact, Feasible
+from guardrail.judges.tool_call import read_calls
+
+from .bank import CONTACTS
+
+__all__ = ["CONSOLE", "calibrated", "held", "note", "said"]
+
+CONSOLE = Console(width=100, highlight=False)
+
+
+def said(who: str, text: str) -> None:
+    """A line of the conversation."""
+    colour = {"you": "cyan", "agent": "green", "tool": "yellow", "person": "magenta"}[who]
+    CONSOLE.print(f"[{colour}]{who:>7}[/{colour}]  {escape(text)}")
+
+
+def note(text: str) -> None:
+    """A remark."""
+    CONSOLE.print(f"[dim]{'':>7}  {text}[/dim]")
+
+
+def calibrated(artifact: CalibrationArtifact) -> None:
+    """What was promised, and for what."""
+    outcome = artifact.outcome
+    if not isinstance(outcome, Feasible):
+        CONSOLE.print(Panel(escape(outcome.detail), title="calibration", border_style="red"))
+        return
+    CONSOLE.print(
+        Panel(
+            f"Of {outcome.n} recorded transfers the gate lets {outcome.n_accepted} through, {outcome.n_errors} of them "
+            f"wrong.\n{escape(outcome.guarantee)}",
+            title=f"calibrated for {outcome.alpha:.0%} error",
+            border_style="blue",
+        )
+    )
+
+
+def transfer(args: Mapping[str, Any]) -> str:
+    """A transfer in words."""
+    return f"{args.get('amount')} euros to {CONTACTS.get(str(args.get('to')), args.get('to'))}"
+
+
+def held(value: Mapping[str, Any], ticket: str) -> None:
+    """A transfer that waits for a person: the candidate, the evidence, and what can be done."""
+    verdict = value["verdict"]
+    shares: dict[str, float] = {}
+    for one in value["alternatives"]:
+        calls = read_calls(one["text"])
+        words = "; ".join(transfer(call.arguments) for call in calls) if calls else one["text"]
+        shares[words] = shares.get(words, 0.0) + one["share"]
+    table = Table(box=SIMPLE, show_header=False, pad_edge=False)
+    for words, share in sorted(shares.items(), key=lambda pair: -pair[1]):
+        table.add_row(f"{share:>4.0%}", Text("█" * round(30 * share), style="yellow"), words)
+    (action, *_) = value["action_requests"]
+    score = verdict["uncertainty"]["value"]
+    shown = "not measured" if score is None else f"{score:.2f}, accepted up to {verdict['threshold']:.2f}"
+    CONSOLE.print(
+        Panel(
+            Group(
+                Text(f"“{value['question']}”", style="italic"),
+                Text(f"\nThe agent wants to send {transfer(action['args'])}.", style="bold"),
+                Text("What it said when asked ten times:", style="dim"),
+                table,
+                Text(f"Disagreement {shown}.", style="dim"),
+            ),
+            title="[bold]held for a person[/bold]",
+            subtitle=f"ticket {ticket[:8]}",
+            border_style="yellow",
+        )
+    )

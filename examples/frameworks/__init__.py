@@ -1,0 +1,1 @@
+"""The guard in other agent frameworks: one runnable file for each, offline."""

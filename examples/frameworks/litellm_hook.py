@@ -1,0 +1,46 @@
+"""LiteLLM: what the proxy's guardrail does with a request, without a proxy.
+
+Offline: the model is a function. A proxy calls the same hook; docs/frameworks.md has its two files.
+
+    python -m examples.frameworks.litellm_hook          (needs litellm, in an environment of its own)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+from guardrail.testing import make_artifact
+from integrations.litellm_proxy import CalibratedGuardrail, LiteLLMChat
+
+cities = itertools.cycle(["Oslo", "Bern", "Riga", "Lima"])
+
+
+async def scripted(**request: Any) -> dict[str, Any]:
+    """A model that knows France only."""
+    known = "France" in request["messages"][-1]["content"]
+    text = "Paris" if known else next(cities)
+    return {"model": request["model"], "choices": [{"message": {"content": text}, "finish_reason": "stop"}]}
+
+
+async def main() -> list[str]:
+    """Send two requests through the hook."""
+    guard = CalibratedGuardrail(
+        guardrail_name="calibrated",
+        event_hook="pre_call",
+        default_on=True,
+        artifact=make_artifact(LiteLLMChat(name_of_model="small")),
+        complete=scripted,
+        options={"probe": "off"},
+    )
+    said = []
+    for question in ("Capital of France?", "Capital of Atlantis?"):
+        data = {"model": "small", "messages": [{"role": "user", "content": question}]}
+        found = await guard.async_pre_call_hook(None, None, data, "acompletion")
+        said.append(f"{question} {found['mock_response'].choices[0].message.content}")
+    return said
+
+
+if __name__ == "__main__":
+    print("\n".join(asyncio.run(main())))

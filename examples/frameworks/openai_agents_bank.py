@@ -1,0 +1,85 @@
+"""OpenAI Agents SDK: an agent that moves money, and a person who is asked when it is not sure.
+
+Offline: the model is a script, so nothing is sent anywhere. With a real model, `inner` is
+`OpenAIChatCompletionsModel(model=..., openai_client=...)` and the artifact comes from `calibrate run`.
+
+    python -m examples.frameworks.openai_agents_bank
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from agents import Agent, Runner, RunState, function_tool, set_tracing_disabled
+from langchain_core.messages import AIMessage
+
+from guardrail import PromptWrapping
+from guardrail.testing import ScriptedChat, make_artifact
+from integrations.openai_agents_guard import GuardedModel, VerdictStore, agent_bindings
+
+SYSTEM = "You move money."
+
+
+def transfer(amount: int, to: str) -> str:
+    """Transfer an amount in euros."""
+    return f"{amount} euros sent to {to}"
+
+
+def call(amount: int, to: str) -> AIMessage:
+    """What the scripted model answers: one call of the tool."""
+    args: dict[str, Any] = {"amount": amount, "to": to}
+    return AIMessage("", tool_calls=[{"name": "transfer", "args": args, "id": "x", "type": "tool_call"}])
+
+
+inner = ScriptedChat(
+    script={
+        "Send 50 euros to Ada.": [call(50, "Ada")],
+        "Send her what I owe.": [call(50, "Ada"), call(500, "Ada"), call(5, "Eve"), call(50, "Eve"), call(5, "Ada")],
+    }
+)
+
+
+def make_agent(model: Any, **tool: Any) -> Agent[Any]:
+    """The agent; it ends with what the tool says."""
+    return Agent(
+        name="bank",
+        instructions=SYSTEM,
+        model=model,
+        tools=[function_tool(transfer, **tool)],
+        tool_use_behavior="stop_on_first_tool",
+    )
+
+
+async def main(folder: Path) -> list[str]:
+    """Ask for a clear transfer and for a vague one; approve the vague one "days later", from what was written down."""
+    bindings = await agent_bindings(make_agent("any"))  # calibration needs the same tools
+    artifact = make_artifact(inner, prompt=PromptWrapping(system=SYSTEM), bindings=bindings)
+    guarded = GuardedModel(inner, artifact, on_abstain="hold", verdicts=VerdictStore(folder / "verdicts.sqlite"))
+    agent = make_agent(guarded, needs_approval=guarded.needs_approval)
+    said = []
+
+    result = await Runner.run(agent, "Send 50 euros to Ada.")
+    said.append(f"sure:     {result.final_output}")
+
+    result = await Runner.run(agent, "Send her what I owe.")
+    (waiting,) = result.interruptions
+    verdict = guarded.verdict(str(waiting.call_id))
+    assert verdict is not None
+    said.append(f"unsure:   {waiting.name}({waiting.arguments}) waits for a person")
+    said.append(f"          {verdict.detail}")
+    written = result.to_state().to_string()  # a file or a database row
+
+    state = await RunState.from_string(agent, written)
+    state.approve(state.get_interruptions()[0])
+    result = await Runner.run(agent, state)  # the very call that was shown; nothing is drawn again
+    said.append(f"approved: {result.final_output}")
+    return said
+
+
+if __name__ == "__main__":
+    set_tracing_disabled(True)
+    with tempfile.TemporaryDirectory() as place:
+        print("\n".join(asyncio.run(main(Path(place)))))

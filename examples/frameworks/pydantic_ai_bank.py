@@ -1,0 +1,87 @@
+"""pydantic-ai: an agent that moves money, and a person who is asked when it is not sure.
+
+Offline: the model is a function, so nothing is sent anywhere. With a real model, `inner` is
+`OpenAIChatModel(...)` or any other and the artifact comes from `calibrate run`.
+
+    python -m examples.frameworks.pydantic_ai_bank
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from guardrail import PromptWrapping
+from guardrail.testing import make_artifact
+from integrations.pydantic_ai_guard import GuardCapability, PydanticAIChat, agent_bindings
+
+SYSTEM = "You move money."
+amounts = itertools.cycle([500, 5, 55, 505])
+
+
+def scripted(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    """Calls the tool; when it is sampled and the request was vague, with another amount each time."""
+    last = messages[-1].parts[-1]
+    if last.part_kind == "tool-return":
+        return ModelResponse(parts=[TextPart(str(last.content))])
+    vague = "what I owe" in str(getattr(last, "content", ""))
+    sampled = bool((info.model_settings or {}).get("temperature"))
+    amount = next(amounts) if vague and sampled else 50
+    return ModelResponse(parts=[ToolCallPart("transfer", {"amount": amount, "to": "Ada"})])
+
+
+inner = FunctionModel(scripted, model_name="scripted")
+
+
+def transfer(amount: int, to: str) -> str:
+    """Transfer an amount in euros."""
+    return f"{amount} euros sent to {to}"
+
+
+def make_agent(*guards: GuardCapability) -> Agent[Any, Any]:
+    """The agent, with or without a guard."""
+    return Agent(
+        inner,
+        instructions=SYSTEM,
+        tools=[transfer],
+        output_type=[str, DeferredToolRequests],
+        capabilities=guards,
+    )
+
+
+async def main() -> list[str]:
+    """Ask for a clear transfer and for a vague one; approve the vague one "days later", from what was written down."""
+    bindings = await agent_bindings(make_agent())  # calibration needs the same tools
+    chat = PydanticAIChat(inner=inner)
+    artifact = make_artifact(chat, prompt=PromptWrapping(system=SYSTEM), bindings=bindings)
+    guard = GuardCapability(artifact, on_abstain="hold", options={"probe": "off"})
+    agent = make_agent(guard)
+    said = []
+
+    result = await agent.run("Send 50 euros to Ada.")
+    said.append(f"sure:     {result.output}")
+
+    result = await agent.run("Send her what I owe.")
+    assert isinstance(result.output, DeferredToolRequests)
+    (waiting,) = result.output.approvals
+    verdict = guard.verdict(waiting.tool_call_id)
+    assert verdict is not None
+    said.append(f"unsure:   {waiting.tool_name}({waiting.args_as_json_str()}) waits for a person")
+    said.append(f"          {verdict.detail}")
+    written = result.all_messages_json()  # a file or a database row
+
+    result = await agent.run(
+        message_history=ModelMessagesTypeAdapter.validate_json(written),
+        deferred_tool_results=DeferredToolResults(approvals={waiting.tool_call_id: True}),
+    )  # the very call that was shown; nothing is drawn again
+    said.append(f"approved: {result.output}")
+    return said
+
+
+if __name__ == "__main__":
+    print("\n".join(asyncio.run(main())))

@@ -1,0 +1,62 @@
+"""Held-back answers in front of people: a queue that loses nothing, hooks that fill it, and a page to work through it.
+
+    store = ReviewStore("sqlite:///reviews.db")                         # or postgresql://...
+    guard = Guardrail(model=..., artifact=..., on_abstain=ask_reviewer(store, wait=300))
+
+Needs the ``review`` extra. ``import guardrail`` loads nothing of it.
+"""
+
+from __future__ import annotations
+
+from ..errors import require
+
+require("sqlalchemy", extra="review")
+
+from .auditing import AuditSample, audit_sample  # noqa: E402
+from .candidates import CandidateRule, CandidateSet, conformal_rank  # noqa: E402
+from .errors import (  # noqa: E402
+    AlreadyDecidedError,
+    ItemExpiredError,
+    LeaseLostError,
+    ReviewError,
+    UnknownItemError,
+)
+from .hooks import AskReviewer, Ticket, ask_reviewer, content_of, ticket  # noqa: E402
+from .item import ACTIONS, Candidate, Content, Decision, Event, Item, Stats  # noqa: E402
+from .monitors import Monitors, SharedDrift, SharedRisk, SharedSwitch  # noqa: E402
+from .outbox import Deliverer, sign, verify  # noqa: E402
+from .store import Lease, ReviewStore  # noqa: E402
+
+__all__ = [
+    "ACTIONS",
+    "AlreadyDecidedError",
+    "AskReviewer",
+    "AuditSample",
+    "Candidate",
+    "CandidateRule",
+    "CandidateSet",
+    "Content",
+    "Decision",
+    "Deliverer",
+    "Event",
+    "Item",
+    "ItemExpiredError",
+    "Lease",
+    "LeaseLostError",
+    "Monitors",
+    "ReviewError",
+    "ReviewStore",
+    "SharedDrift",
+    "SharedRisk",
+    "SharedSwitch",
+    "Stats",
+    "Ticket",
+    "UnknownItemError",
+    "ask_reviewer",
+    "audit_sample",
+    "conformal_rank",
+    "content_of",
+    "sign",
+    "ticket",
+    "verify",
+]

@@ -1,0 +1,34 @@
+"""What a review store refuses.
+
+* ReviewError
+  - UnknownItemError      no such item
+  - LeaseLostError        somebody else holds the item now, or nobody gave it to you
+  - AlreadyDecidedError   somebody else decided first
+  - ItemExpiredError      the time in which an answer was wanted is over
+"""
+
+from __future__ import annotations
+
+from ..errors import GuardrailError
+
+__all__ = ["AlreadyDecidedError", "ItemExpiredError", "LeaseLostError", "ReviewError", "UnknownItemError"]
+
+
+class ReviewError(GuardrailError):
+    """The review store refuses; the message says why and what to do."""
+
+
+class UnknownItemError(ReviewError):
+    """No item has this id."""
+
+
+class LeaseLostError(ReviewError):
+    """The lease is not (or no longer) the one that holds the item."""
+
+
+class AlreadyDecidedError(ReviewError):
+    """Another decision was recorded first; it stands."""
+
+
+class ItemExpiredError(ReviewError):
+    """The item's deadline has passed, so nobody waits for an answer."""

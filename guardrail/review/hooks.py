@@ -1,0 +1,220 @@
+"""Abstentions to people: wait for their decision, or hand out a ticket. Both are ``on_abstain`` handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from langchain_core.messages import AIMessage, BaseMessage
+
+from ..errors import UsageError
+from ..fallback import Abstention
+from ..prompting import question_text
+from ..types import Verdict
+from .candidates import CandidateRule
+from .item import ACTIONS, Action, Candidate, Content, Decision, Item, Kind
+from .store import ReviewStore
+
+__all__ = ["TICKET", "AskReviewer", "Ticket", "ask_reviewer", "content_of", "ticket"]
+
+TICKET = "I am not sure enough to answer this. A person will look at it; your ticket is {ticket}."
+"""Default reply of `ticket`."""
+Key = Callable[[Verdict, Sequence[BaseMessage]], str]
+
+
+def ask_reviewer(
+    store: ReviewStore,
+    *,
+    wait: float,
+    candidates: CandidateRule | None = None,
+    metadata: dict[str, Any] | None = None,
+    key: Key | None = None,
+) -> AskReviewer:
+    """An ``on_abstain`` handler that blocks until a person decides.
+
+    Approve gives out the very candidate that was judged, edit the mended one, respond the person's own answer. Reject,
+    and no decision in time, give the abstention message. The reply's ``response_metadata["review"]`` names ticket and
+    action.
+
+    Args:
+        store: The queue.
+        wait: Seconds to wait; after them the item is closed, so that nobody decides for nobody.
+        candidates: Calibrated list of candidates to show; see `CandidateRule`.
+        metadata: Stored with the item.
+        key: Names the item, so that a retry of the same call waits for the same item; default: always a new one.
+
+    Raises:
+        UsageError: ``wait`` is not positive.
+    """
+    if not wait > 0:
+        raise UsageError(f"wait must be above 0 seconds, got {wait}. Use `ticket` for a reply at once.")
+    return AskReviewer(store, wait, candidates, metadata or {}, key)
+
+
+def ticket(
+    store: ReviewStore,
+    *,
+    reply: str = TICKET,
+    callback: str | None = None,
+    expires_in: float | None = None,
+    candidates: CandidateRule | None = None,
+    metadata: dict[str, Any] | None = None,
+    key: Key | None = None,
+) -> Ticket:
+    """An ``on_abstain`` handler that queues the item and replies at once, with the ticket.
+
+    Where the caller could not read a text (it wants a tool call, or parses a format), the item is queued and
+    `AbstainedError` is raised.
+
+    Args:
+        store: The queue.
+        reply: What the user is told; "{ticket}" is replaced.
+        callback: URL that is told about the decision; see `Deliverer`.
+        expires_in: Seconds in which a decision is wanted; None: no limit.
+        candidates: Calibrated list of candidates to show.
+        metadata: Stored with the item, and sent with the callback: e.g. whom to tell.
+        key: Names the item, so that a retry of the same call gives the same ticket; default: always a new one.
+    """
+    return Ticket(store, reply, callback, expires_in, candidates, metadata or {}, key)
+
+
+def content_of(
+    verdict: Verdict,
+    messages: Sequence[BaseMessage],
+    *,
+    kind: Kind | None = None,
+    allowed: Sequence[Action] = ACTIONS,
+    candidates: CandidateRule | None = None,
+    metadata: dict[str, Any] | None = None,
+) -> Content:
+    """What a reviewer is shown about a verdict. Nothing is sampled: it is what was judged.
+
+    Args:
+        verdict: The verdict, with its candidate.
+        messages: What the guard received.
+        kind: Default: "tool_call" where the candidate calls tools, else "answer".
+        allowed: Decisions to offer; without a candidate, approve and edit are left out.
+        candidates: Calibrated list of candidates to show.
+        metadata: Stored with the item.
+    """
+    judged = None if verdict.candidate is None else Candidate.of(verdict.candidate)
+    if judged is None:
+        allowed = [action for action in allowed if action in ("reject", "respond")]
+    return Content(
+        question=question_text(messages) if messages else "",
+        messages=tuple(_plain(message) for message in messages),
+        kind=kind or ("tool_call" if judged is not None and judged.tool_calls else "answer"),
+        candidate=judged,
+        verdict=verdict.model_dump(mode="json"),
+        alternatives=verdict.alternatives,
+        candidate_set=None if candidates is None else candidates.select(verdict),
+        allowed=tuple(allowed),
+        metadata=metadata or {},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AskReviewer:
+    """See `ask_reviewer`."""
+
+    store: ReviewStore
+    wait: float
+    candidates: CandidateRule | None
+    metadata: dict[str, Any]
+    key: Key | None
+
+    def __call__(self, verdict: Verdict) -> AIMessage | None:
+        """Handle a verdict without its conversation."""
+        return self.on_abstention(Abstention(verdict, (), self, ""))
+
+    def on_abstention(self, abstention: Abstention) -> AIMessage | None:
+        """Queue, wait, and return what goes out; None for reject and for no decision in time."""
+        item = self._enqueue(abstention)
+        try:
+            decision = self.store.wait(item.id, self.wait)
+        except BaseException:
+            self.store.give_up(item.id)
+            raise
+        return _reply(item, decision or self.store.give_up(item.id))
+
+    async def aon_abstention(self, abstention: Abstention) -> AIMessage | None:
+        """`on_abstention` for async callers; it holds no thread while it waits."""
+        queued = asyncio.ensure_future(asyncio.to_thread(self._enqueue, abstention))
+        try:
+            item = await asyncio.shield(queued)
+            decision = await self.store.await_decision(item.id, self.wait)
+        except BaseException:
+            item = await queued  # cancelled, perhaps while it was being queued: nobody waits any more
+            await asyncio.to_thread(self.store.give_up, item.id)
+            raise
+        return _reply(item, decision or await asyncio.to_thread(self.store.give_up, item.id))
+
+    def _enqueue(self, abstention: Abstention) -> Item:
+        allowed: tuple[Action, ...] = ("approve", "edit", "reject") if abstention.form == "calls" else ACTIONS
+        return _enqueue(self, abstention, allowed, expires_in=self.wait)
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """See `ticket`."""
+
+    store: ReviewStore
+    reply: str
+    callback: str | None
+    expires_in: float | None
+    candidates: CandidateRule | None
+    metadata: dict[str, Any]
+    key: Key | None
+
+    def __call__(self, verdict: Verdict) -> AIMessage | None:
+        """Handle a verdict without its conversation."""
+        return self.on_abstention(Abstention(verdict, (), self, ""))
+
+    def on_abstention(self, abstention: Abstention) -> AIMessage | None:
+        """Queue, and return the reply with the ticket."""
+        item = _enqueue(self, abstention, ACTIONS, expires_in=self.expires_in, callback=self.callback)
+        if abstention.form != "text":
+            return None
+        text = self.reply.replace("{ticket}", item.id)
+        return AIMessage(content=text, response_metadata={"review": {"ticket": item.id}})
+
+    async def aon_abstention(self, abstention: Abstention) -> AIMessage | None:
+        """`on_abstention` in a thread."""
+        return await asyncio.to_thread(self.on_abstention, abstention)
+
+
+def _enqueue(
+    hook: AskReviewer | Ticket,
+    abstention: Abstention,
+    allowed: Sequence[Action],
+    *,
+    expires_in: float | None,
+    callback: str | None = None,
+) -> Item:
+    verdict, messages = abstention.verdict, abstention.messages
+    content = content_of(verdict, messages, allowed=allowed, candidates=hook.candidates, metadata=hook.metadata)
+    key = None if hook.key is None else hook.key(verdict, messages)
+    return hook.store.enqueue(content, key=key, expires_in=expires_in, callback=callback)
+
+
+def _reply(item: Item, decision: Decision | None) -> AIMessage | None:
+    outcome = None if decision is None else decision.outcome(item.content)
+    if outcome is None or decision is None:
+        return None
+    calls = [
+        {"name": call.name, "args": call.arguments, "id": f"call_{uuid4().hex[:24]}", "type": "tool_call"}
+        for call in outcome.tool_calls
+    ]
+    said = {"ticket": item.id, "action": decision.action}
+    return AIMessage(content=outcome.text, tool_calls=calls, response_metadata={"review": said})
+
+
+def _plain(message: BaseMessage) -> dict[str, Any]:
+    calls = getattr(message, "tool_calls", None)
+    plain: dict[str, Any] = {"role": message.type, "content": str(message.text)}
+    if calls:
+        plain["tool_calls"] = [{"name": call["name"], "arguments": call["args"]} for call in calls]
+    return plain

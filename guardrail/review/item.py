@@ -1,0 +1,175 @@
+"""What the queue holds: content as it was judged, the state it is in, and the decision. Plain JSON throughout."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ..types import Frozen, Sample, ToolCall, Verdict
+from .candidates import CandidateSet
+
+__all__ = ["ACTIONS", "Action", "Candidate", "Content", "Decision", "Event", "Item", "Kind", "State", "Stats"]
+
+Action = Literal["approve", "edit", "reject", "respond"]
+"""What a reviewer may do; the words of LangChain's ``HumanInTheLoopMiddleware``."""
+ACTIONS: tuple[Action, ...] = ("approve", "edit", "reject", "respond")
+Kind = Literal["answer", "tool_call", "audit"]
+"""A held-back answer, a held-back tool call, or an accepted answer that is checked afterwards."""
+State = Literal["pending", "claimed", "decided", "expired"]
+
+
+class Candidate(Frozen):
+    """What would be given out: a text, tool calls, or both."""
+
+    text: str = ""
+    """Text of the answer."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Tool calls, in order."""
+
+    @classmethod
+    def of(cls, sample: Sample) -> Candidate:
+        """The part of a sample that would be given out."""
+        return cls(text=sample.text, tool_calls=sample.tool_calls)
+
+
+class Content(Frozen):
+    """What a reviewer is shown. Written once, never changed: the decision is about exactly this."""
+
+    question: str
+    """What was asked."""
+    messages: tuple[dict[str, Any], ...] = ()
+    """The conversation so far, as ``{"role": ..., "content": ...}``."""
+    kind: Kind = "answer"
+    """What is to be decided."""
+    candidate: Candidate | None = None
+    """What was judged; None where the model failed and there is nothing to approve."""
+    verdict: dict[str, Any] | None = None
+    """``Verdict.model_dump(mode="json")``."""
+    alternatives: tuple[tuple[str, float], ...] = ()
+    """Other answers of the model with their share among its samples, most frequent first."""
+    candidate_set: CandidateSet | None = None
+    """Answers that contain an acceptable one with a stated probability, where that was calibrated."""
+    allowed: tuple[Action, ...] = ACTIONS
+    """Decisions that are possible."""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    """Anything of the caller's: a thread id, a tenant, the probability with which an audit was drawn."""
+
+    @model_validator(mode="after")
+    def _decidable(self) -> Self:
+        if not self.allowed or len(set(self.allowed)) != len(self.allowed):
+            raise ValueError(f"allowed must name at least one decision, each once, got {self.allowed}")
+        if self.candidate is None and set(self.allowed) & {"approve", "edit"}:
+            raise ValueError(
+                f"allowed is {self.allowed}, but without a candidate there is nothing to approve or edit. "
+                'Use ("reject", "respond").'
+            )
+        return self
+
+    def parsed_verdict(self) -> Verdict | None:
+        """The verdict as a value, or None where there is none."""
+        return None if self.verdict is None else Verdict.model_validate(self.verdict)
+
+
+class Decision(Frozen):
+    """What a person decided."""
+
+    action: Action
+    """approve, edit, reject or respond."""
+    text: str | None = None
+    """The person's own answer; with "respond" only, and then required."""
+    candidate: Candidate | None = None
+    """The mended candidate; with "edit" only, and then required."""
+    note: str = ""
+    """A remark, for the record; not given to the user."""
+    reviewer: str = ""
+    """Who decided; the store fills it in."""
+    at: float = 0.0
+    """When, in seconds since 1970 UTC; the store fills it in."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.action == "respond") != bool(self.text and self.text.strip()):
+            raise ValueError('text is the reviewer\'s own answer: it goes with action "respond", which needs one')
+        if (self.action == "edit") != (self.candidate is not None):
+            raise ValueError('candidate is the mended answer: it goes with action "edit", which needs one')
+        if self.candidate is not None and not (self.candidate.text.strip() or self.candidate.tool_calls):
+            raise ValueError('an edited candidate needs a text or a tool call. To give nothing, use "reject"')
+        return self
+
+    def same_as(self, other: Decision) -> bool:
+        """Whether both say the same, whenever they were made."""
+        return self.model_copy(update={"at": other.at}) == other
+
+    def outcome(self, content: Content) -> Candidate | None:
+        """What goes out: the frozen candidate, the mended one, the person's own answer, or None for "reject"."""
+        if self.action == "approve":
+            return content.candidate
+        if self.action == "edit":
+            return self.candidate
+        return Candidate(text=self.text or "") if self.action == "respond" else None
+
+
+class Item(Frozen):
+    """One item of the queue, as it is now."""
+
+    id: str
+    """Ticket: random, so that it cannot be guessed."""
+    number: int
+    """Place in order of arrival."""
+    key: str
+    """The caller's key: enqueuing the same key again gives the same item."""
+    content: Content
+    """What is to be decided."""
+    state: State
+    """pending, claimed, decided or expired."""
+    created: float
+    """When it arrived, in seconds since 1970 UTC."""
+    deadline: float | None = None
+    """After this nobody waits for the decision; None: no limit."""
+    holder: str | None = None
+    """Who holds it."""
+    lease_until: float | None = None
+    """Until when."""
+    callback: str | None = None
+    """URL that is told about the decision."""
+    decision: Decision | None = None
+    """The decision, once there is one."""
+
+
+class Event(Frozen):
+    """One line of the audit trail."""
+
+    number: int
+    """Order of writing."""
+    item: str
+    """Id of the item; empty for events about no single item."""
+    at: float
+    """When, in seconds since 1970 UTC."""
+    who: str
+    """Reviewer, or "system"."""
+    what: str
+    """enqueued, claimed, renewed, released, lease_expired, decided, refused, expired, delivered or delivery_failed."""
+    detail: dict[str, Any] = Field(default_factory=dict)
+    """Particulars."""
+
+
+class Stats(Frozen):
+    """Counters."""
+
+    pending: int
+    """Waiting, nobody on it (stale leases included)."""
+    claimed: int
+    """Held by a reviewer right now."""
+    decided: int
+    """Decided."""
+    expired: int
+    """Not decided in time."""
+    actions: dict[str, int]
+    """Decisions by action."""
+    oldest: float | None
+    """Age of the oldest undecided item, in seconds; None when there is none."""
+    undelivered: int
+    """Callbacks not delivered yet."""
+    dead: int
+    """Callbacks given up."""

@@ -1,0 +1,207 @@
+"""Callbacks about decisions: signed, retried, delivered at least once.
+
+A decision and its callback are written in one transaction, so none is lost. A `Deliverer` (any number of them, in any
+process) takes due callbacks, posts them, and marks them. One that is killed in between leaves the callback due again.
+So a receiver may see a callback twice: it must remember ``Guardrail-Event-Id`` and do nothing the second time.
+
+Every request carries ``Guardrail-Signature: t=<seconds>,v1=<hex>`` with HMAC-SHA256 of ``<seconds>.<body>``; `verify`
+refuses a wrong signature and one older than five minutes. Within these five minutes a recorded request can be replayed;
+the event id catches that, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import random
+import threading
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import func, select, update
+
+from ..errors import UsageError
+from .schema import outbox
+from .store import ReviewStore, _log
+
+__all__ = ["REPLAY_WINDOW", "Deliverer", "sign", "verify"]
+
+REPLAY_WINDOW = 300.0
+"""Seconds in which a signature is good."""
+_LEAST_SECRET = 16
+
+
+def sign(secret: str | bytes, body: bytes, at: float) -> str:
+    """The signature header of a body: ``t=<whole seconds>,v1=<hex HMAC-SHA256>``."""
+    return f"t={int(at)},v1={_mac(secret, body, int(at))}"
+
+
+def verify(
+    secret: str | bytes, body: bytes, header: str, *, window: float = REPLAY_WINDOW, now: float | None = None
+) -> bool:
+    """Whether a request comes from a holder of the secret, and lately. Compares in constant time; never raises.
+
+    Args:
+        secret: The shared secret.
+        body: The body as received, byte for byte.
+        header: Value of ``Guardrail-Signature``.
+        window: Seconds by which the sender's and this clock may differ.
+        now: This clock; default: the system's.
+    """
+    parts = dict(part.split("=", 1) for part in header.split(",") if "=" in part)
+    try:
+        at, given = int(parts["t"]), parts["v1"].encode("ascii")
+    except (KeyError, ValueError):
+        return False
+    fresh = abs((time.time() if now is None else now) - at) <= window
+    return hmac.compare_digest(_mac(secret, body, at).encode(), given) and fresh
+
+
+def _mac(secret: str | bytes, body: bytes, at: int) -> str:
+    key = secret.encode() if isinstance(secret, str) else secret
+    return hmac.new(key, f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Post:
+    id: str
+    item: str
+    url: str
+    body: bytes
+    attempt: int
+
+
+@dataclass(slots=True)
+class Deliverer:
+    """Posts what is in the outbox.
+
+    The pause after attempt ``k`` is ``first_pause * 2**(k-1)`` seconds, at most ``longest_pause``, each shortened at
+    random by up to a half so that a receiver that comes back is not hit all at once.
+
+    Attributes:
+        store: Whose outbox.
+        secret: Shared with the receivers; at least 16 characters.
+        attempts: After so many the callback is "dead": kept, counted in the stats, not tried again.
+        timeout: Seconds a receiver may take.
+        first_pause: Seconds before the second attempt.
+        longest_pause: Longest pause between two attempts, in seconds.
+    """
+
+    store: ReviewStore
+    secret: str | bytes = field(repr=False)
+    attempts: int = 15
+    timeout: float = 10.0
+    first_pause: float = 1.0
+    longest_pause: float = 3600.0
+    _stop: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+    _thread: threading.Thread | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.secret) < _LEAST_SECRET:
+            raise UsageError(
+                f"a webhook secret needs at least {_LEAST_SECRET} characters, got {len(self.secret)}. Make one with: "
+                'python -c "import secrets; print(secrets.token_urlsafe(32))"'
+            )
+
+    def run_once(self) -> int:
+        """Post everything that is due. Returns the number of deliveries."""
+        delivered = 0
+        while not self._stop.is_set() and (post := self._take()) is not None:
+            problem = self._send(post)
+            self._mark(post, problem)
+            delivered += problem is None
+        return delivered
+
+    def run(self, poll: float = 1.0) -> None:
+        """Deliver until `stop` is called, looking every ``poll`` seconds."""
+        while not self._stop.is_set():
+            self.run_once()
+            self._stop.wait(poll)
+
+    def start(self, poll: float = 1.0) -> None:
+        """`run` in a thread."""
+        self._stop.clear()
+        self._thread = threading.Thread(target=self.run, args=(poll,), name="guardrail-deliverer", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End `run` after the delivery in hand."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _take(self) -> _Post | None:
+        database = self.store.database
+        with database.write() as connection:
+            now = database.now(connection)
+            due = select(outbox).where(outbox.c.state == "waiting", outbox.c.next_at <= now)
+            row = connection.execute(
+                due.order_by(outbox.c.next_at).limit(1).with_for_update(skip_locked=True)
+            ).one_or_none()
+            if row is None:
+                return None
+            attempt = row.attempts + 1
+            # Should this process be killed while it posts, the callback is due again after this.
+            again = now + max(2 * self.timeout, self._pause(attempt))
+            taken = update(outbox).where(outbox.c.id == row.id).values(attempts=attempt, next_at=again)
+            connection.execute(taken)
+            return _Post(row.id, row.item, row.url, row.body.encode(), attempt)
+
+    def _send(self, post: _Post) -> str | None:
+        """None when the receiver answered 2xx, else the problem."""
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "acrc-guardrail",
+            "Guardrail-Event-Id": post.id,
+            "Guardrail-Signature": sign(self.secret, post.body, time.time()),
+        }
+        request = urllib.request.Request(post.url, data=post.body, headers=headers, method="POST")
+        try:
+            with _opener().open(request, timeout=self.timeout):
+                return None
+        except urllib.error.HTTPError as error:
+            error.close()
+            return f"HTTP {error.code}"
+        except Exception as error:  # whatever a broken receiver causes must not end the deliverer
+            return f"{type(error).__name__}: {error}"[:500]
+
+    def _mark(self, post: _Post, problem: str | None) -> None:
+        database = self.store.database
+        with database.write() as connection:
+            now = database.now(connection)
+            mine = update(outbox).where(outbox.c.id == post.id, outbox.c.state == "waiting")
+            if problem is None:
+                changed = connection.execute(mine.values(state="delivered", problem="")).rowcount
+                if changed:
+                    _log(connection, post.item, now, "system", "delivered", {"event": post.id, "attempt": post.attempt})
+                return
+            dead = post.attempt >= self.attempts
+            state, at = ("dead", now) if dead else ("waiting", now + self._pause(post.attempt))
+            connection.execute(mine.values(state=state, next_at=at, problem=problem))
+            detail = {"event": post.id, "attempt": post.attempt, "problem": problem, "given_up": dead}
+            _log(connection, post.item, now, "system", "delivery_failed", detail)
+
+    def _pause(self, attempt: int) -> float:
+        longest = min(self.first_pause * 2.0 ** min(attempt - 1, 40), self.longest_pause)
+        return longest * random.uniform(0.5, 1.0)
+
+    def undelivered(self) -> int:
+        """Callbacks that still wait."""
+        with self.store.database.read() as connection:
+            waiting = select(func.count()).select_from(outbox).where(outbox.c.state == "waiting")
+            return int(connection.execute(waiting).scalar_one())
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A signed body goes to the address it was signed for, nowhere else."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Refuse; the redirect becomes an HTTP error."""
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    return urllib.request.build_opener(_NoRedirect)

@@ -1,0 +1,107 @@
+"""Signed cookies, tokens against forged requests, and a limit on sign-in attempts."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["RateLimit", "Session", "Sessions"]
+
+LIFETIME = 12 * 3600.0
+"""Seconds after which one has to sign in again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a cookie says.
+
+    Attributes:
+        nonce: Random; the token against forged requests is derived from it.
+        since: When it began, in seconds since 1970.
+        name: Who signed in; empty before.
+        sha256: Hash of the token used, so that a withdrawn token ends the session.
+    """
+
+    nonce: str
+    since: float
+    name: str = ""
+    sha256: str = ""
+
+
+class Sessions:
+    """Makes and reads session cookies. Anything forged, altered or old reads as no session.
+
+    Args:
+        secret: Signs; sessions end when it changes. Default: a fresh one.
+        clock: Now, in seconds since 1970.
+    """
+
+    def __init__(self, secret: bytes | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._secret = secret or secrets.token_bytes(32)
+        self._clock = clock
+
+    def begin(self, name: str = "", sha256: str = "") -> Session:
+        """A fresh session; nothing of an earlier one lives on."""
+        return Session(secrets.token_hex(16), self._clock(), name, sha256)
+
+    def write(self, session: Session) -> str:
+        """The cookie's value."""
+        content = json.dumps([session.nonce, session.since, session.name, session.sha256]).encode()
+        body = base64.urlsafe_b64encode(content).decode()
+        return f"{body}.{self._mac('session', body)}"
+
+    def read(self, cookie: str | None) -> Session | None:
+        """The session of a cookie that we signed, within its lifetime."""
+        body, _, mac = (cookie or "").rpartition(".")
+        if not hmac.compare_digest(self._mac("session", body).encode(), mac.encode("utf-8", "surrogatepass")):
+            return None
+        session = Session(*json.loads(base64.urlsafe_b64decode(body)))
+        return session if 0 <= self._clock() - session.since < LIFETIME else None
+
+    def form_token(self, session: Session) -> str:
+        """What every form of this session carries; another site cannot know it."""
+        return self._mac("form", session.nonce)
+
+    def genuine(self, session: Session, given: str) -> bool:
+        """Whether a form came from a page of ours."""
+        return hmac.compare_digest(self.form_token(session).encode(), given.encode("utf-8", "surrogatepass"))
+
+    def _mac(self, purpose: str, text: str) -> str:
+        message = f"{purpose}:{text}".encode("utf-8", "surrogatepass")
+        return hmac.new(self._secret, message, hashlib.sha256).hexdigest()
+
+
+class RateLimit:
+    """At most so many failures in a window, for each address; remembers the latest thousand addresses.
+
+    Args:
+        failures: How many.
+        window: Seconds.
+        clock: Now, in seconds, from any beginning.
+    """
+
+    def __init__(self, failures: int = 10, window: float = 300.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._window, self._clock = failures, window, clock
+        self._seen: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def wait(self, address: str) -> float:
+        """Seconds this address must wait; 0: it may try."""
+        times = self._seen.get(address)
+        now = self._clock()
+        while times and times[0] <= now - self._window:
+            times.popleft()
+        return times[0] + self._window - now if times and len(times) >= self._most else 0.0
+
+    def failed(self, address: str) -> None:
+        """Count a failure."""
+        self._seen.setdefault(address, deque(maxlen=self._most)).append(self._clock())
+        self._seen.move_to_end(address)
+        while len(self._seen) > 1000:
+            self._seen.popitem(last=False)

@@ -1,0 +1,98 @@
+// Shortcuts, and a lease that stays while the page is open. The page works without this file.
+"use strict";
+
+const typing = (target) => target instanceof Element && target.closest("input, textarea, select") !== null;
+
+document.addEventListener("keydown", (event) => {
+  if (typing(event.target)) {
+    if (event.key === "Escape") {
+      event.target.blur();
+    } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      const button = event.target.closest("details")?.querySelector("button[name=action]");
+      if (button) {
+        event.preventDefault();
+        button.click();
+      }
+    }
+    return;
+  }
+  if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
+  const found = document.querySelector(`[data-key="${CSS.escape(event.key.toLowerCase())}"]`);
+  if (!found) return;
+  event.preventDefault();
+  if (found instanceof HTMLDetailsElement) {
+    found.open = true;
+    found.querySelector("textarea")?.focus();
+  } else {
+    found.click();
+  }
+});
+
+// Enter in the note must not press the first button by accident.
+document.querySelector("#note")?.addEventListener("keydown", (event) => {
+  if (event.key === "Enter") event.preventDefault();
+});
+
+// A decision is sent once, however often the key is pressed.
+document.querySelectorAll("form").forEach((form) => {
+  form.addEventListener("submit", (event) => {
+    if (form.dataset.sent) event.preventDefault();
+    form.dataset.sent = "yes";
+  });
+});
+window.addEventListener("pageshow", () => {
+  document.querySelectorAll("form").forEach((form) => delete form.dataset.sent);
+});
+
+const article = document.querySelector("[data-lease]");
+if (article) {
+  const shown = document.querySelector("#countdown");
+  let length = Number(article.dataset.lease);
+  let until = performance.now() + length * 1000;
+  let lost = false;
+
+  const words = (s) => (s >= 60 ? `${Math.floor(s / 60)} min ${Math.floor(s % 60)} s` : `${Math.floor(s)} s`);
+  const tell = (text) => {
+    const place = document.querySelector(".lease");
+    place.textContent = text;
+    place.classList.add("over");
+  };
+
+  const renew = async () => {
+    const form = document.querySelector("#decide");
+    const body = new URLSearchParams({ form_token: form.form_token.value, lease: form.lease.value });
+    try {
+      const answer = await fetch(`/items/${article.dataset.item}/renew`, {
+        method: "POST", body, headers: { Accept: "application/json" }, redirect: "error",
+      });
+      if (answer.ok) {
+        length = (await answer.json()).seconds;
+        until = performance.now() + length * 1000;
+      } else {
+        lost = true;
+        const problem = await answer.json();
+        tell(problem.error);
+      }
+    } catch {
+      // No connection just now: the countdown goes on and the next attempt follows.
+    }
+  };
+
+  let asked = performance.now();
+  let active = performance.now();
+  for (const kind of ["keydown", "pointermove", "pointerdown", "scroll"]) {
+    document.addEventListener(kind, () => { active = performance.now(); }, { passive: true });
+  }
+  setInterval(() => {
+    if (lost) return;
+    const left = (until - performance.now()) / 1000;
+    if (left <= 0) tell("your time is over; another reviewer may take it");
+    else if (shown.isConnected) shown.textContent = words(left);
+    // Renewed only while somebody is at the page: a forgotten tab gives its item back.
+    const third = (length * 1000) / 3;
+    if (performance.now() - asked > third && performance.now() - active < length * 1000) {
+      asked = performance.now();
+      renew();
+    }
+  }, 1000);
+}

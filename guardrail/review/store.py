@@ -1,0 +1,476 @@
+"""The review queue: items go in once, are leased to one reviewer at a time, and are decided once.
+
+Every operation is one transaction, and every change writes its line of the audit trail in it; so a process that is
+killed at any instruction leaves either the state before or the state after, both complete.
+
+Current limitations: with SQLite all processes must run on one machine (its clock rules leases, and WAL needs shared
+memory); use PostgreSQL for several.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row, and_, case, func, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql import ColumnElement
+
+from ..errors import UsageError
+from .database import Database
+from .errors import AlreadyDecidedError, ItemExpiredError, LeaseLostError, ReviewError, UnknownItemError
+from .item import Content, Decision, Event, Item, Kind, State, Stats
+from .schema import events, items, outbox
+
+__all__ = ["Lease", "ReviewStore"]
+
+LEASE = 600.0
+"""Seconds a reviewer has by default."""
+SYSTEM = "system"
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """An item that is yours for a while.
+
+    Attributes:
+        item: The item.
+        token: Proof that it is yours; needed to renew, release and decide.
+        reviewer: Who holds it.
+        until: When it goes back to the queue, in seconds since 1970.
+    """
+
+    item: Item
+    token: str
+    reviewer: str
+    until: float
+
+
+class ReviewStore:
+    """A durable queue of things that people decide. Safe under threads, processes and forks.
+
+    Args:
+        url: ``sqlite:///reviews.db``, a path, or ``postgresql://user@host/name``. Tables are made if missing.
+        clock: Now, in seconds since 1970; for tests.
+
+    Raises:
+        UsageError: The database cannot be opened, or holds another layout.
+    """
+
+    def __init__(self, url: str | os.PathLike[str], *, clock: Callable[[], float] | None = None) -> None:
+        self.database = Database(url, clock)
+
+    def __enter__(self) -> ReviewStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.database.close()
+
+    # -- filling ---------------------------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        content: Content,
+        *,
+        key: str | None = None,
+        expires_in: float | None = None,
+        callback: str | None = None,
+        who: str = SYSTEM,
+    ) -> Item:
+        """Add an item, or find the one that was added with this key. On disk when it returns.
+
+        Args:
+            content: What is to be decided. With a known key, what was stored first stays.
+            key: The caller's name for it, so that a retry adds nothing; default: a fresh one.
+            expires_in: Seconds in which a decision is wanted; None: no limit.
+            callback: http(s) URL that is told about the decision; see `guardrail.review.Deliverer`.
+            who: For the audit trail.
+
+        Raises:
+            UsageError: A callback that is no http(s) URL, or a time that is not positive.
+        """
+        if callback is not None and not callback.startswith(("http://", "https://")):
+            raise UsageError(f"callback must be an http(s) URL, got {callback!r}.")
+        if expires_in is not None and not expires_in > 0:
+            raise UsageError(f"expires_in must be above 0 seconds, got {expires_in}. Use None for no limit.")
+        ticket = secrets.token_hex(16)
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            values = {
+                "id": ticket,
+                "key": key if key is not None else ticket,
+                "kind": content.kind,
+                "content": content.model_dump_json(),
+                "state": "pending",
+                "created": now,
+                "deadline": None if expires_in is None else now + expires_in,
+                "callback": callback,
+            }
+            insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+            connection.execute(insert(items).values(**values).on_conflict_do_nothing(index_elements=["key"]))
+            row = connection.execute(select(items).where(items.c.key == values["key"])).one()
+            if row.id == ticket:
+                _log(connection, ticket, now, who, "enqueued", {"key": values["key"], "kind": content.kind})
+            return _item(row)
+
+    # -- reviewing -------------------------------------------------------------------------------------------------
+
+    def claim(
+        self,
+        reviewer: str,
+        *,
+        seconds: float = LEASE,
+        item: str | None = None,
+        kinds: Sequence[Kind] | None = None,
+    ) -> Lease | None:
+        """Take the oldest free item; nobody else gets it until the lease is over.
+
+        Args:
+            reviewer: Who takes it.
+            seconds: Length of the lease.
+            item: Take this one. One that you hold already is given to you anew, with another token.
+            kinds: Only these kinds.
+
+        Returns:
+            The lease, or None where nothing is free.
+
+        Raises:
+            UnknownItemError: No such item.
+            UsageError: No reviewer, or a length that is not positive.
+        """
+        _check_lease(reviewer, seconds)
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            free: ColumnElement[bool] = _free(now)
+            if item is not None:
+                mine = and_(items.c.state == "claimed", items.c.holder == reviewer, _in_time(now))
+                free = and_(items.c.id == item, or_(free, mine))
+            if kinds is not None:
+                free = and_(free, items.c.kind.in_(kinds))
+            found = select(items).where(free).order_by(items.c.number).limit(1)
+            # A named item is waited for; otherwise whatever another worker is just taking is passed over.
+            row = connection.execute(found.with_for_update(skip_locked=item is None)).one_or_none()
+            if row is None:
+                if item is not None:
+                    _row(connection, item)
+                return None
+            if row.state == "claimed" and row.lease_until <= now:
+                _log(connection, row.id, now, SYSTEM, "lease_expired", {"holder": row.holder})
+            token, until = secrets.token_hex(16), now + seconds
+            changed = {"state": "claimed", "holder": reviewer, "lease": token, "lease_until": until}
+            connection.execute(update(items).where(items.c.number == row.number).values(**changed))
+            _log(connection, row.id, now, reviewer, "claimed", {"until": until})
+            return Lease(_item(_row(connection, row.id)), token, reviewer, until)
+
+    def held(self, item: str, reviewer: str) -> Lease | None:
+        """The lease by which this reviewer holds an item now, or None.
+
+        Raises:
+            UnknownItemError: No such item.
+        """
+        with self.database.read() as connection:
+            row, now = _row(connection, item), self.database.now(connection)
+            mine = row.state == "claimed" and row.holder == reviewer and row.lease_until > now
+            return Lease(_item(row), row.lease, reviewer, row.lease_until) if mine else None
+
+    def renew(self, lease: Lease, *, seconds: float = LEASE) -> Lease:
+        """Keep an item longer.
+
+        Raises:
+            LeaseLostError: Somebody else holds it.
+            AlreadyDecidedError: It is decided.
+            ItemExpiredError: Its deadline has passed.
+        """
+        _check_lease(lease.reviewer, seconds)
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            row = _row(connection, lease.item.id, lock=True)
+            _check_held(row, lease, now)
+            until = now + seconds
+            changed = {"state": "claimed", "holder": lease.reviewer, "lease_until": until}
+            connection.execute(update(items).where(items.c.number == row.number).values(**changed))
+            _log(connection, row.id, now, lease.reviewer, "renewed", {"until": until})
+            return Lease(_item(_row(connection, row.id)), lease.token, lease.reviewer, until)
+
+    def release(self, lease: Lease) -> None:
+        """Give an item back to the queue.
+
+        Raises:
+            LeaseLostError: Somebody else holds it.
+            AlreadyDecidedError: It is decided.
+            ItemExpiredError: Its deadline has passed.
+        """
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            row = _row(connection, lease.item.id, lock=True)
+            _check_held(row, lease, now)
+            _free_again(connection, row, keep_token=False)
+            _log(connection, row.id, now, lease.reviewer, "released", {})
+
+    def take_back(self, item: str, *, who: str) -> None:
+        """Take an item from whoever holds it, so that others can claim it. For administrators."""
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            row = _row(connection, item, lock=True)
+            if row.state == "claimed":
+                _free_again(connection, row, keep_token=False)
+                _log(connection, row.id, now, who, "released", {"holder": row.holder})
+
+    def decide(self, lease: Lease, decision: Decision) -> Item:
+        """Record a decision, and with it the callback, in one step. The same decision twice is one decision.
+
+        A lease that is over still counts as long as nobody else has taken the item.
+
+        Raises:
+            LeaseLostError: Somebody else holds the item.
+            AlreadyDecidedError: Somebody else decided first.
+            ItemExpiredError: Its deadline has passed.
+            UsageError: The item does not allow this decision.
+        """
+        made = decision.model_copy(update={"reviewer": lease.reviewer})
+        try:
+            return self._decide(lease, made)
+        except ReviewError as error:
+            with self.database.write() as connection:
+                now = self.database.now(connection)
+                why = {"action": decision.action, "reason": type(error).__name__}
+                _log(connection, lease.item.id, now, lease.reviewer, "refused", why)
+            raise
+
+    def _decide(self, lease: Lease, decision: Decision) -> Item:
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            row = _row(connection, lease.item.id, lock=True)
+            there = _item(row)
+            if there.decision is not None and row.lease == lease.token and there.decision.same_as(decision):
+                return there  # a retry after an answer that got lost
+            _check_held(row, lease, now)
+            if decision.action not in there.content.allowed:
+                allowed = ", ".join(there.content.allowed)
+                raise UsageError(f"this item does not allow {decision.action!r}; it allows {allowed}.")
+            made = decision.model_copy(update={"at": now})
+            changed = {
+                "state": "decided",
+                "holder": lease.reviewer,
+                "lease_until": None,
+                "action": made.action,
+                "decision": made.model_dump_json(),
+                "decided_at": now,
+            }
+            connection.execute(update(items).where(items.c.number == row.number).values(**changed))
+            _log(connection, row.id, now, lease.reviewer, "decided", {"action": made.action})
+            decided = _item(_row(connection, row.id))
+            _post(connection, decided, now)
+            return decided
+
+    def expire(self) -> int:
+        """Close items whose deadline has passed and put stale leases back; reviewing does not depend on it.
+
+        Returns:
+            Items closed.
+        """
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            late = select(items).where(items.c.state.in_(("pending", "claimed")), items.c.deadline <= now)
+            closed = connection.execute(late.with_for_update(skip_locked=True)).all()
+            for row in closed:
+                _close(connection, row, now)
+            stale = select(items).where(items.c.state == "claimed", items.c.lease_until <= now)
+            for row in connection.execute(stale.with_for_update(skip_locked=True)).all():
+                _free_again(connection, row, keep_token=True)
+                _log(connection, row.id, now, SYSTEM, "lease_expired", {"holder": row.holder})
+            return len(closed)
+
+    # -- waiting ---------------------------------------------------------------------------------------------------
+
+    def wait(self, item: str, seconds: float) -> Decision | None:
+        """Block until the item is decided or expired, at most so long. None: no decision."""
+        until, pause = time.monotonic() + seconds, _FIRST_PAUSE
+        while True:
+            found = self.item(item)
+            left = until - time.monotonic()
+            if found.state in ("decided", "expired") or left <= 0:
+                return found.decision
+            time.sleep(min(pause, left))
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+    async def await_decision(self, item: str, seconds: float) -> Decision | None:
+        """`wait` for async callers; it holds no thread while it waits."""
+        until, pause = time.monotonic() + seconds, _FIRST_PAUSE
+        while True:
+            found = await asyncio.to_thread(self.item, item)
+            left = until - time.monotonic()
+            if found.state in ("decided", "expired") or left <= 0:
+                return found.decision
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+    def give_up(self, item: str) -> Decision | None:
+        """Nobody waits any more: close the item, unless a decision came first, which is returned."""
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            row = _row(connection, item, lock=True)
+            if row.state in ("pending", "claimed"):
+                _close(connection, row, now)
+            return _item(row).decision
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    def item(self, item: str) -> Item:
+        """One item as it is now.
+
+        Raises:
+            UnknownItemError: No such item.
+        """
+        with self.database.read() as connection:
+            return _item(_row(connection, item))
+
+    def items(
+        self, states: Sequence[State] | None = None, *, limit: int = 100, offset: int = 0, newest: bool = False
+    ) -> list[Item]:
+        """Items in order of arrival, or newest first (decided ones by the time of the decision)."""
+        order = [items.c.number.asc()]
+        if newest:
+            order = [func.coalesce(items.c.decided_at, items.c.created).desc(), items.c.number.desc()]
+        found = select(items).order_by(*order).limit(limit).offset(offset)
+        if states is not None:
+            found = found.where(items.c.state.in_(states))
+        with self.database.read() as connection:
+            return [_item(row) for row in connection.execute(found)]
+
+    def trail(self, item: str | None = None, *, limit: int = 1000) -> list[Event]:
+        """The audit trail of an item, or of everything (the newest lines), oldest first."""
+        found = select(events).order_by(events.c.number.desc()).limit(limit)
+        if item is not None:
+            found = found.where(events.c.item == item)
+        with self.database.read() as connection:
+            rows = connection.execute(found).all()
+        return [Event(**{**row._mapping, "detail": json.loads(row.detail)}) for row in reversed(rows)]
+
+    def note_event(self, what: str, detail: dict[str, Any], *, who: str = SYSTEM, item: str = "") -> None:
+        """Add a line of your own to the audit trail, e.g. a monitor's alarm."""
+        with self.database.write() as connection:
+            _log(connection, item, self.database.now(connection), who, what, detail)
+
+    def stats(self) -> Stats:
+        """Counters of the whole queue."""
+        with self.database.read() as connection:
+            now = self.database.now(connection)
+            stale = and_(items.c.state == "claimed", items.c.lease_until <= now)
+            state = case((stale, "pending"), else_=items.c.state)
+            by_state = {s: n for s, n in connection.execute(select(state, func.count()).group_by(state))}
+            decided = select(items.c.action, func.count()).where(items.c.action.is_not(None)).group_by(items.c.action)
+            oldest = connection.execute(
+                select(func.min(items.c.created)).where(items.c.state.in_(("pending", "claimed")))
+            ).scalar_one()
+            posts = {s: n for s, n in connection.execute(select(outbox.c.state, func.count()).group_by(outbox.c.state))}
+            return Stats(
+                **{name: by_state.get(name, 0) for name in ("pending", "claimed", "decided", "expired")},
+                actions={action: n for action, n in connection.execute(decided)},
+                oldest=None if oldest is None else max(0.0, now - oldest),
+                undelivered=posts.get("waiting", 0),
+                dead=posts.get("dead", 0),
+            )
+
+
+def _check_lease(reviewer: str, seconds: float) -> None:
+    if not reviewer:
+        raise UsageError("reviewer must be a name, got an empty text: the audit trail says who decided.")
+    if not seconds > 0:
+        raise UsageError(f"a lease must be longer than 0 seconds, got {seconds}. Use 600.")
+
+
+def _in_time(now: float) -> ColumnElement[bool]:
+    return or_(items.c.deadline.is_(None), items.c.deadline > now)
+
+
+def _free(now: float) -> ColumnElement[bool]:
+    stale = and_(items.c.state == "claimed", items.c.lease_until <= now)
+    return and_(or_(items.c.state == "pending", stale), _in_time(now))
+
+
+def _row(connection: Connection, item: str, *, lock: bool = False) -> Row[Any]:
+    found = select(items).where(items.c.id == item)
+    row = connection.execute(found.with_for_update() if lock else found).one_or_none()
+    if row is None:
+        raise UnknownItemError(f"no item {item!r} in the review store.")
+    return row
+
+
+def _check_held(row: Row[Any], lease: Lease, now: float) -> None:
+    if row.state == "decided":
+        raise AlreadyDecidedError(f"item {row.id} was already decided by {row.holder}; that decision stands.")
+    if row.state == "expired" or (row.deadline is not None and row.deadline <= now):
+        raise ItemExpiredError(f"the time to decide item {row.id} is over, so nobody waits for it any more.")
+    if row.lease != lease.token:
+        holder = f"{row.holder} holds it now" if row.holder else "it went back to the queue"
+        raise LeaseLostError(
+            f"{lease.reviewer}'s lease of item {row.id} is over and {holder}. Nothing was recorded; claim it again."
+        )
+
+
+def _free_again(connection: Connection, row: Row[Any], *, keep_token: bool) -> None:
+    # A token that is kept lets its holder still decide, as long as nobody else claims the item.
+    token = row.lease if keep_token else None
+    changed = {"state": "pending", "holder": None, "lease": token, "lease_until": None}
+    connection.execute(update(items).where(items.c.number == row.number).values(**changed))
+
+
+def _close(connection: Connection, row: Row[Any], now: float) -> None:
+    changed = {"state": "expired", "lease": None, "lease_until": None}
+    connection.execute(update(items).where(items.c.number == row.number).values(**changed))
+    _log(connection, row.id, now, SYSTEM, "expired", {"holder": row.holder})
+
+
+def _post(connection: Connection, item: Item, now: float) -> None:
+    """Put the callback into the outbox, in the transaction that records the decision."""
+    if item.callback is None or item.decision is None:
+        return
+    identity = secrets.token_hex(16)
+    outcome = item.decision.outcome(item.content)
+    body = {
+        "id": identity,
+        "type": "review.decided",
+        "ticket": item.id,
+        "key": item.key,
+        "kind": item.content.kind,
+        "decision": item.decision.model_dump(mode="json"),
+        "outcome": None if outcome is None else outcome.model_dump(mode="json"),
+        "metadata": item.content.metadata,
+    }
+    values = {"id": identity, "item": item.id, "url": item.callback, "state": "waiting", "attempts": 0}
+    text = json.dumps(body, ensure_ascii=False)
+    connection.execute(outbox.insert().values(**values, body=text, next_at=now, created=now, problem=""))
+
+
+def _log(connection: Connection, item: str, at: float, who: str, what: str, detail: dict[str, Any]) -> None:
+    line = {"item": item, "at": at, "who": who, "what": what, "detail": json.dumps(detail, ensure_ascii=False)}
+    connection.execute(events.insert().values(**line))
+
+
+def _item(row: Row[Any]) -> Item:
+    return Item(
+        id=row.id,
+        number=row.number,
+        key=row.key,
+        content=Content.model_validate_json(row.content),
+        state=row.state,
+        created=row.created,
+        deadline=row.deadline,
+        holder=row.holder,
+        lease_until=row.lease_until,
+        callback=row.callback,
+        decision=None if row.decision is None else Decision.model_validate_json(row.decision),
+    )

@@ -1,0 +1,150 @@
+"""What an agent's checkpoint keeps about a judged message: frozen values, packed into one plain string.
+
+A graph shows its state in several streams, so a held-back candidate must not lie in it as readable text. Packing keeps
+it out of every display; it is not encryption: whoever may read checkpoints may read what was held back (use LangGraph's
+encrypted serialiser where that matters).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from langchain_core.messages import AIMessage
+from pydantic import Field
+
+from guardrail.judges import canonical_calls
+from guardrail.types import Frozen, Reason, ToolCall, Verdict
+
+__all__ = ["Held", "Judged", "Kept", "Note", "Order", "call_digest", "pack", "strictest", "unpack"]
+
+PREFIX = "acrc-guardrail/1:"
+"""Start of a packed note; the number is the layout's version."""
+
+
+class Kept(Frozen):
+    """A model's message, frozen."""
+
+    text: str
+    """Its text."""
+    tool_calls: tuple[dict[str, Any], ...] = ()
+    """Its tool calls in LangChain's form: name, args, id, type."""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    """Its ``response_metadata``."""
+    usage: dict[str, int] | None = None
+    """Its ``usage_metadata``."""
+
+    @classmethod
+    def of(cls, message: AIMessage) -> Kept:
+        """A message as it will be released."""
+        usage = message.usage_metadata
+        return cls(
+            text=str(message.text),
+            tool_calls=tuple(dict(call) for call in message.tool_calls),
+            metadata=json.loads(json.dumps(message.response_metadata, default=repr)),
+            usage=None if usage is None else {k: v for k, v in usage.items() if isinstance(v, int)},
+        )
+
+    def to_message(self) -> AIMessage:
+        """The message again."""
+        calls: Any = [dict(call) for call in self.tool_calls]
+        usage: Any = self.usage
+        return AIMessage(
+            content=self.text, tool_calls=calls, response_metadata=dict(self.metadata), usage_metadata=usage
+        )
+
+
+class Judged(Frozen):
+    """One thing in a message that a person may decide about."""
+
+    name: str
+    """Name of the tool, or "answer"."""
+    call_id: str | None
+    """Id of the tool call; None for an answer."""
+    args: dict[str, Any]
+    """Arguments of the call; for an answer {"text": ...}."""
+    verdict: Verdict
+    """What its artifact says about the message it is part of."""
+
+
+class Held(Frozen):
+    """A message that was held back, and what each artifact said about it."""
+
+    question: str
+    """Text of the last human message."""
+    message: Kept
+    """The candidate, to be released as it is when a person approves."""
+    judged: tuple[Judged, ...]
+    """What a person decides about, in the message's order: the answer, or every gated call. At least one."""
+    verdict: Verdict
+    """The verdict that held the message back."""
+
+    @property
+    def kind(self) -> Literal["answer", "tool_call"]:
+        """Whether it is about an answer or about tool calls."""
+        return "answer" if self.judged[0].call_id is None else "tool_call"
+
+
+class Order(Frozen):
+    """What the tool node does with one call."""
+
+    digest: str
+    """Of the call as it was judged: another call under the same id is not run."""
+    decision: Literal["accepted", "exempt", "not_gated", "approve", "edit", "reject", "respond"]
+    """The gate's or the person's."""
+    args: dict[str, Any] | None = None
+    """Arguments to run it with instead, after an edit."""
+    message: str | None = None
+    """What the model is told instead of a result, after a rejection or a response."""
+
+
+class Note(Frozen):
+    """What the state holds about the agent's last message."""
+
+    phase: Literal["held", "released", "done"]
+    """Waiting for a person; decided, and to be given out by the model node; given out."""
+    after: str | None = None
+    """Id of the message the candidate answers; another last message makes the note stale."""
+    held: Held | None = None
+    """The message and its verdicts, while held."""
+    message: Kept | None = None
+    """What the model node gives out, while released."""
+    orders: dict[str, Order] = Field(default_factory=dict)
+    """Tool calls that were decided about, by id. A gated call that is not among them is not run."""
+
+
+def strictest(verdicts: list[Verdict]) -> Verdict:
+    """The verdict on a message that several artifacts judge: the first that holds it back, else the first.
+
+    "Could not be measured" and "infeasible" come before "above the threshold", so that a person is told of a fault.
+    """
+    order = [Reason.INFEASIBLE, Reason.UNMEASURED, Reason.ABOVE_THRESHOLD, Reason.SUSPENDED]
+    held = [verdict for verdict in verdicts if not verdict.accepted]
+    if not held:
+        return verdicts[0]
+    return min(held, key=lambda verdict: order.index(verdict.reason))
+
+
+def call_digest(call: Mapping[str, Any]) -> str:
+    """Sixteen hex digits of a call's name and arguments."""
+    text = canonical_calls([ToolCall(name=str(call["name"]), arguments=dict(call["args"]))])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def pack(note: Note) -> str:
+    """A note as one string."""
+    return PREFIX + base64.b64encode(zlib.compress(note.model_dump_json().encode())).decode()
+
+
+def unpack(packed: object) -> Note | None:
+    """The note of a packed string; None where there is none, or it is not readable (then nothing was judged)."""
+    if not isinstance(packed, str) or not packed.startswith(PREFIX):
+        return None
+    try:
+        return Note.model_validate_json(zlib.decompress(base64.b64decode(packed[len(PREFIX) :])))
+    except (ValueError, zlib.error):
+        return None

@@ -1,0 +1,253 @@
+"""pydantic-ai's messages and LangChain's, both ways.
+
+The messages a LangChain message was made from travel with it, so what the inner model receives is what the agent sent,
+images and thinking included. The text is what judges and the prompt check read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage, UsageMetadata
+from pydantic_ai import messages as its
+from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, ModelResponse
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.usage import RequestUsage
+
+from guardrail.bindings import bindings_for
+from guardrail.errors import UsageError
+from guardrail.types import Bindings
+
+__all__ = ["as_parameters", "from_messages", "read_response", "request_bindings", "to_messages", "to_response"]
+
+MESSAGES = "pydantic_ai_messages"
+"""Key of a message's ``additional_kwargs`` that holds the messages it was made from."""
+
+
+# -- messages --------------------------------------------------------------------------------------------------------
+
+
+def from_messages(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> list[BaseMessage]:
+    """A request's instructions and history as LangChain messages.
+
+    Raises:
+        UsageError: A part that is no text, tool call or tool result.
+    """
+    instructions = _instructions(messages, parameters)
+    found: list[BaseMessage] = [] if not instructions else [SystemMessage(instructions)]
+    for message in messages:
+        made = _request(message) if isinstance(message, ModelRequest) else [_response(message)]
+        for place, one in enumerate(made):
+            # The whole message goes with the first of its parts.
+            one.additional_kwargs[MESSAGES] = [message] if place == 0 else []
+        found += made
+    return found
+
+
+def _instructions(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> str | None:
+    if parameters.instruction_parts is not None:
+        return InstructionPart.join(parameters.instruction_parts) if parameters.instruction_parts else None
+    given = [message.instructions for message in messages if isinstance(message, ModelRequest)]
+    return next((text for text in reversed(given) if text is not None), None)
+
+
+def _request(message: ModelRequest) -> list[BaseMessage]:
+    made: list[BaseMessage] = []
+    for part in message.parts:
+        if isinstance(part, its.SystemPromptPart):
+            made.append(SystemMessage(part.content))
+        elif isinstance(part, its.UserPromptPart):
+            made.append(HumanMessage(_text(part.content)))
+        elif isinstance(part, its.ToolReturnPart):
+            made.append(ToolMessage(part.model_response_str(), tool_call_id=part.tool_call_id))
+        elif part.part_kind in ("retry-prompt", "retry-feedback"):
+            text, tool = str(getattr(part, "content", "")), getattr(part, "tool_name", None)
+            made.append(HumanMessage(text) if tool is None else ToolMessage(text, tool_call_id=_call_id(part)))
+        else:
+            raise _unknown(part)
+    return made
+
+
+def _call_id(part: Any) -> str:
+    return str(part.tool_call_id)
+
+
+def _text(content: str | Sequence[Any]) -> str:
+    if isinstance(content, str):
+        return content
+    texts = (one if isinstance(one, str) else getattr(one, "content", None) for one in content)
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _response(message: ModelResponse) -> AIMessage:
+    texts, calls = [], []
+    for part in message.parts:
+        if isinstance(part, its.TextPart):
+            texts.append(part.content)
+        elif isinstance(part, its.ToolCallPart):
+            args = part.args_as_dict(raise_if_invalid=True)
+            calls.append({"name": part.tool_name, "args": args, "id": part.tool_call_id, "type": "tool_call"})
+        elif not isinstance(part, its.ThinkingPart):
+            raise _unknown(part)
+    made: Any = calls
+    return AIMessage("".join(texts), tool_calls=made)
+
+
+def _unknown(part: Any) -> UsageError:
+    return UsageError(
+        f"the guard cannot judge a conversation with a part of kind {part.part_kind!r}: only text, function calls and "
+        "their results are drawn again the same way. Use function tools instead of native ones."
+    )
+
+
+def to_messages(messages: Sequence[BaseMessage]) -> tuple[str | None, list[ModelMessage]]:
+    """LangChain messages as instructions and history: the messages they were made from, or new ones."""
+    instructions: str | None = None
+    found: list[ModelMessage] = []
+    for place, message in enumerate(messages):
+        if MESSAGES in message.additional_kwargs:
+            found += message.additional_kwargs[MESSAGES]
+        elif isinstance(message, SystemMessage) and place == 0:
+            instructions = str(message.text)
+        elif isinstance(message, AIMessage):
+            found.append(to_response(message))
+        else:
+            found.append(ModelRequest(parts=[_part(message)]))
+    return instructions, found
+
+
+def _part(message: BaseMessage) -> its.ModelRequestPart:
+    text = str(message.text)
+    if isinstance(message, ToolMessage):
+        return its.ToolReturnPart(tool_name=message.name or "tool", content=text, tool_call_id=message.tool_call_id)
+    return its.SystemPromptPart(text) if isinstance(message, SystemMessage) else its.UserPromptPart(text)
+
+
+# -- tools and formats -------------------------------------------------------------------------------------------------
+
+
+def request_bindings(
+    parameters: ModelRequestParameters, settings: ModelSettings | None, profile: Mapping[str, Any]
+) -> Bindings:
+    """Tools (output tools too), choice and answer format of a request.
+
+    Args:
+        parameters: What the agent asks for.
+        settings: Its settings.
+        profile: The model's profile, which says how structured output is asked for by default.
+
+    Raises:
+        UsageError: Native tools, which run at the provider and so before any verdict; images as output; or
+            a schema that is written into the instructions (`PromptedOutput`), where the prompt check cannot see it.
+    """
+    if parameters.native_tools or parameters.allow_image_output:
+        raise UsageError(
+            "native tools and image outputs come from the provider before any verdict. Only function tools, output "
+            "tools and text can be guarded."
+        )
+    parameters = parameters.with_default_output_mode(profile.get("default_structured_output_mode", "tool"))
+    if parameters.output_mode == "prompted":
+        raise UsageError("PromptedOutput cannot be guarded; use ToolOutput or NativeOutput.")
+    output_tools = parameters.output_tools if parameters.output_mode == "tool" else []
+    tools = [_described(tool) for tool in [*parameters.function_tools, *output_tools]]
+    choice: Any = (settings or {}).get("tool_choice")
+    if choice in (None, "auto") and tools and not parameters.allow_text_output:
+        choice = "any"
+    if choice is not None and not isinstance(choice, str):
+        raise UsageError(f"tool_choice {choice!r} cannot be guarded; use 'auto' or 'required'.")
+    wanted = None
+    if parameters.output_mode == "native" and parameters.output_object is not None:
+        one = parameters.output_object
+        wanted = {
+            "type": "json_schema",
+            "json_schema": {"name": one.name or "final_result", "schema": one.json_schema, **_known(one)},
+        }
+    return bindings_for(tools, tool_choice=choice, response_format=wanted)
+
+
+def _described(tool: ToolDefinition) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description or "", "parameters": tool.parameters_json_schema}
+    strict = {} if tool.strict is None else {"strict": tool.strict}
+    return {"type": "function", "function": {**function, **strict}}
+
+
+def _known(wanted: OutputObjectDefinition) -> dict[str, Any]:
+    found = {"description": wanted.description, "strict": wanted.strict}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def as_parameters(bindings: Bindings, instructions: str | None) -> ModelRequestParameters:
+    """Bindings as request parameters, for calls that no agent made."""
+    tools = [
+        ToolDefinition(
+            name=tool["function"]["name"],
+            description=tool["function"].get("description"),
+            parameters_json_schema=tool["function"].get("parameters", {"type": "object", "properties": {}}),
+            strict=tool["function"].get("strict"),
+        )
+        for tool in bindings.tools
+    ]
+    parts = None if instructions is None else [InstructionPart(content=instructions)]
+    wanted = bindings.response_format
+    if wanted is None:
+        return ModelRequestParameters(
+            function_tools=tools, instruction_parts=parts, allow_text_output=bindings.tool_choice is None
+        )
+    if wanted.get("type") != "json_schema":
+        raise UsageError(f"pydantic-ai knows no response_format of type {wanted.get('type')!r}")
+    schema = wanted["json_schema"]
+    found = OutputObjectDefinition(
+        json_schema=schema["schema"],
+        name=schema.get("name"),
+        description=schema.get("description"),
+        strict=schema.get("strict"),
+    )
+    return ModelRequestParameters(
+        function_tools=tools, instruction_parts=parts, output_mode="native", output_object=found
+    )
+
+
+# -- responses ---------------------------------------------------------------------------------------------------------
+
+
+def read_response(response: ModelResponse) -> AIMessage:
+    """A model's response as message, with log-probabilities in OpenAI's form.
+
+    Raises:
+        UsageError: A part that is neither text nor a tool call.
+        ValueError: Arguments of a call that are no JSON object.
+    """
+    message = _response(response)
+    details: Iterable[Any] = [getattr(one, "provider_details", None) for one in (response, *response.parts)]
+    logprobs = [one for found in details if found for one in found.get("logprobs") or ()]
+    finish = {"tool_call": "tool_calls"}.get(response.finish_reason or "", response.finish_reason)
+    metadata: dict[str, Any] = {"model_name": response.model_name, "finish_reason": finish}
+    if logprobs:
+        metadata["logprobs"] = {"content": logprobs}
+    given, made = response.usage.input_tokens, response.usage.output_tokens
+    usage = UsageMetadata(input_tokens=given, output_tokens=made, total_tokens=given + made)
+    return message.model_copy(update={"response_metadata": metadata, "usage_metadata": usage})
+
+
+def to_response(message: AIMessage) -> ModelResponse:
+    """A message as a model's response, with the verdict, if any, in its ``metadata``."""
+    parts: list[its.ModelResponsePart] = []
+    if str(message.text) or not message.tool_calls:
+        parts.append(its.TextPart(str(message.text)))
+    for call in message.tool_calls:
+        parts.append(its.ToolCallPart(call["name"], call["args"], tool_call_id=str(call["id"])))
+    usage = message.usage_metadata
+    verdict = message.response_metadata.get("guardrail")
+    return ModelResponse(
+        parts=parts,
+        usage=RequestUsage(
+            input_tokens=usage["input_tokens"] if usage else 0, output_tokens=usage["output_tokens"] if usage else 0
+        ),
+        model_name=message.response_metadata.get("model_name"),
+        finish_reason="tool_call" if message.tool_calls else "stop",
+        metadata=None if verdict is None else {"guardrail": verdict},
+    )

@@ -1,0 +1,448 @@
+"""`GuardrailMiddleware`: an agent built by LangChain's ``create_agent`` that acts only when its gates accept.
+
+    agent = create_agent(model, tools=[balance, transfer_funds], system_prompt=..., checkpointer=...,
+        middleware=[GuardrailMiddleware(artifact="answers.json", tools={"transfer_funds": "transfers.json"},
+                                        exempt=["balance"], on_abstain="interrupt")])
+
+How it works, in the order of a step:
+
+1. ``wrap_model_call`` puts a gated model in the place of the agent's (`_gated_model`). It draws the artifact's samples
+   with the request's very messages, system prompt, tools and settings, judges the message, and lets it out or not.
+2. A message that is held for a person is frozen in the state as one packed string (`_held`). The conversation shows a
+   line that says so.
+3. ``after_model``, another node, interrupts with the frozen candidate. A resumed run draws nothing again.
+4. What was decided goes back through the model node, so that every other middleware sees the real message.
+5. ``wrap_tool_call`` runs a gated call only if this very call was accepted or approved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolMessage
+
+from guardrail._messages import with_verdict
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError, require
+from guardrail.fallback import ABSTENTION, Abstention, OnAbstain, Wording, afall_back, fall_back, worded
+from guardrail.identity import identify
+from guardrail.monitor import SafetySwitch
+from guardrail.prompting import question_text
+from guardrail.trust import Trust, agreement_rate
+from guardrail.types import Cost, Reason, Sample, ToolCall, Uncertainty, Unmeasured, Verdict
+from guardrail.watching import Observer, Watch, observers
+
+from ._gated_model import Frozen, GatedModel, HeldBack, Outcome
+from ._gates import ANSWER, Gates, load
+from ._held import Held, Judged, Kept, Note, Order, call_digest, pack, unpack
+from .langgraph_review import ALL_DECISIONS, HOLDING, DecisionType, ask, held_message, lean, released
+
+if TYPE_CHECKING:
+    from langchain.agents.middleware.types import (
+        AgentMiddleware,
+        AgentState,
+        ExtendedModelResponse,
+        ModelRequest,
+        ModelResponse,
+        PrivateStateAttr,
+        ToolCallRequest,
+        hook_config,
+    )
+    from langgraph.errors import GraphBubbleUp
+    from langgraph.types import Command, TracePolicy, omit_payload
+else:
+    _types = require("langchain.agents.middleware.types", extra="agents")
+    AgentMiddleware, AgentState, PrivateStateAttr = _types.AgentMiddleware, _types.AgentState, _types.PrivateStateAttr
+    ExtendedModelResponse, ModelRequest, ModelResponse = (
+        _types.ExtendedModelResponse,
+        _types.ModelRequest,
+        _types.ModelResponse,
+    )
+    ToolCallRequest, hook_config = _types.ToolCallRequest, _types.hook_config
+    from langgraph.errors import GraphBubbleUp
+    from langgraph.types import Command, TracePolicy, omit_payload
+
+__all__ = ["GuardrailMiddleware", "GuardrailState"]
+
+EDITED = "Note: a person changed this call before it ran; it ran with {args}. Do not repeat the original call."
+"""Text put before the result of a tool call that a reviewer edited."""
+
+MODELS = 16
+"""Model objects whose probes are remembered: an agent has one, unless another middleware makes them anew."""
+
+
+class GuardrailState(AgentState[Any]):
+    """State of a guarded agent: one more key, in no input and no output."""
+
+    guardrail: NotRequired[Annotated[str | None, PrivateStateAttr]]
+    """What was judged of the last message, packed; see `integrations._held`."""
+
+
+class _Held(HeldBack, GraphBubbleUp):
+    """Held back: passes every middleware that takes exceptions for failures of the model."""
+
+
+class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Gates an agent's final answers and tool calls, each by its own calibrated artifact.
+
+    The message with its tool calls is one candidate. Parallel calls are judged together and by the strictest rule: the
+    message goes out only if the artifact of every gated call in it accepts; otherwise all its gated calls are held
+    together. A message with text and calls is judged by its calls; the text goes out, or is held, with them.
+
+    The agent's model has to be the calibrated one, with the same system prompt and tools (in any order), which is
+    checked at every call. What cannot be checked: that conversations and tool results are like those of calibration.
+
+    List one in an agent. ``HumanInTheLoopMiddleware`` may stand before or after it: both have their say.
+
+    Args:
+        artifact: Judges final answers (and structured output): an artifact or its file. None lets answers pass.
+        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool.
+        exempt: Tools whose calls pass: those that only read.
+        on_abstain: "interrupt": a person decides (needs a checkpointer). "message": the agent ends with
+            ``abstain_message``. "raise": `AbstainedError`, which ``ModelFallbackMiddleware`` takes for a failure.
+            A Runnable (a stronger model) gets the messages and the tools and answers in place. Any other callable gets
+            the `Verdict` and returns a text, an AIMessage, or None for the message.
+        abstain_message: Text of an abstention; see `Guardrail`.
+        unjudged: What happens to a message from another model than the guarded one (a fallback took over): "hold" it
+            like one that could not be measured, or "pass" it.
+        allowed_decisions: What a person may decide.
+        holding_message: What the conversation shows while a person decides.
+        judges: Judge objects, for artifacts whose judge cannot be made by name.
+        settings: Call settings the artifacts' answers were collected with, e.g. {"reasoning_effort": "low"}. Settings
+            that only concern transport pass anyway; any other is refused.
+        probe: "auto" or "off"; see `Guardrail`.
+        switch: Holds accepted messages back after a monitor's alarm; see `Guardrail`.
+        on_verdict: Called with every verdict and its messages; see `Guardrail`.
+        max_concurrency: Calls in flight at once for models without a native sampler.
+
+    Raises:
+        UsageError: Nothing is gated, or a tool is gated and exempt at once.
+        ArtifactError: An artifact cannot be read, or they were not collected together.
+    """
+
+    state_schema = GuardrailState
+    trace_policy = TracePolicy(process_inputs=omit_payload, process_outputs=omit_payload)
+
+    def __init__(
+        self,
+        artifact: CalibrationArtifact | str | Path | None = None,
+        *,
+        tools: Mapping[str, CalibrationArtifact | str | Path] | None = None,
+        exempt: Sequence[str] = (),
+        on_abstain: Literal["interrupt"] | OnAbstain = "interrupt",
+        abstain_message: Wording = ABSTENTION,
+        unjudged: Literal["hold", "pass"] = "hold",
+        allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
+        holding_message: str = HOLDING,
+        judges: Sequence[Any] = (),
+        similarity: Any = None,
+        entailment: Any = None,
+        settings: Mapping[str, Any] | None = None,
+        probe: Literal["auto", "off"] = "auto",
+        switch: SafetySwitch | None = None,
+        on_verdict: Observer | Sequence[Observer] | None = None,
+        max_concurrency: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.tools = []
+        self._gates = Gates(
+            answer=None if artifact is None else load(artifact),
+            tools={name: load(one) for name, one in (tools or {}).items()},
+            exempt=frozenset(exempt),
+            judges={judge.spec.name: judge for judge in judges},
+            similarity=similarity,
+            entailment=entailment,
+        )
+        if isinstance(on_abstain, str) and on_abstain not in ("interrupt", "message", "raise"):
+            raise UsageError(
+                f'on_abstain must be "interrupt", "message", "raise", a Runnable or a callable, got {on_abstain!r}'
+            )
+        unknown = sorted(set(allowed_decisions) - set(ALL_DECISIONS))
+        if unknown or not allowed_decisions:
+            raise UsageError(f"allowed_decisions are some of {ALL_DECISIONS}, got {tuple(allowed_decisions)!r}")
+        self._on_abstain: Any = on_abstain
+        self._abstain_message = abstain_message
+        self._unjudged = unjudged
+        self._allowed = tuple(allowed_decisions)
+        self._holding = holding_message
+        self._settings = dict(settings or {})
+        self._probe = probe
+        self._watch = Watch(switch, observers(on_verdict))
+        self._max_concurrency = max_concurrency
+        self._trusts: dict[int, tuple[BaseChatModel, Trust]] = {}
+
+    # -- the model call ----------------------------------------------------------------------------------------------
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
+        """Draw and judge in place of the model, or give out what a person has decided."""
+        note = self._pending(request)
+        if note is not None and note.message is not None:
+            return self._given_out(handler(self._replaying(request, note.message)), note)
+        outcome = Outcome()
+        gated = self._gated(request, outcome)
+        try:
+            response = handler(request if gated is None else request.override(model=gated))
+        except _Held as held:
+            return self._holding_back(request, held.held)
+        if outcome.held is not None:  # somebody below took the signal for a failure
+            return self._holding_back(request, outcome.held)
+        stray = self._stray(response, outcome)
+        if stray is None or self._unjudged == "pass":
+            return self._let_out(response, outcome if stray is None else None)
+        if self._on_abstain == "interrupt":
+            return self._holding_back(request, self._unjudged_held(request, stray))
+        verdict = self._unjudged_verdict(stray)
+        message = fall_back(self._abstention(request, verdict))
+        return self._let_out(ModelResponse(result=[with_verdict(message, verdict)]), None)
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
+        """`wrap_model_call` without blocking the event loop."""
+        note = self._pending(request)
+        if note is not None and note.message is not None:
+            return self._given_out(await handler(self._replaying(request, note.message)), note)
+        outcome = Outcome()
+        gated = self._gated(request, outcome)
+        try:
+            response = await handler(request if gated is None else request.override(model=gated))
+        except _Held as held:
+            return self._holding_back(request, held.held)
+        if outcome.held is not None:
+            return self._holding_back(request, outcome.held)
+        stray = self._stray(response, outcome)
+        if stray is None or self._unjudged == "pass":
+            return self._let_out(response, outcome if stray is None else None)
+        if self._on_abstain == "interrupt":
+            return self._holding_back(request, self._unjudged_held(request, stray))
+        verdict = self._unjudged_verdict(stray)
+        message = await afall_back(self._abstention(request, verdict))
+        return self._let_out(ModelResponse(result=[with_verdict(message, verdict)]), None)
+
+    def _pending(self, request: ModelRequest[Any]) -> Note | None:
+        """What a person has decided about the answer to this very state, if anything."""
+        note = unpack(request.state.get("guardrail"))
+        if note is None or note.phase != "released" or note.after != _last_id(request.state):
+            return None
+        return note
+
+    def _replaying(self, request: ModelRequest[Any], message: Kept) -> ModelRequest[Any]:
+        return request.override(model=Frozen(message=message.to_message()))
+
+    def _given_out(self, response: ModelResponse[Any], note: Note) -> ExtendedModelResponse[Any]:
+        return _extended(response, Note(phase="done", orders=note.orders))
+
+    def _gated(self, request: ModelRequest[Any], outcome: Outcome) -> GatedModel | None:
+        """The gated model for one request; None for a model that is not the calibrated one and may pass."""
+        names = [_tool_name(tool) for tool in request.tools]
+        self._gates.check_tools(names)
+        running = identify(request.model)
+        if self._unjudged == "pass" and any(a.model.differences(running) for a in self._gates.artifacts):
+            return None
+        for artifact in self._gates.artifacts:
+            artifact.check_model(running)
+        return GatedModel(
+            model=request.model,
+            gates=self._gates,
+            trust=self._trust(request.model),
+            watch=self._watch,
+            outcome=outcome,
+            held_back=_Held if self._on_abstain == "interrupt" else None,
+            on_abstain=self._on_abstain,
+            abstain_message=self._abstain_message,
+            answers=_structured_names(request.response_format),
+            settings=self._settings,
+            max_concurrency=self._max_concurrency,
+            profile=request.model.profile,
+        )
+
+    def _trust(self, model: BaseChatModel) -> Trust:
+        known = self._trusts.get(id(model))
+        if known is None:
+            rates = [
+                agreement_rate(a, self._gates.estimators[a.digest].needs, stops_early=False)
+                for a in self._gates.artifacts
+            ]
+            highest = None if None in rates else max(rate for rate in rates if rate is not None)
+            known = (model, Trust(model, self._gates.plan, rate=highest, enabled=self._probe == "auto"))
+            while len(self._trusts) >= MODELS:
+                self._trusts.pop(next(iter(self._trusts)), None)
+            self._trusts[id(model)] = known
+        return known[1]
+
+    def _stray(self, response: ModelResponse[Any], outcome: Outcome) -> AIMessage | None:
+        """The message, if it is not the one the gated model let out."""
+        message = next((one for one in response.result if isinstance(one, AIMessage)), None)
+        return None if message is None or (message.id is not None and message.id == outcome.message_id) else message
+
+    def _let_out(self, response: ModelResponse[Any], outcome: Outcome | None) -> ExtendedModelResponse[Any]:
+        if outcome is not None:
+            return _extended(response, Note(phase="done", orders=outcome.orders))
+        calls = [call for one in response.result if isinstance(one, AIMessage) for call in one.tool_calls]
+        orders = {str(call["id"]): Order(digest=call_digest(call), decision="not_gated") for call in calls}
+        return _extended(response, Note(phase="done", orders=orders))
+
+    def _holding_back(self, request: ModelRequest[Any], held: Held) -> ExtendedModelResponse[Any]:
+        response = ModelResponse(result=[held_message(held, self._holding)])
+        return _extended(response, Note(phase="held", after=_last_id(request.state), held=held))
+
+    # -- messages of other models ------------------------------------------------------------------------------------
+
+    def _unjudged_verdict(self, message: AIMessage) -> Verdict:
+        artifact = self._gates.artifacts[0]
+        detail = "Held back: the message did not come from the guarded model, so its uncertainty could not be measured."
+        sample = Sample(
+            text=str(message.text).strip(),
+            tool_calls=tuple(ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls),
+        )
+        return Verdict(
+            accepted=False,
+            reason=Reason.UNMEASURED,
+            detail=detail,
+            uncertainty=Uncertainty(
+                value=None,
+                unit=artifact.estimator.unit,
+                estimator=artifact.estimator.name,
+                reason=Unmeasured.MODEL_FAILED,
+                detail="another model answered in its place",
+            ),
+            threshold=artifact.threshold,
+            alpha=artifact.alpha,
+            guarantee=artifact.outcome.guarantee,
+            artifact=artifact.digest,
+            candidate=sample,
+            cost=Cost(),
+        )
+
+    def _unjudged_held(self, request: ModelRequest[Any], message: AIMessage) -> Held:
+        verdict = lean(self._unjudged_verdict(message))
+        judged = tuple(
+            Judged(name=call["name"], call_id=str(call["id"]), args=dict(call["args"]), verdict=verdict)
+            for call in message.tool_calls
+            if call["name"] not in self._gates.exempt
+        )
+        answer = Judged(name=ANSWER, call_id=None, args={"text": str(message.text)}, verdict=verdict)
+        kept = Kept.of(with_verdict(message, verdict))
+        question = question_text(request.messages)
+        return Held(question=question, message=kept, judged=judged or (answer,), verdict=verdict)
+
+    def _abstention(self, request: ModelRequest[Any], verdict: Verdict) -> Abstention:
+        system = [] if request.system_message is None else [request.system_message]
+        messages: list[BaseMessage] = [*system, *request.messages]
+        bound = self._gates.plan.bindings
+        return Abstention(verdict, messages, self._on_abstain, self._abstain_message, None, bound)
+
+    # -- the person --------------------------------------------------------------------------------------------------
+
+    @hook_config(can_jump_to=["model"])
+    def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Ask about what was held back; the decided message goes out through the model node."""
+        note = unpack(state.get("guardrail"))
+        if note is None or note.phase != "held" or note.held is None:
+            return None
+        placeholder = state["messages"][-1]
+        decisions = ask(note.held, self._allowed)
+        message, orders = released(note.held, decisions, lambda verdict: worded(self._abstain_message, verdict))
+        note = Note(phase="released", after=note.after, message=message, orders=orders)
+        return {"messages": [RemoveMessage(id=placeholder.id)], "guardrail": pack(note), "jump_to": "model"}
+
+    @hook_config(can_jump_to=["model"])
+    async def aafter_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """`after_model` for async agents; it only waits for a person."""
+        return self.after_model(state, runtime)
+
+    # -- the tools ---------------------------------------------------------------------------------------------------
+
+    def wrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
+    ) -> ToolMessage | Command[Any]:
+        """Run the call if this very call may run; otherwise tell the model why not."""
+        order = self._order(request)
+        if isinstance(order, ToolMessage):
+            return order
+        return _told(handler(_edited(request, order)), order)
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
+    ) -> ToolMessage | Command[Any]:
+        """`wrap_tool_call` without blocking the event loop."""
+        order = self._order(request)
+        if isinstance(order, ToolMessage):
+            return order
+        return _told(await handler(_edited(request, order)), order)
+
+    def _order(self, request: ToolCallRequest) -> Order | ToolMessage:
+        """What was decided about a call, or the message that takes the place of its result."""
+        call = request.tool_call
+        if call["name"] in self._gates.exempt:
+            return Order(digest="", decision="exempt")
+        note = unpack(request.state.get("guardrail"))
+        order = None if note is None or note.phase != "done" else note.orders.get(str(call["id"]))
+        # A person's edit in another middleware changes the request, not the message: what was judged is the message's.
+        judged = _call_in(request.state["messages"], call["id"]) or call
+        if order is None or order.digest != call_digest(judged):
+            said = (
+                f"The call of {call['name']} was not run: no gate has judged it. It was changed after it was judged, "
+                "or did not come from the guarded model."
+            )
+            return _tool_message(call, said, "error")
+        if order.decision == "reject":
+            return _tool_message(call, str(order.message), "error")
+        if order.decision == "respond":
+            return _tool_message(call, str(order.message), "success")
+        return order
+
+
+def _extended(response: ModelResponse[Any], note: Note) -> ExtendedModelResponse[Any]:
+    return ExtendedModelResponse(model_response=response, command=Command(update={"guardrail": pack(note)}))
+
+
+def _last_id(state: Mapping[str, Any]) -> str | None:
+    messages = state["messages"]
+    return cast("str | None", messages[-1].id) if messages else None
+
+
+def _tool_name(tool: Any) -> str:
+    if isinstance(tool, dict):
+        return str(tool.get("function", tool).get("name", tool.get("type")))
+    return str(tool.name)
+
+
+def _structured_names(response_format: Any) -> tuple[str, ...]:
+    """Names of the tools whose call is the structured answer."""
+    specs = getattr(response_format, "schema_specs", None)
+    if specs is not None:
+        return tuple(spec.name for spec in specs)
+    schema = getattr(response_format, "schema", response_format)
+    name = getattr(schema, "__name__", None) or (schema.get("title") if isinstance(schema, dict) else None)
+    return () if name is None else (str(name),)
+
+
+def _call_in(messages: Sequence[BaseMessage], call_id: Any) -> Mapping[str, Any] | None:
+    for message in reversed(messages):
+        if isinstance(message, AIMessage):
+            return next((cast("Mapping[str, Any]", c) for c in message.tool_calls if c["id"] == call_id), None)
+    return None
+
+
+def _tool_message(call: Mapping[str, Any], said: str, status: Literal["success", "error"]) -> ToolMessage:
+    return ToolMessage(content=said, name=call["name"], tool_call_id=call["id"], status=status)
+
+
+def _edited(request: ToolCallRequest, order: Order) -> ToolCallRequest:
+    if order.decision != "edit" or order.args is None:
+        return request
+    return request.override(tool_call={**request.tool_call, "args": order.args})
+
+
+def _told(result: ToolMessage | Command[Any], order: Order) -> ToolMessage | Command[Any]:
+    """The result, preceded by a note where a person changed the call."""
+    if order.decision != "edit" or not isinstance(result, ToolMessage) or not isinstance(result.content, str):
+        return result
+    args = ", ".join(f"{name}={value!r}" for name, value in (order.args or {}).items())
+    return result.model_copy(update={"content": f"{EDITED.format(args=args)}\n{result.content}"})

@@ -1,0 +1,301 @@
+"""Abstentions as LangGraph interrupts: a person approves, edits, rejects or responds, and nothing is sampled twice.
+
+A LangGraph node runs again from its start when it is resumed. So no node here both samples and interrupts: one node
+draws, judges and freezes the candidate in the state, another asks the person about what was frozen.
+
+    graph.add_node("answer", nodes.sample)      # draws, judges; holds back, or answers
+    graph.add_node("review", nodes.review)      # asks about what was held back; passes everything else
+
+Needs a checkpointer and a thread id, as every interrupt does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, Union, cast
+
+from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.runnables import RunnableLambda
+from pydantic import Discriminator, Field
+from typing_extensions import TypedDict
+
+from guardrail._messages import accepted_answer, with_verdict
+from guardrail.chat_model import Guardrail
+from guardrail.errors import UsageError, require
+from guardrail.fallback import worded
+from guardrail.prompting import question_text
+from guardrail.types import Verdict
+
+from ._held import Held, Judged, Kept, Note, Order, call_digest, pack, unpack
+from ._review_bridge import ReviewBridge
+
+if TYPE_CHECKING:
+    from langgraph.graph.message import add_messages
+    from langgraph.types import interrupt
+else:
+    add_messages = require("langgraph.graph.message", extra="agents").add_messages
+    interrupt = require("langgraph.types", extra="agents").interrupt
+
+__all__ = [
+    "ALL_DECISIONS",
+    "Decision",
+    "DecisionType",
+    "GuardedNodes",
+    "GuardedState",
+    "ReviewBridge",
+    "guarded_nodes",
+    "held_message",
+    "review_request",
+]
+
+DecisionType = Literal["approve", "edit", "reject", "respond"]
+ALL_DECISIONS: tuple[DecisionType, ...] = ("approve", "edit", "reject", "respond")
+HOLDING = "A person is checking this before it goes out."
+"""Text that stands in for a held-back message until it is decided."""
+
+
+class Approve(TypedDict):
+    """Give out, or run, exactly what was judged."""
+
+    type: Literal["approve"]
+
+
+class Action(TypedDict):
+    """A tool call, or ``{"name": "answer", "args": {"text": ...}}``."""
+
+    name: str
+    args: dict[str, Any]
+
+
+class Edit(TypedDict):
+    """Give out, or run, this instead."""
+
+    type: Literal["edit"]
+    edited_action: Action
+
+
+class Reject(TypedDict):
+    """Do not; the message says why."""
+
+    type: Literal["reject"]
+    message: NotRequired[str]
+
+
+class Respond(TypedDict):
+    """The person's own answer: to the user, or to the model in place of the tool's result."""
+
+    type: Literal["respond"]
+    message: str
+
+
+Decision = Approve | Edit | Reject | Respond
+"""The shapes of LangChain's ``HumanInTheLoopMiddleware``."""
+_SHAPES: dict[DecisionType, type] = {"approve": Approve, "edit": Edit, "reject": Reject, "respond": Respond}
+
+
+def review_request(held: Held, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> dict[str, Any]:
+    """What the person is shown: the value of the interrupt, plain JSON.
+
+    ``action_requests`` and ``review_configs`` are those of ``HumanInTheLoopMiddleware``, so its clients can read it;
+    question, candidate, verdict and alternatives come on top. It shows what was held back: it is for the reviewer, not
+    for the end user.
+    """
+    verdict = held.verdict
+    return {
+        "type": "guardrail_review",
+        "kind": held.kind,
+        "question": held.question,
+        "candidate": {
+            "text": held.message.text,
+            "tool_calls": [{"name": c["name"], "args": c["args"]} for c in held.message.tool_calls],
+        },
+        "verdict": verdict.model_dump(mode="json", exclude={"candidate", "alternatives", "meanings", "samples"}),
+        "alternatives": [{"text": text, "share": share} for text, share in verdict.alternatives],
+        "action_requests": [
+            {"name": one.name, "args": one.args, "description": detail}
+            for one in held.judged
+            for detail in [verdict.detail if one.verdict.accepted else one.verdict.detail]
+        ],
+        "review_configs": [
+            {"action_name": one.name, "allowed_decisions": list(possible(held, allowed))} for one in held.judged
+        ],
+    }
+
+
+def ask(held: Held, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> list[Decision]:
+    """Interrupt, and return one decision for each thing judged. Resume with ``{"decisions": [...]}``.
+
+    LangGraph checks the answer against the schema before it keeps it: a bad one raises ``pydantic.ValidationError``
+    and the same interrupt can be answered again.
+    """
+    schema = _answer_schema(possible(held, allowed), tuple(one.name for one in held.judged))
+    found = interrupt(review_request(held, allowed), response_schema=schema)
+    return cast(list[Decision], found["decisions"])
+
+
+def possible(held: Held, allowed: Sequence[DecisionType]) -> tuple[DecisionType, ...]:
+    """Decisions that make sense: where the model gave nothing, there is nothing to approve or edit."""
+    if held.message.text or held.message.tool_calls:
+        return tuple(allowed)
+    return tuple(one for one in allowed if one in ("reject", "respond")) or ("reject",)
+
+
+def _answer_schema(allowed: tuple[DecisionType, ...], names: tuple[str, ...]) -> type[dict[str, Any]]:
+    """``{"decisions": [one an action]}``, each of an allowed shape; an edit cannot change to another action."""
+    make: Any = TypedDict  # the types depend on the request, so they are made here
+    action = make("action", {"name": Literal[tuple(sorted(set(names)))], "args": dict[str, Any]})
+    edit = make("edit", {"type": Literal["edit"], "edited_action": action})
+    members = tuple(edit if one == "edit" else _SHAPES[one] for one in dict.fromkeys(allowed))
+    decision: Any = members[0] if len(members) == 1 else Annotated[Union[members], Discriminator("type")]  # noqa: UP007
+    several = Annotated[list[decision], Field(min_length=len(names), max_length=len(names))]
+    made: type[dict[str, Any]] = make("ReviewResponse", {"decisions": several})
+    return made
+
+
+def released(
+    held: Held, decisions: Sequence[Decision], refusal: Callable[[Verdict], str]
+) -> tuple[Kept, dict[str, Order]]:
+    """What goes out after the decisions, and what becomes of each tool call.
+
+    The message is the very candidate that was judged, with the decision in its metadata; only for an answer do edit,
+    reject and respond change its text.
+
+    Args:
+        held: What was held back.
+        decisions: One for each of ``held.judged``.
+        refusal: Text of a rejected answer, where the person gives none.
+    """
+    pairs = list(zip(held.judged, decisions, strict=True))
+    said = [{"name": one.name, "decision": decision["type"]} for one, decision in pairs]
+    guardrail = {**held.message.metadata.get("guardrail", {}), "review": said}
+    message = held.message.model_copy(update={"metadata": {**held.message.metadata, "guardrail": guardrail}})
+    if held.kind == "answer":
+        return _answered(held, message, decisions[0], refusal), {}
+    decided = {one.call_id: decision for one, decision in pairs}
+    orders = {}
+    for call in held.message.tool_calls:
+        decision = decided.get(call["id"])
+        order = Order(digest=call_digest(call), decision="exempt")
+        orders[str(call["id"])] = order if decision is None else _order(call, decision)
+    return message, orders
+
+
+def _answered(held: Held, message: Kept, decision: Decision, refusal: Callable[[Verdict], str]) -> Kept:
+    if decision["type"] == "approve":
+        return message
+    if decision["type"] == "edit":
+        edited = decision["edited_action"]["args"].get("text")
+        if not isinstance(edited, str):
+            raise UsageError(f"an edited answer is {{'text': '...'}}, got args {decision['edited_action']['args']!r}.")
+        return message.model_copy(update={"text": edited, "tool_calls": ()})
+    text = decision.get("message") or refusal(held.verdict)
+    return message.model_copy(update={"text": str(text), "tool_calls": ()})
+
+
+def _order(call: Mapping[str, Any], decision: Decision) -> Order:
+    digest = call_digest(call)
+    if decision["type"] == "edit":
+        return Order(digest=digest, decision="edit", args=decision["edited_action"]["args"])
+    if decision["type"] == "approve":
+        return Order(digest=digest, decision="approve")
+    said = decision.get("message")
+    if decision["type"] == "reject":
+        reason = f" The reason: {said}" if said else ""
+        said = (
+            f"A person rejected this call of {call['name']}; it was not run.{reason} Do not call it again unless the "
+            "user asks for it."
+        )
+    return Order(digest=digest, decision=decision["type"], message=str(said))
+
+
+def held_message(held: Held, text: str = HOLDING) -> AIMessage:
+    """What stands in the conversation while a person decides: no answer, no calls, the verdict in the metadata."""
+    return AIMessage(content=text, response_metadata={**held.message.metadata, "guardrail_held": True})
+
+
+# -- plain graphs ------------------------------------------------------------------------------------------------------
+
+
+class GuardedState(TypedDict):
+    """State of a graph with guarded nodes; add your own keys by inheriting from it."""
+
+    messages: Annotated[list[AnyMessage], add_messages]
+    """The conversation."""
+    guardrail: NotRequired[str | None]
+    """The packed candidate, while one is held back."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedNodes:
+    """The two nodes of a guarded answer in a plain graph.
+
+    Attributes:
+        guard: Judges. Its ``on_abstain`` plays no part here: abstentions are held for the review node.
+        allowed: Decisions the person may take.
+    """
+
+    guard: Guardrail
+    allowed: tuple[DecisionType, ...] = ALL_DECISIONS
+
+    def sample(self, state: GuardedState) -> dict[str, Any]:
+        """Draw, judge once, and answer or freeze the candidate."""
+        return self._noted(state, self.guard.assess(state["messages"]))
+
+    async def asample(self, state: GuardedState) -> dict[str, Any]:
+        """`sample` without blocking the event loop."""
+        return self._noted(state, await self.guard.aassess(state["messages"]))
+
+    def review(self, state: GuardedState) -> dict[str, Any]:
+        """Ask a person about what was held back; the decided message joins the conversation."""
+        note = unpack(state.get("guardrail"))
+        if note is None or note.held is None:
+            return {}
+        message, _ = released(note.held, ask(note.held, self.allowed), self._refusal)
+        return {"messages": [message.to_message()], "guardrail": None}
+
+    def add_to(self, graph: Any, *, name: str = "guard") -> tuple[str, str]:
+        """Add both nodes and the edge between them to a ``StateGraph``.
+
+        Returns:
+            Names of the entry and of the exit node: ``graph.add_edge(START, entry)``, ``graph.add_edge(exit, ...)``.
+        """
+        entry, leave = f"{name}_sample", f"{name}_review"
+        graph.add_node(entry, RunnableLambda(self.sample, afunc=self.asample))
+        graph.add_node(leave, self.review)
+        graph.add_edge(entry, leave)
+        return entry, leave
+
+    def _noted(self, state: GuardedState, verdict: Verdict) -> dict[str, Any]:
+        if verdict.accepted:
+            answer = accepted_answer(verdict, self.guard.artifact.model.model)
+            return {"messages": [with_verdict(answer, verdict)], "guardrail": None}
+        held = held_of(question_text(state["messages"]), verdict, self.guard.artifact.model.model)
+        return {"guardrail": pack(Note(phase="held", held=held))}
+
+    def _refusal(self, verdict: Verdict) -> str:
+        return worded(self.guard.abstain_message, verdict)
+
+
+def guarded_nodes(guard: Guardrail, *, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> GuardedNodes:
+    """The two nodes that put a person behind a guard in a plain LangGraph graph.
+
+    Tool calls that a guard of a plain graph holds back are shown and released as a whole message: what runs them is the
+    caller's graph, so edit and respond are for answers. In an agent use `integrations.langchain_agents`.
+    """
+    return GuardedNodes(guard, tuple(allowed))
+
+
+def held_of(question: str, verdict: Verdict, model: str) -> Held:
+    """A verdict's candidate as something held back as a whole."""
+    candidate = verdict.candidate
+    message = AIMessage(content="") if candidate is None else accepted_answer(verdict, model)
+    message = with_verdict(message, verdict)
+    slim = lean(verdict)
+    judged = Judged(name="answer", call_id=None, args={"text": str(message.text)}, verdict=slim)
+    return Held(question=question, message=Kept.of(message), judged=(judged,), verdict=slim)
+
+
+def lean(verdict: Verdict) -> Verdict:
+    """A verdict without the single samples; the distinct alternatives stay."""
+    return verdict.model_copy(update={"samples": (), "meanings": ()})

@@ -1,0 +1,382 @@
+"""The guard in the LiteLLM proxy: a `CustomGuardrail` that judges before anything is generated for the client.
+
+    # guard.py, beside config.yaml
+    from integrations.litellm_proxy import CalibratedGuardrail
+
+    # config.yaml
+    guardrails:
+      - guardrail_name: calibrated
+        litellm_params:
+          {guardrail: guard.CalibratedGuardrail, mode: pre_call, default_on: true, artifact: artifact.json}
+
+A guardrail that runs after the call sees one answer and no samples, and a stream has left by then. So this one runs
+before the call: it draws the samples through the proxy's own router, judges, and hands the proxy the judged candidate
+as the response. The proxy makes no further call, and streams nothing before the verdict.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import uuid4
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable
+
+from guardrail import AbstainedError, CalibrationArtifact
+from guardrail.bindings import bindings_for
+from guardrail.errors import ArtifactError, UsageError, require
+from guardrail.fallback import OnAbstain
+from guardrail.identity import ModelIdentity
+from guardrail.types import Reason, Verdict
+
+from ._framework_gate import Gate, run_sync
+from ._openai_replies import choices_of, message_of, usage_of
+
+if TYPE_CHECKING:
+
+    class CustomGuardrail:
+        """What is used of LiteLLM's class, which is not installed beside its type checker."""
+
+        default_on: bool
+
+        def __init__(self, **_: Any) -> None: ...
+
+        def should_run_guardrail(self, data: Any, event_type: Any) -> bool: ...
+
+        def _event_hook_is_event_type(self, event_type: Any) -> bool: ...
+
+        def add_standard_logging_guardrail_information_to_request_data(self, **_: Any) -> None: ...
+
+else:
+    CustomGuardrail = require("litellm.integrations.custom_guardrail", extra="litellm").CustomGuardrail
+
+__all__ = ["CalibratedGuardrail", "LiteLLMChat"]
+
+Complete = Callable[..., Awaitable[Any]]
+RAW = "litellm_message"
+JUDGED = frozenset({"completion", "acompletion"})
+PASSED = frozenset(
+    {
+        "embedding",
+        "aembedding",
+        "embeddings",
+        "moderation",
+        "amoderation",
+        "rerank",
+        "arerank",
+        "transcription",
+        "atranscription",
+        "audio_transcription",
+        "image_generation",
+        "aimage_generation",
+        "speech",
+        "aspeech",
+        "call_mcp_tool",
+    }
+)
+"""Kinds of calls that give no text of a language model."""
+PLAIN = frozenset(
+    {
+        "guardrails",
+        "litellm_metadata",
+        "messages",
+        "metadata",
+        "model",
+        "prompt_cache_key",
+        "response_format",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "stream",
+        "stream_options",
+        "tags",
+        "timeout",
+        "tool_choice",
+        "tools",
+        "user",
+    }
+)
+"""What a client may send; anything else is a wish about how the answer is drawn."""
+HEADERS = "guardrail_headers"
+NO_CACHE = {"no-cache": True, "no-store": True}
+_sampling: ContextVar[bool] = ContextVar("guardrail_litellm_sampling", default=False)
+
+
+class _Headers(dict[str, str]):
+    """Headers of this guardrail; what a client writes into ``metadata`` is never of this type."""
+
+
+class LiteLLMChat(BaseChatModel):
+    """A model of the proxy's ``model_list`` as a LangChain chat model: what the guard calls.
+
+    Its identity is that of an OpenAI-compatible endpoint with this model, which the proxy is: calibrate through the
+    proxy with ``openai-compatible:NAME@http://HOST:4000/v1`` before the guardrail is switched on.
+    """
+
+    name_of_model: str
+    """Name in the proxy's ``model_list``, or any model name LiteLLM knows."""
+    complete: Any = None
+    """What makes a call; default: the proxy's router, outside of a proxy ``litellm.acompletion``."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "litellm"
+
+    def guardrail_identity(self) -> ModelIdentity:
+        """An OpenAI-compatible endpoint that serves this model."""
+        return ModelIdentity(provider="openai-compatible", model=self.name_of_model)
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
+        """Tools for each call, in OpenAI's form."""
+        described = bindings_for(tools, tool_choice=kwargs.pop("tool_choice", None))
+        choice: Any = {"any": "required"}.get(described.tool_choice or "", described.tool_choice)
+        if choice not in (None, "required"):
+            choice = {"type": "function", "function": {"name": choice}}
+        return self.bind(tools=list(described.tools), tool_choice=choice, **kwargs)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return run_sync(lambda: self._agenerate(messages, stop, None, **kwargs))
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        listed = [_raw(message) for message in messages]
+        given = {name: value for name, value in kwargs.items() if value is not None}
+        if stop:
+            given["stop"] = list(stop)
+        token = _sampling.set(True)
+        try:
+            complete = self.complete or _router()
+            response = await complete(model=self.name_of_model, messages=listed, cache=dict(NO_CACHE), **given)
+        finally:
+            _sampling.reset(token)
+        reply: dict[str, Any] = response.model_dump() if hasattr(response, "model_dump") else dict(response)
+        choice = choices_of(reply, max_tokens=given.get("max_tokens"))[0]
+        message = message_of(choice, reply, usage_of(reply))
+        if message.invalid_tool_calls:
+            raise ValueError(f"a tool call has no readable arguments: {message.invalid_tool_calls[0]['args']!r:.80}")
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def _router() -> Complete:
+    proxy = sys.modules.get("litellm.proxy.proxy_server")
+    router = getattr(proxy, "llm_router", None)
+    found: Complete = require("litellm", extra="litellm").acompletion if router is None else router.acompletion
+    return found
+
+
+def _raw(message: BaseMessage) -> dict[str, Any]:
+    raw = message.additional_kwargs.get(RAW)
+    found: Any = convert_to_openai_messages([message])[0] if raw is None else raw
+    return dict(found)
+
+
+def _messages(listed: Sequence[Mapping[str, Any]]) -> list[BaseMessage]:
+    """A client's messages, each with what it was made from."""
+    made = convert_to_messages([dict(one) for one in listed])
+    for message, raw in zip(made, listed, strict=True):
+        message.additional_kwargs[RAW] = dict(raw)
+    return made
+
+
+class CalibratedGuardrail(CustomGuardrail):
+    """Answers chat completions only where the calibrated gate accepts.
+
+    Mode must be ``pre_call``. With ``default_on: true`` no client can opt out.
+
+    The client gets the judged candidate as an ordinary response (or stream), its usage counting all samples, so the
+    proxy logs and charges the whole cost once; the verdict is in the headers ``x-guardrail-accepted``,
+    ``x-guardrail-reason``, ``x-guardrail-uncertainty``, ``x-guardrail-threshold`` and ``x-guardrail-artifact``, and in
+    the proxy's guardrail log. The samples bypass the proxy's cache.
+
+    Args:
+        artifact: Path of the artifact for every guarded model, or a mapping of model names to paths.
+        on_abstain: "message" answers with ``abstain_message`` and HTTP 200; "raise" with HTTP 400 (too uncertain) or
+            503 (could not be measured); or a Runnable or handler, as for `Guardrail`, from a subclass.
+        other_models: What happens to models without an artifact: "refuse" or "pass".
+        settings: "refuse" answers HTTP 400 to clients that send a temperature or the like; "replace" drops it: the
+            artifact's settings are used either way.
+        complete: What makes a call; for tests. Default: the proxy's router.
+        options: Further settings of `Guardrail`: abstain_message, early_stopping, probe, max_concurrency, ...
+        **litellm_params: What LiteLLM passes to every guardrail.
+
+    Raises:
+        UsageError: Another mode than ``pre_call``.
+        ArtifactError: An artifact cannot be read.
+    """
+
+    def __init__(
+        self,
+        *,
+        artifact: CalibrationArtifact | str | Path | Mapping[str, CalibrationArtifact | str | Path],
+        on_abstain: OnAbstain = "message",
+        other_models: Literal["refuse", "pass"] = "refuse",
+        settings: Literal["refuse", "replace"] = "refuse",
+        complete: Complete | None = None,
+        options: Mapping[str, Any] | None = None,
+        **litellm_params: Any,
+    ) -> None:
+        mode = litellm_params.get("event_hook")
+        if str(getattr(mode, "value", mode)) != "pre_call":
+            raise UsageError(
+                f"mode must be pre_call, got {mode!r}: later hooks see one answer, or a stream that has left."
+            )
+        super().__init__(**litellm_params)
+        if isinstance(artifact, Mapping):
+            found = {name: _loaded(one) for name, one in artifact.items()}
+        else:
+            one = _loaded(artifact)
+            found = {one.model.model: one}
+        options = dict(options or {})
+        self._gates = {
+            name: Gate(
+                LiteLLMChat(name_of_model=name, complete=complete),
+                made,
+                on_abstain=on_abstain,
+                verdicts=None,
+                settings=options,
+            )
+            for name, made in found.items()
+        }
+        self._other_models = other_models
+        self._settings = settings
+
+    def should_run_guardrail(self, data: Any, event_type: Any) -> bool:
+        """Always for chat completions when it is on by default: a client cannot switch it off."""
+        if self.default_on:
+            return bool(self._event_hook_is_event_type(event_type))
+        return bool(super().should_run_guardrail(data, event_type))
+
+    async def async_pre_call_hook(
+        self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: str
+    ) -> Any:
+        """Judge the request and give the proxy its response.
+
+        Returns:
+            The request with ``mock_response`` set, which LiteLLM returns or streams instead of calling a model.
+        """
+        if _sampling.get() or str(call_type) in PASSED:
+            return data
+        gate = self._gates.get(str(data.get("model")))
+        if gate is None and self._other_models == "pass":
+            return data
+        if gate is None or str(call_type) not in JUDGED:
+            why = "this model has no artifact" if gate is None else f"calls of type {call_type!r} cannot be judged"
+            raise _http(400, f"{why}; only /chat/completions of {sorted(self._gates)} are guarded", "guardrail_refused")
+        try:
+            self._check_settings(data)
+            asked = bindings_for(
+                data.get("tools") or (),
+                tool_choice=data.get("tool_choice"),
+                response_format=data.get("response_format"),
+            )
+            started = time.time()
+            answer = await gate.ask(_messages(data["messages"]), asked, parsed=asked.response_format is not None)
+        except AbstainedError as error:
+            self._log(data, error.verdict)
+            status = 503 if error.verdict.reason is Reason.UNMEASURED else 400
+            raise _http(status, error.message, f"guardrail_{error.verdict.reason.value}") from error
+        except (ArtifactError, UsageError) as error:
+            raise _http(400, str(error), "guardrail_mismatch") from error
+        self._log(data, answer.verdict, started)
+        data["mock_response"] = _response(answer.message, str(data["model"]))
+        data["cache"] = dict(NO_CACHE)
+        return data
+
+    async def async_post_call_response_headers_hook(
+        self, data: dict[str, Any], user_api_key_dict: Any, response: Any, **_: Any
+    ) -> dict[str, str] | None:
+        """The verdict as headers, without any text of an answer."""
+        found = (data.get("metadata") or {}).get(HEADERS)
+        return dict(found) if isinstance(found, _Headers) else None
+
+    def _check_settings(self, data: Mapping[str, Any]) -> None:
+        body = (data.get("proxy_server_request") or {}).get("body")
+        sent = body if isinstance(body, Mapping) else {k: v for k, v in data.items() if k in _openai_params()}
+        wrong = {name: value for name, value in sent.items() if value is not None and name not in PLAIN}
+        if wrong.get("n") == 1:
+            del wrong["n"]
+        if wrong and (self._settings == "refuse" or "n" in wrong):
+            shown = ", ".join(f"{name}={str(wrong[name])[:40]}" for name in sorted(wrong))
+            raise UsageError(
+                f"{shown} would change how the answer is drawn; the guardrail's artifact fixes that. Leave it out."
+            )
+
+    def _log(self, data: dict[str, Any], verdict: Verdict, started: float | None = None) -> None:
+        headers = {
+            "x-guardrail-accepted": str(verdict.accepted).lower(),
+            "x-guardrail-reason": verdict.reason.value,
+            "x-guardrail-uncertainty": "" if verdict.uncertainty.value is None else f"{verdict.uncertainty.value:.6g}",
+            "x-guardrail-threshold": "" if verdict.threshold is None else f"{verdict.threshold:.6g}",
+            "x-guardrail-artifact": verdict.artifact,
+        }
+        data["metadata"] = {**(data.get("metadata") or {}), HEADERS: _Headers(headers)}
+        self.add_standard_logging_guardrail_information_to_request_data(
+            guardrail_json_response=headers,
+            request_data=data,
+            guardrail_status="success" if verdict.accepted else "guardrail_intervened",
+            start_time=started,
+            guardrail_provider="acrc-guardrail",
+        )
+
+
+def _loaded(artifact: CalibrationArtifact | str | Path) -> CalibrationArtifact:
+    return artifact if isinstance(artifact, CalibrationArtifact) else CalibrationArtifact.load(artifact)
+
+
+def _openai_params() -> frozenset[str]:
+    return frozenset(require("litellm", extra="litellm").OPENAI_CHAT_COMPLETION_PARAMS)
+
+
+def _response(message: AIMessage, model: str) -> Any:
+    """A guard's message as LiteLLM's response."""
+    types = require("litellm.types.utils", extra="litellm")
+    calls = [
+        {
+            "id": str(call["id"]),
+            "type": "function",
+            "function": {"name": call["name"], "arguments": json.dumps(call["args"], ensure_ascii=False)},
+        }
+        for call in message.tool_calls
+    ]
+    usage = message.usage_metadata
+    text = str(message.text)
+    made = types.Message(content=text if text or not calls else None, role="assistant", tool_calls=calls or None)
+    return types.ModelResponse(
+        id=f"chatcmpl-{uuid4().hex}",
+        created=int(time.time()),
+        model=model,
+        choices=[types.Choices(index=0, message=made, finish_reason="tool_calls" if calls else "stop")],
+        usage=types.Usage(
+            prompt_tokens=usage["input_tokens"] if usage else 0,
+            completion_tokens=usage["output_tokens"] if usage else 0,
+            total_tokens=usage["total_tokens"] if usage else 0,
+        ),
+    )
+
+
+def _http(status: int, message: str, kind: str) -> Exception:
+    """An error the proxy answers with this status."""
+    error: Exception = require("fastapi", extra="litellm").HTTPException(
+        status_code=status, detail={"error": {"message": message, "type": kind}}
+    )
+    return error

@@ -1,0 +1,398 @@
+"""The guard for pydantic-ai: a model, or a capability, that answers only when the gate accepts.
+
+agent = Agent(inner, capabilities=[GuardCapability("calibration.json", on_abstain="hold")])
+agent = Agent(GuardedModel(inner, "calibration.json"))
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable
+from pydantic import Field
+
+from guardrail import AbstainedError, CalibrationArtifact, Guardrail
+from guardrail.bindings import bindings_for
+from guardrail.errors import UsageError, require
+from guardrail.fallback import OnAbstain
+from guardrail.identity import ModelIdentity
+from guardrail.types import Bindings, Verdict
+
+from ._framework_gate import HOLD, Gate, VerdictStore, refuse_settings, run_sync
+
+require("pydantic_ai", extra="pydantic-ai")
+
+from pydantic_ai import Agent, ModelRetry, RunContext  # noqa: E402
+from pydantic_ai.capabilities import AbstractCapability  # noqa: E402
+from pydantic_ai.exceptions import ApprovalRequired, UnexpectedModelBehavior  # noqa: E402
+from pydantic_ai.messages import InstructionPart, ModelMessage, ModelResponse, TextPart, ToolCallPart  # noqa: E402
+from pydantic_ai.models import (  # noqa: E402
+    CompletedStreamedResponse,
+    Model,
+    ModelRequestParameters,
+    StreamedResponse,
+)
+from pydantic_ai.models.wrapper import WrapperModel  # noqa: E402
+from pydantic_ai.settings import ModelSettings  # noqa: E402
+from pydantic_ai.tools import ToolDefinition  # noqa: E402
+
+from ._pydantic_ai_messages import (  # noqa: E402
+    as_parameters,
+    from_messages,
+    read_response,
+    request_bindings,
+    to_messages,
+    to_response,
+)
+
+__all__ = ["GuardCapability", "GuardedModel", "PydanticAIChat", "VerdictStore", "agent_bindings"]
+
+HARMLESS = frozenset(
+    {
+        "cache",
+        "extra_headers",
+        "first_event_timeout",
+        "max_retries",
+        "openai_logprobs",
+        "openai_top_logprobs",
+        "request_timeout",
+        "service_tier",
+        "timeout",
+        "tool_choice",  # compared with the artifact's
+    }
+)
+"""Settings of a request that cannot change an answer."""
+PASSED_ON = HARMLESS - {"tool_choice", "openai_logprobs", "openai_top_logprobs"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What an agent asked, beside its messages."""
+
+    parameters: ModelRequestParameters
+    settings: Mapping[str, Any]
+    bindings: Bindings
+
+
+_request: ContextVar[_Request | None] = ContextVar("guardrail_pydantic_ai_request", default=None)
+
+
+class PydanticAIChat(BaseChatModel):
+    """A model of pydantic-ai as a LangChain chat model: what calibration and the guard call.
+
+    Calibrate with it (``python:my_module:chat`` on the command line), so that calibration and run time make the same
+    calls. Each answer is one call; settings are given with each call and never changed on the model.
+    """
+
+    inner: Any
+    """The model, e.g. ``OpenAIChatModel("gpt-4o-mini")``."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Settings every call carries besides the artifact's plan and the model's own ``settings``."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "pydantic-ai"
+
+    def kept(self) -> dict[str, Any]:
+        """Settings of every call, the model's own included.
+
+        Raises:
+            UsageError: A fixed seed, with which all samples would be equal.
+        """
+        found = {**(self.inner.settings or {}), **self.settings}
+        if found.get("seed") is not None:
+            raise UsageError(f"seed={found['seed']} would make all samples equal; leave it out.")
+        return {name: value for name, value in found.items() if value is not None}
+
+    def guardrail_identity(self) -> ModelIdentity:
+        """Provider, name, and a digest of the settings that may change answers as revision."""
+        kept = {name: value for name, value in self.kept().items() if name not in HARMLESS}
+        revision = None
+        if kept:
+            text = json.dumps([self.inner.model_name, kept], sort_keys=True, default=repr)
+            revision = "settings:" + hashlib.sha256(text.encode()).hexdigest()[:12]
+        provider = f"pydantic-ai:{type(self.inner).__name__}:{self.inner.system}"
+        return ModelIdentity(provider=provider, model=self.inner.model_name, revision=revision)
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
+        """Tools for each call, in OpenAI's form."""
+        described = bindings_for(tools, tool_choice=kwargs.pop("tool_choice", None))
+        return self.bind(tools=list(described.tools), tool_choice=described.tool_choice, **kwargs)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return run_sync(lambda: self._agenerate(messages, stop, None, **kwargs))
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        instructions, history = to_messages(messages)
+        bindings = bindings_for(
+            kwargs.get("tools") or (),
+            tool_choice=kwargs.get("tool_choice"),
+            response_format=kwargs.get("response_format"),
+        )
+        request = _request.get()
+        settings = {**self.kept(), **_settings(stop, kwargs)}
+        if request is not None:
+            settings |= {name: value for name, value in request.settings.items() if name in PASSED_ON}
+        if request is not None and request.bindings.digest == bindings.digest:
+            parameters = _instructed(request.parameters, instructions)
+        else:
+            parameters = as_parameters(bindings, instructions)
+            if bindings.tool_choice is not None:
+                only = bindings.tool_choice
+                settings["tool_choice"] = "required" if only == "any" else [only]
+        given: Any = settings
+        response = await self.inner.request(history, given, parameters)
+        return ChatResult(generations=[ChatGeneration(message=read_response(response))])
+
+
+def _instructed(parameters: ModelRequestParameters, instructions: str | None) -> ModelRequestParameters:
+    """Request parameters with these instructions; the very same ones where they say so already."""
+    parts = parameters.instruction_parts
+    if parts is not None and (InstructionPart.join(parts) or None) == instructions:
+        return parameters
+    return replace(
+        parameters, instruction_parts=[] if instructions is None else [InstructionPart(content=instructions)]
+    )
+
+
+def _settings(stop: list[str] | None, call: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of one call."""
+    known = {"temperature", "top_p", "max_tokens", "logprobs", "tools", "tool_choice", "response_format"}
+    unknown = sorted(name for name, value in call.items() if name not in known and value is not None)
+    if unknown:
+        raise UsageError(f"pydantic-ai's models take no {', '.join(unknown)}; give {', '.join(sorted(known))}.")
+    found: dict[str, Any] = {name: call[name] for name in ("temperature", "top_p", "max_tokens") if name in call}
+    if call.get("logprobs"):
+        found["openai_logprobs"] = True
+    if stop:
+        found["stop_sequences"] = list(stop)
+    return found
+
+
+class GuardedModel(WrapperModel):
+    """A model of pydantic-ai that returns an answer, or tool calls, only when the gate accepts.
+
+    Each request of an agent draws the artifact's samples from ``wrapped``, with the very history, tools and output type
+    that the agent sent, and is judged once. Output tools are tool calls and judged like them.
+
+    Streaming: the events begin after the verdict and carry the accepted candidate only.
+
+    The verdict is in the response's ``metadata["guardrail"]``; usage counts the tokens of all samples.
+
+    Args:
+        wrapped: A model of pydantic-ai, or its name.
+        artifact: The calibration artifact, or the path of its JSON file.
+        on_abstain: "message", "raise", a Runnable or a handler, as for `Guardrail`. Calls that wait for a person need
+            `GuardCapability`.
+        settings: Settings every call was calibrated with besides the plan (`PydanticAIChat`).
+        verdicts: Where verdicts on tool calls are kept.
+        **options: Further settings of `Guardrail`: abstain_message, judge, similarity, entailment, early_stopping,
+            probe, max_concurrency.
+
+    Raises:
+        ArtifactError: The artifact was made for another model, estimator or judge. While running: for another prompt,
+            other tools, another output type, or other settings.
+        UsageError: While running: native tools.
+    """
+
+    def __init__(
+        self,
+        wrapped: Model | str,
+        artifact: CalibrationArtifact | str | Path,
+        *,
+        on_abstain: OnAbstain = "message",
+        settings: Mapping[str, Any] | None = None,
+        verdicts: VerdictStore | None = None,
+        **options: Any,
+    ) -> None:
+        if isinstance(on_abstain, str) and on_abstain == HOLD:
+            raise UsageError('on_abstain="hold" needs GuardCapability, which keeps held-back calls from running.')
+        super().__init__(wrapped)
+        self._chat = PydanticAIChat(inner=self.wrapped, settings=dict(settings or {}))
+        self._gate = Gate(self._chat, artifact, on_abstain=on_abstain, verdicts=verdicts, settings=options)
+
+    @property
+    def guard(self) -> Guardrail:
+        """The guard that draws and judges."""
+        return self._gate.guard
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        """Draw, judge, and return the accepted candidate or what the abstention path gives."""
+        given = dict(model_settings or {})
+        refuse_settings(self._chat.kept(), given, HARMLESS, "model_settings")
+        asked = request_bindings(model_request_parameters, model_settings, self.wrapped.profile)
+        token = _request.set(_Request(model_request_parameters, given, asked))
+        try:
+            answer = await self._gate.ask(
+                from_messages(messages, model_request_parameters),
+                asked,
+                holdable={tool.name for tool in model_request_parameters.function_tools},
+                parsed=asked.response_format is not None or asked.tool_choice is not None,
+            )
+        finally:
+            _request.reset(token)
+        if not answer.message.tool_calls:
+            self._gate.note_answer(str(answer.message.text), answer)
+        return to_response(answer.message)
+
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: RunContext[Any] | None = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        """The events of `request`, after the verdict."""
+        response = await self.request(messages, model_settings, model_request_parameters)
+        yield CompletedStreamedResponse(response, model_request_parameters=model_request_parameters, replay_events=True)
+
+    def verdict(self, call_id: str) -> Verdict | None:
+        """The verdict on a proposed tool call."""
+        return self._gate.verdicts.get(call_id)
+
+    def output_validator(self, ctx: RunContext[Any], output: Any) -> Any:
+        """For ``agent.output_validator``: an abstention becomes an `AbstainedError` instead of a text.
+
+        Outputs made by a call of an output tool were judged as calls; an abstention raises there anyway.
+
+        Raises:
+            AbstainedError: The text is an abstention.
+            UnexpectedModelBehavior: The text did not come from this model.
+        """
+        if ctx.partial_output or not isinstance(output, str):
+            return output
+        passed, verdict = self._gate.given_out(output)
+        if passed:
+            return output
+        if verdict is None:
+            raise UnexpectedModelBehavior("The output was never judged: another model than the guarded one gave it.")
+        raise AbstainedError.of(verdict, output)
+
+
+@dataclass
+class GuardCapability(AbstractCapability[Any]):
+    """The guard for an agent: every model request is judged, and no tool call runs that was not accepted or approved.
+
+    Whatever model serves a request is wrapped in a `GuardedModel`, so a model given to ``run()`` cannot go round it:
+    the artifact names the model it was made for and refuses others.
+
+    A call held back under ``on_abstain="hold"`` is deferred: the run ends with ``DeferredToolRequests`` (list it in the
+    agent's output types), and goes on with ``DeferredToolResults`` and the message history, even in another process.
+    The approved call is run as it was judged; nothing is drawn again for it.
+    """
+
+    artifact: CalibrationArtifact | str | Path
+    """The calibration artifact, or the path of its JSON file."""
+    _: KW_ONLY
+    on_abstain: Any = "message"
+    """As for `GuardedModel`; or "hold"."""
+    held: Literal["approve", "retry"] = "approve"
+    """Under "hold": "approve" asks a person; "retry" tells the model that the call was not run (`ModelRetry`)."""
+    settings: Mapping[str, Any] | None = None
+    """Settings every call was calibrated with besides the plan."""
+    verdicts: VerdictStore = field(default_factory=VerdictStore)
+    """Where verdicts on tool calls are kept; with a path they outlive the process."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further settings of `Guardrail`."""
+    _wrapped: dict[int, GuardedModel] = field(default_factory=dict, init=False, repr=False)
+
+    def get_wrapper_model(self, model: Model) -> Model | None:
+        """The guarded model; one for each model, so that what is known of an endpoint is kept."""
+        found = self._wrapped.get(id(model))
+        if found is None or found.wrapped is not model:
+            holds = isinstance(self.on_abstain, str) and self.on_abstain == HOLD
+            found = GuardedModel(
+                model,
+                self.artifact,
+                on_abstain="message" if holds else self.on_abstain,
+                settings=self.settings,
+                verdicts=self.verdicts,
+                **self.options,
+            )
+            found._gate.holds = holds
+            self._wrapped[id(model)] = found
+        return found
+
+    async def before_tool_execute(
+        self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any
+    ) -> Any:
+        """Let a call run only if it was judged, accepted and not changed since, or if a person approved it."""
+        if ctx.tool_call_approved or tool_def.kind == "output":
+            return args
+        known = self.verdicts.get(call.tool_call_id)
+        if any(one._gate.may_run(call.tool_call_id, _arguments(call)) for one in self._wrapped.values()):
+            return args
+        if known is not None and self.held == "approve" and self.on_abstain == HOLD:
+            raise ApprovalRequired(metadata={"guardrail": known.to_metadata()})
+        raise ModelRetry(
+            "This call was not run: it is not certain enough that it is right. Ask the user, or try another way."
+        )
+
+    def verdict(self, call_id: str) -> Verdict | None:
+        """The verdict on a proposed tool call, e.g. for the person who is to approve it."""
+        return self.verdicts.get(call_id)
+
+
+def _arguments(call: ToolCallPart) -> dict[str, Any]:
+    return call.args_as_dict()
+
+
+async def agent_bindings(agent: Agent[Any, Any], question: str = "?") -> Bindings:
+    """An agent's tools and output type as calibration needs them (``tools.json`` of ``calibrate collect``).
+
+    Args:
+        agent: The agent, as it will run. It is asked once, with a model that only looks at what it is given.
+        question: What it is asked.
+    """
+    seen: list[Bindings] = []
+
+    class Looking(WrapperModel):
+        async def request(
+            self,
+            messages: list[ModelMessage],
+            model_settings: ModelSettings | None,
+            model_request_parameters: ModelRequestParameters,
+        ) -> ModelResponse:
+            seen.append(request_bindings(model_request_parameters, model_settings, self.wrapped.profile))
+            return ModelResponse(parts=[TextPart("")])
+
+    model = agent.model
+    if model is None:
+        raise UsageError("the agent has no model yet; give it the one that will be guarded.")
+    inner = model.wrapped if isinstance(model, GuardedModel) else model
+    looking: Any = Looking(inner)
+    try:
+        await agent.run(question, model=looking)
+    except UnexpectedModelBehavior:
+        if not seen:
+            raise
+    return seen[0]

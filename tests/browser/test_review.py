@@ -1,0 +1,282 @@
+"""The review page in a real Chromium: mouse, keyboard, two people, hostile text, lost leases, a phone, no scripts."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from guardrail.review import Decision, ReviewStore
+from guardrail.review.accounts import Accounts
+from guardrail.review.web import review_app
+from tests.review_pages import HOSTILE, REVIEWERS, held_back, served
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
+    # Playwright's own event loop lives until the end of the module.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def now() -> list[float]:
+    return [1_800_000_000.0]
+
+
+@pytest.fixture
+def store(tmp_path: Path, now: list[float]) -> Iterator[ReviewStore]:
+    with ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0]) as made:
+        yield made
+
+
+@pytest.fixture
+def open_as(browser: Browser, store: ReviewStore) -> Iterator[Open]:
+    """Opens the page for a reviewer, in a browser profile of their own; fails on any script error."""
+    contexts, problems = [], []
+    with served(review_app(store, Accounts.from_text(REVIEWERS), lease=600)) as address:
+
+        def opened(name: str, *, strict: bool = True, **how: Any) -> Page:
+            context = browser.new_context(base_url=address, **how)
+            contexts.append(context)
+            page = context.new_page()
+            page.set_default_timeout(20_000)
+            if strict:
+                page.on("pageerror", lambda error: problems.append(str(error)))
+                page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+            page.goto("/")
+            page.get_by_label("Your token").fill(f"{name}-token-0123456789ab")
+            page.get_by_role("button", name="Sign in").click()
+            expect(page.get_by_role("heading", name="Waiting for a person")).to_be_visible()
+            return page
+
+        yield opened
+        for context in contexts:
+            context.close()
+    assert not [problem for problem in problems if "409" not in problem]
+
+
+def decision_of(store: ReviewStore) -> Decision:
+    (item,) = store.items()
+    assert item.decision is not None
+    return item.decision
+
+
+def test_review_by_keyboard(open_as: Open, store: ReviewStore) -> None:
+    store.enqueue(held_back())
+    page = open_as("ann")
+    page.keyboard.press("n")
+    expect(page.get_by_role("heading", name="Who wrote The Waves?")).to_be_visible()
+    page.keyboard.press("e")
+    field = page.get_by_label("Answer as it should go out")
+    expect(field).to_be_focused()
+    expect(field).to_have_value("Virginia Woolf")
+    page.keyboard.press("End")
+    page.keyboard.type(", approximately")  # letters of shortcuts, in a field, are letters
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    found = decision_of(store)
+    assert (found.action, found.reviewer) == ("edit", "ann")
+    assert found.candidate is not None
+    assert found.candidate.text == "Virginia Woolf, approximately"
+
+
+@pytest.mark.parametrize(("key", "action"), [("a", "approve"), ("r", "reject")])
+def test_one_key_decides(open_as: Open, store: ReviewStore, key: str, action: str) -> None:
+    store.enqueue(held_back())
+    page = open_as("ann")
+    page.keyboard.press("n")
+    expect(page.get_by_role("button", name="Approve")).to_be_visible()
+    page.keyboard.press(key)
+    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    assert decision_of(store).action == action
+
+
+def test_writing_ones_own_answer_and_escape(open_as: Open, store: ReviewStore) -> None:
+    store.enqueue(held_back())
+    page = open_as("ann")
+    page.keyboard.press("n")
+    expect(page.get_by_role("button", name="Approve")).to_be_visible()
+    page.keyboard.press("w")
+    page.keyboard.type("It was Virginia Woolf.")
+    page.keyboard.press("Escape")
+    expect(page.get_by_label("Your answer", exact=True)).not_to_be_focused()
+    page.get_by_role("button", name="Give out my answer").click()
+    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    assert decision_of(store).text == "It was Virginia Woolf."
+
+
+def test_by_mouse_with_a_note_and_the_history(open_as: Open, store: ReviewStore) -> None:
+    store.enqueue(held_back())
+    page = open_as("ann")
+    page.get_by_text("Who wrote The Waves?").click()
+    page.get_by_role("button", name="Take it").click()
+    note = page.get_by_label("Note for the record")
+    note.fill("looked it up")
+    note.press("Enter")  # must not approve by accident
+    expect(page.get_by_role("button", name="Approve")).to_be_visible()
+    assert store.items()[0].decision is None
+    page.get_by_role("button", name="Approve").click()
+    page.get_by_role("link", name="History").click()
+    expect(page.get_by_text("approved").last).to_be_visible()
+    assert decision_of(store).note == "looked it up"
+
+
+def test_two_reviewers_at_once(open_as: Open, store: ReviewStore) -> None:
+    store.enqueue(held_back("First?"))
+    store.enqueue(held_back("Second?"))
+    ann, bob = open_as("ann"), open_as("bob")
+    ann.keyboard.press("n")
+    expect(ann.get_by_role("heading", name="First?")).to_be_visible()
+    bob.keyboard.press("n")
+    expect(bob.get_by_role("heading", name="Second?")).to_be_visible()
+    ann.keyboard.press("a")
+    expect(ann.get_by_text("Second?")).to_be_visible()
+    ann.get_by_text("Second?").click()
+    expect(ann.get_by_text("bob is reviewing this")).to_be_visible()
+    expect(ann.get_by_role("button", name="Approve")).to_have_count(0)
+    bob.keyboard.press("r")
+    expect(bob.get_by_text("Nothing waits.")).to_be_visible()
+    reviewers = {item.content.question: item.decision and item.decision.reviewer for item in store.items()}
+    assert reviewers == {"First?": "ann", "Second?": "bob"}
+
+
+def test_a_lease_that_somebody_else_took(open_as: Open, store: ReviewStore, now: list[float]) -> None:
+    item = store.enqueue(held_back())
+    ann = open_as("ann")
+    ann.keyboard.press("n")
+    expect(ann.get_by_role("button", name="Approve")).to_be_visible()
+    now[0] += 601
+    assert store.claim("bob", item=item.id) is not None
+    ann.keyboard.press("a")
+    expect(ann.get_by_role("heading", name="Your time for this item is over")).to_be_visible()
+    expect(ann.get_by_text("bob holds it now")).to_be_visible()
+    assert store.item(item.id).decision is None
+
+
+def test_an_open_page_keeps_its_lease(browser: Browser, store: ReviewStore, now: list[float]) -> None:
+    store.enqueue(held_back())
+    with served(review_app(store, Accounts.from_text(REVIEWERS), lease=4)) as address:
+        context = browser.new_context(base_url=address)
+        page = context.new_page()
+        page.goto("/")
+        page.get_by_label("Your token").fill("ann-token-0123456789ab")
+        page.get_by_role("button", name="Sign in").click()
+        page.keyboard.press("n")
+        expect(page.get_by_role("button", name="Approve")).to_be_visible()
+        now[0] += 3
+        with page.expect_response(re.compile("/renew$"), timeout=20_000) as renewed:
+            page.mouse.move(50, 50)
+        assert renewed.value.status == 200
+        assert store.items()[0].lease_until == now[0] + 4
+        context.close()
+
+
+def test_hostile_text_is_shown_and_does_nothing(open_as: Open, store: ReviewStore) -> None:
+    store.enqueue(held_back(HOSTILE, HOSTILE, alternatives=((HOSTILE, 1.0),), metadata={"x": HOSTILE}))
+    page = open_as("eve")
+    dialogs: list[object] = []
+    page.on("dialog", lambda dialog: dialogs.append(dialog))
+    assert "owned" not in page.title()
+    page.keyboard.press("n")
+    expect(page.get_by_role("button", name="Approve")).to_be_visible()
+    page.keyboard.press("e")
+    text = page.get_by_label("Answer as it should go out").input_value()
+    assert text.startswith("</div></textarea><script>document.title")
+    expect(page.locator("#candidate")).to_contain_text("<script>document.title")
+    # Everything on the page that came from the model is text: no element of it was made.
+    assert page.locator("main script, main img, main a[href^='javascript']").count() == 0
+    page.goto("/trail")
+    page.goto("/")
+    assert not page.title().startswith("owned")
+    assert not dialogs
+
+
+def test_an_inline_script_would_be_refused(open_as: Open) -> None:
+    """The negative control of the page's policy: a script that did get in would not run."""
+    page = open_as("ann", strict=False)
+    refused: list[str] = []
+    page.on("console", lambda message: refused.append(message.text))
+    page.evaluate(
+        "() => { const s = document.createElement('script'); s.textContent = 'window.ran = 1'; document.body.append(s);"
+        " document.body.insertAdjacentHTML('beforeend', '<img src=/static/icon.svg onload=\"window.ran = 2\">'); }"
+    )
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("() => window.ran") is None
+    assert any("Content Security Policy" in text for text in refused)
+
+
+def test_a_phone(open_as: Open, store: ReviewStore) -> None:
+    store.enqueue(held_back("Which of " + "very" * 60 + " long words?", "w" * 400))
+    page = open_as("ann", viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+    page.get_by_role("button", name="Take the next").tap()
+    approve = page.get_by_role("button", name="Approve")
+    expect(approve).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    box = approve.bounding_box()
+    assert box is not None
+    assert box["height"] >= 44
+    approve.tap()
+    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    for path in ("/history", "/"):
+        page.goto(path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_without_javascript(open_as: Open, store: ReviewStore) -> None:
+    store.enqueue(held_back())
+    page = open_as("ann", java_script_enabled=False)
+    page.get_by_role("button", name="Take the next").click()
+    page.get_by_text("Write your own answer").click()
+    page.get_by_label("Your answer", exact=True).fill("By hand.")
+    page.get_by_role("button", name="Give out my answer").click()
+    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    assert decision_of(store).text == "By hand."
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out(open_as: Open, store: ReviewStore, scheme: str) -> None:
+    """Contrast of at least 4.5 to 1 (WCAG AA) for the colours text is written in, in both schemes."""
+    page = open_as("ann", color_scheme=scheme)
+    found: dict[str, str] = page.evaluate(
+        "() => { const s = getComputedStyle(document.documentElement); const r = {};"
+        " for (const n of ['back','card','ink','soft','brand','brand-ink','ok','ok-back','bad','bad-back','warn',"
+        "'warn-back','info','info-back','shade']) r[n] = s.getPropertyValue('--' + n).trim(); return r; }"
+    )
+    pairs = [("ink", "back"), ("ink", "card"), ("soft", "back"), ("soft", "card"), ("brand", "card"), ("soft", "shade")]
+    pairs += [("brand-ink", "brand"), ("ink", "shade"), ("warn", "card")]
+    pairs += [(name, f"{name}-back") for name in ("ok", "bad", "warn", "info")]
+    low = {pair: round(contrast(found[pair[0]], found[pair[1]]), 2) for pair in pairs}
+    assert min(low.values()) >= 4.5, {pair: value for pair, value in low.items() if value < 4.5}
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG 2 contrast of two hex colours."""
+    lights = sorted((luminance(one), luminance(other)))
+    return (lights[1] + 0.05) / (lights[0] + 0.05)
+
+
+def luminance(colour: str) -> float:
+    digits = colour.removeprefix("#")
+    if len(digits) == 3:
+        digits = "".join(digit * 2 for digit in digits)
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    r, g, b = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b

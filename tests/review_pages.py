@@ -1,0 +1,66 @@
+"""A review page with something on it, for tests of the page over HTTP and in a browser."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+
+from guardrail.review import Candidate, CandidateSet, Content
+
+__all__ = ["HOSTILE", "REVIEWERS", "held_back", "served"]
+
+REVIEWERS = "ann:reviewer:ann-token-0123456789ab,bob:reviewer:bob-token-0123456789ab,eve:admin:eve-token-0123456789ab"
+HOSTILE = (
+    '</div></textarea><script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'">'
+    "{{ 7 * 7 }} <a href=\"javascript:document.title='owned'\">click</a> \u202e\x00"
+)
+
+
+def verdict(value: float = 1.36, threshold: float = 0.61) -> dict[str, Any]:
+    """Part of what the gate writes: what the page reads of it."""
+    return {
+        "accepted": value <= threshold,
+        "detail": f"Held back: semantic_entropy {value} > {threshold} nats, the threshold calibrated for 10% error "
+        "among answers that are given. The model's own answers disagree too much.",
+        "uncertainty": {"value": value, "unit": "nats", "estimator": "semantic_entropy"},
+        "threshold": threshold,
+        "guarantee": "Among the answers that are given, at most 10% are wrong, with 90% confidence.",
+    }
+
+
+def held_back(question: str = "Who wrote The Waves?", answer: str = "Virginia Woolf", **changes: Any) -> Content:
+    """An item as a guard would queue it."""
+    values: dict[str, Any] = {
+        "question": question,
+        "messages": ({"role": "human", "content": question},),
+        "candidate": Candidate(text=answer),
+        "verdict": verdict(),
+        "alternatives": ((answer, 0.4), ("Katherine Mansfield", 0.3), ("E. M. Forster", 0.2), ("Henry James", 0.1)),
+        "candidate_set": CandidateSet(
+            answers=((answer, 0.4), ("Katherine Mansfield", 0.3)), epsilon=0.2, attained=True, attainable=0.12
+        ),
+        **changes,
+    }
+    return Content.model_validate(values)
+
+
+@contextmanager
+def served(app: Starlette) -> Iterator[str]:
+    """The application on a free port of loopback; yields its address."""
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", proxy_headers=False))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()

@@ -1,0 +1,162 @@
+"""From recorded conversations to artifacts for an agent's decisions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from calibrate import make_rule, read_records
+from calibrate.agent_steps import collect_steps, fit_action, read_steps, split_by_action, steps_of, write_steps
+from calibrate.datasets import Question
+from guardrail.bindings import bindings_for
+from guardrail.errors import ArtifactMismatchError, RecordError, UsageError
+from guardrail.judges import ToolCallJudge
+from guardrail.sampling import plan_for
+from guardrail.testing import ScriptedChat
+from guardrail.uncertainty import make
+
+SYSTEM = "You are the bank's assistant."
+
+
+def transfer(to: str, amount: int) -> str:
+    """Send money."""
+    return ""
+
+
+def balance() -> str:
+    """Read the balance."""
+    return ""
+
+
+def calling(name: str, **args: Any) -> AIMessage:
+    return AIMessage(content="", tool_calls=[{"name": name, "args": args, "id": "c1", "type": "tool_call"}])
+
+
+CONVERSATION: list[BaseMessage] = [
+    SystemMessage(SYSTEM),
+    HumanMessage("how much is there?"),
+    calling("balance"),
+    ToolMessage("100", tool_call_id="c1"),
+    AIMessage("100"),
+    HumanMessage("send bob 5"),
+    calling("transfer", to="bob", amount=5),
+]
+
+
+def test_a_conversation_becomes_one_step_for_each_decision(tmp_path: Path) -> None:
+    steps = steps_of(CONVERSATION, group="c")
+    assert [step.references for step in steps] == [
+        ('[{"arguments":{},"name":"balance"}]',),
+        ("100",),
+        ('[{"arguments":{"amount":5,"to":"bob"},"name":"transfer"}]',),
+    ]
+    assert [len(step.messages) for step in steps] == [1, 3, 5]
+    assert [message.type for message in steps[1].to_messages(SYSTEM)] == ["system", "human", "ai", "tool"]
+    assert steps[0].to_question().question == "how much is there?"
+    assert steps[2].to_question().question.splitlines()[1:] == [
+        'ai: [{"arguments":{},"name":"balance"}]',
+        "tool: 100",
+        "ai: 100",
+        "human: send bob 5",
+    ]
+    write_steps(tmp_path / "steps.jsonl", steps)
+    assert read_steps(tmp_path / "steps.jsonl") == steps
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"references": ["x"]}, "'messages'"),
+        ({"messages": [{"role": "system", "content": "x"}], "references": ["x"]}, "system message"),
+        ({"messages": [{"role": "user", "content": "x"}]}, "'references'"),
+        ({"messages": [{"role": "user", "content": "x"}], "references": [5]}, "'references'"),
+        ({"messages": [{"role": "nobody", "content": "x"}], "references": ["x"]}, "'messages'"),
+    ],
+)
+def test_a_malformed_line_is_named(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    path = tmp_path / "steps.jsonl"
+    path.write_text(json.dumps(row), encoding="utf-8")
+    with pytest.raises(RecordError, match=f"line 1.*{message}"):
+        read_steps(path)
+
+
+def test_a_list_of_calls_is_one_reference(tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    two = [{"name": "balance", "arguments": {}}, {"name": "transfer", "arguments": {"to": "bob", "amount": 5.0}}]
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": "x"}], "references": two}), encoding="utf-8")
+    (step,) = read_steps(path)
+    assert step.references == (
+        '[{"arguments":{},"name":"balance"},{"arguments":{"amount":5,"to":"bob"},"name":"transfer"}]',
+    )
+
+
+def test_steps_become_an_artifact_for_each_action(tmp_path: Path) -> None:
+    script: dict[str, list[Any]] = {}
+    steps = []
+    for k in range(40):
+        asked = [HumanMessage(f"send bob {k}")]
+        right = k % 4 != 0
+        sent = calling("transfer", to="bob", amount=k if right else k + 100)
+        script[f"send bob {k}"] = [sent, sent, sent if right else calling("transfer", to="bob", amount=k)]
+        steps += steps_of([*asked, calling("transfer", to="bob", amount=k)], group=str(k))
+    script["how much?"] = [calling("balance")]
+    script["hello"] = ["Hi.", "Hi.", "Hello."]
+    steps += steps_of([HumanMessage("how much?"), calling("balance")], group="b")
+    steps += steps_of([HumanMessage("hello"), AIMessage("Hi!")], group="h")
+    model = ScriptedChat(script=script)
+    plan = plan_for([make("self_consistency")], n=4, bindings=bindings_for([transfer, balance]))
+    path = tmp_path / "steps.records.jsonl"
+    collected = collect_steps(steps, model, plan, path, system=SYSTEM)
+    assert (collected.n_drawn, collected.n_failed) == (42, 0)
+    assert collect_steps(steps, model, plan, path, system=SYSTEM).n_drawn == 0  # resumed
+    parts = split_by_action(path, exempt=["balance"])
+    assert {name: len(read_records(part).records) for name, part in parts.items()} == {"answer": 1, "transfer": 40}
+    assert read_records(parts["transfer"]).header.n_questions == 40
+    estimator = make("self_consistency", judge=ToolCallJudge())
+    artifact = fit_action(parts["transfer"], estimator, alpha=0.1)
+    assert sum(record.correct is False for record in read_records(parts["transfer"]).records) == 10
+    assert artifact.threshold == 0.0  # all agree; the wrong ones are those that do not
+    assert artifact.plan.bindings == bindings_for([transfer, balance])
+    assert artifact.prompt.system == SYSTEM
+
+
+def test_steps_that_do_not_fit_the_prompt_are_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    from calibrate import collect_records
+    from guardrail.prompting import PromptWrapping
+
+    question = Question(id="a", question="hello")
+    with pytest.raises(ArtifactMismatchError, match="system message"):
+        collect_records(
+            [question],
+            ScriptedChat(),
+            plan_for([make("self_consistency")], n=2),
+            tmp_path / "r.jsonl",
+            prompt=PromptWrapping(system=SYSTEM),
+            messages={"a": [HumanMessage("hello")]},
+        )
+    assert not (tmp_path / "r.jsonl").exists()
+
+
+def test_two_steps_with_one_id_are_refused(tmp_path: Path) -> None:
+    step = steps_of(CONVERSATION, group="c")[0]
+    with pytest.raises(UsageError, match="distinct ids"):
+        collect_steps([step, step], ScriptedChat(), plan_for([make("self_consistency")]), tmp_path / "r", system=None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "right"),
+    [
+        ('[{"arguments":{"a":"1"},"name":"f"}]', '{"name": "f", "arguments": {"a": 1.0}}', True),
+        ('[{"arguments":{"a":"1"},"name":"f"}]', "f(1)", False),
+        ("f", '{"name": "f", "arguments": {}}', False),
+        ("The Answer.", "answer", True),
+    ],
+)
+def test_the_rule_compares_calls_with_calls_and_texts_with_texts(answer: str, reference: str, right: bool) -> None:
+    rule = make_rule("tool_call", numbers=True)
+    assert rule.label(answer, Question(id="q", question="q", references=(reference,))).correct is right
+    assert rule.spec.params == {"numbers": True}

@@ -1,0 +1,192 @@
+"""Reviewers' lists: the quantile by hand, the coverage exactly and by simulation, and the whole way from records."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrate.candidate_sets import Judged, evaluate_candidates, fit_candidates, judge_candidates, quantile
+from calibrate.correctness import make_rule
+from calibrate.records import Record
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import ArtifactTamperedError, UsageError
+from guardrail.review import CandidateRule, conformal_rank
+from guardrail.review.candidates import ranked
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Reason, Sample, SampleSet, Uncertainty, Verdict
+
+
+def artifact(threshold: float = 0.5) -> CalibrationArtifact:
+    made = make_artifact(ScriptedChat(), threshold=threshold)
+    return made.model_copy(update={"correctness": make_rule("exact").spec})
+
+
+def judged(shares: list[float], acceptable: list[bool], *, accepted: bool = False, digest: str = "") -> Judged:
+    verdict = Verdict(
+        accepted=accepted,
+        reason=Reason.ABOVE_THRESHOLD,
+        detail="",
+        uncertainty=Uncertainty(value=1.0, unit="nats", estimator="x"),
+        threshold=0.5,
+        alpha=0.1,
+        guarantee="",
+        artifact=digest or artifact().digest,
+        candidate=None,
+        alternatives=tuple((f"a{i}", share) for i, share in enumerate(shares)),
+    )
+    return Judged("id", accepted, verdict, tuple(acceptable))
+
+
+def test_scores_by_hand() -> None:
+    assert ranked([0.5, 0.3, 0.2]) == pytest.approx([0.0, 0.5, 0.8])
+    assert ranked([0.4, 0.2, 0.2, 0.2]) == pytest.approx([0.0, 0.4, 0.4, 0.4])
+    assert ranked([0.1 + 0.2, 0.3]) == [0.0, 0.0]  # equal but for rounding
+    assert judged([0.5, 0.3, 0.2], [False, True, True]).score == 0.5
+    assert judged([0.5, 0.5], [False, False]).score == math.inf
+
+
+def test_ranks_by_hand() -> None:
+    # ceil((n + 1)(1 - eps)); 10 * 0.9 = 9 must not become 10 by rounding.
+    assert [conformal_rank(9, e) for e in (0.1, 0.2, 0.5)] == [9, 8, 5]
+    assert conformal_rank(8, 0.1) == 9  # above n: infinite
+    assert conformal_rank(99, 0.05) == 95
+    assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert quantile([3.0, 1.0, 2.0], 0.2) == math.inf
+    assert quantile([1.0, math.inf, 2.0], 0.25) == math.inf
+
+
+@given(st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.5, math.inf]), min_size=1, max_size=8), st.floats(0.01, 0.99))
+def test_coverage_is_exact_for_every_population(scores: list[float], epsilon: float) -> None:
+    """Over n + 1 exchangeable scores, the share of leave-one-out fits that cover the left-out one is >= 1 - epsilon.
+
+    That is the promise itself, with no simulation: given the multiset, the new score is each of them equally often.
+    """
+    covered = sum(score <= quantile(scores[:i] + scores[i + 1 :], epsilon) for i, score in enumerate(scores))
+    assert covered / len(scores) >= 1 - epsilon - 1e-9
+
+
+def test_a_rank_without_the_new_question_fails_the_same_check() -> None:
+    """Negative control: ceil(n (1 - eps)) forgets the new question, and covers too rarely."""
+    scores = [float(i) for i in range(5)]
+
+    def naive(rest: list[float]) -> float:
+        return sorted(rest)[math.ceil(len(rest) * 0.5) - 1]
+
+    covered = sum(score <= naive(scores[:i] + scores[i + 1 :]) for i, score in enumerate(scores))
+    assert covered / len(scores) < 0.5
+
+
+def population(rng: random.Random, n: int, digest: str) -> list[Judged]:
+    """Questions whose right answer is often not the most frequent one, and sometimes not there at all."""
+    found = []
+    for _ in range(n):
+        counts = [rng.randint(1, 6) for _ in range(rng.randint(1, 6))]
+        shares = sorted((count / sum(counts) for count in counts), reverse=True)
+        right = rng.choices([*range(len(shares)), None], [*shares, 0.08])[0]
+        found.append(judged(shares, [i == right for i in range(len(shares))], digest=digest))
+    return found
+
+
+@pytest.mark.parametrize("epsilon", [0.15, 0.3])
+def test_coverage_end_to_end(epsilon: float) -> None:
+    """400 seeded fits on 60 questions; the mean coverage on fresh ones is at least 1 - epsilon.
+
+    The standard error of the mean is below 0.004 (each fit's coverage varies by 0.06 or so); four of them are allowed.
+    """
+    rng, digest = random.Random(7), artifact().digest
+    covered = []
+    for _ in range(400):
+        rule = fit_candidates(population(rng, 60, digest), artifact(), epsilon=epsilon)
+        if rule.quantile is not None:  # otherwise everything is shown and nothing is promised
+            covered.append(evaluate_candidates(population(rng, 60, digest), rule).covered)
+    assert len(covered) > 300
+    assert fmean(covered) >= 1 - epsilon - 0.016
+
+
+def test_the_fit_says_what_is_attainable() -> None:
+    digest = artifact().digest
+    questions = [judged([1.0], [i >= 4], digest=digest) for i in range(19)]  # 4 of 19 without an acceptable answer
+    rule = fit_candidates(questions, artifact(), epsilon=0.2)
+    assert (rule.n, rule.n_without, rule.quantile) == (19, 4, None)
+    assert rule.attainable == pytest.approx(0.25)  # 1 - 15/20
+    assert fit_candidates(questions, artifact(), epsilon=rule.attainable).quantile == 0.0
+    chosen = rule.select(questions[0].verdict)
+    assert chosen is not None
+    assert not chosen.attained
+    assert "at best 75%" in chosen.statement
+
+
+def test_the_populations() -> None:
+    easy = [judged([1.0], [True], accepted=True) for _ in range(10)]
+    hard = [judged([0.6, 0.4], [False, True]) for _ in range(10)]
+    assert fit_candidates([*easy, *hard], artifact(), epsilon=0.6).quantile == 0.6
+    assert fit_candidates([*easy, *hard], artifact(), epsilon=0.6, population="all").quantile == 0.0
+    with pytest.raises(UsageError, match="no held back question"):
+        fit_candidates(easy, artifact(), epsilon=0.1)
+    with pytest.raises(UsageError, match="no question"):
+        evaluate_candidates(easy, fit_candidates(hard, artifact(), epsilon=0.6))
+    for wrong in (0.0, 1.0, 15.0):
+        with pytest.raises(UsageError, match="epsilon"):
+            fit_candidates(hard, artifact(), epsilon=wrong)
+
+
+def test_select_and_evaluate_agree() -> None:
+    rng, made = random.Random(3), artifact()
+    rule = fit_candidates(population(rng, 80, made.digest), made, epsilon=0.3)
+    fresh = population(rng, 50, made.digest)
+    found = evaluate_candidates(fresh, rule)
+    sets = [rule.select(one.verdict) for one in fresh]
+    assert fmean(len(chosen.answers) for chosen in sets if chosen) == pytest.approx(found.mean_size)
+    hits = sum(
+        any(one.acceptable[int(text[1:])] for text, _ in chosen.answers)
+        for one, chosen in zip(fresh, sets, strict=True)
+        if chosen
+    )
+    assert hits / len(fresh) == pytest.approx(found.covered)
+
+
+def record(answers: list[str], reference: str) -> Record:
+    samples = tuple(Sample(text=answer) for answer in answers)
+    drawn = SampleSet(question="q?", primary=samples[0], samples=samples)
+    return Record(id="1", question="q?", references=(reference,), drawn=drawn)
+
+
+def test_from_records_as_run_time_judges_them(tmp_path: Path) -> None:
+    made = artifact(threshold=0.5)
+    rows: list[tuple[list[str], str]] = [
+        (["Rome"] * 10, "Rome"),
+        (["Rome"] * 6 + ["Oslo"] * 4, "Oslo"),
+        (["Rome"] * 4 + ["Oslo"] * 6, "Paris"),
+    ]
+    found, left_out = judge_candidates([record(*row) for row in rows], made, make_rule("exact"))
+    assert left_out == 0
+    assert [(one.accepted, one.score) for one in found] == [
+        (True, 0.0),
+        (False, pytest.approx(0.6)),
+        (False, math.inf),
+    ]
+    rule = fit_candidates(found, made, epsilon=0.5)
+    path = rule.save(tmp_path / "candidates.json")
+    assert CandidateRule.load(path) == rule
+    path.write_text(path.read_text().replace('"epsilon": 0.5', '"epsilon": 0.1'))
+    with pytest.raises(ArtifactTamperedError):
+        CandidateRule.load(path)
+
+
+def test_another_correctness_rule_is_refused() -> None:
+    with pytest.raises(UsageError, match="correct"):
+        judge_candidates([], artifact(), make_rule("numeric"))
+
+
+def test_another_artifacts_verdict_gets_no_list() -> None:
+    rule = fit_candidates([judged([1.0], [True])] * 9, artifact(), epsilon=0.2)
+    other: dict[str, Any] = {"artifact": "sha256:other"}
+    assert rule.select(judged([1.0], [True]).verdict.model_copy(update=other)) is None
+    assert rule.select(judged([], []).verdict) is None

@@ -1,0 +1,429 @@
+"""From people's decisions to labels, estimates and a new threshold: on a real store, and over many simulated ones."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from calibrate._cli import app
+from calibrate.records import read_records
+from calibrate.reviews import Pool, Reviewed, accepted_error, feed, learn, read_reviews, thinned
+from calibrate.thresholds import fit
+from guardrail import Guardrail
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError
+from guardrail.outcome import Feasible
+from guardrail.review import Content, Decision, ReviewStore, ticket
+from guardrail.review.auditing import AUDIT_RATE, audit_sample
+from guardrail.review.hooks import content_of
+from guardrail.review.monitors import Monitors
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Reason, Sample, Uncertainty, Unmeasured, Verdict
+
+MODEL = ScriptedChat()
+THRESHOLD, RATE = 0.3, 0.4
+ROOT = Path(__file__).parents[2]
+
+
+def artifact_of(threshold: float | None = THRESHOLD, alpha: float = 0.15) -> CalibrationArtifact:
+    """The artifact in force. Its rule has to be one that can be fitted again."""
+    made = make_artifact(MODEL, threshold=threshold, alpha=alpha)
+    return made.model_copy(update={"outcome": made.outcome.model_copy(update={"rule": "empirical"})})
+
+
+ARTIFACT = artifact_of()
+
+
+def verdict_of(name: str, u: float | None, artifact: CalibrationArtifact = ARTIFACT, detail: str = "") -> Verdict:
+    """What a guard with that artifact says about a score."""
+    if u is None:
+        found = Uncertainty(value=None, unit="nats", estimator="e", reason=Unmeasured.MODEL_FAILED, detail="down")
+        reason = Reason.UNMEASURED
+    else:
+        found = Uncertainty(value=u, unit="nats", estimator="e", detail=detail)
+        accepted = artifact.threshold is not None and u <= artifact.threshold
+        reason = Reason.WITHIN_THRESHOLD if accepted else Reason.ABOVE_THRESHOLD
+    return Verdict(
+        accepted=reason is Reason.WITHIN_THRESHOLD,
+        reason=reason,
+        detail="",
+        uncertainty=found,
+        threshold=artifact.threshold,
+        alpha=artifact.alpha,
+        guarantee="",
+        artifact=artifact.digest,
+        candidate=Sample(text=f"answer {name}"),
+    )
+
+
+def item(name: str, u: float | None, correct: bool | None, chance: float = 1.0, **changes: object) -> Reviewed:
+    made = Reviewed(
+        key=name,
+        name=name,
+        question=f"question {name}?",
+        group=None,
+        verdict=verdict_of(name, u),
+        chance=chance,
+        correct=correct,
+        open=correct is None,
+        action=None if correct is None else "approve" if correct else "reject",
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+TEMPLATES = {accepted: item("template", 0.0 if accepted else 1.0, True) for accepted in (True, False)}
+
+
+def simulated(name: str, u: float, correct: bool, chance: float) -> Reviewed:
+    """`item`, without validating each verdict anew."""
+    made = TEMPLATES[u <= THRESHOLD]
+    score = made.verdict.uncertainty.model_copy(update={"value": u})
+    verdict = made.verdict.model_copy(update={"uncertainty": score})
+    return replace(made, key=name, name=name, verdict=verdict, correct=correct, chance=chance)
+
+
+def stream(rng: np.random.Generator, n: int, rates: tuple[float, ...] = (RATE,)) -> Pool:
+    """n questions with u uniform and P(wrong | u) = .6 u: SCER(t) = .3 t. Held back: all; accepted: audited."""
+    found = []
+    for i in range(n):
+        u = float(rng.random())
+        correct = bool(rng.random() >= 0.6 * u)
+        rate = rates[i % len(rates)] if u <= THRESHOLD else 1.0
+        if rng.random() < rate:
+            found.append(simulated(f"{rng.integers(2**60)}", u, correct, rate))
+    return Pool(tuple(found), {}, 0)
+
+
+def means(values: list[float]) -> tuple[float, float]:
+    """Mean and four standard errors of it: missed with probability below .0001."""
+    return float(np.mean(values)), 4 * float(np.std(values)) / math.sqrt(len(values))
+
+
+@pytest.mark.parametrize("rates", [(0.4,), (0.2, 0.8)])
+def test_the_accepted_error_is_estimated_without_bias(rates: tuple[float, ...]) -> None:
+    rng = np.random.default_rng(1)
+    found = [accepted_error(stream(rng, 400, rates)) for _ in range(300)]
+    estimates = [one.estimate for one in found if one is not None]
+    mean, margin = means(estimates)
+    truth = 0.3 * THRESHOLD
+    assert len(estimates) == 300
+    assert abs(mean - truth) < margin
+    missed = sum(one is not None and not one.low <= truth <= one.high for one in found)
+    assert missed <= 26  # at most 15 are expected; binomial(300, .05) exceeds 26 with probability .003
+    shares = [one.acceptance for one in found if one is not None]
+    mean, margin = means(shares)
+    assert abs(mean - THRESHOLD) < margin
+
+
+def test_unweighted_audits_of_two_rates_would_be_biased_where_rates_go_with_errors() -> None:
+    """The negative control: the surer half is audited rarely, so plain shares see too many errors."""
+    rng = np.random.default_rng(2)
+    plain, weighted = [], []
+    for _ in range(300):
+        found = []
+        for i in range(400):
+            u = float(rng.random()) * THRESHOLD
+            rate = 0.2 if u < THRESHOLD / 2 else 1.0
+            if rng.random() < rate:
+                found.append(simulated(f"{i}", u, bool(rng.random() >= 0.6 * u), rate))
+        plain.append(float(np.mean([not one.correct for one in found])))
+        estimate = accepted_error(Pool(tuple(found), {}, 0))
+        assert estimate is not None
+        weighted.append(estimate.estimate)
+    mean, margin = means(weighted)
+    assert abs(mean - 0.3 * THRESHOLD) < margin
+    assert means(plain)[0] - 0.3 * THRESHOLD > 4 * means(plain)[1]
+
+
+@pytest.mark.parametrize("rates", [(0.4,), (0.2, 0.8)])
+def test_the_thinned_sample_is_like_the_questions_and_the_pool_is_not(rates: tuple[float, ...]) -> None:
+    rng = np.random.default_rng(3)
+    errors, scores, pooled, sizes = [], [], [], []
+    for _ in range(200):
+        pool = stream(rng, 400, rates)
+        sample, rate = thinned(pool)
+        assert rate == min(rates)
+        sizes.append(len(sample))
+        errors += [float(not one.correct) for one in sample]
+        scores += [one.verdict.uncertainty.value or 0.0 for one in sample]
+        pooled += [float(not one.correct) for one in pool.items]
+    mean, margin = means(errors)
+    assert abs(mean - 0.3) < margin  # .6 E[u]
+    mean, margin = means(scores)
+    assert abs(mean - 0.5) < margin
+    mean, margin = means([float(size) for size in sizes])
+    assert abs(mean - 400 * min(rates)) < margin
+    mean, margin = means(pooled)
+    assert mean - 0.3 > 3 * margin
+
+
+def test_a_certified_rule_on_the_sample_keeps_its_promise() -> None:
+    rng, broken, answered, runs = np.random.default_rng(4), 0, 0, 300
+    for _ in range(runs):
+        sample, _ = thinned(stream(rng, 500))
+        u = np.array([one.verdict.uncertainty.value for one in sample])
+        error = np.array([not one.correct for one in sample], dtype=int)
+        found = fit(u, error, alpha=0.15, rule="fixed_sequence", delta=0.1, diagnose="fast")
+        if isinstance(found, Feasible):
+            answered += 1
+            broken += 0.3 * found.threshold > 0.15
+    assert answered > 100
+    assert broken / runs <= 0.1 + 3.1 * math.sqrt(0.09 / runs)
+
+
+def test_what_nobody_decided() -> None:
+    items = (item("a", 0.1, True, 0.5), item("b", 0.2, None, 0.5, open=False), item("c", 0.2, None, 0.5))
+    pool = Pool((*items, item("d", 0.2, True, 0.5)), {}, 0)
+
+    def counts(missing: str) -> tuple[int, int]:
+        found = accepted_error(pool, missing=missing)  # type: ignore[arg-type]
+        assert found is not None
+        return found.audited, found.wrong
+
+    assert counts("wait") == (2, 1)  # a, and b, whose time is over
+    assert counts("wrong") == (4, 2)
+    assert counts("leave-out") == (2, 0)
+    assert accepted_error(Pool((item("a", 0.9, True),), {}, 0)) is None
+
+
+def test_an_alarm_needs_no_waiting_but_order(tmp_path: Path) -> None:
+    monitors = Monitors(ReviewStore(tmp_path / "reviews.db"))
+    monitor = monitors.risk("risk", 0.15, min_audit_rate=0.5)
+    items = [item(f"{i}", 0.1, False, 0.5) for i in range(6)]
+    waiting = [*items[:2], replace(items[2], correct=None, open=True), *items[3:]]
+    assert feed(Pool(tuple(waiting), {}, 0), monitor) == 2
+    assert feed(Pool(tuple(waiting), {}, 0), monitor) == 0
+    assert feed(Pool(tuple(items), {}, 0), monitor) == 4
+    assert monitor.state.alarmed
+    assert monitor.state.tallies == ((0.5, 6, 6),)
+
+
+# -- on a real store --------------------------------------------------------------------------------------------------
+
+
+def decide(store: ReviewStore, action: Callable[[Content], str | None]) -> None:
+    """Scripted people: they claim what there is and decide by its content."""
+    while (lease := store.claim("ada")) is not None:
+        chosen = action(lease.item.content)
+        if chosen is None:
+            return
+        candidate = lease.item.content.candidate if chosen == "edit" else None
+        decision = Decision(
+            action=chosen,
+            candidate=candidate,
+            text="mine" if chosen == "respond" else None,
+        )
+        store.decide(lease, decision)
+
+
+def fill(store: ReviewStore, n: int, seed: int = 0, artifact: CalibrationArtifact = ARTIFACT) -> None:
+    """The population of `stream`, in a store, decided."""
+    rng, sample = np.random.default_rng(seed), audit_sample(store, RATE, key=lambda verdict, _: str(verdict.candidate))
+    right: dict[str, bool] = {}
+    for i in range(n):
+        u = float(rng.random())
+        verdict = verdict_of(f"{seed}.{i}", u, artifact)
+        right[f"question {seed}.{i}?"] = bool(rng.random() >= 0.6 * u)
+        content = content_of(verdict, ())
+        named = content.model_copy(update={"question": f"question {seed}.{i}?"})
+        if verdict.accepted:
+            from langchain_core.messages import HumanMessage
+
+            sample(verdict, [HumanMessage(named.question)])
+        else:
+            store.enqueue(named, key=f"held:{seed}.{i}")
+    decide(store, lambda content: "approve" if right[content.question] else "reject")
+
+
+@pytest.fixture(scope="module")
+def reviewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("reviews") / "reviews.db"
+    with ReviewStore(path) as store:
+        fill(store, 500)
+    ARTIFACT.save(path.with_name("artifact.json"))
+    return path
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(one) for one in arguments], env={"COLUMNS": "240", "TERMINAL_WIDTH": "240"})
+    assert result.exit_code == code, (result.output, result.exception)
+    return " ".join(result.output.replace("\u2502", " ").split())
+
+
+def test_a_new_artifact_from_reviews(reviewed: Path, tmp_path: Path) -> None:
+    old, out, records = reviewed.with_name("artifact.json"), tmp_path / "new.json", tmp_path / "r.jsonl"
+    before = old.read_bytes()
+    told = run(
+        "from-reviews", reviewed, "--artifact", old, "--out", out, "--monitor", "risk", "--records", records
+    )  # fmt: skip
+    new = CalibrationArtifact.load(out)
+    assert old.read_bytes() == before
+    assert new.lineage == (ARTIFACT.digest,)
+    assert (new.model, new.plan, new.prompt, new.estimator) == (
+        ARTIFACT.model,
+        ARTIFACT.plan,
+        ARTIFACT.prompt,
+        ARTIFACT.estimator,
+    )
+    assert new.correctness.params == {"source": "reviews", "respond": "wrong", "missing": "wait", "rate": RATE}
+    assert (new.outcome.rule, new.alpha) == ("empirical", 0.15)
+    assert isinstance(new.outcome, Feasible)
+    assert new.outcome.threshold > THRESHOLD  # SCER(.5) = .15, and the old one stopped at .3
+    file = read_records(records)
+    assert len(file.records) == new.data.n_used
+    with ReviewStore(reviewed) as store:
+        pool = read_reviews(store, [ARTIFACT])
+        audits = [one for one in pool.items if one.audited]
+        wrong = sum(not one.correct for one in audits)
+        assert Monitors(store).risk("risk", 0.15, min_audit_rate=RATE).state.tallies == ((RATE, len(audits), wrong),)
+    assert f"({wrong} of {len(audits)} audited wrong" in told
+    assert "every question is in it with probability 40 %" in told
+    assert re.search(r"in force 0\.3 \d", told)
+    assert f"Monitor risk: {len(audits)} new audits" in told
+    told = run("from-reviews", reviewed, "--artifact", old, "--monitor", "risk")
+    assert "Monitor risk: 0 new audits" in told
+    again = tmp_path / "again.json"
+    run("from-reviews", reviewed, "--artifact", old, "--out", again)
+    assert CalibrationArtifact.load(again).outcome == new.outcome
+
+
+def test_the_table_shows_both_on_the_same_questions(reviewed: Path) -> None:
+    with ReviewStore(reviewed) as store:
+        pool = read_reviews(store, [ARTIFACT])
+    learned = learn(pool, ARTIFACT, name="reviews")
+    assert learned.old.n == learned.new.n == len(learned.test)
+    assert {record.id for record in learned.test}.isdisjoint({record.id for record in learned.file.records})
+    accepted = [
+        record for record in learned.test if (record.scores[learned.key].value or 0.0) <= THRESHOLD
+    ]  # fmt: skip
+    assert learned.old.n_accepted == len(accepted)
+    assert learned.old.n_errors == sum(not record.correct for record in accepted)
+    assert learned.used == len(learned.test) + len(learned.file.records)
+
+
+def test_edits_and_own_answers_and_disagreement(tmp_path: Path) -> None:
+    store = ReviewStore(tmp_path / "reviews.db")
+    actions = {"a": "approve", "b": "edit", "c": "reject", "d": "respond"}
+    for name in actions:
+        content = content_of(verdict_of(name, 0.9), ())
+        store.enqueue(content.model_copy(update={"question": name}), key=name)
+    decide(store, lambda content: actions[content.question])
+    twice = content_of(verdict_of("a", 0.9), ()).model_copy(update={"question": "a"})
+    labels = {one.key: one.correct for one in read_reviews(store, [ARTIFACT]).items}
+    assert labels == {"a": True, "b": False, "c": False, "d": False}
+    left = {one.key: one.correct for one in read_reviews(store, [ARTIFACT], respond="leave-out").items}
+    assert left["d"] is None
+    store.enqueue(twice, key="a2")  # nobody has decided it, but the same answer was approved
+    assert [one.correct for one in read_reviews(store, [ARTIFACT]).items if one.question == "a"] == [True, True]
+    decide(store, lambda _: "reject")
+    pool = read_reviews(store, [ARTIFACT])
+    assert pool.both_ways == 2
+    assert [one.correct for one in pool.items if one.question == "a"] == [False, False]
+
+
+def test_end_to_end_with_a_guard(tmp_path: Path) -> None:
+    script = {f"sure {i}?": ["yes"] for i in range(8)} | {f"unsure {i}?": [*"abcdefghijk"] for i in range(4)}
+    model = ScriptedChat(script=script)
+    artifact = make_artifact(model, threshold=0.5)
+    store = ReviewStore(tmp_path / "reviews.db")
+    guard = Guardrail(
+        model=model,
+        artifact=artifact,
+        early_stopping="off",
+        on_verdict=audit_sample(store, 1.0),
+        on_abstain=ticket(store),
+    )
+    for question in script:
+        guard.invoke(question)
+    decide(store, lambda content: "approve" if content.question.startswith("sure") else "reject")
+    learned = learn(read_reviews(store, [artifact]), artifact, name="reviews", rule="empirical", test_fraction=0.5)
+    assert (learned.rate, learned.used) == (1.0, 12)
+    assert isinstance(learned.artifact.outcome, Feasible)
+    assert learned.artifact.outcome.threshold == 0.0
+    assert (learned.new.n, learned.new.n_errors) == (6, 0)
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_queue_of_another_procedure_is_refused(reviewed: Path, tmp_path: Path) -> None:
+    other = artifact_of(alpha=0.2)
+    other.save(tmp_path / "other.json")
+    told = run("from-reviews", reviewed, "--artifact", tmp_path / "other.json", code=2)
+    assert ARTIFACT.digest in told
+    assert "--earlier" in told
+    run(
+        "from-reviews",
+        reviewed,
+        "--artifact",
+        tmp_path / "other.json",
+        "--earlier",
+        reviewed.with_name("artifact.json"),
+    )
+    stranger = make_artifact(ScriptedChat(name_of_model="other"))
+    with ReviewStore(reviewed) as store, pytest.raises(UsageError, match="model model: calibrated 'scripted'"):
+        read_reviews(store, [ARTIFACT, stranger])
+    with ReviewStore(reviewed) as store, pytest.raises(UsageError, match="plan"):
+        read_reviews(store, [ARTIFACT, make_artifact(MODEL, n=5)])
+
+
+def test_an_existing_artifact_and_a_missing_store_are_refused(reviewed: Path, tmp_path: Path) -> None:
+    old = reviewed.with_name("artifact.json")
+    assert "exists" in run("from-reviews", reviewed, "--artifact", old, "--out", old, code=2)
+    assert "no review store" in run("from-reviews", tmp_path / "no.db", "--artifact", old, code=2)
+    assert not (tmp_path / "no.db").exists()
+
+
+def test_a_queue_without_audits_is_refused() -> None:
+    with pytest.raises(UsageError, match="was audited"):
+        thinned(Pool((item("a", 0.9, True),), {}, 0))
+    nothing = artifact_of(threshold=None)
+    held = item("a", 0.9, True, verdict=verdict_of("a", 0.9, nothing))
+    assert thinned(Pool((held,), {}, 0)) == ([held], 1.0)
+
+
+def test_bounds_instead_of_scores_are_refused() -> None:
+    bound = item("a", 0.1, True, 0.5, verdict=verdict_of("a", 0.1, detail="settled by 6 of 10 samples: ..."))
+    with pytest.raises(UsageError, match='early_stopping="off"'):
+        learn(Pool((bound,), {}, 0), ARTIFACT, name="x")
+
+
+def test_an_accepted_answer_without_its_rate_is_refused(tmp_path: Path) -> None:
+    store = ReviewStore(tmp_path / "reviews.db")
+    store.enqueue(content_of(verdict_of("a", 0.1), (), kind="audit", metadata={AUDIT_RATE: 0}))
+    with pytest.raises(UsageError, match="audit rate"):
+        read_reviews(store, [ARTIFACT])
+
+
+def test_a_kill_leaves_the_new_artifact_whole_or_not_at_all(reviewed: Path, tmp_path: Path) -> None:
+    """The process kills itself inside `os.replace`, and just before the file is flushed."""
+    out = tmp_path / "new.json"
+    for where in ("os.replace", "os.fsync"):
+        code = (
+            "import os, signal, sys\n"
+            f"def die(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
+            "from calibrate._cli import app\n"
+            f"{where} = die\n"
+            f"app(['from-reviews', {str(reviewed)!r}, '--artifact', {str(reviewed.with_name('artifact.json'))!r}, "
+            f"'--out', {str(out)!r}])\n"
+        )
+        ran = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, "COLUMNS": "200"},
+            capture_output=True,
+            check=False,
+        )
+        assert ran.returncode == -signal.SIGKILL, ran.stderr
+        assert not out.exists()

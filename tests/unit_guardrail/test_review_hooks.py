@@ -1,0 +1,197 @@
+"""Abstentions to people: through a real guard, sync and async."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+
+from guardrail import AbstainedError, Guardrail, UsageError, Verdict
+from guardrail.fallback import ABSTENTION, Abstention
+from guardrail.review import Candidate, CandidateRule, Decision, Item, ReviewStore, ask_reviewer, content_of, ticket
+from guardrail.testing import ScriptedChat, make_artifact
+
+QUESTION = "Who wrote The Waves?"
+ANSWERS = ["Woolf", "Woolf", "Forster", "James", "Mansfield", "Woolf", "Stein", "Joyce", "Eliot", "Hardy", "Wells"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ReviewStore]:
+    with ReviewStore(tmp_path / "reviews.db") as made:
+        yield made
+
+
+def guarded(on_abstain: Any) -> Guardrail:
+    """A guard over a model that disagrees with itself, so that it holds everything back."""
+    model = ScriptedChat(script={QUESTION: ANSWERS})
+    return Guardrail(model=model, artifact=make_artifact(model), on_abstain=on_abstain)
+
+
+@contextmanager
+def reviewer(store: ReviewStore, decide: Callable[[Item], Decision]) -> Iterator[list[Item]]:
+    """Somebody who decides the first item that comes."""
+    seen: list[Item] = []
+    gone = threading.Event()
+
+    def work() -> None:
+        while not gone.wait(0.01):
+            lease = store.claim("ann")
+            if lease is not None:
+                seen.append(store.decide(lease, decide(lease.item)))
+                return
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        gone.set()
+        thread.join()
+
+
+DECISIONS = [
+    (Decision(action="approve"), "Woolf"),
+    (Decision(action="edit", candidate=Candidate(text="Virginia Woolf")), "Virginia Woolf"),
+    (Decision(action="respond", text="Woolf, in 1931."), "Woolf, in 1931."),
+    (Decision(action="reject"), ABSTENTION),
+]
+
+
+@pytest.mark.parametrize(("decision", "answer"), DECISIONS)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_goes_out(store: ReviewStore, decision: Decision, answer: str, is_async: bool) -> None:
+    guard = guarded(ask_reviewer(store, wait=60))
+    with reviewer(store, lambda _: decision) as seen:
+        reply = asyncio.run(guard.ainvoke(QUESTION)) if is_async else guard.invoke(QUESTION)
+    assert reply.content == answer
+    (item,) = seen
+    if decision.action != "reject":
+        assert reply.response_metadata["review"] == {"ticket": item.id, "action": decision.action}
+    assert reply.response_metadata["guardrail"]["accepted"] is False
+
+
+def test_the_reviewer_sees_what_was_judged_and_nothing_is_sampled_again(store: ReviewStore) -> None:
+    guard = guarded(ask_reviewer(store, wait=60, metadata={"tenant": "a"}))
+    with reviewer(store, lambda _: Decision(action="approve")) as seen:
+        reply = guard.invoke([HumanMessage("Hello"), AIMessage("Hi"), HumanMessage(QUESTION)])
+    content = seen[0].content
+    assert content.question == QUESTION
+    assert [message["role"] for message in content.messages] == ["human", "ai", "human"]
+    verdict = content.parsed_verdict()
+    assert verdict is not None
+    assert verdict.candidate is not None
+    assert content.candidate == Candidate(text=verdict.candidate.text) == Candidate(text=str(reply.content))
+    assert content.alternatives == verdict.alternatives
+    assert content.metadata == {"tenant": "a"}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_nobody_decides_in_time(store: ReviewStore, is_async: bool) -> None:
+    guard = guarded(ask_reviewer(store, wait=0.05))
+    reply = asyncio.run(guard.ainvoke(QUESTION)) if is_async else guard.invoke(QUESTION)
+    assert reply.content == ABSTENTION
+    assert [item.state for item in store.items()] == ["expired"]
+    assert store.claim("ann") is None
+
+
+async def test_a_cancelled_call_closes_its_item(store: ReviewStore) -> None:
+    call = asyncio.create_task(guarded(ask_reviewer(store, wait=600)).ainvoke(QUESTION))
+    async with asyncio.timeout(60):
+        while not store.items(["pending"]):
+            await asyncio.sleep(0.01)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert [item.state for item in store.items()] == ["expired"]
+
+
+async def test_many_wait_at_once_and_each_gets_its_own(store: ReviewStore) -> None:
+    questions = [f"{QUESTION} ({i})" for i in range(8)]
+    model = ScriptedChat(script={question: ANSWERS for question in questions})
+    guard = Guardrail(model=model, artifact=make_artifact(model), on_abstain=ask_reviewer(store, wait=120))
+    calls = [asyncio.create_task(guard.ainvoke(question)) for question in questions]
+    done = 0
+    async with asyncio.timeout(100):
+        while done < 8:
+            lease = await asyncio.to_thread(store.claim, "ann")
+            if lease is None:
+                await asyncio.sleep(0.01)
+                continue
+            answer = Decision(action="respond", text=f"to {lease.item.content.question}")
+            await asyncio.to_thread(store.decide, lease, answer)
+            done += 1
+    assert [reply.content for reply in await asyncio.gather(*calls)] == [f"to {q}" for q in questions]
+
+
+def test_a_key_makes_a_retry_wait_for_the_same_item(store: ReviewStore) -> None:
+    hook = ask_reviewer(store, wait=60, key=lambda verdict, messages: str(messages[-1].content))
+    with reviewer(store, lambda _: Decision(action="approve")):
+        first = guarded(hook).invoke(QUESTION)
+    assert guarded(hook).invoke(QUESTION).content == first.content
+    assert len(store.items()) == 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_ticket_at_once(store: ReviewStore, is_async: bool) -> None:
+    guard = guarded(ticket(store, reply="Look at {ticket}", callback="https://example.org/hook", expires_in=60))
+    reply = asyncio.run(guard.ainvoke(QUESTION)) if is_async else guard.invoke(QUESTION)
+    (item,) = store.items()
+    assert reply.content == f"Look at {item.id}"
+    assert reply.response_metadata["review"] == {"ticket": item.id}
+    assert (item.state, item.callback) == ("pending", "https://example.org/hook")
+    assert item.deadline is not None
+
+
+def test_a_ticket_is_no_answer_where_a_text_would_be_parsed(store: ReviewStore) -> None:
+    guard = guarded("message")
+    verdict = guard.assess(QUESTION)
+    for form in ("calls", "format"):
+        hook = ticket(store)
+        abstention = Abstention(verdict, [HumanMessage(QUESTION)], hook, "", form=form)
+        with pytest.raises(AbstainedError):
+            abstention.answer(hook.on_abstention(abstention))
+    assert len(store.items(["pending"])) == 2
+
+
+def test_where_only_a_call_is_an_answer_nobody_can_respond_with_a_text(store: ReviewStore) -> None:
+    verdict = guarded("message").assess(QUESTION)
+    hook = ask_reviewer(store, wait=0.01)
+    hook.on_abstention(Abstention(verdict, [HumanMessage(QUESTION)], hook, "", form="calls"))
+    assert store.items()[0].content.allowed == ("approve", "edit", "reject")
+
+
+def test_without_a_candidate_one_can_only_respond_or_reject() -> None:
+    verdict = guarded("message").assess(QUESTION)
+    failed: Verdict = verdict.model_copy(update={"candidate": None})
+    assert content_of(failed, [HumanMessage(QUESTION)]).allowed == ("reject", "respond")
+
+
+def test_the_calibrated_list_is_stored_with_the_item(store: ReviewStore) -> None:
+    verdict = guarded("message").assess(QUESTION)
+    values: dict[str, Any] = {"epsilon": 0.2, "quantile": 0.0, "n": 9, "n_without": 0, "attainable": 0.1}
+    rule = CandidateRule(artifact=verdict.artifact, population="held_back", **values)
+    found = content_of(verdict, [HumanMessage(QUESTION)], candidates=rule).candidate_set
+    assert found is not None
+    assert [text for text, _ in found.answers] == ["Woolf"]
+    other = rule.model_copy(update={"artifact": "sha256:other"})
+    assert content_of(verdict, [HumanMessage(QUESTION)], candidates=other).candidate_set is None
+
+
+def test_misuse(store: ReviewStore) -> None:
+    with pytest.raises(UsageError, match="wait"):
+        ask_reviewer(store, wait=0)
+
+
+def test_importing_guardrail_loads_none_of_it() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, guardrail; print({'sqlalchemy', 'starlette', 'guardrail.review'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

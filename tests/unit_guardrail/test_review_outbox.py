@@ -1,0 +1,232 @@
+"""Callbacks: signed, retried, and delivered at least once, whatever the receiver or a kill does."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guardrail.errors import UsageError
+from guardrail.review import Candidate, Content, Decision, Deliverer, ReviewStore, sign, verify
+
+ROOT = Path(__file__).parents[2]
+SECRET = "a secret that both sides know"
+
+
+class Receiver(ThreadingHTTPServer):
+    """Answers as told; remembers what it accepted."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Receive)
+        self.accepted: list[dict[str, Any]] = []
+        self.signed: list[bool] = []
+        self.script: list[int] = []
+        self.flaky: random.Random | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/hook"
+
+
+class _Receive(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.signed.append(verify(SECRET, body, self.headers["Guardrail-Signature"]))
+        flaky = self.server.flaky is not None and self.server.flaky.random() < 0.4
+        status = self.server.script.pop(0) if self.server.script else 503 if flaky else 204
+        if status == 204:
+            assert json.loads(body)["id"] == self.headers["Guardrail-Event-Id"]
+            self.server.accepted.append(json.loads(body))
+        self.send_response(status)
+        if status in (301, 307):
+            self.send_header("Location", self.server.url)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    server = Receiver()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def now() -> list[float]:
+    return [1000.0]
+
+
+@pytest.fixture
+def store(tmp_path: Path, now: list[float]) -> Iterator[ReviewStore]:
+    with ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0]) as made:
+        yield made
+
+
+def decide(store: ReviewStore, url: str, key: str = "k") -> str:
+    content = Content(question="q", candidate=Candidate(text="a"), metadata={"thread": 7})
+    item = store.enqueue(content, key=key, callback=url)
+    lease = store.claim("ann", item=item.id)
+    assert lease is not None
+    store.decide(lease, Decision(action="edit", candidate=Candidate(text="b")))
+    return item.id
+
+
+def test_what_a_receiver_gets(store: ReviewStore, receiver: Receiver) -> None:
+    ticket = decide(store, receiver.url)
+    assert Deliverer(store, SECRET).run_once() == 1
+    assert Deliverer(store, SECRET).run_once() == 0
+    (got,) = receiver.accepted
+    assert receiver.signed == [True]
+    assert (got["ticket"], got["key"], got["metadata"]) == (ticket, "k", {"thread": 7})
+    assert got["outcome"] == {"text": "b", "tool_calls": []}
+    assert [event.what for event in store.trail(ticket)][-1] == "delivered"
+    assert store.stats().undelivered == 0
+
+
+def test_a_failure_is_tried_again_after_a_growing_pause(
+    store: ReviewStore, receiver: Receiver, now: list[float]
+) -> None:
+    decide(store, receiver.url)
+    receiver.script = [500, 404, 307]
+    deliverer = Deliverer(store, SECRET, first_pause=8, longest_pause=20)
+    for pause in (8, 16, 20):
+        assert deliverer.run_once() == 0
+        now[0] += pause / 2 - 0.01  # a pause is shortened by a half at most
+        assert deliverer.run_once() == 0
+        assert len(receiver.signed) == 3 - len(receiver.script)
+        now[0] += pause / 2 + 0.01
+    assert deliverer.run_once() == 1
+    assert len(receiver.accepted) == 1
+    problems = [event.detail["problem"] for event in store.trail() if event.what == "delivery_failed"]
+    assert problems == ["HTTP 500", "HTTP 404", "HTTP 307"]
+
+
+def test_after_the_last_attempt_it_is_kept_but_dead(store: ReviewStore, now: list[float]) -> None:
+    decide(store, "http://127.0.0.1:9/closed")
+    deliverer = Deliverer(store, SECRET, attempts=2)
+    for _ in range(3):
+        deliverer.run_once()
+        now[0] += 10_000
+    assert (store.stats().undelivered, store.stats().dead) == (0, 1)
+    failed = [event.detail["given_up"] for event in store.trail() if event.what == "delivery_failed"]
+    assert failed == [False, True]
+
+
+def test_a_dead_receiver_does_not_hold_up_the_others(store: ReviewStore, receiver: Receiver) -> None:
+    decide(store, "http://127.0.0.1:9/closed", "first")
+    decide(store, receiver.url, "second")
+    assert Deliverer(store, SECRET).run_once() == 1
+
+
+def test_a_killed_deliverer_leaves_the_callback_due(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
+    decide(store, receiver.url)
+    dies = Deliverer(store, SECRET, timeout=5)
+    assert dies._take() is not None  # and nothing after it
+    assert Deliverer(store, SECRET).run_once() == 0
+    now[0] += 10
+    assert Deliverer(store, SECRET).run_once() == 1
+
+
+def test_signatures() -> None:
+    body = b'{"a": 1}'
+    header = sign(SECRET, body, 1000.7)
+    # Independent of the code: HMAC-SHA256 of "1000.<body>" with OpenSSL.
+    by_openssl = subprocess.run(
+        ["openssl", "dgst", "-sha256", "-hmac", SECRET, "-r"], input=b"1000." + body, capture_output=True, check=False
+    )
+    if by_openssl.returncode == 0:
+        assert header == f"t=1000,v1={by_openssl.stdout.split()[0].decode()}"
+    assert verify(SECRET, body, header, now=1000)
+    assert verify(SECRET, body, header, now=1300)
+    assert not verify(SECRET, body, header, now=1301)
+    assert not verify(SECRET, body, header, now=699)
+    assert not verify(SECRET + "x", body, header, now=1000)
+    assert not verify(SECRET, body + b" ", header, now=1000)
+    assert not verify(SECRET, body, header.replace("t=1000", "t=1001"), now=1000)
+    for broken in ("", "t=1000", "v1=ab", "t=x,v1=ab", "t=1000,v1=", "t=1000,v1=\u00e9", ",,,="):
+        assert not verify(SECRET, body, broken, now=1000)
+
+
+def test_a_short_secret_is_refused(store: ReviewStore) -> None:
+    with pytest.raises(UsageError, match="at least 16"):
+        Deliverer(store, "short")
+
+
+def test_the_thread_delivers_and_ends(tmp_path: Path, receiver: Receiver) -> None:
+    with ReviewStore(tmp_path / "thread.db") as store:
+        deliverer = Deliverer(store, SECRET)
+        deliverer.start(poll=0.02)
+        decide(store, receiver.url)
+        until = time.monotonic() + 60
+        while not receiver.accepted and time.monotonic() < until:
+            time.sleep(0.01)
+        deliverer.stop()
+        assert len(receiver.accepted) == 1
+        assert store.stats().undelivered == 0
+
+
+WORKER = """
+import sys
+from guardrail.review import *
+store = ReviewStore(sys.argv[1])
+deliverer = Deliverer(store, sys.argv[2], timeout=0.3, first_pause=0.05, longest_pause=0.2, attempts=1000)
+deliverer.run(poll=0.02)
+"""
+
+
+@pytest.mark.slow
+def test_kills_and_a_flaky_receiver_lose_nothing(tmp_path: Path, receiver: Receiver) -> None:
+    """Deliverers are killed at random while the receiver refuses four in ten; every decision arrives all the same."""
+    rng = random.Random(5)
+    receiver.flaky = random.Random(6)
+    path = tmp_path / "reviews.db"
+    n, kills = 30, 0
+    with ReviewStore(path) as store:
+        tickets = {decide(store, receiver.url, str(i)) for i in range(n)}
+
+        def start() -> subprocess.Popen[bytes]:
+            return subprocess.Popen([sys.executable, "-c", WORKER, str(path), SECRET], cwd=ROOT)
+
+        workers = [start(), start()]
+        until = time.monotonic() + 120
+        try:
+            while time.monotonic() < until and (store.stats().undelivered or kills < 6):
+                time.sleep(rng.random() * 0.4)
+                if kills < 6 and receiver.signed:
+                    i = rng.randrange(2)
+                    os.kill(workers[i].pid, signal.SIGKILL)
+                    workers[i].wait()
+                    workers[i] = start()
+                    kills += 1
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+        assert kills == 6
+        assert store.stats().undelivered == store.stats().dead == 0
+        assert {got["ticket"] for got in receiver.accepted} == tickets
+        events = {got["ticket"]: got["id"] for got in receiver.accepted}
+        assert all(events[got["ticket"]] == got["id"] for got in receiver.accepted), "a repeat keeps its event id"
+        assert all(receiver.signed)

@@ -1,0 +1,434 @@
+"""The page over HTTP: who may do what, forged and hostile requests, and the headers. No browser."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+
+pytest.importorskip("starlette", reason="the review extra is not installed")
+
+from guardrail.__main__ import main
+from guardrail.errors import UsageError
+from guardrail.review import Content, Lease, ReviewStore
+from guardrail.review.accounts import Accounts, add_token
+from guardrail.review.plot import uncertainty_plot
+from guardrail.review.sessions import RateLimit, Session, Sessions
+from guardrail.review.web import review_app
+from guardrail.types import ToolCall
+from tests.review_pages import HOSTILE, REVIEWERS, held_back, served, verdict
+
+
+class Client:
+    """A browser without anything: one cookie, no redirects followed."""
+
+    def __init__(self, address: str) -> None:
+        self.host = urlsplit(address).netloc
+        self.cookie = ""
+        self.headers: dict[str, str] = {}
+
+    def ask(self, method: str, path: str, fields: dict[str, str] | None = None, **headers: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection(self.host, timeout=30)
+        sent = {"Cookie": self.cookie, **headers}
+        body = None
+        if fields is not None:
+            body = urlencode(fields)
+            sent["Content-Type"] = "application/x-www-form-urlencoded"
+        connection.request(method, path, body, sent)
+        response = connection.getresponse()
+        self.headers = {name.lower(): value for name, value in response.getheaders()}
+        if "set-cookie" in self.headers:
+            self.cookie = self.headers["set-cookie"].split(";")[0]
+        text = response.read().decode()
+        connection.close()
+        return response.status, text
+
+    def get(self, path: str) -> tuple[int, str]:
+        return self.ask("GET", path)
+
+    def form_token(self, path: str = "/") -> str:
+        found = re.search(r'name="form_token" value="([0-9a-f]+)"', self.get(path)[1])
+        assert found is not None
+        return found[1]
+
+    def post(self, path: str, **fields: str) -> tuple[int, str]:
+        fields.setdefault("form_token", self.form_token())
+        return self.ask("POST", path, fields)
+
+    def sign_in(self, name: str) -> Client:
+        token = self.form_token("/sign-in")
+        status, _ = self.ask("POST", "/sign-in", {"form_token": token, "token": f"{name}-token-0123456789ab"})
+        assert (status, self.headers["location"]) == (303, "/")
+        return self
+
+
+@pytest.fixture
+def now() -> list[float]:
+    return [1_800_000_000.0]
+
+
+@pytest.fixture
+def store(tmp_path: Path, now: list[float]) -> Iterator[ReviewStore]:
+    with ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0]) as made:
+        yield made
+
+
+@pytest.fixture
+def address(store: ReviewStore) -> Iterator[str]:
+    limit = RateLimit(failures=3, window=300)
+    with served(review_app(store, Accounts.from_text(REVIEWERS), limit=limit, lease=60)) as url:
+        yield url
+
+
+def lease_of(text: str) -> str:
+    found = re.search(r'name="lease" value="([0-9a-f]+)"', text)
+    assert found is not None
+    return found[1]
+
+
+def test_a_review_without_javascript(store: ReviewStore, address: str) -> None:
+    item = store.enqueue(held_back())
+    ann = Client(address).sign_in("ann")
+    assert "Who wrote The Waves?" in ann.get("/")[1]
+    assert ann.post("/next")[0] == 303
+    assert ann.headers["location"] == f"/items/{item.id}"
+    _, page = ann.get(f"/items/{item.id}")
+    assert "An acceptable answer is among these in at least 80% of such questions." in page
+    status, _ = ann.post(
+        f"/items/{item.id}/decide", lease=lease_of(page), action="edit", edited="V.\r\nWoolf", note="n"
+    )
+    assert status == 303
+    decision = store.item(item.id).decision
+    assert decision is not None
+    assert decision.candidate is not None
+    assert (decision.reviewer, decision.candidate.text, decision.note) == ("ann", "V.\nWoolf", "n")
+    assert "edited" in ann.get("/history")[1]
+    assert "Edited by ann" in ann.get(f"/items/{item.id}")[1]
+
+
+def test_edited_tool_calls(store: ReviewStore, address: str) -> None:
+    call = {"name": "transfer", "arguments": {"amount": 5}}
+    item = store.enqueue(held_back(candidate={"tool_calls": [call]}, kind="tool_call"))
+    ann = Client(address).sign_in("ann")
+    ann.post(f"/items/{item.id}/claim")
+    lease = lease_of(ann.get(f"/items/{item.id}")[1])
+    for wrong in ("{", "5", '[{"name": 1}]', '["x"]'):
+        status, text = ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", tool_calls=wrong)
+        assert (status, "cannot be read" in text) == (422, True)
+    call["arguments"] = {"amount": 4}
+    ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", tool_calls=json.dumps([call]))
+    decision = store.item(item.id).decision
+    assert decision is not None
+    assert decision.candidate is not None
+    assert decision.candidate.tool_calls == (ToolCall(name="transfer", arguments={"amount": 4}),)
+
+
+@pytest.mark.parametrize("fields", [{}, {"action": "maybe"}, {"action": "respond"}, {"action": "edit", "edited": " "}])
+def test_incomplete_decisions_change_nothing(store: ReviewStore, address: str, fields: dict[str, str]) -> None:
+    item = store.enqueue(held_back())
+    ann = Client(address).sign_in("ann")
+    ann.post(f"/items/{item.id}/claim")
+    lease = lease_of(ann.get(f"/items/{item.id}")[1])
+    assert ann.post(f"/items/{item.id}/decide", lease=lease, **fields)[0] == 422
+    assert store.item(item.id).decision is None
+
+
+def test_only_who_signed_in_sees_anything(store: ReviewStore, address: str) -> None:
+    item = store.enqueue(held_back())
+    nobody = Client(address)
+    for path in ("/", "/history", "/trail", f"/items/{item.id}"):
+        status, text = nobody.get(path)
+        assert (status, nobody.headers["location"], text) == (303, "/sign-in", "")
+    token = nobody.form_token("/sign-in")
+    for path in ("/next", f"/items/{item.id}/claim", f"/items/{item.id}/decide"):
+        assert nobody.ask("POST", path, {"form_token": token})[0] == 303
+    assert store.item(item.id).state == "pending"
+    assert nobody.get("/health") == (200, '{"status":"ok"}')
+
+
+def test_only_admins_see_the_trail_and_take_back(store: ReviewStore, address: str) -> None:
+    item = store.enqueue(held_back())
+    ann, eve = Client(address).sign_in("ann"), Client(address).sign_in("eve")
+    ann.post(f"/items/{item.id}/claim")
+    lease = lease_of(ann.get(f"/items/{item.id}")[1])
+    assert ann.get("/trail")[0] == 403
+    assert ann.post(f"/items/{item.id}/take-back")[0] == 403
+    assert "claimed" in eve.get("/trail")[1]
+    assert "ann is reviewing this" in eve.get(f"/items/{item.id}")[1]
+    assert eve.post(f"/items/{item.id}/take-back")[0] == 303
+    status, text = ann.post(f"/items/{item.id}/decide", lease=lease, action="approve")
+    assert (status, "Your time for this item is over" in text) == (409, True)
+
+
+def test_another_sites_form_is_refused(store: ReviewStore, address: str) -> None:
+    item = store.enqueue(held_back())
+    ann, bob = Client(address).sign_in("ann"), Client(address).sign_in("bob")
+    for token in ("", "0" * 64, bob.form_token(), "\ud800".encode("utf-8", "surrogatepass").decode("latin-1")):
+        assert ann.ask("POST", f"/items/{item.id}/claim", {"form_token": token})[0] == 403
+    assert ann.ask("POST", f"/items/{item.id}/claim", {})[0] in (403, 413)
+    assert ann.ask("POST", "/sign-out", {})[0] in (403, 413)
+    assert Client(address).ask("POST", "/sign-in", {"token": "ann-token-0123456789ab"})[0] == 403
+    assert store.item(item.id).state == "pending"
+
+
+def test_somebody_elses_lease_is_of_no_use_without_its_token(store: ReviewStore, address: str) -> None:
+    item = store.enqueue(held_back())
+    ann, bob = Client(address).sign_in("ann"), Client(address).sign_in("bob")
+    ann.post(f"/items/{item.id}/claim")
+    page = bob.get(f"/items/{item.id}")[1]
+    assert 'name="lease"' not in page
+    assert bob.post(f"/items/{item.id}/claim")[0] == 409
+    for lease in ("", "0" * 32):
+        assert bob.post(f"/items/{item.id}/decide", lease=lease, action="approve")[0] == 409
+    assert store.item(item.id).decision is None
+
+
+def test_renewing(store: ReviewStore, address: str, now: list[float]) -> None:
+    item = store.enqueue(held_back())
+    ann = Client(address).sign_in("ann")
+    ann.post(f"/items/{item.id}/claim")
+    lease = lease_of(ann.get(f"/items/{item.id}")[1])
+    now[0] += 50
+    status, text = ann.post(f"/items/{item.id}/renew", lease=lease)
+    assert (status, json.loads(text)["until"]) == (200, now[0] + 60)
+    now[0] += 70
+    assert store.claim("bob", item=item.id) is not None
+    fields = {"form_token": ann.form_token(), "lease": lease}
+    status, text = ann.ask("POST", f"/items/{item.id}/renew", fields, Accept="application/json")
+    assert (status, json.loads(text)["error"]) == (409, "Your time for this item is over")
+
+
+def test_hostile_text_is_text(store: ReviewStore, address: str) -> None:
+    content = held_back(
+        HOSTILE,
+        HOSTILE,
+        alternatives=((HOSTILE, 1.0),),
+        messages=({"role": HOSTILE, "content": HOSTILE}, {"role": "ai", "content": HOSTILE, "tool_calls": [HOSTILE]}),
+        metadata={HOSTILE: HOSTILE},
+        verdict={**verdict(), "detail": HOSTILE, "guarantee": HOSTILE},
+    )
+    item = store.enqueue(content)
+    eve = Client(address).sign_in("eve")
+    eve.post(f"/items/{item.id}/claim")
+    lease = lease_of(eve.get(f"/items/{item.id}")[1])
+    for path in ("/", f"/items/{item.id}", "/trail"):
+        text = eve.get(path)[1]
+        assert "<script>" not in text
+        assert "<img" not in text
+        assert 'href="javascript' not in text
+        assert " 49 " not in text
+    eve.post(f"/items/{item.id}/decide", lease=lease, action="respond", text=HOSTILE.replace("\x00", ""), note=HOSTILE)
+    for path in ("/history", f"/items/{item.id}"):
+        assert "<script>" not in eve.get(path)[1]
+
+
+def test_headers(address: str) -> None:
+    client = Client(address)
+    for path in ("/sign-in", "/static/review.js", "/nothing", "/"):
+        client.get(path)
+        policy = client.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert client.headers["x-content-type-options"] == "nosniff"
+        assert client.headers["referrer-policy"] == "no-referrer"
+        assert "server" not in client.headers or "uvicorn" in client.headers["server"]
+    client = Client(address)
+    client.get("/sign-in")
+    cookie = client.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert client.headers["cache-control"] == "no-store"
+
+
+def test_pages_hold_no_inline_code(store: ReviewStore, address: str) -> None:
+    item = store.enqueue(held_back())
+    eve = Client(address).sign_in("eve")
+    eve.post(f"/items/{item.id}/claim")
+    for path in ("/", "/history", "/trail", f"/items/{item.id}"):
+        text = eve.get(path)[1]
+        assert not re.search(r"\sstyle=|\son\w+=|<style|<script(?! src=)", text)
+
+
+def test_https_marks_the_cookie(store: ReviewStore) -> None:
+    with served(review_app(store, Accounts.from_text(REVIEWERS), https=True)) as address:
+        client = Client(address)
+        client.get("/sign-in")
+        assert "Secure" in client.headers["set-cookie"]
+
+
+def test_other_host_names_are_refused(address: str) -> None:
+    client = Client(address)
+    assert client.ask("GET", "/sign-in", Host="evil.example")[0] == 400
+
+
+def test_guessing_tokens_is_slowed_down(address: str) -> None:
+    client = Client(address)
+    token = client.form_token("/sign-in")
+    for _ in range(3):
+        assert client.ask("POST", "/sign-in", {"form_token": token, "token": "wrong"})[0] == 403
+    good = {"form_token": token, "token": "ann-token-0123456789ab"}
+    assert client.ask("POST", "/sign-in", good)[0] == 429
+    assert 0 < int(client.headers["retry-after"]) <= 301
+
+
+def test_signing_out_and_in_gives_a_fresh_session(address: str) -> None:
+    ann = Client(address).sign_in("ann")
+    first, token = ann.cookie, ann.form_token()
+    ann.post("/sign-out")
+    assert ann.get("/")[0] == 303
+    ann.sign_in("ann")
+    assert ann.cookie != first
+    assert ann.form_token() != token
+
+
+def test_forged_cookies_are_no_session(address: str) -> None:
+    ann = Client(address).sign_in("ann")
+    body = ann.cookie.split("=", 1)[1]
+    forged = Sessions(b"another secret").write(Session("0" * 32, 0.0, "eve", "x"))
+    for cookie in ("", ".", "a.b", body[:-1], "x" + body, forged):
+        ann.cookie = f"guardrail_review={cookie}"
+        assert ann.get("/history")[0] == 303
+
+
+def test_large_forms_are_refused(address: str) -> None:
+    ann = Client(address).sign_in("ann")
+    assert ann.post("/next", note="x" * 1_000_001)[0] == 413
+
+
+def test_strange_paths(store: ReviewStore, address: str) -> None:
+    ann = Client(address).sign_in("ann")
+    assert ann.get("/items/unknown")[0] == 404
+    assert ann.get("/nothing")[0] == 404
+    for page in ("-1", "x", "999999999999", "\u0664", "3"):
+        assert ann.ask("GET", "/history?" + urlencode({"page": page}))[0] == 200
+    assert ann.get("/static/../web.py")[0] == 404
+    assert ann.get("/static/%2e%2e/web.py")[0] == 404
+
+
+def test_an_expired_item_cannot_be_decided(store: ReviewStore, address: str, now: list[float]) -> None:
+    item = store.enqueue(held_back(), expires_in=30)
+    ann = Client(address).sign_in("ann")
+    ann.post(f"/items/{item.id}/claim")
+    lease = lease_of(ann.get(f"/items/{item.id}")[1])
+    now[0] += 31
+    status, text = ann.post(f"/items/{item.id}/decide", lease=lease, action="approve")
+    assert (status, "Too late" in text) == (409, True)
+
+
+def test_items_without_the_usual(store: ReviewStore, address: str) -> None:
+    bare = store.enqueue(Content(question="", allowed=("reject", "respond")))
+    eve = Client(address).sign_in("eve")
+    eve.post(f"/items/{bare.id}/claim")
+    text = eve.get(f"/items/{bare.id}")[1]
+    assert "The model gave no answer." in text
+    assert 'value="approve"' not in text
+    assert 'value="respond"' in text
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def test_sessions_end() -> None:
+    now = [1000.0]
+    sessions = Sessions(b"s" * 32, clock=lambda: now[0])
+    session = sessions.begin("ann", "hash")
+    cookie = sessions.write(session)
+    assert sessions.read(cookie) == session
+    now[0] += 12 * 3600
+    assert sessions.read(cookie) is None
+    assert sessions.read(None) is None
+
+
+def test_the_rate_limit_forgets() -> None:
+    now = [0.0]
+    limit = RateLimit(failures=2, window=10, clock=lambda: now[0])
+    limit.failed("a")
+    now[0] = 4
+    limit.failed("a")
+    assert (limit.wait("a"), limit.wait("b")) == (6, 0)
+    now[0] = 10
+    assert limit.wait("a") == 0
+    for i in range(2000):
+        limit.failed(str(i))
+    assert len(limit._seen) == 1000
+
+
+def test_tokens_file(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.json"
+    token = add_token(path, "ann", "reviewer")
+    assert token not in path.read_text()
+    assert path.stat().st_mode & 0o077 == 0
+    accounts = Accounts(path)
+    found = accounts.by_token(token)
+    assert found is not None
+    assert (found.name, found.role) == ("ann", "reviewer")
+    assert accounts.by_token(token + "x") is None
+    admin = add_token(path, "eve", "admin")
+    eve = accounts.by_token(admin)
+    assert eve is not None
+    assert eve.role == "admin"
+    again = add_token(path, "ann", "reviewer")
+    assert accounts.by_token(token) is None
+    assert accounts.by_token(again) is not None
+    assert accounts.by_name("ann", found.sha256) is None
+    path.unlink()
+    assert accounts.all() == ()
+
+
+def test_accounts_that_cannot_be(tmp_path: Path) -> None:
+    for text, message in (
+        ("ann", "name:role:token"),
+        ("ann:reviewer:short", "at least 20"),
+        ("ann:owner:0123456789012345678901", "reviewer, admin"),
+        (":reviewer:0123456789012345678901", "name"),
+    ):
+        with pytest.raises(UsageError, match=message) as caught:
+            Accounts.from_text(text)
+        assert "0123456789" not in str(caught.value)
+    for content in ("", "[]", '{"ann": 5}', '{"ann": {"role": "x", "sha256": ""}}'):
+        path = tmp_path / "tokens.json"
+        path.write_text(content)
+        with pytest.raises(UsageError):
+            Accounts(path)
+
+
+def test_the_plot() -> None:
+    assert uncertainty_plot(None) is None
+    assert uncertainty_plot({**verdict(), "threshold": None}) is None
+    assert uncertainty_plot({"uncertainty": {"value": None}, "threshold": 1}) is None
+    for value, threshold in ((0.0, 0.0), (-3.0, -5.0), (1e300, 1e-300), (0.2, 0.7)):
+        text = str(uncertainty_plot(verdict(value, threshold)))
+        places = [float(x) for x in re.findall(r'\b(?:cx|x|x1|x2)="([^"]+)"', text)]
+        assert all(0 <= place <= 640 for place in places), (value, threshold)
+        assert ('plot-dot fine"' in text) is (value <= threshold)
+    hostile = {"uncertainty": {"value": 1.0, "unit": "<script>"}, "threshold": 0.5}
+    assert "<script>" not in str(uncertainty_plot(hostile))
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GUARDRAIL_REVIEW_TOKENS", raising=False)
+    assert main(["review"]) == 1
+    assert "--add-token" in capsys.readouterr().err
+    assert main(["review", "--add-token", "ann", "--role", "admin"]) == 0
+    token = capsys.readouterr().out.splitlines()[-1]
+    found = Accounts(tmp_path / "review-tokens.json").by_token(token)
+    assert found is not None
+    assert (found.name, found.role) == ("ann", "admin")
+    monkeypatch.setenv("GUARDRAIL_REVIEW_SECRET", "short")
+    assert main(["review"]) == 1
+    assert "32 characters" in capsys.readouterr().err
+
+
+def test_a_lease_given_by_hand_proves_nothing(store: ReviewStore) -> None:
+    from guardrail.review import Decision, LeaseLostError
+
+    item = store.enqueue(held_back())
+    with pytest.raises(LeaseLostError):
+        store.decide(Lease(item, "", "ann", 0.0), Decision(action="approve"))

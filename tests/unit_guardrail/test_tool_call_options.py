@@ -1,0 +1,115 @@
+"""What else counts as the same tool call: only what was declared."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guardrail.errors import UsageError
+from guardrail.judges import ToolCallJudge, canonical_calls, make
+from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall
+from guardrail.uncertainty import make as make_estimator
+from guardrail.uncertainty import measure
+
+
+def call(name: str = "pay", **arguments: Any) -> str:
+    return canonical_calls([ToolCall(name=name, arguments=arguments)])
+
+
+def same(judge: ToolCallJudge, a: str, b: str) -> bool | None:
+    return judge.equivalent("", [(a, b)])[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "a", "b", "expected"),
+    [
+        ({}, call(amount=5), call(amount="5"), False),
+        ({"numbers": True}, call(amount=5), call(amount="5.00"), True),
+        ({"numbers": True}, call(amount=1000), call(amount="1,000"), True),
+        ({"numbers": True}, call(amount=5), call(amount="5 EUR"), False),
+        ({"numbers": True}, call(amount="10,00"), call(amount=1000), False),  # a decimal comma is not a thousand
+        ({"decimals": 2}, call(amount=0.1 + 0.2), call(amount=0.3), True),
+        ({"decimals": 2}, call(amount=0.31), call(amount=0.3), False),
+        ({"decimals": 0}, call(ok=True), call(ok=1), False),  # a truth value is no number
+        ({"dates": ["%Y-%m-%d", "%d.%m.%Y"]}, call(on="2026-11-21"), call(on="21.11.2026"), True),
+        ({"dates": ["%Y-%m-%d", "%d.%m.%Y"]}, call(on="2026-11-21"), call(on="22.11.2026"), False),
+        ({"dates": ["%d/%m/%Y", "%m/%d/%Y"]}, call(on="03/04/2026"), call(on="04/03/2026"), False),  # not guessed
+        ({"dates": ["%d/%m/%Y", "%m/%d/%Y"]}, call(on="13/04/2026"), call(on="04/13/2026"), True),
+        (
+            {"dates": ["%Y-%m-%dT%H:%M%z"]},
+            call(at="2026-11-21T10:00+0100"),
+            call(at="2026-11-21T09:00+0000"),
+            True,
+        ),
+        ({"text": True}, call(to="The Bank."), call(to="bank"), True),
+        ({"text": True}, call(to="bob"), call(to="rob"), False),
+        ({"unordered": ["tags"]}, call(tags=["a", "b"]), call(tags=["b", "a"]), True),
+        ({"unordered": ["tags"]}, call(path=["a", "b"]), call(path=["b", "a"]), False),
+        ({"unordered": ["tags"]}, call(tags=["a", "a"]), call(tags=["a"]), False),  # a multiset
+        ({"unordered": ["tags"]}, call(to={"tags": [2, 1]}), call(to={"tags": [1, 2]}), True),
+        ({"arguments": ["to"]}, call(to="bob", memo="x"), call(to="bob", memo="y"), True),
+        ({"arguments": ["to"]}, call(to="bob"), call(to="eve"), False),
+        ({"arguments": {"pay": ["to"]}}, call("log", to="a", x=1), call("log", to="a", x=2), False),
+        ({"arguments": {"*": ["to"]}}, call("log", to="a", x=1), call("log", to="a", x=2), True),
+        ({"arguments": ["to"]}, call("pay", to="bob"), call("log", to="bob"), False),
+    ],
+)
+def test_only_what_is_declared_is_the_same(options: dict[str, Any], a: str, b: str, expected: bool) -> None:
+    judge = ToolCallJudge(**options)
+    assert same(judge, a, b) is expected
+    assert same(judge, b, a) is expected
+    if options:
+        assert same(ToolCallJudge(), a, b) is False  # without the option nothing of it holds
+    again = make(judge.spec.name, **json.loads(judge.spec.model_dump_json())["params"])
+    assert again.spec == judge.spec
+    assert same(again, a, b) is expected  # type: ignore[arg-type]
+
+
+def test_order_of_calls() -> None:
+    one, two = ToolCall(name="a", arguments={}), ToolCall(name="b", arguments={})
+    forth, back = canonical_calls([one, two]), canonical_calls([two, one])
+    assert same(ToolCallJudge(), forth, back) is False
+    assert same(ToolCallJudge(any_order=True), forth, back) is True
+
+
+def test_without_options_the_spec_is_as_it_was() -> None:
+    """So artifacts of earlier versions load."""
+    assert ToolCallJudge().spec.model_dump() == {"name": "tool_call", "version": 1, "params": {}}
+    assert not ToolCallJudge().judges_tool_calls
+
+
+def test_the_options_reach_the_estimator() -> None:
+    samples = [Sample(text="", tool_calls=(ToolCall(name="pay", arguments={"amount": v}),)) for v in (5, "5.0", "5")]
+    drawn = SampleSet(question="q", primary=samples[0], samples=tuple(samples))
+    plan = SamplingPlan(n=3)
+    strict = make_estimator("self_consistency", judge=ToolCallJudge())
+    declared = make_estimator("self_consistency", judge=ToolCallJudge(numbers=True))
+    assert measure(drawn, strict, plan).value == pytest.approx(2 / 3)
+    assert measure(drawn, declared, plan).value == 0.0
+
+
+@pytest.mark.parametrize(
+    "options", [{"dates": "%Y"}, {"unordered": "tags"}, {"arguments": "to"}, {"decimals": -1}, {"dates": ["iso"]}]
+)
+def test_misuse_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        ToolCallJudge(**options)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-99, 99) | st.floats(-9, 9) | st.sampled_from(["5", "5.0", "The a", "x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "tags"]), VALUES, max_size=3))
+def test_a_form_is_its_own_form(arguments: dict[str, Any]) -> None:
+    """Idempotent, so clusters do not depend on whether a text was read before."""
+    judge = ToolCallJudge(numbers=True, decimals=2, text=True, unordered=["tags"], any_order=True)
+    form = judge.identity(call(**arguments))
+    assert judge.identity(form) == form

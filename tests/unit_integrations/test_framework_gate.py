@@ -1,0 +1,128 @@
+"""What the frameworks' guards share: the store of verdicts, and which calls may run."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+
+from guardrail import Bindings, Verdict
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import ArtifactMismatchError
+from guardrail.prompting import PromptWrapping
+from guardrail.testing import ScriptedChat, make_artifact
+from integrations._framework_gate import MOST_IN_MEMORY, Gate, VerdictStore, arguments_of, refuse_settings
+
+TOOLS = Bindings(tools=({"type": "function", "function": {"name": "pay", "parameters": {}}},))
+ASKED = PromptWrapping().messages("?")
+
+
+def paying(amount: int) -> AIMessage:
+    return AIMessage("", tool_calls=[{"name": "pay", "args": {"amount": amount}, "id": "x", "type": "tool_call"}])
+
+
+def artifact(model: ScriptedChat, **given: Any) -> CalibrationArtifact:
+    return make_artifact(model, n=4, **{"bindings": TOOLS, **given})
+
+
+def gate(*amounts: int, on_abstain: Any = "hold", **given: Any) -> Gate:
+    model = ScriptedChat(script={"?": [paying(amount) for amount in amounts]})
+    return Gate(model, artifact(model, **given), on_abstain=on_abstain, verdicts=None, settings={})
+
+
+@pytest.fixture
+def verdict() -> Verdict:
+    import asyncio
+
+    return asyncio.run(gate(5).ask(ASKED, TOOLS)).verdict
+
+
+def test_a_store_outlives_its_process_and_is_shared(tmp_path: Path, verdict: Verdict) -> None:
+    path = tmp_path / "verdicts.sqlite"
+    first = VerdictStore(path)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: first.put(f"call_{i}", "s", verdict), range(50)))
+    second = VerdictStore(path)
+    assert all(second.get(f"call_{i}", "s") == verdict for i in range(50))
+    assert second.get("call_1", "another subject") is None
+    first.close()
+    second.close()
+
+
+def test_memory_is_bounded_and_the_forgotten_is_unknown(verdict: Verdict) -> None:
+    store = VerdictStore()
+    for i in range(MOST_IN_MEMORY + 1):
+        store.put(f"call_{i}", "", verdict)
+    assert store.get("call_0") is None
+    assert store.get("call_1") is not None
+
+
+async def test_only_the_judged_call_may_run() -> None:
+    one = gate(5)
+    answer = await one.ask(ASKED, TOOLS, holdable={"pay"})
+    (call,) = answer.message.tool_calls
+    assert answer.verdict.accepted
+    assert one.may_run(call["id"], {"amount": 5})
+    assert one.may_run(call["id"], {"amount": 5.0})
+    assert not one.may_run(call["id"], {"amount": 6})
+    assert not one.may_run("another id", {"amount": 5})
+    assert not one.may_run(None, {"amount": 5})
+
+
+async def test_a_held_call_is_the_candidate_and_may_not_run() -> None:
+    one = gate(5, 50, 500, 55, 505)
+    answer = await one.ask(ASKED, TOOLS, holdable={"pay"})
+    (call,) = answer.message.tool_calls
+    assert (call["args"], answer.verdict.accepted) == ({"amount": 5}, False)
+    assert not one.may_run(call["id"], {"amount": 5})
+
+
+async def test_a_call_of_a_tool_that_cannot_wait_is_not_proposed() -> None:
+    answer = await gate(5, 50, 500, 55, 505).ask(ASKED, TOOLS, holdable={"other"})
+    assert answer.message.tool_calls == []
+
+
+async def test_a_call_a_person_gave_may_run() -> None:
+    one = gate(5, 50, 500, 55, 505, on_abstain=lambda verdict: paying(7))
+    (call,) = (await one.ask(ASKED, TOOLS)).message.tool_calls
+    assert one.may_run(call["id"], {"amount": 7})
+    assert not one.may_run(call["id"], {"amount": 5})
+
+
+async def test_answers_are_known_by_content_and_an_abstention_wins() -> None:
+    sure = gate(5, bindings=None)
+    model = ScriptedChat(script={"sure": ["Paris"], "unsure": ["a", "b", "c", "d", "e"]})
+    one = Gate(model, artifact(model, bindings=None), on_abstain="message", verdicts=sure.verdicts, settings={})
+    for question in ("sure", "unsure"):
+        answer = await one.ask(PromptWrapping().messages(question), Bindings())
+        one.note_answer(str(answer.message.text), answer)
+    assert one.given_out("Paris")[0] is True
+    passed, verdict = one.given_out(one.guard.abstain_message)
+    assert (passed, verdict is not None and verdict.accepted) == (False, False)
+    assert one.given_out("never seen") == (False, None)
+    one.note_answer(one.guard.abstain_message, await one.ask(PromptWrapping().messages("sure"), Bindings()))
+    assert one.given_out(one.guard.abstain_message)[0] is False
+
+
+async def test_a_request_must_offer_what_was_calibrated() -> None:
+    with pytest.raises(ArtifactMismatchError, match="does not offer"):
+        await gate(5).ask(ASKED, Bindings())
+    forced = TOOLS.model_copy(update={"tool_choice": "any"})
+    with pytest.raises(ArtifactMismatchError, match="leaves it to the model"):
+        await gate(5, bindings=forced).ask(ASKED, TOOLS)
+    formed = Bindings(response_format={"type": "json_object"})
+    with pytest.raises(ArtifactMismatchError, match="structured"):
+        await gate(5, bindings=formed).ask(ASKED, Bindings())
+
+
+def test_settings_and_arguments() -> None:
+    refuse_settings({"a": 1}, {"a": 1, "timeout": 3, "b": None}, {"timeout"}, "settings")
+    with pytest.raises(ArtifactMismatchError, match="a=2"):
+        refuse_settings({"a": 1}, {"a": 2}, (), "settings")
+    assert (arguments_of('{"a": 1}'), arguments_of(""), arguments_of(None)) == ({"a": 1}, {}, {})
+    for wrong in ("[1]", '"x"', "{"):
+        with pytest.raises(ValueError):
+            arguments_of(wrong)
