@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-# Set-up (about two minutes, about 1.3 GB, most of it PyTorch) happens once, in .venv, and is reused.
+# Set-up (two to four minutes, about 2.2 GB, most of it PyTorch) happens once, in .venv, and is reused.
 
 PYTHON ?= python3
 VENV := .venv

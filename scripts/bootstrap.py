@@ -57,7 +57,7 @@ def main() -> None:
             f"acrc-guardrail needs Python 3.11 or newer; this is {version}. Try: make PYTHON=python3.12 ..."
         )
     started = time.monotonic()
-    say("Setting up .venv: about two minutes and 1.4 GB, once. Later runs reuse it.")
+    say("Setting up .venv: two to four minutes and 2.2 GB, once. Later runs reuse it.")
     if not (VENV / "bin" / "python").exists():
         venv.create(VENV, with_pip=True)
     for title, what in STEPS:

@@ -6,11 +6,25 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
+pytest.importorskip("langchain.agents")
+
+from guardrail.bindings import bindings_for
+from guardrail.models import resolve_model
+from guardrail.prompting import PromptWrapping
+from guardrail.testing import make_artifact
+
+from .unit_integrations.agent_fakes import SYSTEM, AgentChat, balance, calls, transfer
+from .unit_integrations.faulty_endpoint import Endpoint, serving
+
+NAMED = "openai:gpt-4o-mini"
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "examples" / "tiny_model" / "orrin-1.5m"
 # One thread: with so small a model a second one costs more than it brings, above all on a busy machine.
@@ -63,3 +77,37 @@ def test_the_ten_lines_answer_and_hold_back(folder: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     held_back, asked = map(int, ran.stdout.split())
     assert 0 < held_back < asked
+
+
+def test_an_endpoint_and_a_model_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second and third block, against an honest endpoint on the loopback that always says the same."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    (tmp_path / "calibration").mkdir()
+    with serving(Endpoint(answers={"Who wrote Faust?": ["Goethe"]})) as endpoint:
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
+        local = blocks("python")[1].replace("http://localhost:8000/v1", endpoint.url)
+        assert local != blocks("python")[1]
+        for block, model in ((local, f"openai-compatible:qwen@{endpoint.url}"), (blocks("python")[2], NAMED)):
+            make_artifact(resolve_model(model)).save("calibration/artifact.json")
+            names: dict[str, Any] = {}
+            with redirect_stdout(StringIO()) as printed:
+                exec(compile(block, "README.md", "exec"), names)
+            assert printed.getvalue().strip() == "Goethe"
+
+
+def test_the_agent_holds_the_unclear_transfer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    payees = ["alex.meyer", "alex.chen", "alex.meyer", "alex.chen", "alex.chen"]
+    unsure = [calls(("transfer", {"to": payee, "amount": 40})) for payee in payees]
+    question = "Send 40 euros to Alex"
+    chat = AgentChat(steps={(question, 0): unsure, (question, 1): ["Done."]})
+    bound = bindings_for([balance, transfer])
+    made = make_artifact(chat, prompt=PromptWrapping(system=SYSTEM), n=4, bindings=bound, threshold=0.1)
+    for name in ("answers.json", "transfers.json"):
+        made.save(name)
+    names: dict[str, Any] = {"chat": chat, "balance": balance, "transfer": transfer, "SYSTEM": SYSTEM}
+    with redirect_stdout(StringIO()) as printed:
+        exec(compile(blocks("python")[4], "README.md", "exec"), names)
+    assert "'alternatives'" in printed.getvalue()
+    assert "alex.meyer" in str(names["held"]["__interrupt__"][0].value["candidate"])
