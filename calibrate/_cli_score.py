@@ -89,12 +89,8 @@ def score(
         opened.append(PairCache(pair_cache or records.with_name(f"{records.stem}.pairs.sqlite")))
         return [with_cache(each, opened[0]) for each in found]
 
-    try:
-        with bar(console, "scoring", "records") as progress:
-            header, summary = score_file(records, target, chosen, unanimous_at=unanimous_at, progress=progress)
-    finally:
-        for cache in opened:
-            cache.close()
+    with bar(console, "scoring", "records") as progress:
+        header, summary = score_file(records, target, chosen, unanimous_at=unanimous_at, progress=progress)
     tell_scores(header, summary)
     if refused:
         console.print(table("Not computed", ("uncertainty", "what is missing"), sorted(refused.items()), texts=2))

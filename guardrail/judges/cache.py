@@ -51,8 +51,6 @@ class PairCache:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._lock = Lock()
-        self._connection: sqlite3.Connection | None = None
-        self._owner = -1
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self._connected():
             pass
@@ -80,19 +78,15 @@ class PairCache:
         with self._connected() as connection:
             return int(connection.execute("SELECT count(*) FROM verdicts").fetchone()[0])
 
-    def close(self) -> None:
-        """Close the file. It is opened again when it is needed."""
-        with self._lock:
-            if self._connection is not None and self._owner == os.getpid():
-                self._connection.close()
-            self._connection = None
-
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
+        """A connection for one operation: one that outlives it may cross a fork, and the child then loses verdicts."""
         with self._lock:
-            if self._connection is None or self._owner != os.getpid():  # a connection must not cross a fork
-                self._connection, self._owner = _open(self.path), os.getpid()
-            yield self._connection
+            connection = _open(self.path)
+            try:
+                yield connection
+            finally:
+                connection.close()
 
 
 def _open(path: Path) -> sqlite3.Connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sqlite3
 import subprocess
 import sys
@@ -173,7 +174,12 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> N
         PairCache(other)
 
 
-def test_a_closed_cache_opens_again(cache: PairCache) -> None:
-    cache.store({b"k": 0.5})
-    cache.close()
-    assert cache.find([b"k", b"none"]) == {b"k": 0.5}
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_keeps_its_verdicts(cache: PairCache) -> None:
+    """A connection carried across a fork would make the child believe that it holds locks, and lose what it writes."""
+    cache.store({b"parent": 0.25})
+    child = multiprocessing.get_context("fork").Process(target=cache.store, args=({b"child": 0.5},))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert cache.find([b"parent", b"child"]) == {b"parent": 0.25, b"child": 0.5}
