@@ -128,6 +128,7 @@ def test_special_and_end_tokens_are_not_part_of_an_answer(monkeypatch: pytest.Mo
         text="yes 😀",
         tokens=("yes", " ", "", "", "", "😀"),
         logprobs=(-0.5,) * 6,
+        token_bytes=("796573", "20", "f0", "9f", "98", "80"),  # the emoji's four bytes are a token each
         finish_reason="stop",
     )
 
