@@ -239,7 +239,7 @@ def read_reply(message: AIMessage) -> Sample:
         found = _without_end(found)
     tokens, logprobs = (None, None) if found is None else _token_logprobs(found)
     return Sample(
-        text=str(message.text).strip(),
+        text=(message.content if isinstance(message.content, str) else str(message.text)).strip(),
         tool_calls=tuple(ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls),
         tokens=tokens,
         logprobs=logprobs,

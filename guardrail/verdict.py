@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 from .artifact import CalibrationArtifact
 from .gate import accepts
@@ -11,7 +10,7 @@ from .judges import normalise
 from .outcome import Infeasible
 from .stopping import adapted
 from .types import Meaning, Reason, SampleSet, SamplingPlan, Uncertainty, Verdict
-from .uncertainty import Clusters, Estimator, Evidence, Missing, Needs, answer_text, measure
+from .uncertainty import Clusters, Estimator, Evidence, Needs, answer_text, measure
 
 __all__ = ["decide"]
 
@@ -53,17 +52,12 @@ def decide(
 
 def _measured(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[Uncertainty, tuple[Meaning, ...]]:
     """The uncertainty, and the clusters its formula read: the judge is asked once."""
-    seen: list[Clusters] = []
-
-    def watched(evidence: Evidence) -> float | Missing:
-        if evidence.clusters is not None:
-            seen.append(evidence.clusters)
-        return estimator.formula(evidence)
-
     if estimator.judge is None:
         return measure(drawn, estimator, plan), ()
-    uncertainty = measure(drawn, replace(estimator, formula=watched), plan)
-    return uncertainty, _meanings(drawn, seen[0]) if seen else ()
+    seen: list[Evidence] = []
+    uncertainty = measure(drawn, estimator, plan, seen=seen)
+    clusters = seen[0].clusters if seen else None
+    return uncertainty, () if clusters is None else _meanings(drawn, clusters)
 
 
 def _meanings(drawn: SampleSet, clusters: Clusters) -> tuple[Meaning, ...]:

@@ -32,9 +32,18 @@ def answer_text(sample: Sample) -> str:
     return canonical_calls(sample.tool_calls) if sample.tool_calls else sample.text.strip()
 
 
-def measure(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> Uncertainty:
-    """Measure one sample set with one estimator; see `measure_many`."""
-    return measure_many([drawn], [estimator], plan)[0][0]
+def measure(
+    drawn: SampleSet, estimator: Estimator, plan: SamplingPlan, *, seen: list[Evidence] | None = None
+) -> Uncertainty:
+    """Measure one sample set with one estimator; see `measure_many`.
+
+    Args:
+        drawn: What was drawn for one prompt.
+        estimator: What to compute.
+        plan: The plan the set was drawn by.
+        seen: Receives the evidence that the formula read, if there was any.
+    """
+    return next(measure_stream([drawn], [estimator], plan, seen=seen))[0]
 
 
 def measure_all(drawn: SampleSet, estimators: Sequence[Estimator], plan: SamplingPlan) -> list[Uncertainty]:
@@ -65,19 +74,23 @@ def measure_many(
 
 
 def measure_stream(
-    drawns: Iterable[SampleSet], estimators: Sequence[Estimator], plan: SamplingPlan
+    drawns: Iterable[SampleSet],
+    estimators: Sequence[Estimator],
+    plan: SamplingPlan,
+    *,
+    seen: list[Evidence] | None = None,
 ) -> Iterator[list[Uncertainty]]:
     """`measure_many` as a stream: reads at most 64 sets ahead (fewer when they need many pairs), yields in order.
 
     Memory does not grow with the number of sets. Nothing is asked before the first result is taken.
     """
     wants = [_Wants.of(estimator) for estimator in expanded(list(estimators))]
-    batch = _Batch(wants, plan)
+    batch = _Batch(wants, plan, seen)
     for drawn in drawns:
         batch.add(drawn)
         if batch.full:
             yield from batch.scores(estimators)
-            batch = _Batch(wants, plan)
+            batch = _Batch(wants, plan, seen)
     yield from batch.scores(estimators)
 
 
@@ -113,8 +126,9 @@ class _Set:
 class _Batch:
     """Sample sets that are judged together."""
 
-    def __init__(self, wants: Sequence[_Wants], plan: SamplingPlan) -> None:
+    def __init__(self, wants: Sequence[_Wants], plan: SamplingPlan, seen: list[Evidence] | None) -> None:
         self._wants = wants
+        self._seen = seen
         self._plan = plan
         self._judging = JudgingPass()
         self._sets: list[tuple[_Set, list[Missing | None]]] = []
@@ -143,6 +157,8 @@ class _Batch:
                 if isinstance(evidence, Missing):
                     found.append(want.estimator.unmeasured(evidence.reason, evidence.detail))
                 else:
+                    if self._seen is not None:
+                        self._seen.append(evidence)
                     found.append(want.estimator.score(evidence))
             yield combined(one.drawn, estimators, found)
 
