@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     _cli_audit,
+    _cli_candidates,
     _cli_cascade,
     _cli_collect,
     _cli_ensemble,
@@ -22,6 +23,7 @@ from ._cli_app import app
 __all__ = ["app"]
 _COMMANDS = (
     _cli_audit,
+    _cli_candidates,
     _cli_cascade,
     _cli_collect,
     _cli_ensemble,

@@ -62,6 +62,7 @@ _ORDER = (
     "report",
     "audit",
     "from-reviews",
+    "candidates",
     "inspect",
 )
 

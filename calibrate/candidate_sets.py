@@ -14,7 +14,8 @@ from guardrail.types import Verdict
 from guardrail.uncertainty import from_spec
 from guardrail.verdict import decide
 
-from .correctness import CorrectnessRule
+from .correctness import BatchRule, CorrectnessRule
+from .progress import silent
 from .records import Record
 
 __all__ = ["Coverage", "Judged", "evaluate_candidates", "fit_candidates", "judge_candidates", "quantile"]
@@ -85,12 +86,17 @@ def judge_candidates(
             "Use the same rule, or a reviewer's list and the threshold mean different things by correct."
         )
     estimator = from_spec(artifact.estimator)
+    drawn = [
+        (record, decide(record.drawn, artifact, estimator))
+        for record in records
+        if record.drawn is not None and record.references
+    ]
+    items = [(text, record.to_question()) for record, verdict in drawn for text, _ in shown_answers(verdict)]
+    # A judge that is a model is asked about many answers at once.
+    told = iter(rule.label_all(items, silent) if isinstance(rule, BatchRule) else (rule.label(*item) for item in items))
     found: list[Judged] = []
-    for record in records:
-        if record.drawn is None:
-            continue
-        verdict = decide(record.drawn, artifact, estimator)
-        labels = [rule.label(text, record.to_question()).correct for text, _ in shown_answers(verdict)]
+    for record, verdict in drawn:
+        labels = [next(told).correct for _ in shown_answers(verdict)]
         if labels and None not in labels:
             found.append(Judged(record.id, verdict.accepted, verdict, tuple(label is True for label in labels)))
     return found, len(records) - len(found)

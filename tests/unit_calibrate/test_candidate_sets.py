@@ -180,6 +180,14 @@ def test_from_records_as_run_time_judges_them(tmp_path: Path) -> None:
         CandidateRule.load(path)
 
 
+def test_a_question_without_references_is_left_out_and_does_not_count_as_a_miss() -> None:
+    known = record(["Rome"] * 6 + ["Oslo"] * 4, "Oslo")
+    unknown = known.model_copy(update={"id": "2", "references": ()})
+    found, left_out = judge_candidates([unknown, known], artifact(), make_rule("exact"))
+    assert ([one.id for one in found], left_out) == (["1"], 1)
+    assert found[0].acceptable == (False, True)
+
+
 def test_another_correctness_rule_is_refused() -> None:
     with pytest.raises(UsageError, match="correct"):
         judge_candidates([], artifact(), make_rule("numeric"))
