@@ -5,27 +5,33 @@
 1. With an instant chat model: one guarded call against the n + 1 bare calls it makes.
 2. Against a loopback endpoint with a fixed latency, in a process of its own: guarded requests at once against the raw
    ``openai`` client asking for the same number of completions in the same number of HTTP requests.
+
+With ``--uqlm PYTHON`` also uqlm's black-box scoring with the same instant model, against the bare calls in its process.
+uqlm is needed here only, and lives in an environment of its own:
+
+    python3 -m venv uqlm-venv && uqlm-venv/bin/pip install --upgrade pip
+    uqlm-venv/bin/pip install "uqlm==0.6.7" "transformers<5" "numpy<2" "pyarrow<22" "httpx>=0.27"
+    python -m benchmarks.overhead --uqlm uqlm-venv/bin/python
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
+import json
 import multiprocessing
 import statistics
+import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, ClassVar
+from unittest import mock
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-
-from guardrail import Guardrail
-from guardrail.testing import make_artifact
-from integrations.openai_chat import OpenAICompatibleChat
-from tests.unit_integrations.faulty_endpoint import Endpoint, serving
 
 N = 10
 QUESTION = "What is the capital of France?"
@@ -59,8 +65,24 @@ def median(run: Callable[[], Any], repeats: int) -> float:
     return statistics.median(times)
 
 
+def in_turn(plain: Callable[[], Any], other: Callable[[], Any], repeats: int) -> tuple[float, float, float]:
+    """Median seconds of both over five rounds and the median ratio: in turn, so that both see the same machine."""
+    plain(), other()
+    rounds = [(median(plain, repeats // 5), median(other, repeats // 5)) for _ in range(5)]
+    theirs, ours = (statistics.median(column) for column in zip(*rounds, strict=True))
+    return theirs, ours, statistics.median(ours / theirs for theirs, ours in rounds)
+
+
+async def bare_calls(model: BaseChatModel) -> None:
+    """The n + 1 calls alone."""
+    await asyncio.gather(*(model.ainvoke(QUESTION) for _ in range(N + 1)))
+
+
 def instant(repeats: int) -> None:
-    """One guarded call against n + 1 bare ones, in turn, so that both see the same machine."""
+    """One guarded call against n + 1 bare ones."""
+    from guardrail import Guardrail
+    from guardrail.testing import make_artifact
+
     model = Instant()
     guard = Guardrail(model=model, artifact=make_artifact(model, estimator=ESTIMATOR, n=N), early_stopping="off")
     loop = asyncio.new_event_loop()
@@ -70,10 +92,7 @@ def instant(repeats: int) -> None:
             model.invoke(QUESTION)
 
     def bare_async() -> None:
-        async def all_calls() -> None:
-            await asyncio.gather(*(model.ainvoke(QUESTION) for _ in range(N + 1)))
-
-        loop.run_until_complete(all_calls())
+        loop.run_until_complete(bare_calls(model))
 
     def guarded_async() -> None:
         loop.run_until_complete(guard.ainvoke(QUESTION))
@@ -83,18 +102,68 @@ def instant(repeats: int) -> None:
         ("invoke", bare, lambda: guard.invoke(QUESTION)),
         ("ainvoke", bare_async, guarded_async),
     ):
-        plain(), guarded()
-        rounds = [(median(plain, repeats // 5), median(guarded, repeats // 5)) for _ in range(5)]
-        ratio = statistics.median(ours / theirs for theirs, ours in rounds)
-        theirs, ours = rounds[2]
+        theirs, ours, ratio = in_turn(plain, guarded, repeats)
         verdict = "kept" if ratio <= 1.5 else "EXCEEDED"
         both = f"bare {theirs * 1e3:6.2f} ms, guarded {ours * 1e3:6.2f} ms"
         print(f"  {name:8} {both}: ratio {ratio:.2f} (goal <= 1.5 {verdict})")
     loop.close()
 
 
+class Warm(Instant):
+    """The instant model with the temperature that uqlm sets."""
+
+    temperature: float = 1.0
+
+
+def worker(repeats: int) -> None:
+    """Runs under uqlm's interpreter: time its scoring and print one JSON line.
+
+    uqlm sleeps for fixed times after drawing and after scoring; its time is taken with and without these pauses.
+    """
+    model = Warm()
+    scorer = importlib.import_module("uqlm").BlackBoxUQ(llm=model, scorers=["exact_match"])
+    loop = asyncio.new_event_loop()
+    pauses: list[float] = []
+
+    async def no_pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    def bare() -> None:
+        loop.run_until_complete(bare_calls(model))
+
+    def scored() -> Any:
+        return loop.run_until_complete(scorer.generate_and_score([QUESTION], num_responses=N, show_progress_bars=False))
+
+    result = scored().to_dict()["data"]
+    assert (result["exact_match"], len(result["sampled_responses"][0])) == ([1.0], N), result
+    shipped = in_turn(bare, scored, 10)
+    with mock.patch("asyncio.sleep", no_pause), mock.patch("time.sleep", pauses.append):
+        scored()
+        paused, count = sum(pauses), len(pauses)
+        unpaused = in_turn(bare, scored, repeats)
+    loop.close()
+    print(json.dumps({"shipped": shipped, "unpaused": unpaused, "paused": paused, "pauses": count}))
+
+
+def peer(interpreter: str, repeats: int) -> None:
+    """The same for uqlm, in a process of its own."""
+    command = [interpreter, __file__, "--worker", "--repeats", str(repeats)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        reason = (ran.stderr.splitlines() or ["no message"])[-1]
+        raise SystemExit(f"{reason}\nuqlm did not run under {interpreter}. How to install it:\n{__doc__}")
+    found = json.loads(ran.stdout.splitlines()[-1])
+    print(f"uqlm BlackBoxUQ.generate_and_score (exact_match), n = {N}, against {N + 1} bare calls in its process")
+    without = f"without its {found['pauses']} pauses of {found['paused']:.2f} s in all"
+    for name, key in (("as shipped", "shipped"), (without, "unpaused")):
+        theirs, ours, ratio = found[key]
+        print(f"  {name}: bare {theirs * 1e3:6.2f} ms, uqlm {ours * 1e3:6.2f} ms: ratio {ratio:.2f}")
+
+
 def serve(latency: float, address: Any, stop: Any) -> None:
     """The endpoint, in a process of its own."""
+    from tests.unit_integrations.faulty_endpoint import Endpoint, serving
+
     with serving(Endpoint({QUESTION: ANSWERS}, latency=latency, keep_requests=False)) as endpoint:
         address.send(endpoint.url)
         stop.wait()
@@ -110,6 +179,10 @@ async def timed(run: Callable[[], Awaitable[Any]], count: int) -> float:
 async def against_endpoint(url: str, count: int, repeats: int) -> None:
     """Guarded requests against the raw client, in turn."""
     import openai
+
+    from guardrail import Guardrail
+    from guardrail.testing import make_artifact
+    from integrations.openai_chat import OpenAICompatibleChat
 
     raw = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=300)
     message: Any = {"role": "user", "content": QUESTION}
@@ -148,14 +221,21 @@ async def against_endpoint(url: str, count: int, repeats: int) -> None:
 
 
 def main() -> None:
-    """Run both parts."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run the parts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=50, help="of the instant part")
     parser.add_argument("--requests", type=int, default=200, help="guarded requests at once")
     parser.add_argument("--rounds", type=int, default=5, help="of the endpoint part")
     parser.add_argument("--latency", type=float, default=0.05, help="seconds an answer takes")
+    parser.add_argument("--uqlm", metavar="PYTHON", help="a Python interpreter that has uqlm 0.6.7")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.worker:
+        worker(arguments.repeats)
+        return
     instant(arguments.repeats)
+    if arguments.uqlm:
+        peer(arguments.uqlm, arguments.repeats)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     stop = context.Event()
