@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 .PHONY: help setup demo test test-slow peers test-peers test-litellm test-core-newest postgres-test lint format bench clean
 
 help: ## Show this help
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 setup: $(READY) ## Create .venv with everything for development
 
@@ -59,6 +59,8 @@ format: $(READY) ## Format the code
 bench: $(READY) ## Benchmarks: ratios measured in one run
 	@$(BIN)/python -m benchmarks.sampling
 	@$(BIN)/python -m benchmarks.thresholds
+	@$(BIN)/python -m benchmarks.scoring
+	@$(BIN)/python -m benchmarks.overhead
 
 clean: ## Remove the virtual environment and what the demo wrote
 	rm -rf $(VENV) demo-output build dist *.egg-info
