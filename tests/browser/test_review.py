@@ -26,6 +26,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 Open = Callable[..., Page]
+expect.set_options(timeout=20_000)  # a busy machine takes its time
+
+
+def press(page: Page, key: str) -> None:
+    """Press a key once the page's script is there to hear it."""
+    page.wait_for_load_state("load")
+    page.keyboard.press(key)
 
 
 @pytest.fixture(scope="module")
@@ -82,15 +89,15 @@ def decision_of(store: ReviewStore) -> Decision:
 def test_review_by_keyboard(open_as: Open, store: ReviewStore) -> None:
     store.enqueue(held_back())
     page = open_as("ann")
-    page.keyboard.press("n")
+    press(page, "n")
     expect(page.get_by_role("heading", name="Who wrote The Waves?")).to_be_visible()
-    page.keyboard.press("e")
+    press(page, "e")
     field = page.get_by_label("Answer as it should go out")
     expect(field).to_be_focused()
     expect(field).to_have_value("Virginia Woolf")
-    page.keyboard.press("End")
+    press(page, "End")
     page.keyboard.type(", approximately")  # letters of shortcuts, in a field, are letters
-    page.keyboard.press("Control+Enter")
+    press(page, "Control+Enter")
     expect(page.get_by_text("Nothing waits.")).to_be_visible()
     found = decision_of(store)
     assert (found.action, found.reviewer) == ("edit", "ann")
@@ -102,9 +109,9 @@ def test_review_by_keyboard(open_as: Open, store: ReviewStore) -> None:
 def test_one_key_decides(open_as: Open, store: ReviewStore, key: str, action: str) -> None:
     store.enqueue(held_back())
     page = open_as("ann")
-    page.keyboard.press("n")
+    press(page, "n")
     expect(page.get_by_role("button", name="Approve")).to_be_visible()
-    page.keyboard.press(key)
+    press(page, key)
     expect(page.get_by_text("Nothing waits.")).to_be_visible()
     assert decision_of(store).action == action
 
@@ -112,11 +119,11 @@ def test_one_key_decides(open_as: Open, store: ReviewStore, key: str, action: st
 def test_writing_ones_own_answer_and_escape(open_as: Open, store: ReviewStore) -> None:
     store.enqueue(held_back())
     page = open_as("ann")
-    page.keyboard.press("n")
+    press(page, "n")
     expect(page.get_by_role("button", name="Approve")).to_be_visible()
-    page.keyboard.press("w")
+    press(page, "w")
     page.keyboard.type("It was Virginia Woolf.")
-    page.keyboard.press("Escape")
+    press(page, "Escape")
     expect(page.get_by_label("Your answer", exact=True)).not_to_be_focused()
     page.get_by_role("button", name="Give out my answer").click()
     expect(page.get_by_text("Nothing waits.")).to_be_visible()
@@ -143,16 +150,16 @@ def test_two_reviewers_at_once(open_as: Open, store: ReviewStore) -> None:
     store.enqueue(held_back("First?"))
     store.enqueue(held_back("Second?"))
     ann, bob = open_as("ann"), open_as("bob")
-    ann.keyboard.press("n")
+    press(ann, "n")
     expect(ann.get_by_role("heading", name="First?")).to_be_visible()
-    bob.keyboard.press("n")
+    press(bob, "n")
     expect(bob.get_by_role("heading", name="Second?")).to_be_visible()
-    ann.keyboard.press("a")
+    press(ann, "a")
     expect(ann.get_by_text("Second?")).to_be_visible()
     ann.get_by_text("Second?").click()
     expect(ann.get_by_text("bob is reviewing this")).to_be_visible()
     expect(ann.get_by_role("button", name="Approve")).to_have_count(0)
-    bob.keyboard.press("r")
+    press(bob, "r")
     expect(bob.get_by_text("Nothing waits.")).to_be_visible()
     reviewers = {item.content.question: item.decision and item.decision.reviewer for item in store.items()}
     assert reviewers == {"First?": "ann", "Second?": "bob"}
@@ -161,11 +168,11 @@ def test_two_reviewers_at_once(open_as: Open, store: ReviewStore) -> None:
 def test_a_lease_that_somebody_else_took(open_as: Open, store: ReviewStore, now: list[float]) -> None:
     item = store.enqueue(held_back())
     ann = open_as("ann")
-    ann.keyboard.press("n")
+    press(ann, "n")
     expect(ann.get_by_role("button", name="Approve")).to_be_visible()
     now[0] += 601
     assert store.claim("bob", item=item.id) is not None
-    ann.keyboard.press("a")
+    press(ann, "a")
     expect(ann.get_by_role("heading", name="Your time for this item is over")).to_be_visible()
     expect(ann.get_by_text("bob holds it now")).to_be_visible()
     assert store.item(item.id).decision is None
@@ -179,7 +186,8 @@ def test_an_open_page_keeps_its_lease(browser: Browser, store: ReviewStore, now:
         page.goto("/")
         page.get_by_label("Your token").fill("ann-token-0123456789ab")
         page.get_by_role("button", name="Sign in").click()
-        page.keyboard.press("n")
+        expect(page.get_by_role("heading", name="Waiting for a person")).to_be_visible()
+        press(page, "n")
         expect(page.get_by_role("button", name="Approve")).to_be_visible()
         now[0] += 3
         with page.expect_response(re.compile("/renew$"), timeout=20_000) as renewed:
@@ -195,9 +203,9 @@ def test_hostile_text_is_shown_and_does_nothing(open_as: Open, store: ReviewStor
     dialogs: list[object] = []
     page.on("dialog", lambda dialog: dialogs.append(dialog))
     assert "owned" not in page.title()
-    page.keyboard.press("n")
+    press(page, "n")
     expect(page.get_by_role("button", name="Approve")).to_be_visible()
-    page.keyboard.press("e")
+    press(page, "e")
     text = page.get_by_label("Answer as it should go out").input_value()
     assert text.startswith("</div></textarea><script>document.title")
     expect(page.locator("#candidate")).to_contain_text("<script>document.title")
