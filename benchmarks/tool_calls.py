@@ -22,12 +22,13 @@ from calibrate.metrics import auroc
 from calibrate.thresholds import fit
 from guardrail.gate import accepts
 from guardrail.judges import Judge, ToolCallJudge, canonical_calls
-from guardrail.judges.observation import ObservationJudge
+from guardrail.judges.observation import ObservationJudge, ObservationSimilarity
 from guardrail.outcome import Feasible
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall
-from guardrail.uncertainty import make, measure
+from guardrail.uncertainty import Estimator, Support, make, measure
 
 ESTIMATORS = ("primary_disagreement", "self_consistency", "discrete_semantic_entropy")
+GRADED = "graded_disagreement"
 ALPHAS = (0.1, 0.2)
 RULES: tuple[tuple[str, float | None], ...] = (("acrc", None), ("certified", 0.1))
 PLAN = SamplingPlan(n=5)
@@ -67,13 +68,24 @@ def judges(question: Question) -> dict[str, Judge]:
     return {
         "canonical form": ToolCallJudge(),
         "canonical form, texts normalised": ToolCallJudge(text=True),
-        "observation": ObservationJudge(observations=question.observations, version="intercode"),
+        "observation": observed(question),
     }
+
+
+def observed(question: Question) -> ObservationJudge:
+    """Comparison of what the calls returned."""
+    return ObservationJudge(observations=question.observations, version="intercode")
+
+
+def made(name: str, judge: str, question: Question) -> Estimator:
+    """The estimator with a comparison; the graded one grades what the calls returned."""
+    similarity = ObservationSimilarity(observed(question)) if name == GRADED else None
+    return make(name, judge=judges(question)[judge], similarity=similarity)
 
 
 def scores(questions: Sequence[Question], estimator: str, judge: str) -> NDArray[np.float64]:
     """One score a question, NaN where it could not be measured."""
-    found = [measure(q.drawn, make(estimator, judge=judges(q)[judge]), PLAN).value for q in questions]
+    found = [measure(q.drawn, made(estimator, judge, q), PLAN).value for q in questions]
     return np.array([np.nan if value is None else value for value in found])
 
 
@@ -94,7 +106,13 @@ def spread(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def simulate(
-    u: NDArray[np.float64], wrong: NDArray[np.int64], rule: str, delta: float | None, alpha: float, splits: int
+    u: NDArray[np.float64],
+    wrong: NDArray[np.int64],
+    rule: str,
+    delta: float | None,
+    alpha: float,
+    splits: int,
+    support: Support,
 ) -> Line:
     """Fit on one half, act on the other; the unmeasured abstain."""
     rng = np.random.default_rng(0)
@@ -103,7 +121,7 @@ def simulate(
         order = rng.permutation(u.size)
         fitting, acting = order[: u.size // 2], order[u.size // 2 :]
         known = fitting[np.isfinite(u[fitting])]
-        outcome = fit(u[known], wrong[known], rule=rule, alpha=alpha, delta=delta, support="discrete", diagnose="fast")
+        outcome = fit(u[known], wrong[known], rule=rule, alpha=alpha, delta=delta, support=support, diagnose="fast")
         taken = accepts(u[acting], outcome.threshold) if isinstance(outcome, Feasible) else np.zeros(acting.size, bool)
         feasible += isinstance(outcome, Feasible)
         acceptance.append(float(taken.mean()))
@@ -145,7 +163,9 @@ def main() -> None:
     args = parser.parse_args()
     questions = read(args.file)
     wrong = np.array([question.wrong for question in questions])
-    table = {(e, j): scores(questions, e, j) for e in ESTIMATORS for j in judges(questions[0])}
+    compared = tuple(judges(questions[0]))
+    wanted = [(GRADED, "observation"), *((estimator, judge) for estimator in ESTIMATORS for judge in compared)]
+    table = {(estimator, judge): scores(questions, estimator, judge) for estimator, judge in wanted}
     print(f"{len(questions)} questions, {wrong.mean():.1%} wrong\n".replace("%", " %"))
     print("| estimator | calls are the same by | AUROC (95 %) | measured | score 0 |\n|---|---|---|---|---|")
     for (estimator, judge), u in table.items():
@@ -156,14 +176,17 @@ def main() -> None:
             f"{np.mean(u[known] <= 1e-9):.1%} |".replace("%", " %")
         )
     print(f"\n{args.splits} random halves; in brackets the middle 95 % of them\n")
-    print("| alpha | rule | calls are the same by | feasible | accepted | wrong among accepted | halves above alpha |")
+    print("| alpha | rule | scores | feasible | accepted | wrong among accepted | halves above alpha |")
     print("|---|---|---|---|---|---|---|")
+    shown = [*(("primary_disagreement", judge) for judge in compared), (GRADED, "observation")]
     for alpha in ALPHAS:
         for rule, delta in RULES:
-            for judge in judges(questions[0]):
-                line = simulate(table["primary_disagreement", judge], wrong, rule, delta, alpha, args.splits)
+            for name, judge in shown:
+                support = make(name).support
+                line = simulate(table[name, judge], wrong, rule, delta, alpha, args.splits, support)
+                what = judge if name != GRADED else f"{judge}, graded"
                 print(
-                    f"| {alpha:g} | `{rule}` | {judge} | {100 * line.feasible:.0f} % | {percent(line.acceptance)} | "
+                    f"| {alpha:g} | `{rule}` | {what} | {100 * line.feasible:.0f} % | {percent(line.acceptance)} | "
                     f"{percent(line.error)} | {100 * line.above:.0f} % |"
                 )
     print("\n| hardness | questions | wrong | " + " | ".join(f"accepted, wrong at {a:g}" for a in ALPHAS) + " |")

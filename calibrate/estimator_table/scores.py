@@ -22,7 +22,13 @@ from .sources import Source
 
 __all__ = ["Scores", "Variant", "lacking", "score", "variants"]
 
-CLUSTERING = ("discrete_semantic_entropy", "primary_disagreement", "self_consistency", "semantic_entropy")
+CLUSTERING = (
+    "discrete_semantic_entropy",
+    "graded_disagreement",
+    "primary_disagreement",
+    "self_consistency",
+    "semantic_entropy",
+)
 """Estimators shown with every judge."""
 GRAPH = ("degree", "kernel_language_entropy")
 """Estimators shown with every similarity."""

@@ -18,7 +18,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from ..errors import UsageError
 from ..identity import identify
-from ..sampling import NativeSampler, draw
+from ..sampling import draw, is_native
 from ..types import SamplingPlan
 from .base import Item, JudgeSpec
 
@@ -145,7 +145,7 @@ def _said(text: str, refusal: bool) -> str | None:
 
 def _structured(model: BaseChatModel, reply: Reply) -> Runnable[Any, Any] | None:
     """The model with structured output, or None where it is asked for text."""
-    if reply == "text" or (reply == "auto" and isinstance(model, NativeSampler)):
+    if reply == "text" or (reply == "auto" and is_native(model)):
         return None
     try:
         return model.with_structured_output(_SCHEMA)

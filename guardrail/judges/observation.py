@@ -1,4 +1,4 @@
-"""A judge of tool calls by what they give back: two ways to ask for the same thing are the same answer."""
+"""Tool calls compared by what they give back: two ways to ask for the same thing are the same answer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from ..errors import UsageError
 from ..types import ToolCall
 from .base import Item, JudgeSpec
 from .normalise import normalise
+from .similarity import Jaccard, Similarity
 from .tool_call import canonical_calls, plain_json, read_calls
 
-__all__ = ["ObservationJudge"]
+__all__ = ["ObservationJudge", "ObservationSimilarity"]
 
 
 class ObservationJudge:
@@ -91,14 +92,30 @@ class ObservationJudge:
         seen: dict[str, str | None] = {}
         return [self._same(a, b, seen) for _, a, b in items]
 
+    def observed(self, items: Sequence[Item]) -> list[tuple[str | None, str | None] | None]:
+        """Canonical JSON of the observations of both answers of each item; each call is run once for all items.
+
+        Returns:
+            One pair an item, None in it for an observation that there is not; None in its place where one of the two
+            answers is a text.
+        """
+        seen: dict[str, str | None] = {}
+        return [self._both(a, b, seen) for _, a, b in items]
+
     def _same(self, a: str, b: str, seen: dict[str, str | None]) -> bool | None:
         if self.identity(a) == self.identity(b):
             return True
+        found = self._both(a, b, seen)
+        if found is None:
+            return False
+        one, other = found
+        return None if one is None or other is None else one == other
+
+    def _both(self, a: str, b: str, seen: dict[str, str | None]) -> tuple[str | None, str | None] | None:
         ours, theirs = read_calls(a), read_calls(b)
         if ours is None or theirs is None:
-            return False
-        one, other = self._observed(ours, seen), self._observed(theirs, seen)
-        return None if one is None or other is None else one == other
+            return None
+        return self._observed(ours, seen), self._observed(theirs, seen)
 
     def _observed(self, calls: Sequence[ToolCall], seen: dict[str, str | None]) -> str | None:
         """What an answer's calls give, as one text; None when one of them gives nothing that can be compared."""
@@ -133,3 +150,69 @@ class ObservationJudge:
             return json.dumps(made, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
             return None
+
+
+class ObservationSimilarity:
+    """How alike two tool calls are is how alike their observations are: what refines votes by `ObservationJudge`.
+
+    An observation is compared as text: strings as they are, other JSON values as their keys and values in order. A call
+    and a text have similarity 0; two texts have that of ``similarity``. Without an observation a pair is unmeasured.
+    Beside the judge in one estimator, each distinct call is run twice, once for either.
+
+    Args:
+        judge: Runs the calls, or knows what they gave.
+        similarity: Compares two observations as texts. Default: `Jaccard`, the words in common.
+
+    Example:
+        >>> from guardrail.types import ToolCall
+        >>> judge = ObservationJudge(lambda call: call.arguments["of"], tools={"give"}, version="1")
+        >>> a, b = (canonical_calls([ToolCall(name="give", arguments={"of": of})]) for of in (["x", "y"], ["y", "z"]))
+        >>> ObservationSimilarity(judge).similarity("", [(a, b)])
+        [0.3333333333333333]
+    """
+
+    judges_tool_calls = True
+
+    def __init__(self, judge: ObservationJudge, similarity: Similarity | None = None) -> None:
+        self._judge = judge
+        self._similarity: Similarity = Jaccard() if similarity is None else similarity
+
+    @property
+    def spec(self) -> JudgeSpec:
+        """Name, version and parameters: the specs of both parts."""
+        params = {"judge": self._judge.spec.model_dump(), "similarity": self._similarity.spec.model_dump()}
+        return JudgeSpec(name="observation", version=1, params=params)
+
+    def identity(self, text: str) -> str:
+        """What the judge takes for the same string."""
+        return self._judge.identity(text)
+
+    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
+        """How alike the observations are."""
+        return self.similarity_batch([(question, a, b) for a, b in pairs])
+
+    def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
+        """How alike the observations are. Each call is run once for all items."""
+        found = self._judge.observed(items)
+        return [self._rated(item, both) for item, both in zip(items, found, strict=True)]
+
+    def _rated(self, item: Item, both: tuple[str | None, str | None] | None) -> float | None:
+        question, a, b = item
+        if both is None:
+            mixed = read_calls(a) is not None or read_calls(b) is not None
+            return 0.0 if mixed else self._similarity.similarity(question, [(a, b)])[0]
+        ours, theirs = both
+        if ours is None or theirs is None:
+            return None
+        if ours == theirs:
+            return 1.0
+        return self._similarity.similarity(question, [(_plain(json.loads(ours)), _plain(json.loads(theirs)))])[0]
+
+
+def _plain(observation: Any) -> str:
+    """An observation as words: keys and values in order."""
+    if isinstance(observation, dict):
+        return " ".join(f"{key} {_plain(value)}" for key, value in observation.items())
+    if isinstance(observation, list):
+        return " ".join(map(_plain, observation))
+    return observation if isinstance(observation, str) else json.dumps(observation)

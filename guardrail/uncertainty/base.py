@@ -44,6 +44,8 @@ class Needs:
     """Whether the judge groups the primary answer with the samples."""
     similarity: bool = False
     """A graded similarity, and the matrix it gives."""
+    likeness: bool = False
+    """A graded similarity, and how alike it finds the primary answer and each sample."""
     entailment: bool = False
     """An entailment model, and how far each sample contradicts each sentence of the primary answer."""
     relevance: Level | None = None
@@ -70,6 +72,7 @@ class Evidence:
         primary_cluster: Cluster that the primary answer belongs to; -1 where no sample means the same.
         matrix: Similarity of samples, shape (n, n), symmetric with unit diagonal. Rows are in canonical order (sorted
             by string), not in the order of the samples, so that no formula can depend on that order.
+        likeness: Similarity of the primary answer to each sample, in sample order, in [0, 1].
         rows: Row of each sample in ``matrix``, in sample order; a permutation of 0, ..., n - 1.
         pieces: Pieces of each sample, in sample order.
         relevance: For each of ``pieces``, the similarity of the sample to itself without that piece, in [0, 1]; 0
@@ -84,6 +87,7 @@ class Evidence:
     primary_cluster: int | None = None
     matrix: NDArray[np.float64] | None = None
     rows: tuple[int, ...] | None = None
+    likeness: tuple[float, ...] | None = None
     pieces: tuple[tuple[Piece, ...], ...] | None = None
     relevance: tuple[tuple[float, ...], ...] | None = None
     contradiction: NDArray[np.float64] | None = None

@@ -20,7 +20,7 @@ from .base import Estimator, Evidence, Missing
 from .clustering import Clusters, fold
 from .likelihood import mean_logprob
 
-__all__ = ["Bounds", "Reach", "by_pairs", "by_partition", "declares", "reach", "semantic_entropy_bounds"]
+__all__ = ["Bounds", "Reach", "by_pairs", "by_partition", "by_primary", "declares", "reach", "semantic_entropy_bounds"]
 
 Bridges: TypeAlias = Callable[[str, str, int], bool]
 """Whether two answers that are not the same could become so through a chain of at most that many further answers."""
@@ -36,12 +36,14 @@ class Reach:
         coarse: Cluster of each of the m samples after every merger that n - m further answers could bring about; empty
             for estimators without a judge.
         fine: Cluster of each of the m samples after every split that they could bring about.
+        own: Clusters of the primary answer in ``coarse`` and in ``fine``, for estimators that group it too.
     """
 
     evidence: Evidence
     n: int
     coarse: tuple[int, ...] = ()
     fine: tuple[int, ...] = ()
+    own: tuple[int, int] | None = None
 
     @property
     def left(self) -> int:
@@ -117,7 +119,7 @@ def reach(evidence: Evidence, answers: tuple[str, ...], estimator: Estimator, n:
 
     Args:
         evidence: Of the first m samples.
-        answers: Their texts, as judges read them.
+        answers: Their texts, as judges read them; then the primary answer's, if the estimator groups that too.
         estimator: Whose evidence it is.
         n: Samples in the full set.
     """
@@ -125,17 +127,18 @@ def reach(evidence: Evidence, answers: tuple[str, ...], estimator: Estimator, n:
         return None
     if estimator.judge is None or evidence.clusters is None:
         return Reach(evidence, n)
-    found = evidence.clusters.assignment
+    found, m = evidence.clusters.assignment, len(evidence.clusters.assignment)
+    if evidence.primary_cluster is not None:
+        found += (evidence.primary_cluster if evidence.primary_cluster >= 0 else m,)
     folded = fold(answers, estimator.judge)
     bridges = _bridges(estimator.judge)
     # A string that stands for several answers may be replaced by a smaller one with the same key, and a judge that is
     # not known to see through that may then judge anew: only equal keys are sure to stay together.
     fine = found if bridges is not None else _numbered(folded.keys)
     merges = estimator.clustering == "components" or bridges is None
-    coarse = (
-        _merged(found, folded.keys, folded.text_of, set(folded.judged), bridges, n - len(found)) if merges else found
-    )
-    return Reach(evidence, n, coarse=coarse, fine=fine)
+    coarse = _merged(found, folded.keys, folded.text_of, set(folded.judged), bridges, n - m) if merges else found
+    own = None if evidence.primary_cluster is None else (coarse[m], fine[m])
+    return Reach(evidence, n, coarse=coarse[:m], fine=fine[:m], own=own)
 
 
 def _merged(
@@ -192,6 +195,41 @@ def by_partition(formula: Formula) -> Bounds:
 
 def _scored(formula: Formula, reach: Reach, assignment: tuple[int, ...]) -> float | Missing:
     return formula(replace(reach.evidence, clusters=Clusters(assignment=assignment)))
+
+
+def by_primary(formula: Formula) -> Bounds:
+    """Bounds of a formula over how many samples mean the same as the primary answer, and how alike they are to it.
+
+    It must never rise when a sample joins the primary's cluster, nor with any likeness. Smallest: whatever can merge
+    has merged, and every further sample is the primary answer again. Largest: whatever can split has split, and no
+    further sample has anything in common with it.
+    """
+
+    def bounds(reach: Reach) -> tuple[float, float] | Missing:
+        assert reach.own is not None, "declared by the estimator"
+        alike, alone = reach.own
+        other = max(*reach.fine, alone) + 1
+        low = _compared(formula, reach, (*reach.coarse, *[alike] * reach.left), alike, 1.0)
+        high = _compared(formula, reach, (*reach.fine, *[other] * reach.left), alone, 0.0)
+        if isinstance(low, Missing):
+            return low
+        return high if isinstance(high, Missing) else (low, high)
+
+    return bounds
+
+
+def _compared(
+    formula: Formula, reach: Reach, assignment: tuple[int, ...], own: int, likeness: float
+) -> float | Missing:
+    seen = reach.evidence.likeness
+    return formula(
+        replace(
+            reach.evidence,
+            clusters=Clusters(assignment=assignment),
+            primary_cluster=own,
+            likeness=None if seen is None else (*seen, *[likeness] * reach.left),
+        )
+    )
 
 
 def by_pairs(formula: Formula) -> Bounds:

@@ -64,8 +64,10 @@ def fold(answers: Sequence[str], judge: object) -> Folded:
     """
     identity: Callable[[str], str] = getattr(judge, "identity", normalise)
     knows_calls = getattr(judge, "judges_tool_calls", False) is True
-    keys, text_of, judged = [], dict[str, str](), dict[str, None]()
+    key_of, text_of, judged = dict[str, str](), dict[str, str](), dict[str, None]()
     for answer in answers:
+        if answer in key_of:
+            continue
         if is_refusal(answer):
             key = _REFUSAL
         elif is_canonical_call(answer):
@@ -74,9 +76,9 @@ def fold(answers: Sequence[str], judge: object) -> Folded:
                 judged.setdefault(key)
         else:
             judged.setdefault(key := identity(answer))
-        keys.append(key)
+        key_of[answer] = key
         text_of[key] = min(answer, text_of.get(key, answer))
-    return Folded(keys=tuple(keys), text_of=text_of, judged=tuple(judged))
+    return Folded(keys=tuple(key_of[answer] for answer in answers), text_of=text_of, judged=tuple(judged))
 
 
 def unordered_pairs(keys: Sequence[str]) -> list[Pair]:

@@ -137,6 +137,7 @@ def _union(needs: Sequence[Needs]) -> Needs:
         options=any(each.options for each in needs),
         judge=any(each.judge for each in needs),
         similarity=any(each.similarity for each in needs),
+        likeness=any(each.likeness for each in needs),
         entailment=any(each.entailment for each in needs),
         relevance=next((each.relevance for each in needs if each.relevance is not None), None),
         follow_up=next((each.follow_up for each in needs if each.follow_up is not None), None),

@@ -10,7 +10,14 @@ from .base import Evidence, Missing
 from .clustering import Clusters
 from .likelihood import mean_logprob
 
-__all__ = ["discrete_semantic_entropy", "num_sets", "primary_disagreement", "self_consistency", "semantic_entropy"]
+__all__ = [
+    "discrete_semantic_entropy",
+    "graded_disagreement",
+    "num_sets",
+    "primary_disagreement",
+    "self_consistency",
+    "semantic_entropy",
+]
 
 
 def _entropy(weights: Sequence[float]) -> float:
@@ -59,12 +66,41 @@ def primary_disagreement(evidence: Evidence) -> float | Missing:
     `self_consistency`; where it is not, the samples speak against it however much they agree with each other.
     Source: the exact-match rate of uqlm, with any judge in place of exact match.
     """
+    votes = _votes(evidence)
+    if isinstance(votes, Missing):
+        return votes
+    agreeing, n = votes
+    return 1.0 - agreeing / n
+
+
+def graded_disagreement(evidence: Evidence) -> float | Missing:
+    """Disagreement with the answer that would be returned, ties between equal votes broken by how far the samples are.
+
+    (k + d) / (n + 1), k the number of samples that do not mean the same as the primary, d = mean over all n samples of
+    1 - similarity to the primary. Probability, in [0, 1]; 0 iff all agree and are alike, 1 iff none agrees and none has
+    anything in common. As d is at most one vote, an answer that fewer samples speak against never scores higher: the
+    order is that of `primary_disagreement`, made finer, and there is no weight to fit.
+
+    `primary_disagreement` takes n + 1 values, and thresholds can only pass between them. Source: this library. A sample
+    counts 1 in uqlm's exact-match rate and 1 - cosine in its cosine score; here the one decides and the other refines.
+    """
+    votes = _votes(evidence)
+    if isinstance(votes, Missing):
+        return votes
+    if evidence.likeness is None:
+        return Missing(Unmeasured.SAMPLING_SHORTFALL, "the primary answer was not compared with the samples")
+    agreeing, n = votes
+    return (n - agreeing + 1 - math.fsum(evidence.likeness) / n) / (n + 1)
+
+
+def _votes(evidence: Evidence) -> tuple[int, int] | Missing:
+    """How many samples mean the same as the primary answer, and how many there are."""
     clusters = _clusters(evidence)
     if isinstance(clusters, Missing):
         return clusters
     if evidence.primary_cluster is None:
         return Missing(Unmeasured.EMPTY_ANSWER, "there is no primary answer to compare with")
-    return 1.0 - clusters.assignment.count(evidence.primary_cluster) / len(clusters.assignment)
+    return clusters.assignment.count(evidence.primary_cluster), len(clusters.assignment)
 
 
 def num_sets(evidence: Evidence) -> float | Missing:

@@ -26,6 +26,7 @@ __all__ = [
     "graph",
     "kernel_language_entropy",
     "lexical_similarity",
+    "likeness",
     "similarity_matrix",
 ]
 
@@ -75,6 +76,23 @@ def graph(answers: Sequence[str], similarity: object) -> Steps[float, tuple[Matr
     rows[order] = np.arange(len(node))
     sorted_nodes = node[order]
     return between[np.ix_(sorted_nodes, sorted_nodes)], tuple(int(row) for row in rows)
+
+
+def likeness(primary: str, answers: Sequence[str], similarity: object) -> Steps[float, tuple[float, ...]]:
+    """The steps of: similarity of the primary answer to each answer, in order. For u strings that differ, u pairs.
+
+    The same rules as in `similarity_matrix` say what is alike without being asked, and what is alike to nothing.
+    """
+    folded = fold([primary, *answers], similarity)
+    own, *keys = folded.keys
+    others = [key for key in sorted(folded.judged) if key != own] if own in folded.judged else []
+    rated = yield [(folded.text_of[own], folded.text_of[other]) for other in others]
+    found = {own: 1.0}
+    for other, value in zip(others, rated, strict=True):
+        if value is None:
+            return None
+        found[other] = checked(value)
+    return tuple(found.get(key, 0.0) for key in keys)
 
 
 def checked(value: float) -> float:

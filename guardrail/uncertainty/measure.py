@@ -14,7 +14,7 @@ from ..types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .base import Estimator, Evidence, Level, Missing
 from .clustering import Steps, clustering
 from .ensemble import combined, expanded
-from .graph import graph
+from .graph import graph, likeness
 from .judging import JudgingPass, Rater, entailment_rater, judge_rater, similarity_rater
 from .relevance import Piece, pieces
 from .sentences import sentences
@@ -172,6 +172,10 @@ class _Batch:
         if want.similarity is not None:
             if estimator.needs.similarity and (key := _matrix_key(want)) not in one.tasks:
                 one.tasks[key] = self._judging.add(want.similarity, question, graph(one.answers, estimator.similarity))
+            if estimator.needs.likeness and (key := _likeness_key(want)) not in one.tasks:
+                assert one.drawn.primary is not None  # _unusable
+                steps = likeness(answer_text(one.drawn.primary), one.answers, estimator.similarity)
+                one.tasks[key] = self._judging.add(want.similarity, question, steps)
             if estimator.relevance is not None and (key := _relevance_key(want)) not in one.tasks:
                 one.tasks[key] = self._begin_relevance(one, want.similarity, estimator)
         if want.entailment is not None and (key := want.entailment.key) not in one.tasks:
@@ -200,6 +204,10 @@ def _matrix_key(want: _Wants) -> str:
     return want.similarity.key
 
 
+def _likeness_key(want: _Wants) -> str:
+    return f"{_matrix_key(want)}/likeness"
+
+
 def _relevance_key(want: _Wants) -> str:
     assert want.similarity is not None
     return f"{want.similarity.key}/{want.estimator.relevance}"
@@ -211,6 +219,7 @@ def _evidence(one: _Set, want: _Wants, results: Sequence[Any]) -> Evidence | Mis
     keys = {
         "clusters": _clusters_key(want) if want.judge is not None else None,
         "matrix": _matrix_key(want) if want.similarity is not None and estimator.needs.similarity else None,
+        "likeness": _likeness_key(want) if want.similarity is not None and estimator.needs.likeness else None,
         "relevance": _relevance_key(want) if want.similarity is not None and estimator.relevance is not None else None,
         "contradiction": want.entailment.key if want.entailment is not None else None,
     }

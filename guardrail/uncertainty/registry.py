@@ -11,6 +11,7 @@ from ..errors import ArtifactMismatchError, UsageError
 from ..judges import (
     Entailment,
     GuardedJaccard,
+    Jaccard,
     Judge,
     JudgeSpec,
     RougeL,
@@ -20,11 +21,12 @@ from ..judges import (
 )
 from ..judges import make as make_judge
 from .base import Estimator, EstimatorSpec, Needs
-from .bounds import by_pairs, by_partition, semantic_entropy_bounds
+from .bounds import by_pairs, by_partition, by_primary, semantic_entropy_bounds
 from .clustering import Clustering
 from .ensemble import NAME, from_ensemble_spec
 from .entropy import (
     discrete_semantic_entropy,
+    graded_disagreement,
     num_sets,
     primary_disagreement,
     self_consistency,
@@ -45,6 +47,7 @@ _LIKELIHOOD_CLUSTERED = Needs(samples=True, logprobs=True, judge=True)
 _OPTIONS = Needs(options=True)
 _SAMPLE_LOGPROBS = Needs(samples=True, logprobs=True)
 _GRAPH = Needs(samples=True, similarity=True)
+_GRADED = Needs(samples=True, judge=True, primary=True, likeness=True)
 _ALIKE = GuardedJaccard()
 _WEIGHED_SAMPLES = Needs(samples=True, logprobs=True, similarity=True)
 _BY_WORD = replace(_WEIGHED_SAMPLES, relevance="word")
@@ -61,6 +64,9 @@ _ESTIMATORS = {
         Estimator("eigenvalue", 1, "count", "continuous", _GRAPH, eigenvalue, similarity=_ALIKE),
         Estimator(
             "kernel_language_entropy", 1, "nats", "continuous", _GRAPH, kernel_language_entropy, similarity=_ALIKE
+        ),
+        Estimator(
+            "graded_disagreement", 1, "probability", "continuous", _GRADED, graded_disagreement, similarity=Jaccard()
         ),
         Estimator("length_normalised_entropy", 1, "nats", "continuous", _SAMPLE_LOGPROBS, length_normalised_entropy),
         Estimator(
@@ -97,8 +103,10 @@ _ESTIMATORS |= {
     for name, bounds in {
         "degree": by_pairs(degree),
         "discrete_semantic_entropy": by_partition(discrete_semantic_entropy),
+        "graded_disagreement": by_primary(graded_disagreement),
         "lexical_similarity": by_pairs(lexical_similarity),
         "num_sets": by_partition(num_sets),
+        "primary_disagreement": by_primary(primary_disagreement),
         "self_consistency": by_partition(self_consistency),
         "semantic_entropy": semantic_entropy_bounds,
     }.items()
@@ -127,7 +135,7 @@ def make(
         judge: Equivalence judge, for estimators that cluster. Default: `token_f1` at 0.5.
         clustering: How verdicts become clusters.
         similarity: Graded similarity, for estimators over a graph or over pieces of an answer. Default:
-            `guarded_jaccard`; `rouge_l` for `lexical_similarity`.
+            `guarded_jaccard`; `rouge_l` for `lexical_similarity`; `jaccard` for `graded_disagreement`.
         entailment: Entailment model, for estimators that look for contradictions. There is no default: without one
             they are unmeasured.
 
@@ -137,7 +145,7 @@ def make(
     if name not in _ESTIMATORS:
         raise UsageError(f"no estimator named {name!r}; choose one of {', '.join(available())}")
     estimator = _ESTIMATORS[name]
-    rates = estimator.needs.similarity or estimator.needs.relevance is not None
+    rates = estimator.similarity is not None
     if similarity is not None and not rates:
         raise UsageError(f"{name} rates no pairs of answers and takes no similarity; leave similarity out")
     if entailment is not None and not estimator.needs.entailment:

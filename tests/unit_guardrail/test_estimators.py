@@ -10,7 +10,8 @@ import pytest
 from numpy.linalg import LinAlgError
 
 from guardrail.errors import ArtifactMismatchError, UsageError
-from guardrail.judges import ExactJudge, JudgeSpec
+from guardrail.judges import ExactJudge, Jaccard, JudgeSpec
+from guardrail.judges import make as make_judge
 from guardrail.sampling import plan_for
 from guardrail.types import OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from guardrail.uncertainty import Evidence, available, from_spec, make, measure, measure_all
@@ -45,6 +46,7 @@ def test_all_are_listed() -> None:
         "discrete_semantic_entropy",
         "eccentricity",
         "eigenvalue",
+        "graded_disagreement",
         "kernel_language_entropy",
         "length_normalised_entropy",
         "lexical_similarity",
@@ -147,6 +149,45 @@ def test_primary_disagreement_by_hand() -> None:
     assert score("primary_disagreement", answers("a1", "a1", "a1", "b1", primary="B1.")).value == 0.75
     assert score("primary_disagreement", answers("a1", "a1", "a1", "b1", primary="a1")).value == 0.25
     assert score("primary_disagreement", answers("a1", "a1", "a1", "b1", primary="c1")).value == 1.0
+
+
+def test_graded_disagreement_by_hand() -> None:
+    """Votes first; what the samples have in common with the primary (Jaccard) breaks ties between equal votes."""
+    # exact: two of four speak against "new york city"; likeness 1, 1, 2/3 ("york city"), 0: d = 1 - (8/3) / 4 = 1/3
+    drawn = answers("New York City", "new york city.", "York City", "Rome", primary="new york city")
+    assert score("graded_disagreement", drawn).value == pytest.approx((2 + 1 / 3) / 5, abs=1e-15)
+    assert score("graded_disagreement", answers("a1", "A1", "a1.", primary="a1")).value == 0.0
+    assert score("graded_disagreement", answers("a1", "b1", "c1", primary="d1")).value == 1.0
+    # a judge that calls them the same does not make them alike: no vote against, 3 (1 - 2/3) / 3 of one vote
+    same = score("graded_disagreement", answers(*["york city"] * 3, primary="new york city"), make_judge("token_f1"))
+    assert same.value == pytest.approx((1 / 3) / 4, abs=1e-15)
+
+
+def test_graded_disagreement_compares_with_the_primary_only() -> None:
+    asked: list[tuple[str, str]] = []
+
+    class Counted(Jaccard):
+        def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
+            asked.extend(pairs)
+            return super().similarity(question, pairs)
+
+    drawn = answers("b1", "b1", "c1", "I don't know", "a1", primary="a1")
+    found = measure(drawn, make("graded_disagreement", judge=EXACT, similarity=Counted()), SamplingPlan(n=5))
+    assert {frozenset(pair) for pair in asked} == {frozenset(("a1", "b1")), frozenset(("a1", "c1"))}
+    assert len(asked) == 2
+    assert found.value == (4 + 0.8) / 6  # a refusal is like no answer; only "a1" is
+
+
+def test_a_rating_that_is_missing_leaves_graded_disagreement_unmeasured() -> None:
+    class Silent(Jaccard):
+        def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
+            return [None] * len(pairs)
+
+    estimator = make("graded_disagreement", judge=EXACT, similarity=Silent())
+    found = measure(answers("a1", "b1", primary="a1"), estimator, SamplingPlan(n=2))
+    assert (found.value, found.reason) == (None, Unmeasured.JUDGE_FAILED)
+    # nothing to ask: every sample is the primary's own string
+    assert measure(answers("a1", "a1", primary="a1"), estimator, SamplingPlan(n=2)).value == 0.0
 
 
 def test_the_primary_answer_is_grouped_for_those_alone_that_ask() -> None:

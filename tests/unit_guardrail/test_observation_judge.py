@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from guardrail.errors import UsageError
+from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.judges import ExactJudge, canonical_calls, from_judge
 from guardrail.judges.cache import PairCache, cached
-from guardrail.judges.observation import ObservationJudge
+from guardrail.judges.observation import ObservationJudge, ObservationSimilarity
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
-from guardrail.uncertainty import cluster, make, measure
+from guardrail.uncertainty import cluster, from_spec, make, measure
 
 ROWS = {"SELECT a": [["x"], ["y"]], "SELECT b": (("x",), ("y",)), "SELECT c": [["y"], ["x"]]}
 
@@ -156,3 +156,57 @@ def test_a_cache_knows_calls_too(tmp_path: Any) -> None:
 def test_misuse(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         ObservationJudge(**options)
+
+
+# -- how alike observations are
+
+
+def test_observations_are_compared_as_words() -> None:
+    rated = ObservationSimilarity(judge(Database()))
+    pairs = [
+        (text("SELECT a"), text("SELECT b")),  # the same observation
+        (text("SELECT a"), text("SELECT c")),  # the same words in another order: not the same, but wholly alike
+        (text("SELECT a"), "x y"),  # a call and a text
+        ("one two", "two three"),  # two texts
+        (text("SELECT a"), text("SELECT d")),  # raises: nothing was observed
+    ]
+    assert rated.similarity("q", pairs) == [1.0, 1.0, 0.0, 1 / 3, None]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("red\ngreen", "green\nblue", 1 / 3),  # line ends are no letters
+        ([["Ann", 3], ["Bob", 4]], [["Ann", 3], ["Cid", 4]], 3 / 5),
+        ({"n": 3, "of": "x"}, {"of": "y", "n": 3}, 3 / 5),
+        ({"ok": True}, {"ok": None}, 1 / 3),
+    ],
+)
+def test_values_of_any_shape_are_words(one: object, other: object, expected: float) -> None:
+    given = {text("1"): one, text("2"): other}
+    rated = ObservationSimilarity(ObservationJudge(observations=given, version="1"))
+    assert rated.similarity("q", [(text("1"), text("2"))]) == [pytest.approx(expected)]
+
+
+def test_votes_by_observation_are_refined_by_observation() -> None:
+    """Two of three runs return other rows than the proposal: one has a row in common, and so counts less."""
+    seen = {text("p"): ["x", "y"], text("q"): ["y", "x"], text("r"): ["z"], text("s"): ["x", "y"]}
+    by_result = ObservationJudge(observations=seen, version="1")
+    estimator = make("graded_disagreement", judge=by_result, similarity=ObservationSimilarity(by_result))
+    drawn = SampleSet(
+        question="q",
+        primary=Sample(text="", tool_calls=(call("p"),)),
+        samples=tuple(Sample(text="", tool_calls=(call(query),)) for query in ("q", "r", "s")),
+    )
+    assert measure(drawn, estimator, SamplingPlan(n=3)).value == pytest.approx((2 + 1 / 3) / 4)
+
+
+def test_an_artifact_names_both_parts_and_asks_for_the_object() -> None:
+    by_result = ObservationJudge(observations={}, version="7")
+    rated = ObservationSimilarity(by_result)
+    assert rated.spec.params["judge"]["params"]["version"] == "7"
+    assert rated.spec.params["similarity"]["name"] == "jaccard"
+    spec = make("graded_disagreement", judge=by_result, similarity=rated).spec
+    with pytest.raises(ArtifactMismatchError, match="similarity=\\.\\.\\."):
+        from_spec(spec, judge=by_result)
+    assert from_spec(spec, judge=by_result, similarity=rated).spec == spec

@@ -40,7 +40,7 @@ def test_a_row_agrees_with_the_spec(name: str) -> None:
         "logprobs": declared.logprobs,
         "options": declared.options,
         "judge": declared.judge,
-        "similarity": declared.similarity or declared.relevance is not None,
+        "similarity": declared.similarity or declared.likeness or declared.relevance is not None,
         "entailment": declared.entailment,
         "follow-up": declared.follow_up is not None,
     }
