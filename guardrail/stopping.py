@@ -24,7 +24,7 @@ from langchain_core.messages import BaseMessage
 from ._calls import acall_concurrently, call_concurrently
 from .gate import accepts
 from .judges import ExactJudge
-from .sampling import NativeSampler, adraw, draw, request_seed
+from .sampling import adraw, draw, is_native, request_seed
 from .types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .uncertainty import Estimator, Evidence, Missing, answer_text, cluster, measure
 from .uncertainty.bounds import declares, reach
@@ -76,7 +76,7 @@ def worthwhile(model: BaseChatModel, plan: SamplingPlan, estimator: Estimator) -
 
     Not for models that draw all samples in one go, nor for judges about which nothing is known (`declares`).
     """
-    return _possible(plan, estimator) and declares(estimator) and not isinstance(model, NativeSampler)
+    return _possible(plan, estimator) and declares(estimator) and not is_native(model)
 
 
 def _possible(plan: SamplingPlan, estimator: Estimator) -> bool:
@@ -108,7 +108,8 @@ def range_of(drawn: SampleSet, estimator: Estimator, n: int) -> tuple[float, flo
         return seen
     if estimator.bounds is None or not found:
         return None
-    known = reach(found[0], tuple(answer_text(sample) for sample in drawn.samples), estimator, n)
+    judged = [*drawn.samples, drawn.primary] if estimator.needs.primary and drawn.primary else drawn.samples
+    known = reach(found[0], tuple(map(answer_text, judged)), estimator, n)
     if known is None:
         return None
     try:
@@ -246,7 +247,7 @@ def draw_until_decided(
     waves = _waves(messages, plan, estimator, threshold)
     wave = next(waves)
     while True:
-        if wave.first < 0 or isinstance(model, NativeSampler):
+        if wave.first < 0 or is_native(model):
             made = draw(model, [messages], wave.plan, callbacks=callbacks, max_concurrency=limit)
         else:
             made = call_concurrently(
@@ -274,7 +275,7 @@ async def adraw_until_decided(
     waves = _waves(messages, plan, estimator, threshold)
     wave = next(waves)
     while True:
-        if wave.first < 0 or isinstance(model, NativeSampler):
+        if wave.first < 0 or is_native(model):
             made = await adraw(model, [messages], wave.plan, callbacks=callbacks, max_concurrency=limit)
         else:
             made = await acall_concurrently(

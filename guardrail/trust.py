@@ -115,13 +115,16 @@ def agreement_rate(artifact: CalibrationArtifact, needs: Needs, *, stops_early: 
 
     Samples that are all equal have the lowest score an estimator over meanings can give, so the share of the lowest
     score bounds their share. When drawing stops early, agreement of the first samples is enough to be accepted, and the
-    share of accepted items bounds it. (k + 1) / (n + 2), so that it is never 0.
+    share of accepted items bounds it. Where the primary answer is compared with them, they may also agree against it:
+    then every vote is against it, and such scores count too. (k + 1) / (n + 2), so that it is never 0.
     """
     if not (needs.samples and (needs.judge or needs.similarity)) or artifact.threshold is None:
         return None
     scores = artifact.calibration.uncertainty
     highest = max(artifact.threshold, min(scores)) if stops_early else min(scores)
-    return (sum(score <= highest + 1e-9 for score in scores) + 1) / (len(scores) + 2)
+    n = artifact.plan.n
+    against = n / (n + 1) - 1e-9 if needs.primary else math.inf
+    return (sum(score <= highest + 1e-9 or score >= against for score in scores) + 1) / (len(scores) + 2)
 
 
 def surprising(agreed: int, seen: int, rate: float | None) -> bool:

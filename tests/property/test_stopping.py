@@ -21,7 +21,8 @@ from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Uncertain
 from guardrail.uncertainty import Estimator, make, measure
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
-CLUSTERING = ("discrete_semantic_entropy", "num_sets", "self_consistency", "semantic_entropy")
+PRIMARY = ("graded_disagreement", "primary_disagreement")
+CLUSTERING = ("discrete_semantic_entropy", "num_sets", "self_consistency", "semantic_entropy", *PRIMARY)
 LEVELS = st.floats(-6, 0, allow_nan=False)
 
 
@@ -39,10 +40,10 @@ class Relation:
         return [frozenset(pair) in self.same for pair in pairs]
 
 
-def drawn(texts: Sequence[str], logprobs: Sequence[float] | None = None) -> SampleSet:
+def drawn(texts: Sequence[str], logprobs: Sequence[float] | None = None, primary: str = "x") -> SampleSet:
     values = logprobs or [-1.0] * len(texts)
     samples = [Sample(text=text, tokens=("t",), logprobs=(value,)) for text, value in zip(texts, values, strict=True)]
-    return SampleSet(question="q", primary=Sample(text="x"), samples=tuple(samples))
+    return SampleSet(question="q", primary=Sample(text=primary), samples=tuple(samples))
 
 
 def first(whole: SampleSet, m: int) -> SampleSet:
@@ -77,13 +78,14 @@ RAW = ["A b", "a b.", "a b", "c", "C!", "d", "e", "7", "8", "I don't know"]
     st.sets(st.frozensets(st.sampled_from(RAW), min_size=2, max_size=2), max_size=12),
     st.sampled_from(CLUSTERING),
     st.sampled_from(["components", "greedy"]),
+    st.sampled_from([*RAW, "x"]),
 )
-@settings(max_examples=400)
+@settings(max_examples=600)
 def test_bounds_hold_for_any_judge(
-    answers: list[tuple[str, float]], same: set[frozenset[str]], name: str, clustering: Any
+    answers: list[tuple[str, float]], same: set[frozenset[str]], name: str, clustering: Any, primary: str
 ) -> None:
     texts, levels = zip(*answers, strict=True)
-    check(drawn(texts, levels), make(name, judge=Relation(same), clustering=clustering))
+    check(drawn(texts, levels, primary), make(name, judge=Relation(same), clustering=clustering))
 
 
 WORDS = st.lists(st.sampled_from(["red", "blue", "not", "5", "6", "green"]), min_size=1, max_size=4).map(" ".join)
@@ -97,14 +99,15 @@ NUMBERS = st.sampled_from(["1", "1.0000000009", "1.0000000018", "2", "50%", "0.5
     ),
     st.sampled_from(CLUSTERING),
     st.sampled_from(["components", "greedy"]),
+    st.one_of(WORDS, NUMBERS),
 )
-@settings(max_examples=400)
+@settings(max_examples=600)
 def test_bounds_hold_for_the_light_judges(
-    given_: tuple[list[tuple[str, float]], str], name: str, clustering: Any
+    given_: tuple[list[tuple[str, float]], str], name: str, clustering: Any, primary: str
 ) -> None:
     answers, judge = given_
     texts, levels = zip(*answers, strict=True)
-    check(drawn(texts, levels), make(name, judge=make_judge(judge), clustering=clustering))
+    check(drawn(texts, levels, primary), make(name, judge=make_judge(judge), clustering=clustering))
 
 
 @given(
@@ -125,10 +128,10 @@ def test_bounds_are_reached_with_an_exact_judge(name: str) -> None:
     for start in (("a", "a", "a"), ("a", "a", "b"), ("a", "b", "c")):
         reached = []
         for end in product(texts, repeat=2):
-            value = measure(drawn([*start, *end], [0.0] * 5), estimator, SamplingPlan(n=5)).value
+            value = measure(drawn([*start, *end], [0.0] * 5, "a"), estimator, SamplingPlan(n=5)).value
             assert value is not None
             reached.append(value)
-        ends = range_of(drawn(start, [0.0] * 3), estimator, 5)
+        ends = range_of(drawn(start, [0.0] * 3, "a"), estimator, 5)
         assert isinstance(ends, tuple)
         assert ends == pytest.approx((min(reached), max(reached)), abs=2e-9)
 
@@ -212,18 +215,19 @@ def test_verdicts_on_recorded_answers_do_not_change(file: str) -> None:
     if not path.exists():
         pytest.skip(f"{path.name} is not on this machine")
     judge = make_judge(JUDGES.get(file, "token_f1"))
-    estimators = [make("discrete_semantic_entropy", judge=judge), make("self_consistency", judge=judge), make("degree")]
+    clustering = ("discrete_semantic_entropy", "self_consistency", *PRIMARY)
+    estimators = [*(make(name, judge=judge) for name in clustering), make("degree")]
     shuffle = random.Random(file)
     looked = 0
     for line in path.read_text(encoding="utf-8").splitlines()[::3]:
         samples = _texts(json.loads(line))
         samples = [sample for sample in samples if sample.text or sample.tool_calls]
-        if len(samples) < 3:
+        if len(samples) < 4:
             continue
         for _ in range(2):
             shuffle.shuffle(samples)
-            whole = SampleSet(question="q", primary=Sample(text="x"), samples=tuple(samples))
-            n = len(samples)
+            whole = SampleSet(question="q", primary=samples[0], samples=tuple(samples[1:]))
+            n = len(whole.samples)
             for estimator in estimators:
                 full = measure(whole, estimator, SamplingPlan(n=n)).value
                 assert full is not None

@@ -305,6 +305,12 @@ def test_rate_of_agreement_at_calibration() -> None:
     assert agreement_rate(artifact, meanings, stops_early=False) == (2 + 1) / (4 + 2)
     assert agreement_rate(artifact, meanings, stops_early=True) == (3 + 1) / (4 + 2)
     assert agreement_rate(artifact, Needs(samples=True, logprobs=True), stops_early=False) is None
+    # n = 10: where all votes are against the primary answer (from 10/11 on), the samples may agree among themselves
+    against = scores.model_copy(update={"uncertainty": (0.0, 0.4, 0.95, 1.0)})
+    artifact = artifact.model_copy(update={"calibration": against})
+    assert agreement_rate(artifact, meanings, stops_early=False) == (1 + 1) / (4 + 2)
+    compared = Needs(samples=True, judge=True, primary=True)
+    assert agreement_rate(artifact, compared, stops_early=False) == (3 + 1) / (4 + 2)
 
 
 def test_an_endpoint_that_turns_degenerate_is_found_out(caplog: pytest.LogCaptureFixture) -> None:
