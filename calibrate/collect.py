@@ -18,7 +18,7 @@ from guardrail.errors import GuardrailError, UsageError
 from guardrail.identity import identify
 from guardrail.probing import ProbeReport
 from guardrail.prompting import PromptWrapping
-from guardrail.sampling import NativeSampler, adraw, draw
+from guardrail.sampling import adraw, draw, is_native
 from guardrail.types import SamplingPlan
 
 from .datasets import Question, fingerprint, option_labels
@@ -111,7 +111,7 @@ def collect_records(
         todo = [question for question in questions if question.id not in done]
         tally = _Tally(len(questions), existing.records, progress)
         drawing = _Drawing(todo, model, plan, prompt, messages or {})
-        if isinstance(model, NativeSampler):
+        if is_native(model):
             _write_batches(drawing.batches(batch_size or BATCH_SIZE), writer, tally)
         else:
             asyncio.run(_write_stream(drawing.stream(max_concurrency or CONCURRENCY), writer, tally))

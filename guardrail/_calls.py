@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import threading
 import time
 from collections import deque
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any
 
 from langchain_core.callbacks import Callbacks
@@ -33,7 +35,7 @@ PATIENCE = 0.003
 """Seconds in which the caller has to get two answers, or threads take part."""
 MOST_HELPERS = 256
 """Threads that all sync guards of a process share; started as they are needed."""
-_HELPERS = ThreadPoolExecutor(MOST_HELPERS, thread_name_prefix="guardrail")
+_helpers = ThreadPoolExecutor(MOST_HELPERS, thread_name_prefix="guardrail")
 SAMPLE_INDEX = "guardrail_sample"
 """Run metadata key that numbers a call: -1 for the primary answer, 0 ... n - 1 for the samples."""
 
@@ -97,11 +99,21 @@ def call_concurrently(
     return _assemble(prompts, plan, calls, _in_threads(run, calls, max_concurrency or DEFAULT_CONCURRENCY))
 
 
+def _hire() -> None:
+    """New threads after a fork: a child process has none of its parent's, and the pool would not notice."""
+    global _helpers
+    _helpers = ThreadPoolExecutor(MOST_HELPERS, thread_name_prefix="guardrail")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_hire)
+
+
 def _in_threads(run: Callable[[_Call], _Reply], calls: Sequence[_Call], workers: int) -> list[_Reply]:
     """Run calls side by side; see `_Crew`."""
     crew = _Crew(run, calls, workers)
     if len(calls) > 1 and workers > 1:
-        _HELPERS.submit(crew.assist)
+        _helpers.submit(crew.assist)
     crew.work()
     return crew.replies()
 
@@ -120,9 +132,8 @@ class _Crew:
         self._workers = workers
         self._context = copy_context()
         self._waiting = deque(enumerate(calls))
-        self._found: dict[int, _Reply | BaseException] = {}
+        self._made: SimpleQueue[tuple[int, _Reply | BaseException]] = SimpleQueue()
         self._n = len(calls)
-        self._done = threading.Semaphore(0)
         self._taken = threading.Event()
 
     def work(self) -> None:
@@ -134,31 +145,31 @@ class _Crew:
                 self._taken.set()
                 return
             try:
-                self._found[place] = self._context.copy().run(self._run, call)
+                self._made.put((place, self._context.copy().run(self._run, call)))
             except BaseException as error:  # no Exception, which is a reply: the process is to end
-                self._found[place] = error
-            self._done.release()
+                self._made.put((place, error))
 
     def assist(self) -> None:
         """Look on while the caller makes progress; else call the other helpers and take part."""
         answered = 0
         while not self._taken.wait(PATIENCE):
-            if len(self._found) < answered + 2:  # a slow model: one answer after the other would be slower
+            if self._made.qsize() < answered + 2:  # a slow model: one answer after the other would be slower
                 for _ in range(min(len(self._waiting), self._workers - 1) - 1):
-                    _HELPERS.submit(self.work)
+                    _helpers.submit(self.work)
                 self.work()
                 return
-            answered = len(self._found)
+            answered = self._made.qsize()
 
     def replies(self) -> list[_Reply]:
         """All replies in the order of the calls, once they are there."""
-        for _ in range(self._n):
-            self._done.acquire()
-        found = [self._found[place] for place in range(self._n)]
-        for reply in found:
+        found = dict(self._made.get() for _ in range(self._n))
+        replies = []
+        for place in range(self._n):
+            reply = found[place]
             if isinstance(reply, BaseException):
                 raise reply
-        return [reply for reply in found if isinstance(reply, _Reply)]
+            replies.append(reply)
+        return replies
 
 
 async def acall_concurrently(
@@ -234,19 +245,23 @@ def read_reply(message: AIMessage) -> Sample:
     """
     metadata = message.response_metadata
     finish = metadata.get("finish_reason") or metadata.get("stop_reason")
-    found = metadata.get("logprobs")
-    if found is not None:
-        found = _without_end(found)
-    tokens, logprobs = (None, None) if found is None else _token_logprobs(found)
+    found: dict[str, Any] = {} if metadata.get("logprobs") is None else _measured(_without_end(metadata["logprobs"]))
+    if message.tool_calls:
+        found["tool_calls"] = tuple(ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls)
     return Sample(
         text=(message.content if isinstance(message.content, str) else str(message.text)).strip(),
-        tool_calls=tuple(ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls),
-        tokens=tokens,
-        logprobs=logprobs,
-        token_bytes=None if tokens is None or found is None else _token_bytes(found["content"], tokens),
         finish_reason=None if finish is None else str(finish),
         refusal=bool(message.additional_kwargs.get("refusal")) or finish == "content_filter",
+        **found,
     )
+
+
+def _measured(found: Any) -> dict[str, Any]:
+    """Tokens, log-probabilities and bytes as fields of a `Sample`; none where they were not measured."""
+    tokens, logprobs = _token_logprobs(found)
+    if tokens is None:
+        return {}
+    return {"tokens": tokens, "logprobs": logprobs, "token_bytes": _token_bytes(found["content"], tokens)}
 
 
 def _without_end(found: Any) -> Any:

@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from ._calls import quiet_copy, read_reply
 from .probing import Probeable, ProbeCall, ProbeReply, ProbeReport, conclude, probe_calls, wants_probe
-from .sampling import NativeSampler
+from .sampling import is_native
 from .types import Cost, SamplingPlan
 
 __all__ = ["TRUSTED", "aprobe", "known_report", "needs_probe", "probe"]
@@ -67,7 +67,7 @@ def needs_probe(model: BaseChatModel) -> bool:
     """Whether a model is somebody else's endpoint: neither a local sampler nor a fake of LangChain's or ours."""
     if getattr(type(model), TRUSTED, False) or type(model).__module__.startswith("langchain_core.language_models.fake"):
         return False
-    return isinstance(model, Probeable) or not isinstance(model, NativeSampler)
+    return isinstance(model, Probeable) or not is_native(model)
 
 
 def known_report(model: BaseChatModel, *, logprobs: bool | None = None) -> ProbeReport | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from .artifact import CalibrationArtifact
 from .gate import accepts
@@ -26,12 +27,14 @@ def decide(
         estimator: The artifact's estimator.
         settled: The uncertainty, where drawing stopped early because it was certain (see `guardrail.stopping`).
     """
+    texts = [answer_text(sample) for sample in drawn.samples]
     meanings: tuple[Meaning, ...] = ()
     if settled is not None:
         uncertainty = settled
     else:
         part, plan = adapted(drawn, estimator, artifact.plan)
-        uncertainty, meanings = _measured(part, estimator, plan)
+        uncertainty, clusters = _measured(part, estimator, plan)
+        meanings = () if clusters is None else _meanings(texts, clusters)
     reason = _reason(uncertainty, artifact)
     return Verdict(
         accepted=reason is Reason.WITHIN_THRESHOLD,
@@ -43,31 +46,31 @@ def decide(
         guarantee=artifact.outcome.guarantee,
         artifact=artifact.digest,
         candidate=drawn.primary,
-        alternatives=_alternatives(drawn),
+        alternatives=_alternatives(drawn, texts),
         meanings=meanings,
-        samples=tuple(answer_text(sample) for sample in drawn.samples),
+        samples=tuple(texts),
         cost=drawn.cost,
     )
 
 
-def _measured(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[Uncertainty, tuple[Meaning, ...]]:
+def _measured(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[Uncertainty, Clusters | None]:
     """The uncertainty, and the clusters its formula read: the judge is asked once."""
-    if estimator.judge is None:
-        return measure(drawn, estimator, plan), ()
     seen: list[Evidence] = []
     uncertainty = measure(drawn, estimator, plan, seen=seen)
-    clusters = seen[0].clusters if seen else None
-    return uncertainty, () if clusters is None else _meanings(drawn, clusters)
+    return uncertainty, seen[0].clusters if seen and estimator.judge is not None else None
 
 
-def _meanings(drawn: SampleSet, clusters: Clusters) -> tuple[Meaning, ...]:
-    """Clusters with their most frequent wording, largest first (in order of first appearance on a tie)."""
-    texts: list[list[str]] = [[] for _ in clusters.sizes]
-    for sample, label in zip(drawn.samples, clusters.assignment, strict=True):
-        texts[label].append(answer_text(sample))
-    n = len(drawn.samples)
+def _meanings(texts: Sequence[str], clusters: Clusters) -> tuple[Meaning, ...]:
+    """Clusters with their most frequent wording, largest first (in order of first appearance on a tie).
+
+    An adaptive plan measures the first samples only, and these are grouped.
+    """
+    groups: list[list[str]] = [[] for _ in clusters.sizes]
+    for text, label in zip(texts, clusters.assignment, strict=False):
+        groups[label].append(text)
+    n = len(clusters.assignment)
     found = [
-        Meaning(text=Counter(group).most_common(1)[0][0], size=len(group), share=len(group) / n) for group in texts
+        Meaning(text=Counter(group).most_common(1)[0][0], size=len(group), share=len(group) / n) for group in groups
     ]
     return tuple(sorted(found, key=lambda meaning: -meaning.size))
 
@@ -123,10 +126,9 @@ def _sign(needs: Needs) -> str:
     return "The model gave its own answer too little probability"
 
 
-def _alternatives(drawn: SampleSet) -> tuple[tuple[str, float], ...]:
+def _alternatives(drawn: SampleSet, texts: Sequence[str]) -> tuple[tuple[str, float], ...]:
     """Distinct sampled answers (by normalised string) with their share, or the options with their probability."""
-    if drawn.samples:
-        texts = [answer_text(sample) for sample in drawn.samples]
+    if texts:
         keys = [normalise(text) for text in texts]
         counts = Counter(keys)
         shown = dict(zip(reversed(keys), reversed(texts), strict=True))  # the first wording of each

@@ -22,7 +22,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from guardrail.artifact import CorrectnessSpec
 from guardrail.errors import GuardrailError, RecordError
 from guardrail.identity import identify
-from guardrail.sampling import NativeSampler, draw
+from guardrail.sampling import draw, is_native
 from guardrail.types import SampleSet, SamplingPlan
 
 from .._locking import exclusive
@@ -117,7 +117,7 @@ class ChatJudge:
     def _ask(self, todo: dict[str, list[BaseMessage]]) -> Iterator[tuple[str, SampleSet]]:
         """Replies as they come."""
         keys = list(todo)
-        if isinstance(self._model, NativeSampler):
+        if is_native(self._model):
             for start in range(0, len(keys), _IN_FLIGHT):
                 batch = keys[start : start + _IN_FLIGHT]
                 yield from zip(batch, draw(self._model, [todo[key] for key in batch], _PLAN), strict=True)

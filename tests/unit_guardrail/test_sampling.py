@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -191,3 +194,44 @@ def test_refusals_of_the_server_are_seen() -> None:
 def test_scripted_chat_outside_a_guard_gives_its_first_answer() -> None:
     assert MODEL.invoke("q").content == "p"
     assert ChatGeneration(message=MODEL.invoke("?")).text == "I don't know"
+
+
+FORKED = """
+import os
+import threading
+
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+
+from guardrail.sampling import draw
+from guardrail.testing import ScriptedChat
+from guardrail.types import SamplingPlan
+
+
+class Meeting(ScriptedChat):
+    def _generate(self, messages, stop=None, run_manager=None, **kwargs):
+        barrier.wait(10)  # until another call is in flight
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("x"))])
+
+
+def side_by_side():
+    global barrier
+    barrier = threading.Barrier(2)
+    (drawn,) = draw(Meeting(script={}), [[HumanMessage("q")]], SamplingPlan(n=3))
+    return drawn.problem is None
+
+
+assert side_by_side()
+child = os.fork()
+if child == 0:
+    os._exit(0 if side_by_side() else 1)
+print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+def test_calls_run_side_by_side_in_a_forked_process_too() -> None:
+    """Servers that load a guard and then fork (prefork workers) inherit its pool, but none of its threads."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.stdout, ran.stderr) == ("child 0\n", "")

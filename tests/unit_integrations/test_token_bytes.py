@@ -42,7 +42,7 @@ def sample(found: Answer) -> Sample:
 
 @both
 @given(text=TEXTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_text_aligns_and_keeps_every_nat(tokenizer: Any, text: str) -> None:
     given = sample(answer(tokenizer, text))
     by_word, by_token = words(given), spans(given)
@@ -60,7 +60,7 @@ def test_any_text_aligns_and_keeps_every_nat(tokenizer: Any, text: str) -> None:
 
 @both
 @given(text=TEXTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_token_bytes_spell_the_text_and_are_there_only_where_needed(tokenizer: Any, text: str) -> None:
     found = answer(tokenizer, text)
     assert found.tokens is not None
@@ -149,7 +149,7 @@ def test_a_vocabulary_of_another_kind_has_no_bytes_and_still_aligns() -> None:
 
 @both
 @given(text=TEXTS.filter(str.strip))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_bytes_survive_the_way_through_an_openai_reply(tokenizer: Any, text: str) -> None:
     found = answer(tokenizer, text)
     read = read_reply(AIMessage(content=found.text, response_metadata={"logprobs": openai_logprobs(found)}))

@@ -26,7 +26,7 @@ def ids_of(text: str) -> list[int]:
 
 
 @given(TEXTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_pieces_add_up_to_the_text(text: str) -> None:
     ids = ids_of(text)
     pieces = detokenizer().pieces(ids)
@@ -53,7 +53,7 @@ def test_pieces_of_a_decoder_that_looks_back_still_add_up() -> None:
 
 
 @given(TEXTS, st.sampled_from([("STOP",), ("\n",), ("e", "the"), ("😀",), ("ST", "STOP")]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_streamed_text_is_the_stripped_text_before_the_stop(text: str, stops: tuple[str, ...]) -> None:
     """And at no moment does the reader hold more than a beginning of it."""
     starts = [text.find(stop) for stop in stops if stop in text]
@@ -74,7 +74,7 @@ def test_a_beginning_of_a_stop_string_is_held_back_and_then_shown() -> None:
 
 
 @given(TEXTS, st.sampled_from([("STOP",), ("\n",), ("no", "😀")]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_watch_sees_a_stop_string_when_it_is_complete(text: str, stops: tuple[str, ...]) -> None:
     watch, ids = StopWatch(detokenizer(), stops), ids_of(text)
     for count, token in enumerate(ids, start=1):
