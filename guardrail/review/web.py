@@ -30,6 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ..errors import UsageError
 from ..types import ToolCall
 from .accounts import Account, Accounts
+from .choices import choices_of, choose
 from .errors import AlreadyDecidedError, ItemExpiredError, LeaseLostError, ReviewError, UnknownItemError
 from .item import Candidate, Decision, Item
 from .monitor_plot import wealth_plot
@@ -173,6 +174,7 @@ class _Site:
         )
         self._pages.filters["when"] = _when
         self._pages.filters["pretty"] = _pretty
+        self._pages.filters["compact"] = _compact
         self._pages.filters["ago"] = _ago
 
     # -- frame -----------------------------------------------------------------------------------------------------
@@ -332,7 +334,9 @@ class _Site:
             }
 
         found = await run_in_threadpool(find)
-        return self._page(call, "item.html", plot=uncertainty_plot(found["item"].content.verdict), **found)
+        content = found["item"].content
+        plot, choices = uncertainty_plot(content.verdict), choices_of(content)
+        return self._page(call, "item.html", plot=plot, choices=choices, **found)
 
     async def claim(self, call: _Call) -> Response:
         claim = partial(self._store.claim, call.account.name, item=call.item, seconds=self._lease)
@@ -370,6 +374,8 @@ class _Site:
 def _decision(call: _Call, item: Item) -> Decision:
     action: Any = call.field("action")
     note = call.field("note").strip()
+    if call.field("choice"):
+        return _choice(call, item, note)
     try:
         if action == "edit":
             return Decision(action="edit", candidate=_edited(call, item), note=note)
@@ -380,6 +386,20 @@ def _decision(call: _Call, item: Item) -> Decision:
         raise _Refused(
             422, "This decision is incomplete", f"{message}. Go back; what you wrote is still there."
         ) from None
+
+
+def _choice(call: _Call, item: Item, note: str) -> Decision:
+    if call.field("action"):
+        text = "Choose one answer of the list, or decide in another way; the form asked for both. Nothing was changed."
+        raise _Refused(422, "Two decisions at once", text)
+    decision = choose(item.content, call.field("choice"), note)
+    if decision is None:
+        why = (
+            "No answer of this item that may be chosen has this name. Nothing was changed. Reload the page and choose "
+            "again, or decide in another way."
+        )
+        raise _Refused(422, "This answer is not on the list", why)
+    return decision
 
 
 def _edited(call: _Call, item: Item) -> Candidate:
@@ -427,3 +447,7 @@ def _pretty(value: Any) -> str:
     if isinstance(value, tuple):
         value = [one.model_dump(mode="json") for one in value]
     return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -130,6 +130,82 @@ def test_writing_ones_own_answer_and_escape(open_as: Open, store: ReviewStore) -
     assert decision_of(store).text == "It was Virginia Woolf."
 
 
+def test_a_digit_gives_out_another_answer(open_as: Open, store: ReviewStore) -> None:
+    store.enqueue(held_back())
+    page = open_as("ann")
+    press(page, "n")
+    expect(page.get_by_role("button", name="Give this out")).to_have_count(4)
+    # The digits are on the buttons, each once, and a heading says which of them choose.
+    assert page.locator("[data-key]").evaluate_all("all => all.map(b => b.dataset.key).join('')") == "arewb1234"
+    expect(page.get_by_text("1 to 2 choose")).to_be_visible()
+    press(page, "3")
+    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    found = decision_of(store)
+    assert found.candidate is not None
+    assert (found.action, found.candidate.text, found.note) == ("edit", "E. M. Forster", "[chosen from the list]")
+
+
+def test_the_candidates_digit_approves(open_as: Open, store: ReviewStore) -> None:
+    store.enqueue(held_back())
+    page = open_as("ann")
+    press(page, "n")
+    row = page.get_by_role("listitem").filter(has_text="the model's answer").first
+    expect(row).to_contain_text("Virginia Woolf")
+    press(page, "1")
+    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    assert decision_of(store).action == "approve"
+
+
+def test_one_click_on_another_answer_with_a_note(open_as: Open, store: ReviewStore) -> None:
+    store.enqueue(held_back())
+    page = open_as("ann", viewport={"width": 1100, "height": 900})
+    press(page, "n")
+    page.get_by_label("Note for the record").fill("1 2 3 looked it up")
+    button = page.get_by_role("button", name="Give this out 2")
+    expect(button).to_have_accessible_description("Katherine Mansfield")
+    expect(button).to_be_in_viewport()  # without scrolling
+    button.click()
+    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    found = decision_of(store)
+    assert found.candidate is not None
+    assert (found.candidate.text, found.note) == ("Katherine Mansfield", "1 2 3 looked it up [chosen from the list]")
+
+
+def test_digits_in_a_field_are_digits(open_as: Open, store: ReviewStore) -> None:
+    store.enqueue(held_back())
+    page = open_as("ann")
+    press(page, "n")
+    expect(page.get_by_role("button", name="Give this out 2")).to_be_visible()
+    for way, label in (("e", "Answer as it should go out"), ("w", "Your answer"), (None, "Note for the record")):
+        if way is not None:
+            press(page, way)
+        field = page.get_by_label(label).first
+        field.focus()
+        page.keyboard.press("End")
+        page.keyboard.type("1234")
+        assert field.input_value().endswith("1234")
+        page.keyboard.press("Escape")
+    for key in ("Control+2", "Alt+2", "9"):  # the browser's own, and one that no answer has
+        page.keyboard.press(key)
+    page.wait_for_load_state("networkidle")
+    assert page.url.endswith(store.items()[0].id)
+    assert store.items()[0].decision is None
+
+
+def test_answers_folded_away_have_no_digit(open_as: Open, store: ReviewStore) -> None:
+    answers = tuple((f"answer {i}", 1 / 12) for i in range(12))
+    store.enqueue(held_back(alternatives=answers, candidate_set=None))
+    page = open_as("ann")
+    press(page, "n")
+    expect(page.get_by_role("button", name="Give this out")).to_have_count(8)
+    page.get_by_text("4 more").click()
+    page.get_by_role("button", name="Give this out").nth(11).click()
+    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    found = decision_of(store)
+    assert found.candidate is not None
+    assert found.candidate.text == "answer 11"
+
+
 def test_by_mouse_with_a_note_and_the_history(open_as: Open, store: ReviewStore) -> None:
     store.enqueue(held_back())
     page = open_as("ann")
@@ -217,6 +293,22 @@ def test_hostile_text_is_shown_and_does_nothing(open_as: Open, store: ReviewStor
     assert not dialogs
 
 
+def test_a_hostile_answer_is_chosen_as_it_stands(open_as: Open, store: ReviewStore) -> None:
+    hostile = HOSTILE.replace("\x00", "")
+    store.enqueue(held_back(alternatives=((hostile, 1.0),), candidate_set=None))
+    page = open_as("ann")
+    press(page, "n")
+    button = page.get_by_role("button", name="Give this out")
+    expect(button).to_have_count(1)
+    assert page.locator("main script, main img, main a[href^='javascript']").count() == 0
+    press(page, "1")
+    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    assert not page.title().startswith("owned")
+    found = decision_of(store)
+    assert found.candidate is not None
+    assert found.candidate.text == hostile
+
+
 def test_an_inline_script_would_be_refused(open_as: Open) -> None:
     """The negative control of the page's policy: a script that did get in would not run."""
     page = open_as("ann", strict=False)
@@ -241,8 +333,17 @@ def test_a_phone(open_as: Open, store: ReviewStore) -> None:
     box = approve.bounding_box()
     assert box is not None
     assert box["height"] >= 44
-    approve.tap()
+    for button in page.get_by_role("button", name="Give this out").all():
+        box = button.bounding_box()
+        assert box is not None
+        assert box["height"] >= 44
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 360
+    page.get_by_role("button", name="Give this out").nth(1).tap()
     expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    found = decision_of(store)
+    assert found.candidate is not None
+    assert found.candidate.text == "Katherine Mansfield"
     for path in ("/history", "/"):
         page.goto(path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -257,6 +358,15 @@ def test_without_javascript(open_as: Open, store: ReviewStore) -> None:
     page.get_by_role("button", name="Give out my answer").click()
     expect(page.get_by_text("Nothing waits.")).to_be_visible()
     assert decision_of(store).text == "By hand."
+    second = store.enqueue(held_back("And this?"))
+    page.get_by_role("link", name="Queue").click()
+    page.get_by_role("button", name="Take the next").click()
+    page.get_by_role("button", name="Give this out").nth(2).click()
+    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    decision = store.item(second.id).decision
+    assert decision is not None
+    assert decision.candidate is not None
+    assert decision.candidate.text == "E. M. Forster"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from html import unescape
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
 
 pytest.importorskip("starlette", reason="the review extra is not installed")
 
+from guardrail import Guardrail
 from guardrail.__main__ import main
 from guardrail.errors import UsageError
-from guardrail.review import Content, Lease, ReviewStore
+from guardrail.judges import canonical_calls
+from guardrail.review import Content, Lease, ReviewStore, ask_reviewer
 from guardrail.review.accounts import Accounts, add_token
+from guardrail.review.choices import choices_of
 from guardrail.review.plot import uncertainty_plot
 from guardrail.review.sessions import RateLimit, Session, Sessions
 from guardrail.review.web import review_app
+from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import ToolCall
 from tests.review_pages import HOSTILE, REVIEWERS, held_back, served, verdict
 
@@ -126,6 +134,154 @@ def test_edited_tool_calls(store: ReviewStore, address: str) -> None:
     assert decision is not None
     assert decision.candidate is not None
     assert decision.candidate.tool_calls == (ToolCall(name="transfer", arguments={"amount": 4}),)
+
+
+# -- another answer of the list ------------------------------------------------------------------------------------
+
+
+def choices(page: str) -> dict[str, str]:
+    """Answers that have a button on the page, with what the button posts."""
+    rows = [row for row in page.split("<li>") if 'name="choice"' in row]
+    found = {}
+    for row in rows:
+        text, value = re.search(r'answer-text".*?>(.*?)</div>', row, re.DOTALL), re.search(r'value="([^"]+)"', row)
+        assert text is not None
+        assert value is not None
+        found[unescape(text[1])] = value[1]
+    assert len(found) == page.count('name="choice"')
+    return found
+
+
+def taken(address: str, item: str, name: str = "ann") -> tuple[Client, dict[str, str], str]:
+    """A reviewer who took the item, what they can choose, and their lease."""
+    client = Client(address).sign_in(name)
+    client.post(f"/items/{item}/claim")
+    page = client.get(f"/items/{item}")[1]
+    return client, choices(page), lease_of(page)
+
+
+SAID = '<b>E. M.</b> Forster & "co"\nor  so'
+
+
+def test_the_waiting_caller_gets_exactly_the_chosen_text(store: ReviewStore, address: str) -> None:
+    reviews = pytest.importorskip("calibrate.reviews")
+    model = ScriptedChat(script={"Who?": ["Woolf", "Woolf", SAID, "James", "Mansfield", "Stein", "Woolf", *"abcd"]})
+    artifact = make_artifact(model)
+    guard = Guardrail(model=model, artifact=artifact, on_abstain=ask_reviewer(store, wait=120))
+    with ThreadPoolExecutor(1) as pool:
+        reply = pool.submit(guard.invoke, "Who?")
+        while not (waiting := store.items(["pending"])):
+            wait([reply], timeout=0.01)
+            assert not reply.done(), reply.result()
+        ann, offered, lease = taken(address, waiting[0].id)
+        posted = ann.post(f"/items/{waiting[0].id}/decide", lease=lease, choice=offered[SAID], note="looked it up")
+        assert posted[0] == 303
+        message = reply.result(timeout=60)
+    assert message.content == SAID
+    assert message.response_metadata["review"]["action"] == "edit"
+    decision = store.item(waiting[0].id).decision
+    assert decision is not None
+    assert (decision.reviewer, decision.note) == ("ann", "looked it up [chosen from the list]")
+    # Learning takes it for what it says: the candidate is wrong, whatever an answer of one's own is taken for.
+    (reviewed,) = reviews.read_reviews(store, [artifact], respond="leave-out").items
+    assert reviewed.correct is False
+    assert "Forster &amp; &#34;co&#34;" in ann.get(f"/items/{waiting[0].id}")[1]
+
+
+def test_choosing_the_candidate_approves_it(store: ReviewStore, address: str) -> None:
+    item = store.enqueue(held_back())
+    ann, offered, lease = taken(address, item.id)
+    assert list(offered) == ["Virginia Woolf", "Katherine Mansfield", "E. M. Forster", "Henry James"]
+    assert ann.post(f"/items/{item.id}/decide", lease=lease, choice=offered["Virginia Woolf"], note="n")[0] == 303
+    decision = store.item(item.id).decision
+    assert decision is not None
+    assert (decision.action, decision.note, decision.outcome(item.content)) == ("approve", "n", item.content.candidate)
+
+
+def test_only_what_is_on_the_items_own_list_can_be_chosen(store: ReviewStore, address: str) -> None:
+    item = store.enqueue(held_back(alternatives=(("", 0.5), ("Forster", 0.5)), candidate_set=None))
+    other = store.enqueue(held_back(alternatives=(("Stein", 1.0),), candidate_set=None))
+    ann, offered, lease = taken(address, item.id)
+    _, elsewhere, _ = taken(address, other.id)
+    assert list(offered) == ["Forster"]
+    empty = hashlib.sha256(b"").hexdigest()[:32]
+    for choice in ("9", "-1", "Forster", "x" * 32, empty, elsewhere["Stein"], offered["Forster"].upper()):
+        status, text = ann.post(f"/items/{item.id}/decide", lease=lease, choice=choice)
+        assert (status, "not on the list" in text) == (422, True), choice
+    both = {"choice": offered["Forster"], "action": "reject"}
+    status, text = ann.post(f"/items/{item.id}/decide", lease=lease, **both)
+    assert (status, "Two decisions at once" in text) == (422, True)
+    assert store.item(item.id).decision is None
+
+
+def test_what_is_not_allowed_cannot_be_chosen(store: ReviewStore, address: str) -> None:
+    forster = choices_of(held_back()).others[2].key
+    item = store.enqueue(held_back(allowed=("approve", "reject")))
+    ann, offered, lease = taken(address, item.id)
+    assert list(offered) == ["Virginia Woolf"]
+    assert ann.post(f"/items/{item.id}/decide", lease=lease, choice=forster)[0] == 422
+    assert store.item(item.id).decision is None
+    item = store.enqueue(held_back(allowed=("approve", "reject", "respond")))
+    ann, offered, lease = taken(address, item.id)
+    ann.post(f"/items/{item.id}/decide", lease=lease, choice=offered["E. M. Forster"])
+    decision = store.item(item.id).decision
+    assert decision is not None
+    assert (decision.action, decision.text) == ("respond", "E. M. Forster")
+
+
+def test_choosing_needs_the_lease_and_a_form_of_ours(store: ReviewStore, address: str, now: list[float]) -> None:
+    item = store.enqueue(held_back(), expires_in=1000)
+    path = f"/items/{item.id}/decide"
+    bob = Client(address).sign_in("bob")
+    assert choices(bob.get(f"/items/{item.id}")[1]) == {}
+    ann, offered, lease = taken(address, item.id)
+    forster = offered["E. M. Forster"]
+    assert choices(bob.get(f"/items/{item.id}")[1]) == {}
+    for token in ("", "0" * 32):
+        assert bob.post(path, lease=token, choice=forster)[0] == 409
+    for token in ("", "0" * 64, bob.form_token()):
+        assert ann.ask("POST", path, {"form_token": token, "lease": lease, "choice": forster})[0] == 403
+    assert Client(address).ask("POST", path, {"lease": lease, "choice": forster})[0] == 303
+    now[0] += 61
+    assert store.claim("bob", item=item.id) is not None
+    status, text = ann.post(path, lease=lease, choice=forster)
+    assert (status, "Your time for this item is over" in text) == (409, True)
+    now[0] += 1000
+    status, text = ann.post(path, lease=lease, choice=forster)
+    assert (status, "Too late" in text) == (409, True)
+    assert store.item(item.id).decision is None
+
+
+def test_an_audit_says_which_answer_was_right(store: ReviewStore, address: str) -> None:
+    audit = held_back(kind="audit", allowed=("approve", "edit", "reject"), verdict=verdict(0.2), candidate_set=None)
+    item = store.enqueue(audit)
+    ann, offered, lease = taken(address, item.id)
+    page = ann.get(f"/items/{item.id}")[1]
+    assert "This is right" in page
+    assert "Give this out" not in page
+    ann.post(f"/items/{item.id}/decide", lease=lease, choice=offered["Henry James"])
+    decision = store.item(item.id).decision
+    assert decision is not None
+    assert decision.candidate is not None
+    assert (decision.action, decision.candidate.text) == ("edit", "Henry James")
+
+
+def test_another_call_of_the_same_tool(store: ReviewStore, address: str) -> None:
+    def call(name: str, **arguments: Any) -> ToolCall:
+        return ToolCall(name=name, arguments=arguments)
+
+    five, four, balance = call("transfer", amount=5), call("transfer", amount=4), call("balance")
+    others = tuple((canonical_calls([one]), 0.25) for one in (five, four, balance))
+    candidate = {"tool_calls": [five.model_dump()]}
+    said = (*others, ("It is done.", 0.25))
+    item = store.enqueue(held_back(candidate=candidate, kind="tool_call", alternatives=said, candidate_set=None))
+    ann, offered, lease = taken(address, item.id)
+    assert list(offered) == ['<b>transfer</b> <code>{"amount": 5}</code>', '<b>transfer</b> <code>{"amount": 4}</code>']
+    ann.post(f"/items/{item.id}/decide", lease=lease, choice=list(offered.values())[1])
+    decision = store.item(item.id).decision
+    assert decision is not None
+    assert decision.candidate is not None
+    assert (decision.action, decision.candidate.tool_calls) == ("edit", (four,))
 
 
 @pytest.mark.parametrize("fields", [{}, {"action": "maybe"}, {"action": "respond"}, {"action": "edit", "edited": " "}])
