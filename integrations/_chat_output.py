@@ -9,6 +9,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AIMessageChunk, InvalidToolCall, ToolCall, UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
+from ._native_chat import llm_output
 from ._tokens import Answer
 from ._tool_calls import parse_tool_calls
 
@@ -49,8 +50,7 @@ def chat_result(
         _generation(answer, usage(0 if place else prompt, count), tools, model)
         for place, (answer, count) in enumerate(zip(answers, generated, strict=True))
     ]
-    totals = {"prompt_tokens": prompt, "completion_tokens": sum(generated), "total_tokens": prompt + sum(generated)}
-    return ChatResult(generations=generations, llm_output={"token_usage": totals, "model_name": model})
+    return ChatResult(generations=generations, llm_output=llm_output(usage(prompt, sum(generated)), model))
 
 
 def _generation(answer: Answer, tokens: UsageMetadata, tools: Collection[str], model: str) -> ChatGeneration:

@@ -5,17 +5,15 @@ A framework's file converts its messages to LangChain's and back; everything els
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
@@ -31,9 +29,8 @@ from guardrail.identity import identify
 from guardrail.judges import canonical_calls
 from guardrail.types import Bindings, ToolCall, Verdict
 
-__all__ = ["HOLD", "Answer", "Gate", "VerdictStore", "arguments_of", "refuse_settings", "run_sync"]
+__all__ = ["HOLD", "Answer", "Gate", "VerdictStore", "arguments_of", "refuse_settings"]
 
-T = TypeVar("T")
 HOLD = "hold"
 """``on_abstain``: a held-back tool call is proposed but not run before a person approved it."""
 CHOSEN = "chosen:"
@@ -242,19 +239,6 @@ def _same_bindings(known: Bindings, asked: Bindings) -> None:
             "the artifact was calibrated for structured answers, but this agent asks for text. Give the agent the "
             "calibrated output type, or calibrate again without."
         )
-
-
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """One event loop in a thread of its own: async clients stay on the loop they first ran on."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="guardrail-sync", daemon=True).start()
-    return loop
-
-
-def run_sync(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine for a sync caller, as calibration is; inside a running loop too."""
-    return asyncio.run_coroutine_threadsafe(call(), _loop()).result()
 
 
 def arguments_of(text: object) -> dict[str, Any]:

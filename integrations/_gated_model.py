@@ -29,7 +29,7 @@ from guardrail.errors import ArtifactMismatchError
 from guardrail.fallback import Abstention, Form, OnAbstain, Wording, afall_back, fall_back
 from guardrail.identity import ModelIdentity, identify
 from guardrail.prompting import question_text
-from guardrail.sampling import NativeSampler, adraw, draw
+from guardrail.sampling import adraw, draw, is_native
 from guardrail.trust import Trust
 from guardrail.types import Sample, SampleSet, SamplingPlan, Verdict
 from guardrail.watching import Watch
@@ -190,12 +190,7 @@ class GatedModel(BaseChatModel):
     def _primary_first(self, model: BaseChatModel) -> bool:
         """Whether the samples wait for the primary answer, which may be nothing that is gated."""
         plan = self._plan
-        return (
-            self._gates.passes_something
-            and bool(plan.n)
-            and not plan.follow_ups
-            and not isinstance(model, NativeSampler)
-        )
+        return self._gates.passes_something and bool(plan.n) and not plan.follow_ups and not is_native(model)
 
     def _checked(
         self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, kwargs: Mapping[str, Any]
@@ -368,7 +363,7 @@ def carrying(model: BaseChatModel, settings: Mapping[str, Any]) -> BaseChatModel
     """
     if not settings:
         return model
-    if isinstance(model, NativeSampler):
+    if is_native(model):
         raise ArtifactMismatchError(
             f"{type(model).__name__} takes no call settings such as {sorted(settings)}. Leave them out."
         )

@@ -8,10 +8,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall, UsageMetadata
+from langchain_core.outputs import ChatGeneration, ChatResult
 
 from guardrail.types import OptionScores
 
-__all__ = ["MalformedReplyError", "choices_of", "message_of", "option_scores", "parsed", "tool_calls_of", "usage_of"]
+from ._native_chat import llm_output
+
+__all__ = [
+    "MalformedReplyError",
+    "chat_result",
+    "choices_of",
+    "message_of",
+    "option_scores",
+    "parsed",
+    "tool_calls_of",
+    "usage_of",
+]
 
 LONGEST_TOKEN = 64
 """Characters a token may have on average before a text cannot come from ``max_tokens`` tokens."""
@@ -97,6 +109,23 @@ def message_of(choice: Mapping[str, Any], reply: Mapping[str, Any], usage: Usage
         response_metadata=metadata,
         usage_metadata=usage,
     )
+
+
+def chat_result(content: bytes, model: str) -> ChatResult:
+    """A whole reply as LangChain result, one generation for each choice.
+
+    The usage of a reply is that of all its choices: it stands on the first, so that a sum counts it once.
+
+    Raises:
+        MalformedReplyError: It is no chat completion.
+    """
+    reply = parsed(content)
+    usage = usage_of(reply)
+    messages = [message_of(c, reply, usage if i == 0 else None) for i, c in enumerate(choices_of(reply))]
+    generations = [
+        ChatGeneration(message=message, generation_info=dict(message.response_metadata)) for message in messages
+    ]
+    return ChatResult(generations=generations, llm_output=llm_output(usage, model))
 
 
 def tool_calls_of(raw: Any) -> tuple[list[ToolCall], list[InvalidToolCall]]:

@@ -20,7 +20,7 @@ from ._openai_replies import MalformedReplyError, choices_of, message_of, option
 from ._openai_requests import TOP_LOGPROBS
 from ._openai_transport import Attempted, is_rejection
 
-__all__ = ["Ask", "Outcome", "asks_for", "outcome_of", "probe_ask", "probe_reply", "sample_set"]
+__all__ = ["Ask", "Clock", "Outcome", "asks_for", "outcome_of", "probe_ask", "probe_reply", "sample_sets"]
 
 PRIMARY, SAMPLES, OPTIONS = "primary", "samples", "options"
 
@@ -68,6 +68,22 @@ class Outcome:
     reply: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Clock:
+    """One deadline for each prompt, running from its first request.
+
+    Args:
+        seconds: Time for each prompt.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._ends: dict[int, float] = {}
+
+    def deadline(self, prompt: int) -> float:
+        """The end of a prompt's time (on `time.monotonic`); the first call starts it."""
+        return self._ends.setdefault(prompt, time.monotonic() + self._seconds)
+
+
 def asks_for(
     prompt: int, plan: SamplingPlan, seed: int | None, *, together: bool, extra: Mapping[str, Any]
 ) -> list[Ask]:
@@ -109,7 +125,12 @@ def _seed(seed: int | None, place: int) -> int | None:
 
 
 def outcome_of(
-    ask: Ask, attempted: Attempted, started: float, *, hide: Callable[[str], str], pinned: str | None = None
+    ask: Ask,
+    attempted: Attempted,
+    started: float,
+    *,
+    in_words: Callable[[Exception | None], str],
+    pinned: str | None = None,
 ) -> Outcome:
     """Read what came back; whatever is wrong with it becomes an error in words.
 
@@ -117,14 +138,14 @@ def outcome_of(
         ask: What was asked.
         attempted: What came back.
         started: When it was sent (`time.perf_counter`).
-        hide: Takes secrets out of a text.
+        in_words: Describes an error without secrets.
         pinned: The ``system_fingerprint`` that is expected, or None for any.
     """
     seconds = time.perf_counter() - started
     if attempted.content is None:
-        error = attempted.error
         cost = Cost(calls=attempted.attempts, seconds=seconds)
-        return Outcome((), (), hide(f"{type(error).__name__}: {error}")[:400], cost, started, is_rejection(error))
+        why, rejected = in_words(attempted.error)[:400], is_rejection(attempted.error)
+        return Outcome((), (), why, cost, started, rejected)
     given = made = 0
     samples: tuple[Sample, ...] = ()
     choices: tuple[dict[str, Any], ...] = ()
@@ -140,7 +161,7 @@ def outcome_of(
             raise MalformedReplyError(f"system_fingerprint is {fingerprint!r}, but {pinned!r} was calibrated")
         samples = tuple(_trimmed(read_reply(message_of(choice, reply, None))) for choice in choices)
     except (TypeError, ValueError) as error:  # a reply of the wrong shape is a missing measurement
-        problem, samples, choices = hide(f"{type(error).__name__}: {error}")[:400], (), ()
+        problem, samples, choices = in_words(error)[:400], (), ()
     cost = Cost(calls=attempted.attempts, input_tokens=given, output_tokens=made, seconds=seconds)
     return Outcome(choices, samples, problem, cost, started, reply=reply)
 
@@ -154,11 +175,20 @@ def _trimmed(sample: Sample) -> Sample:
     return sample.model_copy(update={"tokens": sample.tokens[:-1], "logprobs": sample.logprobs[:-1]})
 
 
-def sample_set(
-    messages: Sequence[BaseMessage], plan: SamplingPlan, asks: Sequence[Ask], found: Sequence[Outcome]
-) -> SampleSet:
-    """Put a sample set together. What failed or fell short is its ``problem``; nothing is padded."""
+def sample_sets(
+    prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, asks: Sequence[Ask], found: Sequence[Outcome]
+) -> list[SampleSet]:
+    """One sample set for each prompt out of what all requests came to, in the order of the asks."""
     pairs = list(zip(asks, found, strict=True))
+    return [
+        _sample_set(messages, plan, [pair for pair in pairs if pair[0].prompt == place])
+        for place, messages in enumerate(prompts)
+    ]
+
+
+def _sample_set(messages: Sequence[BaseMessage], plan: SamplingPlan, pairs: Sequence[tuple[Ask, Outcome]]) -> SampleSet:
+    """Put a sample set together. What failed or fell short is its ``problem``; nothing is padded."""
+    found = [outcome for _, outcome in pairs]
     cost = sum((outcome.cost for outcome in found), start=Cost())
     ended = max(outcome.started + outcome.cost.seconds for outcome in found)
     cost = cost.model_copy(update={"seconds": ended - min(outcome.started for outcome in found)})

@@ -25,11 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
-from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import Runnable
 
 from guardrail import AbstainedError, CalibrationArtifact
 from guardrail.bindings import bindings_for
@@ -38,8 +34,10 @@ from guardrail.fallback import OnAbstain
 from guardrail.identity import ModelIdentity
 from guardrail.types import Reason, Verdict
 
-from ._framework_gate import Gate, run_sync
+from ._framework_chat import FrameworkChat
+from ._framework_gate import Gate
 from ._openai_replies import choices_of, message_of, usage_of
+from ._openai_requests import normal_tool_choice
 
 if TYPE_CHECKING:
 
@@ -115,7 +113,7 @@ class _Headers(dict[str, str]):
     """Headers of this guardrail; what a client writes into ``metadata`` is never of this type."""
 
 
-class LiteLLMChat(BaseChatModel):
+class LiteLLMChat(FrameworkChat):
     """A model of the proxy's ``model_list`` as a LangChain chat model: what the guard calls.
 
     Its identity is that of an OpenAI-compatible endpoint with this model, which the proxy is: calibrate through the
@@ -135,32 +133,12 @@ class LiteLLMChat(BaseChatModel):
         """An OpenAI-compatible endpoint that serves this model."""
         return ModelIdentity(provider="openai-compatible", model=self.name_of_model)
 
-    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
-        """Tools for each call, in OpenAI's form."""
-        described = bindings_for(tools, tool_choice=kwargs.pop("tool_choice", None))
-        choice: Any = {"any": "required"}.get(described.tool_choice or "", described.tool_choice)
-        if choice not in (None, "required"):
-            choice = {"type": "function", "function": {"name": choice}}
-        return self.bind(tools=list(described.tools), tool_choice=choice, **kwargs)
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        return run_sync(lambda: self._agenerate(messages, stop, None, **kwargs))
-
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
+    async def _answer(self, messages: list[BaseMessage], stop: list[str] | None, call: Mapping[str, Any]) -> AIMessage:
         listed = [_raw(message) for message in messages]
-        given = {name: value for name, value in kwargs.items() if value is not None}
+        given = {name: value for name, value in call.items() if value is not None}
+        if "tool_choice" in given:
+            names = [tool["function"]["name"] for tool in given.get("tools") or ()]
+            given["tool_choice"] = normal_tool_choice(given["tool_choice"], names)
         if stop:
             given["stop"] = list(stop)
         token = _sampling.set(True)
@@ -174,7 +152,7 @@ class LiteLLMChat(BaseChatModel):
         message = message_of(choice, reply, usage_of(reply))
         if message.invalid_tool_calls:
             raise ValueError(f"a tool call has no readable arguments: {message.invalid_tool_calls[0]['args']!r:.80}")
-        return ChatResult(generations=[ChatGeneration(message=message)])
+        return message
 
 
 def _router() -> Complete:

@@ -9,29 +9,24 @@ here only read the verdicts that the model left.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import Runnable
 from pydantic import Field
 
 from guardrail import CalibrationArtifact, Guardrail
-from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError, require
 from guardrail.fallback import OnAbstain
 from guardrail.identity import ModelIdentity
 from guardrail.types import Bindings, Verdict
 
-from ._framework_gate import Answer, Gate, VerdictStore, arguments_of, refuse_settings, run_sync
+from ._framework_chat import FrameworkChat, check_call, settings_revision
+from ._framework_gate import Answer, Gate, VerdictStore, arguments_of, refuse_settings
 
 require("agents", extra="openai-agents")
 
@@ -91,7 +86,7 @@ HARMLESS = frozenset(
 _request: ContextVar[tuple[ModelSettings, ModelTracing]] = ContextVar("guardrail_openai_agents_request")
 
 
-class AgentsModelChat(BaseChatModel):
+class AgentsModelChat(FrameworkChat):
     """A model of the Agents SDK as a LangChain chat model: what calibration and the guard call.
 
     Calibrate with it (``python:my_module:chat`` on the command line), so that calibration and run time make the same
@@ -126,45 +121,22 @@ class AgentsModelChat(BaseChatModel):
             if "seed" in (kept.get(extra) or {}):
                 raise UsageError(f"{extra} has a seed, which would make all samples equal; leave it out.")
         kept = {name: value for name, value in kept.items() if name not in HARMLESS}
-        revision = None
-        if kept:
-            text = json.dumps([self.model_label, kept], sort_keys=True)
-            revision = "settings:" + hashlib.sha256(text.encode()).hexdigest()[:12]
         provider = f"openai-agents:{type(self.inner).__name__}"
+        revision = settings_revision(self.model_label, kept)
         return ModelIdentity(provider=provider, model=self.model_label, revision=revision)
 
-    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
-        """Tools for each call, in OpenAI's form."""
-        described = bindings_for(tools, tool_choice=kwargs.pop("tool_choice", None))
-        return self.bind(tools=list(described.tools), tool_choice=described.tool_choice, **kwargs)
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        return run_sync(lambda: self._agenerate(messages, stop, None, **kwargs))
-
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
+    async def _answer(self, messages: list[BaseMessage], stop: list[str] | None, call: Mapping[str, Any]) -> AIMessage:
         given, tracing = _request.get((ModelSettings(), ModelTracing.DISABLED))
         harmless = {name: getattr(given, name) for name in HARMLESS - {"tool_choice", "top_logprobs"}}
         settings = replace(self.settings, **{name: value for name, value in harmless.items() if value is not None})
-        settings = settings.resolve(_settings(stop, kwargs))
-        schema = kwargs.get("response_format")
+        settings = settings.resolve(_settings(stop, call))
+        schema = call.get("response_format")
         system, items = to_items(messages)
         response = await self.inner.get_response(
             system,
             items,
             settings,
-            as_tools(kwargs.get("tools") or ()),
+            as_tools(call.get("tools") or ()),
             None if schema is None else Format(schema),
             [],
             tracing,
@@ -172,16 +144,12 @@ class AgentsModelChat(BaseChatModel):
             conversation_id=None,
             prompt=None,
         )
-        message = read_response(response, settings, self.model_label)
-        return ChatResult(generations=[ChatGeneration(message=message)])
+        return read_response(response, settings, self.model_label)
 
 
-def _settings(stop: list[str] | None, call: dict[str, Any]) -> ModelSettings:
+def _settings(stop: list[str] | None, call: Mapping[str, Any]) -> ModelSettings:
     """The settings of one call."""
-    known = {"temperature", "top_p", "max_tokens", "logprobs", "tools", "tool_choice", "response_format"}
-    unknown = sorted(name for name, value in call.items() if name not in known and value is not None)
-    if unknown:
-        raise UsageError(f"the Agents SDK's models take no {', '.join(unknown)}; give {', '.join(sorted(known))}.")
+    check_call(call, "the Agents SDK's models")
     choice = call.get("tool_choice")
     return ModelSettings(
         temperature=call.get("temperature"),

@@ -9,45 +9,38 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import threading
 import time
-import weakref
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.language_models.base import LangSmithParams
+from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
 from guardrail._probe import known_report
-from guardrail.errors import GuardrailError, UsageError, require
+from guardrail.errors import GuardrailError, UsageError
 from guardrail.identity import ModelIdentity
 from guardrail.probing import ProbeCall, ProbeReply
 from guardrail.types import SampleSet, SamplingPlan
 
-from ._openai_replies import choices_of, message_of, parsed, usage_of
+from ._native_chat import NativeChat, check_one_answer, check_seeds
+from ._openai_clients import Clients
+from ._openai_endpoint import Endpoint
+from ._openai_replies import chat_result
 from ._openai_requests import body_of, normal_tool_choice, openai_tools
-from ._openai_sampling import Ask, Outcome, asks_for, outcome_of, probe_ask, probe_reply, sample_set
+from ._openai_sampling import Ask, Clock, Outcome, asks_for, outcome_of, probe_ask, probe_reply, sample_sets
 from ._openai_streaming import chunk_of
 from ._openai_structured import structured
-from ._openai_transport import Attempted, DeadlineError, apost, post
+from ._openai_transport import Attempted, DeadlineError
 
 __all__ = ["OpenAICompatibleChat", "from_text"]
 
-openai = require("openai", extra="openai")
 
-PROVIDER = "openai-compatible"
-NO_KEY = "no-key-needed"
-
-
-class OpenAICompatibleChat(BaseChatModel):
+class OpenAICompatibleChat(NativeChat):
     """A model behind an OpenAI-compatible endpoint.
 
     ```python
@@ -61,6 +54,9 @@ class OpenAICompatibleChat(BaseChatModel):
         MissingDependencyError: The package ``openai`` is not installed (on import of this module).
         UsageError: Neither a key nor an endpoint of your own is known, or its address holds credentials.
     """
+
+    PROVIDER = "openai-compatible"
+    SETTINGS = ("model", "temperature", "top_p", "max_tokens", "stop", "seed", "logprobs", "token_limit")
 
     model: str
     """Name of the model at the endpoint."""
@@ -99,62 +95,25 @@ class OpenAICompatibleChat(BaseChatModel):
     default_headers: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)
     """Further HTTP headers of every request. They may hold secrets, so they are shown nowhere."""
 
-    _sync: list[Any] = PrivateAttr(default_factory=list)
-    _async: Any = PrivateAttr(default_factory=weakref.WeakKeyDictionary)
-    _lock: Any = PrivateAttr(default_factory=threading.Lock)
+    _clients: Clients = PrivateAttr(default_factory=Clients)
 
     model_config = ConfigDict(populate_by_name=True)
 
     def __init__(self, **settings: Any) -> None:
         # Not in a validator: pydantic would wrap the error, which is a ValueError, in its own.
         super().__init__(**settings)
-        if self._key() is None and self._url() is None:
-            raise UsageError(
-                "no API key: pass api_key=..., set OPENAI_API_KEY, or name an endpoint of your own with base_url=..."
-            )
-        if "@" in urlsplit(self._url() or "").netloc:
-            raise UsageError(
-                "the endpoint's address holds a user name or password, which HTTP libraries write to their logs. Pass "
-                "the address alone, and credentials as api_key=... or default_headers={'Authorization': ...}."
-            )
+        self._endpoint().check()
 
-    # --- clients ------------------------------------------------------------------------------------------------------
-
-    def _key(self) -> str | None:
-        return self.api_key.get_secret_value() if self.api_key is not None else os.environ.get("OPENAI_API_KEY") or None
-
-    def _url(self) -> str | None:
-        return self.base_url or os.environ.get("OPENAI_BASE_URL") or None
-
-    def _client_settings(self) -> dict[str, Any]:
-        return {
-            "api_key": self._key() or NO_KEY,
-            "base_url": self._url(),
-            "max_retries": 0,  # see _openai_transport
-            "timeout": self.timeout,
-            "default_headers": self.default_headers,
-        }
-
-    def _client(self) -> Any:
-        with self._lock:
-            if not self._sync:
-                self._sync.append(openai.OpenAI(**self._client_settings()))
-            return self._sync[0]
-
-    async def _aclient(self) -> Any:
-        """The client of the running event loop; connections cannot move between loops."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._async:
-            client = self._async[loop] = openai.AsyncOpenAI(**self._client_settings())
-            await _kept_by(loop).add(self._async, client)
-        return self._async[loop]
-
-    def _hide(self, text: str) -> str:
-        """A text without key, headers and address: servers may echo what they were sent."""
-        for secret in (self._key(), self._url(), *self.default_headers.values()):
-            if secret and len(secret) >= 4:
-                text = text.replace(secret, "***")
-        return text
+    def _endpoint(self) -> Endpoint:
+        key = os.environ.get("OPENAI_API_KEY") or None
+        return Endpoint(
+            key=key if self.api_key is None else self.api_key.get_secret_value(),
+            url=self.base_url or os.environ.get("OPENAI_BASE_URL") or None,
+            headers=self.default_headers,
+            timeout=self.timeout,
+            retries=self.max_retries,
+            clients=self._clients,
+        )
 
     # --- sampling -----------------------------------------------------------------------------------------------------
 
@@ -185,18 +144,15 @@ class OpenAICompatibleChat(BaseChatModel):
         """
         asks = self._asks(prompts, plan, seeds, {**settings, "tools": tools})
         bodies = [self._body(prompts[ask.prompt], ask.settings, plan.stop) for ask in asks]
-        clock = _Clock(self.timeout)
+        endpoint, clock = self._endpoint(), Clock(self.timeout)
 
-        def run(place: int) -> Outcome:
-            ask = asks[place]
+        def run(ask: Ask, body: dict[str, Any]) -> Outcome:
             started = time.perf_counter()
-            deadline = clock.deadline(ask.prompt)
-            attempted = post(self._client(), bodies[place], deadline=deadline, retries=self.max_retries)
-            return self._outcome(ask, attempted, started)
+            return self._outcome(ask, endpoint.send(body, clock.deadline(ask.prompt)), started)
 
         with ContextThreadPoolExecutor(max_workers=min(self.max_concurrency, max(len(asks), 1))) as pool:
-            outcomes = list(pool.map(run, range(len(asks))))
-        return _sets(prompts, plan, asks, outcomes)
+            outcomes = list(pool.map(run, asks, bodies))
+        return sample_sets(prompts, plan, asks, outcomes)
 
     async def adraw_samples(
         self,
@@ -210,49 +166,44 @@ class OpenAICompatibleChat(BaseChatModel):
         """`draw_samples` on the event loop. Cancelling it closes the connections of what is in flight."""
         asks = self._asks(prompts, plan, seeds, {**settings, "tools": tools})
         bodies = [self._body(prompts[ask.prompt], ask.settings, plan.stop) for ask in asks]
-        slots, clock, client = asyncio.Semaphore(self.max_concurrency), _Clock(self.timeout), await self._aclient()
+        endpoint, clock, slots = self._endpoint(), Clock(self.timeout), asyncio.Semaphore(self.max_concurrency)
+        await endpoint.aclient()  # so that what is wrong with the settings is raised as it is, not as a group
 
         async def run(ask: Ask, body: dict[str, Any]) -> Outcome:
             async with slots:
                 started = time.perf_counter()
-                attempted = await apost(client, body, deadline=clock.deadline(ask.prompt), retries=self.max_retries)
-                return self._outcome(ask, attempted, started)
+                return self._outcome(ask, await endpoint.asend(body, clock.deadline(ask.prompt)), started)
 
         async with asyncio.TaskGroup() as group:  # cancels its tasks when it is cancelled
             tasks = [group.create_task(run(ask, body)) for ask, body in zip(asks, bodies, strict=True)]
-        return _sets(prompts, plan, asks, [task.result() for task in tasks])
+        return sample_sets(prompts, plan, asks, [task.result() for task in tasks])
 
     def answer_probe(self, call: ProbeCall) -> ProbeReply:
         """Make one call of a probe."""
         ask, started = probe_ask(call), time.perf_counter()
-        deadline = time.monotonic() + self.timeout
         try:
-            body = self._body([HumanMessage(call.prompt)], ask.settings)
-            attempted = post(self._client(), body, deadline=deadline, retries=self.max_retries)
+            attempted = self._endpoint().send(self._body([HumanMessage(call.prompt)], ask.settings))
         except Exception as error:
-            return ProbeReply(error=self._hide(f"{type(error).__name__}: {error}"))
+            return ProbeReply(error=self._endpoint().in_words(error))
         return probe_reply(call, self._outcome(ask, attempted, started))
 
     async def aanswer_probe(self, call: ProbeCall) -> ProbeReply:
         """Make one call of a probe on the event loop."""
         ask, started = probe_ask(call), time.perf_counter()
-        deadline = time.monotonic() + self.timeout
         try:
-            body = self._body([HumanMessage(call.prompt)], ask.settings)
-            attempted = await apost(await self._aclient(), body, deadline=deadline, retries=self.max_retries)
+            attempted = await self._endpoint().asend(self._body([HumanMessage(call.prompt)], ask.settings))
         except Exception as error:
-            return ProbeReply(error=self._hide(f"{type(error).__name__}: {error}"))
+            return ProbeReply(error=self._endpoint().in_words(error))
         return probe_reply(call, self._outcome(ask, attempted, started))
 
     def guardrail_identity(self) -> ModelIdentity:
         """Model name and, if it is pinned, the server's fingerprint. The address is left out: it may be moved."""
-        return ModelIdentity(provider=PROVIDER, model=self.model, revision=self.system_fingerprint)
+        return ModelIdentity(provider=self.PROVIDER, model=self.model, revision=self.system_fingerprint)
 
     def _asks(
         self, prompts: Sequence[Any], plan: SamplingPlan, seeds: Sequence[int | None], extra: dict[str, Any]
     ) -> list[Ask]:
-        if len(prompts) != len(seeds):
-            raise UsageError(f"each request needs a seed: {len(prompts)} prompts but {len(seeds)} seeds")
+        check_seeds(prompts, seeds)
         together = self.several_per_call
         if together is None:
             report = known_report(self)
@@ -268,7 +219,7 @@ class OpenAICompatibleChat(BaseChatModel):
         return body_of(messages, named, stop, limit_name=self.token_limit, extra=self.extra_body)
 
     def _outcome(self, ask: Ask, attempted: Attempted, started: float) -> Outcome:
-        return outcome_of(ask, attempted, started, hide=self._hide, pinned=self.system_fingerprint)
+        return outcome_of(ask, attempted, started, in_words=self._endpoint().in_words, pinned=self.system_fingerprint)
 
     # --- a plain chat model -------------------------------------------------------------------------------------------
 
@@ -288,9 +239,7 @@ class OpenAICompatibleChat(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        body = self._chat_body(messages, stop, kwargs)
-        deadline = time.monotonic() + self.timeout
-        return self._result(post(self._client(), body, deadline=deadline, retries=self.max_retries))
+        return self._result(self._endpoint().send(self._chat_body(messages, stop, kwargs)))
 
     async def _agenerate(
         self,
@@ -299,34 +248,18 @@ class OpenAICompatibleChat(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        body = self._chat_body(messages, stop, kwargs)
-        deadline = time.monotonic() + self.timeout
-        return self._result(await apost(await self._aclient(), body, deadline=deadline, retries=self.max_retries))
+        return self._result(await self._endpoint().asend(self._chat_body(messages, stop, kwargs)))
 
     def _result(self, attempted: Attempted) -> ChatResult:
-        if attempted.content is None:
-            assert attempted.error is not None
-            if isinstance(attempted.error, DeadlineError):
-                raise attempted.error
-            text = self._hide(f"{type(attempted.error).__name__}: {attempted.error}")
-            raise GuardrailError(f"model {self.model!r}: {text}") from attempted.error
-        reply = parsed(attempted.content)
-        usage = usage_of(reply)
-        # The usage of a reply is that of all its choices: it stands on the first, so that a sum counts it once.
-        messages = [message_of(c, reply, usage if i == 0 else None) for i, c in enumerate(choices_of(reply))]
-        generations = [
-            ChatGeneration(message=message, generation_info=dict(message.response_metadata)) for message in messages
-        ]
-        totals = {
-            "prompt_tokens": usage["input_tokens"],
-            "completion_tokens": usage["output_tokens"],
-            "total_tokens": usage["total_tokens"],
-        }
-        return ChatResult(generations=generations, llm_output={"token_usage": totals, "model_name": self.model})
+        if attempted.content is not None:
+            return chat_result(attempted.content, self.model)
+        assert attempted.error is not None
+        if isinstance(attempted.error, DeadlineError):
+            raise attempted.error
+        raise GuardrailError(f"model {self.model!r}: {self._endpoint().in_words(attempted.error)}") from attempted.error
 
     def _stream_body(self, messages: list[BaseMessage], stop: list[str] | None, call: dict[str, Any]) -> dict[str, Any]:
-        if int(call.get("n") or 1) > 1:
-            raise UsageError(f"a stream has one answer, got n = {call['n']}; use generate() for several")
+        check_one_answer(int(call.get("n") or 1))
         options = {"stream_options": {"include_usage": True}} if self.stream_usage else {}
         return {**self._chat_body(messages, stop, call), "stream": True, **options}
 
@@ -338,7 +271,7 @@ class OpenAICompatibleChat(BaseChatModel):
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
         body = self._stream_body(messages, stop, kwargs)
-        with self._client().chat.completions.create(**body) as stream:
+        with self._endpoint().client().chat.completions.create(**body) as stream:
             for event in stream:
                 chunk = chunk_of(event.to_dict(mode="json"))
                 if chunk is None:
@@ -355,7 +288,7 @@ class OpenAICompatibleChat(BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         body = self._stream_body(messages, stop, kwargs)
-        client = await self._aclient()
+        client = await self._endpoint().aclient()
         async with await client.chat.completions.create(**body) as stream:
             async for event in stream:
                 chunk = chunk_of(event.to_dict(mode="json"))
@@ -410,96 +343,13 @@ class OpenAICompatibleChat(BaseChatModel):
 
     # --- LangChain plumbing -------------------------------------------------------------------------------------------
 
-    def _combine_llm_outputs(self, llm_outputs: list[dict[str, Any] | None]) -> dict[str, Any]:
-        usages = [output["token_usage"] for output in llm_outputs if output]
-        totals = {name: sum(usage[name] for usage in usages) for name in (usages[0] if usages else ())}
-        return {"token_usage": totals, "model_name": self.model}
-
-    @property
-    def _llm_type(self) -> str:
-        return "openai-compatible-chat"
-
-    @property
-    def _identifying_params(self) -> dict[str, Any]:
-        names = ("model", "temperature", "top_p", "max_tokens", "stop", "seed", "logprobs", "token_limit")
-        return {name: getattr(self, name) for name in names}
-
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        params = super()._get_ls_params(stop=stop, **kwargs)
-        params["ls_provider"] = PROVIDER
-        params["ls_model_name"] = str(kwargs.get("model") or self.model)
-        return params
+    def _name_of_model(self, call: Mapping[str, Any]) -> str:
+        return str(call.get("model") or self.model)
 
     @property
     def lc_secrets(self) -> dict[str, str]:
         """What LangChain must not serialise."""
         return {"api_key": "OPENAI_API_KEY"}
-
-
-class _Clock:
-    """One deadline for each prompt, running from its first request."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._ends: dict[int, float] = {}
-
-    def deadline(self, prompt: int) -> float:
-        return self._ends.setdefault(prompt, time.monotonic() + self._seconds)
-
-
-class _Kept:
-    """The clients of one event loop: closed when it shuts down, and earlier once their model is gone.
-
-    A client cannot close itself where its model is collected: that happens anywhere, and a task made there is lost
-    when the loop ends right after. So the next client that is made closes it.
-    """
-
-    def __init__(self) -> None:
-        self.clients: set[Any] = set()
-        self.orphans: deque[Any] = deque()
-        self.keeper = self._close_with_loop()
-
-    async def add(self, owner: Any, client: Any) -> None:
-        """Keep a client until its owner is collected."""
-        await anext(self.keeper, None)  # from now on the loop knows it
-        self.clients.add(client)
-        weakref.finalize(owner, self.orphans.append, client).atexit = False
-        while self.orphans:
-            await self._close(self.orphans.popleft())
-
-    async def _close(self, client: Any) -> None:
-        self.clients.discard(client)
-        await client.close()
-
-    async def _close_with_loop(self) -> AsyncGenerator[None, None]:
-        """``asyncio.run`` closes the asynchronous generators that are left."""
-        try:
-            while True:
-                yield
-        finally:
-            while self.clients:
-                await self._close(next(iter(self.clients)))
-
-
-_kept: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Kept] = weakref.WeakKeyDictionary()
-_keeping = threading.Lock()
-
-
-def _kept_by(loop: asyncio.AbstractEventLoop) -> _Kept:
-    with _keeping:
-        for ended in [other for other in _kept if other.is_closed()]:  # closed without shutting its generators down
-            del _kept[ended]
-        return _kept.setdefault(loop, _Kept())
-
-
-def _sets(
-    prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, asks: Sequence[Ask], outcomes: Sequence[Outcome]
-) -> list[SampleSet]:
-    sets = []
-    for place, messages in enumerate(prompts):
-        own = [i for i, ask in enumerate(asks) if ask.prompt == place]
-        sets.append(sample_set(messages, plan, [asks[i] for i in own], [outcomes[i] for i in own]))
-    return sets
 
 
 def from_text(text: str) -> OpenAICompatibleChat:

@@ -6,20 +6,14 @@ agent = Agent(GuardedModel(inner, "calibration.json"))
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import Runnable
 from pydantic import Field
 
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail
@@ -29,7 +23,8 @@ from guardrail.fallback import OnAbstain
 from guardrail.identity import ModelIdentity
 from guardrail.types import Bindings, Verdict
 
-from ._framework_gate import HOLD, Gate, VerdictStore, refuse_settings, run_sync
+from ._framework_chat import FrameworkChat, check_call, settings_revision
+from ._framework_gate import HOLD, Gate, VerdictStore, refuse_settings
 
 require("pydantic_ai", extra="pydantic-ai")
 
@@ -88,7 +83,7 @@ class _Request:
 _request: ContextVar[_Request | None] = ContextVar("guardrail_pydantic_ai_request", default=None)
 
 
-class PydanticAIChat(BaseChatModel):
+class PydanticAIChat(FrameworkChat):
     """A model of pydantic-ai as a LangChain chat model: what calibration and the guard call.
 
     Calibrate with it (``python:my_module:chat`` on the command line), so that calibration and run time make the same
@@ -118,42 +113,19 @@ class PydanticAIChat(BaseChatModel):
     def guardrail_identity(self) -> ModelIdentity:
         """Provider, name, and a digest of the settings that may change answers as revision."""
         kept = {name: value for name, value in self.kept().items() if name not in HARMLESS}
-        revision = None
-        if kept:
-            text = json.dumps([self.inner.model_name, kept], sort_keys=True, default=repr)
-            revision = "settings:" + hashlib.sha256(text.encode()).hexdigest()[:12]
         provider = f"pydantic-ai:{type(self.inner).__name__}:{self.inner.system}"
+        revision = settings_revision(self.inner.model_name, kept)
         return ModelIdentity(provider=provider, model=self.inner.model_name, revision=revision)
 
-    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
-        """Tools for each call, in OpenAI's form."""
-        described = bindings_for(tools, tool_choice=kwargs.pop("tool_choice", None))
-        return self.bind(tools=list(described.tools), tool_choice=described.tool_choice, **kwargs)
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        return run_sync(lambda: self._agenerate(messages, stop, None, **kwargs))
-
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
+    async def _answer(self, messages: list[BaseMessage], stop: list[str] | None, call: Mapping[str, Any]) -> AIMessage:
         instructions, history = to_messages(messages)
         bindings = bindings_for(
-            kwargs.get("tools") or (),
-            tool_choice=kwargs.get("tool_choice"),
-            response_format=kwargs.get("response_format"),
+            call.get("tools") or (),
+            tool_choice=call.get("tool_choice"),
+            response_format=call.get("response_format"),
         )
         request = _request.get()
-        settings = {**self.kept(), **_settings(stop, kwargs)}
+        settings = {**self.kept(), **_settings(stop, call)}
         if request is not None:
             settings |= {name: value for name, value in request.settings.items() if name in PASSED_ON}
         if request is not None and request.bindings.digest == bindings.digest:
@@ -165,7 +137,7 @@ class PydanticAIChat(BaseChatModel):
                 settings["tool_choice"] = "required" if only == "any" else [only]
         given: Any = settings
         response = await self.inner.request(history, given, parameters)
-        return ChatResult(generations=[ChatGeneration(message=read_response(response))])
+        return read_response(response)
 
 
 def _instructed(parameters: ModelRequestParameters, instructions: str | None) -> ModelRequestParameters:
@@ -180,10 +152,7 @@ def _instructed(parameters: ModelRequestParameters, instructions: str | None) ->
 
 def _settings(stop: list[str] | None, call: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of one call."""
-    known = {"temperature", "top_p", "max_tokens", "logprobs", "tools", "tool_choice", "response_format"}
-    unknown = sorted(name for name, value in call.items() if name not in known and value is not None)
-    if unknown:
-        raise UsageError(f"pydantic-ai's models take no {', '.join(unknown)}; give {', '.join(sorted(known))}.")
+    check_call(call, "pydantic-ai's models")
     found: dict[str, Any] = {name: call[name] for name in ("temperature", "top_p", "max_tokens") if name in call}
     if call.get("logprobs"):
         found["openai_logprobs"] = True

@@ -10,12 +10,11 @@ import asyncio
 import contextvars
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.language_models.base import LangSmithParams
+from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
@@ -30,6 +29,7 @@ from ._decoding import Decoder, Row, prefill, uniforms
 from ._engine import Engine, Request
 from ._identity import revision_of
 from ._loading import LocalModel, load, wrap
+from ._native_chat import NativeChat, check_one_answer, check_seeds
 from ._options import UnreadableOptionError, option_ids
 from ._prompts import check_length, render
 from ._sample_sets import SampleReader
@@ -41,7 +41,7 @@ __all__ = ["TransformersChat", "from_text"]
 T = TypeVar("T")
 
 
-class TransformersChat(BaseChatModel):
+class TransformersChat(NativeChat):
     """A local causal language model.
 
     ```python
@@ -56,6 +56,9 @@ class TransformersChat(BaseChatModel):
         MissingDependencyError: torch or transformers is not installed (on import of this module).
         UsageError: The model cannot be loaded or has no chat template; the message names what is missing.
     """
+
+    PROVIDER = "transformers"
+    SETTINGS = ("model", "revision", "temperature", "top_p", "max_tokens", "stop", "seed", "logprobs", "chat_template")
 
     model: str
     """Folder with config, weights and tokenizer, or a hub id."""
@@ -139,8 +142,7 @@ class TransformersChat(BaseChatModel):
             PromptTooLongError: A prompt and its answer do not fit the context window.
             UsageError: The messages cannot be turned into a prompt, or there are not as many seeds as prompts.
         """
-        if len(prompts) != len(seeds):
-            raise UsageError(f"each request needs a seed: {len(prompts)} prompts but {len(seeds)} seeds")
+        check_seeds(prompts, seeds)
         offered = openai_tools(tools)
         prepared = [
             self._plan_request(messages, plan, seed, offered) for messages, seed in zip(prompts, seeds, strict=True)
@@ -170,7 +172,7 @@ class TransformersChat(BaseChatModel):
 
     def guardrail_identity(self) -> ModelIdentity:
         """Folder name or hub id, and the hub commit or a hash over weights, configuration, tokenizer and template."""
-        return ModelIdentity(provider="transformers", model=self._local.name, revision=revision_of(self._local))
+        return ModelIdentity(provider=self.PROVIDER, model=self._local.name, revision=revision_of(self._local))
 
     def _plan_request(
         self, messages: Sequence[BaseMessage], plan: SamplingPlan, seed: int | None, tools: Sequence[dict[str, Any]]
@@ -270,8 +272,7 @@ class TransformersChat(BaseChatModel):
     ) -> Iterator[ChatGenerationChunk]:
         """Token by token; with tools bound in one piece, since a half-written call is no text to show."""
         settings = self._settings(stop, kwargs)
-        if settings.n > 1:
-            raise UsageError(f"a stream has one answer, got n = {settings.n}; use generate() for several")
+        check_one_answer(settings.n)
         if settings.tools:
             chunks: Iterator[ChatGenerationChunk] = (
                 as_chunk(generation) for generation in self._generate(messages, stop, **kwargs).generations
@@ -320,25 +321,8 @@ class TransformersChat(BaseChatModel):
         call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._engine.threads, call)
 
-    def _combine_llm_outputs(self, llm_outputs: list[dict[str, Any] | None]) -> dict[str, Any]:
-        usages = [output["token_usage"] for output in llm_outputs if output]
-        totals = {name: sum(usage[name] for usage in usages) for name in (usages[0] if usages else ())}
-        return {"token_usage": totals, "model_name": self._local.name}
-
-    @property
-    def _llm_type(self) -> str:
-        return "transformers-chat"
-
-    @property
-    def _identifying_params(self) -> dict[str, Any]:
-        names = ("model", "revision", "temperature", "top_p", "max_tokens", "stop", "seed", "logprobs", "chat_template")
-        return {name: getattr(self, name) for name in names}
-
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        params = super()._get_ls_params(stop=stop, **kwargs)
-        params["ls_provider"] = "transformers"
-        params["ls_model_name"] = self._local.name
-        return params
+    def _name_of_model(self, call: Mapping[str, Any]) -> str:
+        return self._local.name
 
     @classmethod
     def is_lc_serializable(cls) -> bool:

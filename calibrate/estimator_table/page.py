@@ -189,9 +189,9 @@ def _verdict(compared: Sequence[Measured]) -> str:
 def _left_out() -> str:
     return f"""## What is not here
 
-Almost all estimators look at the samples alone and not at the answer that is returned (only the self-check and the
-follow-up ones do). Where the samples are not draws of the same model, as in InterCode, the baseline that counts how
-many samples agree with the answer is far ahead of them.
+Most estimators look at the samples alone and not at the answer that is returned (`primary_disagreement`,
+`graded_disagreement`, the self-check and the follow-up ones do look). Where the samples are not draws of the same
+model, as in InterCode and NQ-open, that decides.
 
 No recorded file has log-probabilities of sampled text, so the estimators that read them, and those that ask the model a
 further question, are measured on the embedded model's own answers only: a model of 1.5 million weights that answers in

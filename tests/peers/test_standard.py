@@ -15,7 +15,7 @@ pytest.importorskip("langchain_tests")
 
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 
-from guardrail import Guardrail
+from guardrail import ArtifactMismatchError, Guardrail
 from guardrail.testing import make_artifact
 from integrations.openai_chat import OpenAICompatibleChat
 
@@ -69,12 +69,16 @@ class TestGuard(_OnLlama):
         model = OpenAICompatibleChat(model=self.peer.model, base_url=self.peer.url)
         return {"model": model, "artifact": make_artifact(model, threshold=99.0, n=2)}
 
-    @pytest.mark.xfail(reason="the artifact binds the system message, and two of them were not calibrated")
+    @pytest.mark.xfail(
+        raises=ArtifactMismatchError,
+        reason="the artifact binds the system message, and two of them were not calibrated",
+        strict=True,
+    )
     def test_double_messages_conversation(self, model: BaseChatModel) -> None:
-        """Refused: ArtifactMismatchError."""
+        """Refused."""
         super().test_double_messages_conversation(model)
 
-    @pytest.mark.xfail(reason="the artifact binds the stop strings")
+    @pytest.mark.xfail(raises=ArtifactMismatchError, reason="the artifact binds the stop strings", strict=True)
     def test_stop_sequence(self, model: BaseChatModel) -> None:
-        """Refused: ArtifactMismatchError."""
+        """Refused."""
         super().test_stop_sequence(model)

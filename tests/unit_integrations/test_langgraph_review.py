@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -130,26 +131,45 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> dict[str, Any]:
     raise AssertionError(f"no result; exit status {process.poll()}")
 
 
-def kill_and_resume(url: str, folder: Path) -> None:
+@dataclass(frozen=True)
+class Seen:
+    """What the two processes of `kill_and_resume` left behind.
+
+    Attributes:
+        killed: Exit status of the first, which waited for a person.
+        asked: What it had shown and how many answers it had drawn.
+        resumed: Exit status of the second, in which the person approved.
+        done: The conversation it ended with and how many answers it drew.
+    """
+
+    killed: int
+    asked: dict[str, Any]
+    resumed: int
+    done: dict[str, Any]
+
+
+def kill_and_resume(url: str, folder: Path) -> Seen:
+    """Kill a process whose graph waits for a person, and let another one go on from the same checkpointer."""
     asking = run_process("ask", url, folder / "asked.json")
     try:
         asked = wait_for(folder / "asked.json", asking)
     finally:
         asking.send_signal(signal.SIGKILL)
-        asking.wait()
-    assert asked["made"] == 5
-    assert asked["value"]["candidate"]["tool_calls"] == [{"name": "transfer", "args": {"to": "bob", "amount": 5}}]
+        killed = asking.wait()
     resuming = run_process("resume", url, folder / "done.json")
-    assert resuming.wait(timeout=60) == 0
-    done = json.loads((folder / "done.json").read_text(encoding="utf-8"))
-    assert done["texts"] == ["pay bob", "", "sent 5 to bob", "Done."]
-    assert done["calls"] == [{"to": "bob", "amount": 5}]
-    assert done["made"] == 5  # of the last answer alone: the transfer was not drawn again
+    resumed = resuming.wait(timeout=60)
+    done = json.loads((folder / "done.json").read_text(encoding="utf-8")) if resumed == 0 else {}
+    return Seen(killed, asked, resumed, done)
 
 
 def test_a_killed_process_resumes_on_sqlite(tmp_path: Path) -> None:
     pytest.importorskip("langgraph.checkpoint.sqlite", reason="langgraph-checkpoint-sqlite is not installed")
-    kill_and_resume(str(tmp_path / "checkpoints.db"), tmp_path)
+    seen = kill_and_resume(str(tmp_path / "checkpoints.db"), tmp_path)
+    assert (seen.killed, seen.resumed) == (-signal.SIGKILL, 0)
+    assert seen.asked["value"]["candidate"]["tool_calls"] == [{"name": "transfer", "args": {"to": "bob", "amount": 5}}]
+    assert seen.done["calls"] == [{"to": "bob", "amount": 5}]
+    assert seen.done["texts"] == ["pay bob", "", "sent 5 to bob", "Done."]
+    assert (seen.asked["made"], seen.done["made"]) == (5, 5)  # the second: of the last answer; no transfer drawn again
 
 
 def test_a_killed_process_resumes_on_postgresql(tmp_path: Path) -> None:
@@ -158,7 +178,12 @@ def test_a_killed_process_resumes_on_postgresql(tmp_path: Path) -> None:
     if reason:
         pytest.skip(reason)
     with postgres.server() as url:
-        kill_and_resume(url.replace("postgresql+psycopg://", "postgresql://"), tmp_path)
+        seen = kill_and_resume(url.replace("postgresql+psycopg://", "postgresql://"), tmp_path)
+    assert (seen.killed, seen.resumed) == (-signal.SIGKILL, 0)
+    assert seen.asked["value"]["candidate"]["tool_calls"] == [{"name": "transfer", "args": {"to": "bob", "amount": 5}}]
+    assert seen.done["calls"] == [{"to": "bob", "amount": 5}]
+    assert seen.done["texts"] == ["pay bob", "", "sent 5 to bob", "Done."]
+    assert (seen.asked["made"], seen.done["made"]) == (5, 5)  # the second: of the last answer; no transfer drawn again
 
 
 # -- the review queue ----------------------------------------------------------------------------------------------

@@ -137,6 +137,18 @@ async def test_a_client_cannot_write_the_verdicts_headers() -> None:
         assert (headers or {}).get("x-guardrail-accepted") == {"other": None, "small": "false"}[model]
 
 
+@pytest.mark.parametrize(
+    ("choice", "sent"),
+    [(None, None), ("any", "required"), ("pay", {"type": "function", "function": {"name": "pay"}})],
+)
+async def test_a_tool_choice_is_sent_in_openais_words(choice: str | None, sent: Any) -> None:
+    upstream = Upstream()
+    chat = LiteLLMChat(name_of_model="small", complete=upstream.complete)
+    await chat.bind_tools([PAY], tool_choice=choice).ainvoke("Pay 5")
+    (call,) = upstream.calls
+    assert (call.get("tool_choice"), call["tools"]) == (sent, [PAY])
+
+
 def test_other_modes_are_refused_and_clients_cannot_opt_out() -> None:
     for mode in ("post_call", "during_call", None):
         with pytest.raises(UsageError, match="pre_call"):

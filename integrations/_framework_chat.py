@@ -1,0 +1,105 @@
+"""What turns a framework's own model into a LangChain chat model, which is what calibration and the guard call."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable
+
+from guardrail.bindings import bindings_for
+from guardrail.errors import UsageError
+
+__all__ = ["FrameworkChat", "check_call", "settings_revision"]
+
+T = TypeVar("T")
+KNOWN = frozenset({"temperature", "top_p", "max_tokens", "logprobs", "tools", "tool_choice", "response_format"})
+"""Settings of a call that every framework has a word for."""
+
+
+class FrameworkChat(BaseChatModel):
+    """One answer for each call, by a coroutine of the framework; a sync caller waits for it."""
+
+    @abstractmethod
+    async def _answer(self, messages: list[BaseMessage], stop: list[str] | None, call: Mapping[str, Any]) -> AIMessage:
+        """Ask the framework's model once.
+
+        Args:
+            messages: The conversation.
+            stop: Stop strings.
+            call: Settings of the call; tools and choice as `bind_tools` gives them.
+        """
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
+        """Tools for each call, in OpenAI's form; the choice is None, "any" or the name of a tool."""
+        described = bindings_for(tools, tool_choice=kwargs.pop("tool_choice", None))
+        return self.bind(tools=list(described.tools), tool_choice=described.tool_choice, **kwargs)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return _run_sync(lambda: self._agenerate(messages, stop, None, **kwargs))
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=await self._answer(messages, stop, kwargs))])
+
+
+def check_call(call: Mapping[str, Any], models: str) -> None:
+    """Refuse settings of a call that a framework's models do not take.
+
+    Args:
+        call: Settings of the call; None means "not given".
+        models: What the user calls the models.
+
+    Raises:
+        UsageError: Naming them.
+    """
+    unknown = sorted(name for name, value in call.items() if name not in KNOWN and value is not None)
+    if unknown:
+        raise UsageError(f"{models} take no {', '.join(unknown)}; give {', '.join(sorted(KNOWN))}.")
+
+
+def settings_revision(model: str, kept: Mapping[str, Any]) -> str | None:
+    """What pins the settings that every call carries: a digest as revision of the model, or None without settings.
+
+    Args:
+        model: Name of the model.
+        kept: The settings that may change an answer.
+    """
+    if not kept:
+        return None
+    text = json.dumps([model, kept], sort_keys=True, default=repr)
+    return "settings:" + hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """One event loop in a thread of its own: async clients stay on the loop they first ran on."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="guardrail-sync", daemon=True).start()
+    return loop
+
+
+def _run_sync(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine for a sync caller, as calibration is; inside a running loop too."""
+    return asyncio.run_coroutine_threadsafe(call(), _loop()).result()
