@@ -21,7 +21,10 @@ from numpy.typing import NDArray
 from calibrate.thresholds import fit
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.gate import accepts
-from guardrail.monitor import DRIFT_BETS, JUMPS, RISK_BETS, DriftMonitor, RiskMonitor, jump
+from guardrail.monitor import DriftMonitor, RiskMonitor, jump
+from guardrail.monitor.betting import JUMPS
+from guardrail.monitor.drift import DRIFT_BETS
+from guardrail.monitor.risk import RISK_BETS
 from guardrail.outcome import Feasible
 from guardrail.testing import ScriptedChat, make_artifact
 

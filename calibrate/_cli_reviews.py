@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,52 +28,63 @@ if TYPE_CHECKING:
 __all__ = ["from_reviews"]
 
 
+RespondOption = Annotated[
+    Respond,
+    typer.Option(help='What "respond" (an answer of the reviewer\'s own) says about the candidate.'),
+]
+MissingOption = Annotated[
+    Missing,
+    typer.Option(
+        help="Items nobody decided. wait: use what arrived before the oldest open one, expired ones are wrong; "
+        "wrong: all count as wrong; leave-out: only if what was not decided is like what was."
+    ),
+]
+EarlierOption = Annotated[
+    list[Path] | None,
+    typer.Option(help="Earlier artifact of the same model, plan, prompt and estimator to pool. May be repeated."),
+]
+TestFractionOption = Annotated[
+    float, typer.Option(help="Share of the sample kept out of the fit; both artifacts are tested on it.")
+]
+SinceOption = Annotated[
+    datetime | None, typer.Option(help="Leave out what arrived before (UTC), e.g. from before audits began.")
+]
+MonitorOption = Annotated[
+    str | None,
+    typer.Option(help="Give audited answers to the store's risk monitor of this name; begun if there is none."),
+]
+AuditRateOption = Annotated[
+    float | None, typer.Option(help="For a monitor that is begun: smallest audit rate that will occur.")
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="New artifact to write; must not exist. Without it nothing is fitted."),
+]
+RecordsOption = Annotated[
+    Path | None, typer.Option(help="Write the records of the fit here as well, for `calibrate report`.")
+]
+
+
 @app.command("from-reviews")
 def from_reviews(
     store: Annotated[str, typer.Argument(help="Review store: its file, sqlite:///reviews.db, or postgresql://...")],
     artifact: Annotated[Path, typer.Option("--artifact", help="Artifact in force. It is never changed.")],
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="New artifact to write; must not exist. Without it nothing is fitted."),
-    ] = None,
-    earlier: Annotated[
-        list[Path] | None,
-        typer.Option(help="Earlier artifact of the same model, plan, prompt and estimator to pool. May be repeated."),
-    ] = None,
+    out: OutOption = None,
+    earlier: EarlierOption = None,
     alpha: Annotated[float | None, typer.Option("--alpha", "-a", help="Default: as the artifact in force.")] = None,
     rule: Annotated[str | None, typer.Option(help="Threshold rule. Default: as the artifact in force.")] = None,
     delta: Annotated[float | None, typer.Option(help="Failure probability, for rules that have one.")] = None,
-    test_fraction: Annotated[
-        float, typer.Option(help="Share of the sample kept out of the fit; both artifacts are tested on it.")
-    ] = 0.3,
+    test_fraction: TestFractionOption = 0.3,
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
-    respond: Annotated[
-        Respond,
-        typer.Option(help='What "respond" (an answer of the reviewer\'s own) says about the candidate.'),
-    ] = "wrong",
-    missing: Annotated[
-        Missing,
-        typer.Option(
-            help="Items nobody decided. wait: use what arrived before the oldest open one, expired ones are wrong; "
-            "wrong: all count as wrong; leave-out: only if what was not decided is like what was."
-        ),
-    ] = "wait",
-    since: Annotated[
-        datetime | None, typer.Option(help="Leave out what arrived before (UTC), e.g. from before audits began.")
-    ] = None,
+    respond: RespondOption = "wrong",
+    missing: MissingOption = "wait",
+    since: SinceOption = None,
     ignore_others: Annotated[
         bool, typer.Option("--ignore-others", help="Leave out items that other artifacts have judged.")
     ] = False,
-    monitor: Annotated[
-        str | None,
-        typer.Option(help="Give audited answers to the store's risk monitor of this name; begun if there is none."),
-    ] = None,
-    min_audit_rate: Annotated[
-        float | None, typer.Option(help="For a monitor that is begun: smallest audit rate that will occur.")
-    ] = None,
-    records: Annotated[
-        Path | None, typer.Option(help="Write the records of the fit here as well, for `calibrate report`.")
-    ] = None,
+    monitor: MonitorOption = None,
+    min_audit_rate: AuditRateOption = None,
+    records: RecordsOption = None,
 ) -> None:
     """Learn from people's decisions: how good the accepted answers are, and a better threshold.
 
@@ -84,23 +96,14 @@ def from_reviews(
 
     Watch only: [cyan]calibrate from-reviews reviews.db --artifact artifact.json --monitor risk[/cyan]
     """
-    if out is not None and out.exists():
-        raise UsageError(f"{out} exists. An artifact is never changed: name a new file with --out.")
+    _refuse_existing(out)
     loaded = CalibrationArtifact.load(artifact)
     before = [CalibrationArtifact.load(path) for path in earlier or ()]
     with _opened(store) as opened:
-        with bar(console, "Reading reviews", "items") as progress:
-            pool = read_reviews(
-                opened,
-                [loaded, *before],
-                respond=respond,
-                since=None if since is None else since.replace(tzinfo=UTC).timestamp(),
-                progress=progress,
-            )
+        pool = _read(opened, [loaded, *before], respond, since)
         _refuse_others(pool, ignore_others)
         _tell_pool(pool)
-        found = accepted_error(pool, missing=missing)
-        _tell_accepted(found, loaded)
+        _tell_accepted(accepted_error(pool, missing=missing), loaded)
         if monitor is not None:
             _watch(opened, pool, loaded, monitor, min_audit_rate, missing)
     if out is None:
@@ -121,13 +124,31 @@ def from_reviews(
     _tell_sample(learned)
     tell_verdict(learned.artifact)
     _tell_comparison(loaded, learned)
+    finish(_write(learned, out, records), f"use it: Guardrail(model=..., artifact={str(out)!r}), with new monitors")
+
+
+def _refuse_existing(out: Path | None) -> None:
+    if out is not None and out.exists():
+        raise UsageError(f"{out} exists. An artifact is never changed: name a new file with --out.")
+
+
+def _read(
+    store: ReviewStore, artifacts: Sequence[CalibrationArtifact], respond: Respond, since: datetime | None
+) -> Pool:
+    seconds = None if since is None else since.replace(tzinfo=UTC).timestamp()
+    with bar(console, "Reading reviews", "items") as progress:
+        return read_reviews(store, artifacts, respond=respond, since=seconds, progress=progress)
+
+
+def _write(learned: Learned, out: Path, records: Path | None) -> list[Path]:
+    """The files that were written. The records come first: with the artifact everything is there."""
     out.parent.mkdir(parents=True, exist_ok=True)
     written = [out]
     if records is not None:
         write_records(records, learned.file.header, learned.file.records)
         written.append(records)
     learned.artifact.save(out)
-    finish(written, f"use it: Guardrail(model=..., artifact={str(out)!r}), with new monitors")
+    return written
 
 
 def _opened(given: str) -> ReviewStore:

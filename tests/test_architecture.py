@@ -65,7 +65,9 @@ def test_importing_loads_nothing_heavy(package: str) -> None:
     assert not found - allowed
 
 
-@pytest.mark.parametrize("package", ["guardrail", "guardrail.uncertainty", "guardrail.judges", "calibrate"])
+@pytest.mark.parametrize(
+    "package", ["guardrail", "guardrail.judges", "guardrail.monitor", "guardrail.uncertainty", "calibrate"]
+)
 def test_public_names_are_sorted_and_exist(package: str) -> None:
     module = __import__(package, fromlist=["__all__"])
     assert list(module.__all__) == sorted(module.__all__)

@@ -23,8 +23,10 @@ from .errors import (  # noqa: E402
 )
 from .hooks import AskReviewer, Ticket, ask_reviewer, content_of, ticket  # noqa: E402
 from .item import ACTIONS, Candidate, Content, Decision, Event, Item, Stats  # noqa: E402
-from .monitors import Monitors, SharedDrift, SharedRisk, SharedSwitch  # noqa: E402
+from .monitors import Monitors  # noqa: E402
 from .outbox import Deliverer, sign, verify  # noqa: E402
+from .shared_monitors import SharedDrift, SharedRisk  # noqa: E402
+from .shared_switch import SharedSwitch  # noqa: E402
 from .store import Lease, ReviewStore  # noqa: E402
 
 __all__ = [

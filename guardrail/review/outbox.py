@@ -24,8 +24,9 @@ from typing import Any
 from sqlalchemy import func, select, update
 
 from ..errors import UsageError
+from .rows import SYSTEM, log
 from .schema import outbox
-from .store import ReviewStore, _log
+from .store import ReviewStore
 
 __all__ = ["REPLAY_WINDOW", "Deliverer", "sign", "verify"]
 
@@ -177,13 +178,13 @@ class Deliverer:
             if problem is None:
                 changed = connection.execute(mine.values(state="delivered", problem="")).rowcount
                 if changed:
-                    _log(connection, post.item, now, "system", "delivered", {"event": post.id, "attempt": post.attempt})
+                    log(connection, post.item, now, SYSTEM, "delivered", {"event": post.id, "attempt": post.attempt})
                 return
             dead = post.attempt >= self.attempts
             state, at = ("dead", now) if dead else ("waiting", now + self._pause(post.attempt))
             connection.execute(mine.values(state=state, next_at=at, problem=problem))
             detail = {"event": post.id, "attempt": post.attempt, "problem": problem, "given_up": dead}
-            _log(connection, post.item, now, "system", "delivery_failed", detail)
+            log(connection, post.item, now, SYSTEM, "delivery_failed", detail)
 
     def _pause(self, attempt: int) -> float:
         longest = min(self.first_pause * 2.0 ** min(attempt - 1, 40), self.longest_pause)

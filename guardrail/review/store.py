@@ -20,12 +20,12 @@ from typing import Any
 
 from sqlalchemy import Row, and_, case, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import Connection
 from sqlalchemy.sql import ColumnElement
 
 from ..errors import UsageError
+from . import rows
 from .database import Database
-from .errors import AlreadyDecidedError, ItemExpiredError, LeaseLostError, ReviewError, UnknownItemError
+from .errors import AlreadyDecidedError, ItemExpiredError, LeaseLostError, ReviewError
 from .item import Content, Decision, Event, Item, Kind, State, Stats
 from .schema import events, items, outbox
 
@@ -33,7 +33,6 @@ __all__ = ["Lease", "ReviewStore"]
 
 LEASE = 600.0
 """Seconds a reviewer has by default."""
-SYSTEM = "system"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
@@ -87,7 +86,7 @@ class ReviewStore:
         key: str | None = None,
         expires_in: float | None = None,
         callback: str | None = None,
-        who: str = SYSTEM,
+        who: str = rows.SYSTEM,
     ) -> Item:
         """Add an item, or find the one that was added with this key. On disk when it returns.
 
@@ -122,8 +121,8 @@ class ReviewStore:
             connection.execute(insert(items).values(**values).on_conflict_do_nothing(index_elements=["key"]))
             row = connection.execute(select(items).where(items.c.key == values["key"])).one()
             if row.id == ticket:
-                _log(connection, ticket, now, who, "enqueued", {"key": values["key"], "kind": content.kind})
-            return _item(row)
+                rows.log(connection, ticket, now, who, "enqueued", {"key": values["key"], "kind": content.kind})
+            return rows.as_item(row)
 
     # -- reviewing -------------------------------------------------------------------------------------------------
 
@@ -153,9 +152,9 @@ class ReviewStore:
         _check_lease(reviewer, seconds)
         with self.database.write() as connection:
             now = self.database.now(connection)
-            free: ColumnElement[bool] = _free(now)
+            free: ColumnElement[bool] = rows.free(now)
             if item is not None:
-                mine = and_(items.c.state == "claimed", items.c.holder == reviewer, _in_time(now))
+                mine = and_(items.c.state == "claimed", items.c.holder == reviewer, rows.in_time(now))
                 free = and_(items.c.id == item, or_(free, mine))
             if kinds is not None:
                 free = and_(free, items.c.kind.in_(kinds))
@@ -164,15 +163,15 @@ class ReviewStore:
             row = connection.execute(found.with_for_update(skip_locked=item is None)).one_or_none()
             if row is None:
                 if item is not None:
-                    _row(connection, item)
+                    rows.fetch(connection, item)
                 return None
             if row.state == "claimed" and row.lease_until <= now:
-                _log(connection, row.id, now, SYSTEM, "lease_expired", {"holder": row.holder})
+                rows.log(connection, row.id, now, rows.SYSTEM, "lease_expired", {"holder": row.holder})
             token, until = secrets.token_hex(16), now + seconds
             changed = {"state": "claimed", "holder": reviewer, "lease": token, "lease_until": until}
             connection.execute(update(items).where(items.c.number == row.number).values(**changed))
-            _log(connection, row.id, now, reviewer, "claimed", {"until": until})
-            return Lease(_item(_row(connection, row.id)), token, reviewer, until)
+            rows.log(connection, row.id, now, reviewer, "claimed", {"until": until})
+            return Lease(rows.as_item(rows.fetch(connection, row.id)), token, reviewer, until)
 
     def held(self, item: str, reviewer: str) -> Lease | None:
         """The lease by which this reviewer holds an item now, or None.
@@ -181,9 +180,9 @@ class ReviewStore:
             UnknownItemError: No such item.
         """
         with self.database.read() as connection:
-            row, now = _row(connection, item), self.database.now(connection)
+            row, now = rows.fetch(connection, item), self.database.now(connection)
             mine = row.state == "claimed" and row.holder == reviewer and row.lease_until > now
-            return Lease(_item(row), row.lease, reviewer, row.lease_until) if mine else None
+            return Lease(rows.as_item(row), row.lease, reviewer, row.lease_until) if mine else None
 
     def renew(self, lease: Lease, *, seconds: float = LEASE) -> Lease:
         """Keep an item longer.
@@ -196,13 +195,13 @@ class ReviewStore:
         _check_lease(lease.reviewer, seconds)
         with self.database.write() as connection:
             now = self.database.now(connection)
-            row = _row(connection, lease.item.id, lock=True)
+            row = rows.fetch(connection, lease.item.id, lock=True)
             _check_held(row, lease, now)
             until = now + seconds
             changed = {"state": "claimed", "holder": lease.reviewer, "lease_until": until}
             connection.execute(update(items).where(items.c.number == row.number).values(**changed))
-            _log(connection, row.id, now, lease.reviewer, "renewed", {"until": until})
-            return Lease(_item(_row(connection, row.id)), lease.token, lease.reviewer, until)
+            rows.log(connection, row.id, now, lease.reviewer, "renewed", {"until": until})
+            return Lease(rows.as_item(rows.fetch(connection, row.id)), lease.token, lease.reviewer, until)
 
     def release(self, lease: Lease) -> None:
         """Give an item back to the queue.
@@ -214,19 +213,19 @@ class ReviewStore:
         """
         with self.database.write() as connection:
             now = self.database.now(connection)
-            row = _row(connection, lease.item.id, lock=True)
+            row = rows.fetch(connection, lease.item.id, lock=True)
             _check_held(row, lease, now)
-            _free_again(connection, row, keep_token=False)
-            _log(connection, row.id, now, lease.reviewer, "released", {})
+            rows.free_again(connection, row, keep_token=False)
+            rows.log(connection, row.id, now, lease.reviewer, "released", {})
 
     def take_back(self, item: str, *, who: str) -> None:
         """Take an item from whoever holds it, so that others can claim it. For administrators."""
         with self.database.write() as connection:
             now = self.database.now(connection)
-            row = _row(connection, item, lock=True)
+            row = rows.fetch(connection, item, lock=True)
             if row.state == "claimed":
-                _free_again(connection, row, keep_token=False)
-                _log(connection, row.id, now, who, "released", {"holder": row.holder})
+                rows.free_again(connection, row, keep_token=False)
+                rows.log(connection, row.id, now, who, "released", {"holder": row.holder})
 
     def decide(self, lease: Lease, decision: Decision) -> Item:
         """Record a decision, and with it the callback, in one step. The same decision twice is one decision.
@@ -246,14 +245,14 @@ class ReviewStore:
             with self.database.write() as connection:
                 now = self.database.now(connection)
                 why = {"action": decision.action, "reason": type(error).__name__}
-                _log(connection, lease.item.id, now, lease.reviewer, "refused", why)
+                rows.log(connection, lease.item.id, now, lease.reviewer, "refused", why)
             raise
 
     def _decide(self, lease: Lease, decision: Decision) -> Item:
         with self.database.write() as connection:
             now = self.database.now(connection)
-            row = _row(connection, lease.item.id, lock=True)
-            there = _item(row)
+            row = rows.fetch(connection, lease.item.id, lock=True)
+            there = rows.as_item(row)
             if there.decision is not None and row.lease == lease.token and there.decision.same_as(decision):
                 return there  # a retry after an answer that got lost
             _check_held(row, lease, now)
@@ -270,9 +269,9 @@ class ReviewStore:
                 "decided_at": now,
             }
             connection.execute(update(items).where(items.c.number == row.number).values(**changed))
-            _log(connection, row.id, now, lease.reviewer, "decided", {"action": made.action})
-            decided = _item(_row(connection, row.id))
-            _post(connection, decided, now)
+            rows.log(connection, row.id, now, lease.reviewer, "decided", {"action": made.action})
+            decided = rows.as_item(rows.fetch(connection, row.id))
+            rows.post(connection, decided, now)
             return decided
 
     def expire(self) -> int:
@@ -286,11 +285,11 @@ class ReviewStore:
             late = select(items).where(items.c.state.in_(("pending", "claimed")), items.c.deadline <= now)
             closed = connection.execute(late.with_for_update(skip_locked=True)).all()
             for row in closed:
-                _close(connection, row, now)
+                rows.close(connection, row, now)
             stale = select(items).where(items.c.state == "claimed", items.c.lease_until <= now)
             for row in connection.execute(stale.with_for_update(skip_locked=True)).all():
-                _free_again(connection, row, keep_token=True)
-                _log(connection, row.id, now, SYSTEM, "lease_expired", {"holder": row.holder})
+                rows.free_again(connection, row, keep_token=True)
+                rows.log(connection, row.id, now, rows.SYSTEM, "lease_expired", {"holder": row.holder})
             return len(closed)
 
     # -- waiting ---------------------------------------------------------------------------------------------------
@@ -321,10 +320,10 @@ class ReviewStore:
         """Nobody waits any more: close the item, unless a decision came first, which is returned."""
         with self.database.write() as connection:
             now = self.database.now(connection)
-            row = _row(connection, item, lock=True)
+            row = rows.fetch(connection, item, lock=True)
             if row.state in ("pending", "claimed"):
-                _close(connection, row, now)
-            return _item(row).decision
+                rows.close(connection, row, now)
+            return rows.as_item(row).decision
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
@@ -335,7 +334,7 @@ class ReviewStore:
             UnknownItemError: No such item.
         """
         with self.database.read() as connection:
-            return _item(_row(connection, item))
+            return rows.as_item(rows.fetch(connection, item))
 
     def items(
         self, states: Sequence[State] | None = None, *, limit: int = 100, offset: int = 0, newest: bool = False
@@ -348,7 +347,7 @@ class ReviewStore:
         if states is not None:
             found = found.where(items.c.state.in_(states))
         with self.database.read() as connection:
-            return [_item(row) for row in connection.execute(found)]
+            return [rows.as_item(row) for row in connection.execute(found)]
 
     def trail(self, item: str | None = None, *, limit: int = 1000) -> list[Event]:
         """The audit trail of an item, or of everything (the newest lines), oldest first."""
@@ -356,13 +355,13 @@ class ReviewStore:
         if item is not None:
             found = found.where(events.c.item == item)
         with self.database.read() as connection:
-            rows = connection.execute(found).all()
-        return [Event(**{**row._mapping, "detail": json.loads(row.detail)}) for row in reversed(rows)]
+            lines = connection.execute(found).all()
+        return [Event(**{**line._mapping, "detail": json.loads(line.detail)}) for line in reversed(lines)]
 
-    def note_event(self, what: str, detail: dict[str, Any], *, who: str = SYSTEM, item: str = "") -> None:
+    def note_event(self, what: str, detail: dict[str, Any], *, who: str = rows.SYSTEM, item: str = "") -> None:
         """Add a line of your own to the audit trail, e.g. a monitor's alarm."""
         with self.database.write() as connection:
-            _log(connection, item, self.database.now(connection), who, what, detail)
+            rows.log(connection, item, self.database.now(connection), who, what, detail)
 
     def stats(self) -> Stats:
         """Counters of the whole queue."""
@@ -392,23 +391,6 @@ def _check_lease(reviewer: str, seconds: float) -> None:
         raise UsageError(f"a lease must be longer than 0 seconds, got {seconds}. Use 600.")
 
 
-def _in_time(now: float) -> ColumnElement[bool]:
-    return or_(items.c.deadline.is_(None), items.c.deadline > now)
-
-
-def _free(now: float) -> ColumnElement[bool]:
-    stale = and_(items.c.state == "claimed", items.c.lease_until <= now)
-    return and_(or_(items.c.state == "pending", stale), _in_time(now))
-
-
-def _row(connection: Connection, item: str, *, lock: bool = False) -> Row[Any]:
-    found = select(items).where(items.c.id == item)
-    row = connection.execute(found.with_for_update() if lock else found).one_or_none()
-    if row is None:
-        raise UnknownItemError(f"no item {item!r} in the review store.")
-    return row
-
-
 def _check_held(row: Row[Any], lease: Lease, now: float) -> None:
     if row.state == "decided":
         raise AlreadyDecidedError(f"item {row.id} was already decided by {row.holder}; that decision stands.")
@@ -419,58 +401,3 @@ def _check_held(row: Row[Any], lease: Lease, now: float) -> None:
         raise LeaseLostError(
             f"{lease.reviewer}'s lease of item {row.id} is over and {holder}. Nothing was recorded; claim it again."
         )
-
-
-def _free_again(connection: Connection, row: Row[Any], *, keep_token: bool) -> None:
-    # A token that is kept lets its holder still decide, as long as nobody else claims the item.
-    token = row.lease if keep_token else None
-    changed = {"state": "pending", "holder": None, "lease": token, "lease_until": None}
-    connection.execute(update(items).where(items.c.number == row.number).values(**changed))
-
-
-def _close(connection: Connection, row: Row[Any], now: float) -> None:
-    changed = {"state": "expired", "lease": None, "lease_until": None}
-    connection.execute(update(items).where(items.c.number == row.number).values(**changed))
-    _log(connection, row.id, now, SYSTEM, "expired", {"holder": row.holder})
-
-
-def _post(connection: Connection, item: Item, now: float) -> None:
-    """Put the callback into the outbox, in the transaction that records the decision."""
-    if item.callback is None or item.decision is None:
-        return
-    identity = secrets.token_hex(16)
-    outcome = item.decision.outcome(item.content)
-    body = {
-        "id": identity,
-        "type": "review.decided",
-        "ticket": item.id,
-        "key": item.key,
-        "kind": item.content.kind,
-        "decision": item.decision.model_dump(mode="json"),
-        "outcome": None if outcome is None else outcome.model_dump(mode="json"),
-        "metadata": item.content.metadata,
-    }
-    values = {"id": identity, "item": item.id, "url": item.callback, "state": "waiting", "attempts": 0}
-    text = json.dumps(body, ensure_ascii=False)
-    connection.execute(outbox.insert().values(**values, body=text, next_at=now, created=now, problem=""))
-
-
-def _log(connection: Connection, item: str, at: float, who: str, what: str, detail: dict[str, Any]) -> None:
-    line = {"item": item, "at": at, "who": who, "what": what, "detail": json.dumps(detail, ensure_ascii=False)}
-    connection.execute(events.insert().values(**line))
-
-
-def _item(row: Row[Any]) -> Item:
-    return Item(
-        id=row.id,
-        number=row.number,
-        key=row.key,
-        content=Content.model_validate_json(row.content),
-        state=row.state,
-        created=row.created,
-        deadline=row.deadline,
-        holder=row.holder,
-        lease_until=row.lease_until,
-        callback=row.callback,
-        decision=None if row.decision is None else Decision.model_validate_json(row.decision),
-    )

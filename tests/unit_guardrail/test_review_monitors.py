@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import random
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +19,6 @@ from guardrail.review import ReviewStore
 from guardrail.review.auditing import AUDIT_RATE, audit_sample, chosen
 from guardrail.review.monitors import Monitors
 from guardrail.testing import ScriptedChat, make_artifact
-from tests import postgres
 
 SURE, UNSURE = "Capital of France?", "Capital of Atlantis?"
 MODEL = ScriptedChat(script={SURE: ["Paris"], UNSURE: ["Hiddenton", "Maskburg", "Veilham", "Secretville"]})
@@ -35,35 +32,13 @@ def artifact_with(scores: list[float]) -> CalibrationArtifact:
 ARTIFACT = artifact_with(np.random.default_rng(0).normal(size=100).tolist())
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    reason = postgres.missing()
-    if reason:
-        pytest.skip(reason)
-    with postgres.server() as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/reviews.db"
-    import psycopg
-
-    base: str = request.getfixturevalue("server")
-    name = f"t{random.randrange(10**12)}"
-    with psycopg.connect(base, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type, unused-ignore]
-    return base.rsplit("/", 1)[0] + f"/{name}"
-
-
 @pytest.fixture
-def store(url: str) -> Iterator[ReviewStore]:
-    with ReviewStore(url) as made:
+def store(store_url: str) -> Iterator[ReviewStore]:
+    with ReviewStore(store_url) as made:
         yield made
 
 
-def test_a_stored_drift_monitor_is_the_one_in_memory(store: ReviewStore, url: str) -> None:
+def test_a_stored_drift_monitor_is_the_one_in_memory(store: ReviewStore, store_url: str) -> None:
     scores = np.random.default_rng(1).normal(0.3, 1, size=60).tolist()
     plain = DriftMonitor(ARTIFACT, seed=3)
     for score in scores:
@@ -74,7 +49,7 @@ def test_a_stored_drift_monitor_is_the_one_in_memory(store: ReviewStore, url: st
     for i, score in enumerate(scores[:40]):
         (first if i % 3 else second).update(score)
     store.close()
-    with ReviewStore(url) as reopened:
+    with ReviewStore(store_url) as reopened:
         third = Monitors(reopened).drift("drift", ARTIFACT, seed=3)
         for score in scores[40:]:
             third.update(score)
@@ -173,12 +148,12 @@ def _updates(path: str, worker: int, each: int) -> None:
             drift.update(worker + i / each)
 
 
-def test_processes_and_threads_lose_nothing(store: ReviewStore, url: str) -> None:
+def test_processes_and_threads_lose_nothing(store: ReviewStore, store_url: str) -> None:
     each = 25
     monitors = Monitors(store)
     shared = monitors.drift("drift", ARTIFACT)
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_updates, args=(url, worker, each)) for worker in range(3)]
+    processes = [context.Process(target=_updates, args=(store_url, worker, each)) for worker in range(3)]
     threads = [threading.Thread(target=shared.update, args=(5.0 + i,)) for i in range(5)]
     workers: list[Any] = [*processes, *threads]
     for one in workers:

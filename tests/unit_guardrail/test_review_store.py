@@ -27,7 +27,6 @@ from guardrail.review import (
     ReviewStore,
     UnknownItemError,
 )
-from tests import postgres
 
 ROOT = Path(__file__).parents[2]
 APPROVE = Decision(action="approve")
@@ -38,36 +37,14 @@ def content(question: str = "Who wrote it?", **changes: object) -> Content:
     return Content.model_validate(values)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    reason = postgres.missing()
-    if reason:
-        pytest.skip(reason)
-    with postgres.server() as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/reviews.db"
-    import psycopg
-
-    base: str = request.getfixturevalue("server")
-    name = f"t{random.randrange(10**12)}"
-    with psycopg.connect(base, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type, unused-ignore]
-    return base.rsplit("/", 1)[0] + f"/{name}"
-
-
 @pytest.fixture
 def now() -> list[float]:
     return [1000.0]
 
 
 @pytest.fixture
-def store(url: str, now: list[float]) -> Iterator[ReviewStore]:
-    with ReviewStore(url, clock=lambda: now[0]) as made:
+def store(store_url: str, now: list[float]) -> Iterator[ReviewStore]:
+    with ReviewStore(store_url, clock=lambda: now[0]) as made:
         yield made
 
 
@@ -277,15 +254,15 @@ def test_lists(store: ReviewStore) -> None:
     assert store.items(["decided"]) == []
 
 
-def test_it_is_all_there_after_reopening(url: str) -> None:
-    with ReviewStore(url) as first:
+def test_it_is_all_there_after_reopening(store_url: str) -> None:
+    with ReviewStore(store_url) as first:
         item = first.enqueue(content("ü 漢 <b>"), key="k")
-    with ReviewStore(url) as second:
+    with ReviewStore(store_url) as second:
         assert second.item(item.id) == item
 
 
-def test_waiting_ends_with_the_decision(url: str) -> None:
-    with ReviewStore(url) as store:
+def test_waiting_ends_with_the_decision(store_url: str) -> None:
+    with ReviewStore(store_url) as store:
         item = store.enqueue(content())
 
         def review() -> None:
@@ -302,8 +279,8 @@ def test_waiting_ends_with_the_decision(url: str) -> None:
         assert store.wait(store.enqueue(content()).id, 0) is None
 
 
-def test_threads_never_share_an_item(url: str) -> None:
-    with ReviewStore(url) as store:
+def test_threads_never_share_an_item(store_url: str) -> None:
+    with ReviewStore(store_url) as store:
         for _ in range(40):
             store.enqueue(content())
         taken: list[str] = []
@@ -377,7 +354,7 @@ while True:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_kills_lose_nothing(url: str, tmp_path: Path, seed: int) -> None:
+def test_kills_lose_nothing(store_url: str, tmp_path: Path, seed: int) -> None:
     """Producers and reviewers are killed at random moments; what they were told is true afterwards.
 
     Every key that `enqueue` returned for is there exactly once; every decision that `decide` returned for stands under
@@ -387,12 +364,12 @@ def test_kills_lose_nothing(url: str, tmp_path: Path, seed: int) -> None:
     n = 25
     running: dict[str, tuple[subprocess.Popen[str], Path, str]] = {}
     outputs: list[tuple[str, Path]] = []
-    ReviewStore(url).close()
+    ReviewStore(store_url).close()
 
     def start(name: str, code: str, *arguments: str) -> None:
         path = tmp_path / f"{name}-{len(outputs)}.out"
         with path.open("w") as stream:
-            command = [sys.executable, "-c", code, url, name, *arguments]
+            command = [sys.executable, "-c", code, store_url, name, *arguments]
             process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
         running[name] = (process, path, code)
         outputs.append((name, path))
@@ -404,7 +381,7 @@ def test_kills_lose_nothing(url: str, tmp_path: Path, seed: int) -> None:
     until = time.monotonic() + 300
     kills = 0
     try:
-        with ReviewStore(url) as store:
+        with ReviewStore(store_url) as store:
             while time.monotonic() < until:
                 finished = all("done" in running[f"p{i}"][1].read_text() for i in range(2))
                 if finished and kills >= 6 and store.stats().decided == 2 * n:
@@ -427,7 +404,7 @@ def test_kills_lose_nothing(url: str, tmp_path: Path, seed: int) -> None:
                 process.wait()
     said = [(name, line) for name, path in outputs for line in path.read_text().splitlines()]
     assert [(name, line) for name, line in said if "Error" in line] == []
-    with ReviewStore(url) as store:
+    with ReviewStore(store_url) as store:
         there = {item.key: item for item in store.items(limit=1000)}
         assert set(there) == {f"p{p}-{i}" for p in range(2) for i in range(n)}
         assert kills >= 6

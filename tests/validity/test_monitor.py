@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.errors import UsageError
-from guardrail.monitor import DRIFT_BETS, JUMPS, RISK_BETS, Alarm, DriftMonitor, RiskMonitor, SafetySwitch, jump
+from guardrail.monitor import Alarm, DriftMonitor, RiskMonitor, SafetySwitch, jump
+from guardrail.monitor.betting import JUMPS
+from guardrail.monitor.drift import DRIFT_BETS
+from guardrail.monitor.risk import RISK_BETS
 from guardrail.testing import ScriptedChat, make_artifact
 
 STREAMS, STEPS, DELTA = 1_000, 2_000, 0.1

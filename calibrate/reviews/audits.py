@@ -1,0 +1,107 @@
+"""The error rate among accepted answers, from audits: as an estimate, and given to a monitor."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from guardrail.monitor import RiskMonitor
+from guardrail.types import Frozen
+
+from ..bounds import clopper_pearson_interval
+from ..progress import Progress, silent
+from .pool import Missing, Pool, Reviewed, settled, until_open
+
+if TYPE_CHECKING:
+    from guardrail.review import SharedRisk
+
+__all__ = ["AcceptedError", "accepted_error", "feed"]
+
+
+class AcceptedError(Frozen):
+    """The error rate among accepted answers, from audits."""
+
+    estimate: float
+    """Wrong audited answers, each weighted by 1 / audit rate, over all audited answers weighted alike."""
+    low: float
+    """Lower end of the 95 % interval."""
+    high: float
+    """Upper end of it."""
+    audited: int
+    """Audited answers with a decision."""
+    wrong: int
+    """Wrong ones among them."""
+    exact: bool
+    """Clopper-Pearson, for one audit rate. Otherwise a confidence sequence (betting), wider and valid at any time."""
+    acceptance: float
+    """Estimated share of measured questions that were answered: sum of weights over it plus those held back."""
+
+
+def accepted_error(pool: Pool, *, missing: Missing = "wait") -> AcceptedError | None:
+    """Estimate the error rate among accepted answers from audits; None before the first.
+
+    Args:
+        pool: The queue.
+        missing: What becomes of audits nobody has decided.
+    """
+    audits = settled([item for item in pool.items if item.audited], missing)
+    if not audits:
+        return None
+    rates = {item.chance for item in audits}
+    wrong = sum(not item.correct for item in audits)
+    weight = sum(1 / item.chance for item in audits)
+    estimate = sum((not item.correct) / item.chance for item in audits) / weight
+    if len(rates) == 1:
+        low, high = clopper_pearson_interval(wrong, len(audits))
+    else:
+        low, high = _sequence(audits, min(rates))
+    held = sum(not item.audited and item.verdict.uncertainty.measured for item in pool.items)
+    return AcceptedError(
+        estimate=estimate,
+        low=low,
+        high=high,
+        audited=len(audits),
+        wrong=wrong,
+        exact=len(rates) == 1,
+        acceptance=sum(1 / item.chance for item in pool.items if item.audited)
+        / (sum(1 / item.chance for item in pool.items if item.audited) + held),
+    )
+
+
+def feed(pool: Pool, monitor: SharedRisk, *, missing: Missing = "wait", progress: Progress = silent) -> int:
+    """Give audited answers to a risk monitor, in order of arrival, each once however often this is run.
+
+    Only up to the first audit that is still open: which ones are decided first may depend on whether they are right,
+    and a monitor that sees the decided ones only would then be misled. Audits that expired are left out.
+
+    Args:
+        pool: The queue.
+        monitor: The monitor.
+        missing: "wrong" counts open and expired audits as wrong, "leave-out" passes over both.
+        progress: Reports audits taken in.
+
+    Returns:
+        Audits that were new to the monitor.
+    """
+    audits = [item for item in pool.items if item.audited]
+    told = until_open(audits) if missing == "wait" else audits
+    before = monitor.state.n
+    for done, item in enumerate(told, start=1):
+        if item.correct is not None or missing == "wrong":
+            monitor.update(not item.correct, audit_rate=item.chance, key=item.name)
+        progress(done, len(told))
+    return monitor.state.n - before
+
+
+def _sequence(audits: Iterable[Reviewed], smallest: float) -> tuple[float, float]:
+    monitor = RiskMonitor(0.5, min_audit_rate=smallest)  # alpha and delta play no part in the interval
+    counts: defaultdict[float, list[int]] = defaultdict(lambda: [0, 0])
+    for item in audits:
+        counts[item.chance][0] += 1
+        counts[item.chance][1] += not item.correct
+    tallies = tuple((rate, audited, wrong) for rate, (audited, wrong) in sorted(counts.items()))
+    monitor.state = monitor.state.model_copy(update={"tallies": tallies})
+    found = monitor.interval()
+    assert found is not None
+    return found[1], found[2]

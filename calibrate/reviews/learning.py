@@ -1,0 +1,198 @@
+"""A new threshold from reviews, and how it compares with the one in force on reviews kept out of the fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from guardrail.artifact import CalibrationArtifact, CorrectnessSpec
+from guardrail.errors import UsageError
+from guardrail.stopping import is_bound
+from guardrail.types import Reason, SampleSet
+
+from ..collect import package_versions
+from ..datasets import fingerprint
+from ..pipeline import HeldOut, fit_artifact, held_out, part_header, split
+from ..records import Record, RecordFile, RecordHeader
+from .pool import Missing, Pool, Respond, Reviewed, settled
+
+__all__ = ["Learned", "learn", "thinned"]
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A refit on reviews.
+
+    Attributes:
+        artifact: The new artifact.
+        file: The records it was fitted on, with their header.
+        test: Records kept out of the fit.
+        key: Key of the scores in the records.
+        rate: Probability with which every question came into the sample.
+        used: Decisions in the sample.
+        decided: Decisions in the pool.
+        old: What the artifact in force does on the test records.
+        new: What the new one does on them.
+    """
+
+    artifact: CalibrationArtifact
+    file: RecordFile
+    test: tuple[Record, ...]
+    key: str
+    rate: float
+    used: int
+    decided: int
+    old: HeldOut
+    new: HeldOut
+
+
+def thinned(pool: Pool, *, missing: Missing = "wait") -> tuple[list[Reviewed], float]:
+    """The part of a pool in which every question that was asked is with the same probability.
+
+    Args:
+        pool: The queue.
+        missing: What becomes of items nobody has decided.
+
+    Returns:
+        The sample in order of arrival, and that probability.
+
+    Raises:
+        UsageError: Answers were accepted and none of them audited, or nothing is left.
+    """
+    from guardrail.review.auditing import chosen
+
+    _refuse_unaudited(pool)
+    rate = min((item.chance for item in pool.items), default=1.0)
+    kept = [item for item in pool.items if chosen(item.key, rate / item.chance, salt="thin")]
+    sample = settled(kept, missing)
+    if not sample:
+        waits = sum(item.open for item in kept)
+        raise UsageError(
+            f"no reviewed item can be used: {len(pool.items)} items of these artifacts, {len(kept)} after thinning, "
+            f"{waits} of them still open. Decide open items, or see --missing."
+        )
+    return sample, rate
+
+
+def learn(
+    pool: Pool,
+    artifact: CalibrationArtifact,
+    *,
+    name: str,
+    alpha: float | None = None,
+    rule: str | None = None,
+    delta: float | None = None,
+    missing: Missing = "wait",
+    respond: Respond = "wrong",
+    test_fraction: float = 0.3,
+    seed: int = 0,
+) -> Learned:
+    """Fit a new threshold on reviews and hold it against the old one on reviews kept out of the fit.
+
+    Args:
+        pool: The queue.
+        artifact: The artifact in force. It is not changed.
+        name: Name of the data, for the new artifact.
+        alpha: Target error rate; default: the old one's.
+        rule: Threshold rule; default: the old one's.
+        delta: Failure probability; default: the old one's, where the rule stays.
+        missing: What becomes of items nobody has decided.
+        respond: What `read_reviews` was told; written down in the new artifact.
+        test_fraction: Share of the sample kept out of the fit.
+        seed: Of that split.
+
+    Raises:
+        UsageError: The sample cannot be used (see `thinned`), scores are bounds from early stopping, or too few items.
+    """
+    _refuse_bounds(pool)
+    sample, rate = thinned(pool, missing=missing)
+    key = artifact.estimator.name
+    groups: Literal["category", "cluster"] = "category" if artifact.calibration.group is None else "cluster"
+    header = _header(artifact, sample, key, name, {"respond": respond, "missing": missing, "rate": rate})
+    records = [_record(item, key) for item in sample]
+    part, test = split(records, test_fraction=test_fraction, seed=seed, groups=groups)
+    file = RecordFile(Path(name), header, tuple(records))
+    own = artifact.outcome
+    if delta is None and rule in (None, own.rule):
+        delta = own.delta
+    fitted = fit_artifact(
+        file,
+        estimator=key,
+        alpha=own.alpha if alpha is None else alpha,
+        rule=rule or own.rule,
+        delta=delta,
+        groups=groups,
+        part=part,
+    )
+    new = fitted.model_copy(update={"lineage": (*artifact.lineage, artifact.digest)})
+    return Learned(
+        artifact=new,
+        file=RecordFile(Path(name), part_header(header, part), tuple(part)),
+        test=tuple(test),
+        key=key,
+        rate=rate,
+        used=len(sample),
+        decided=sum(item.correct is not None for item in pool.items),
+        old=held_out(artifact, test, key),
+        new=held_out(new, test, key),
+    )
+
+
+def _refuse_unaudited(pool: Pool) -> None:
+    """Where answers were accepted and none is in the queue, the queue says nothing about them."""
+    gates = {item.verdict.artifact: item.verdict.threshold for item in pool.items}
+    audited = {item.verdict.artifact for item in pool.items if item.audited}
+    silent_ones = [digest for digest, threshold in gates.items() if threshold is not None and digest not in audited]
+    if silent_ones:
+        raise UsageError(
+            f"no accepted answer of artifact {silent_ones[0]} was audited, so the queue holds only what was held back; "
+            "a threshold fitted on that says nothing about answers that are given. Audit a known share: "
+            "Guardrail(..., on_verdict=guardrail.review.audit_sample(store, rate=0.1))."
+        )
+
+
+def _refuse_bounds(pool: Pool) -> None:
+    bounds = sum(is_bound(item.verdict.uncertainty) for item in pool.items)
+    if bounds:
+        raise UsageError(
+            f"{bounds} of {len(pool.items)} reviewed verdicts were settled early, so their uncertainty is a bound and "
+            'no score. A threshold needs scores: set early_stopping="off" on the guard and collect reviews again '
+            "(--since leaves older ones out)."
+        )
+
+
+def _header(
+    artifact: CalibrationArtifact, sample: Sequence[Reviewed], key: str, name: str, params: dict[str, Any]
+) -> RecordHeader:
+    questions = [_record(item, key).to_question() for item in sample]
+    return RecordHeader(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        model=artifact.model,
+        plan=artifact.plan,
+        prompt=artifact.prompt,
+        questions_name=name,
+        questions_sha256=fingerprint(questions),
+        n_questions=len(questions),
+        correctness=CorrectnessSpec(name="given", version=1, params={"source": "reviews", **params}),
+        estimators={key: artifact.estimator},
+        packages=package_versions(),
+    )
+
+
+def _record(item: Reviewed, key: str) -> Record:
+    """A record with the score and the label, and the answer that was judged; samples are not kept by the queue."""
+    verdict = item.verdict
+    drawn = SampleSet(question=item.question, primary=verdict.candidate, cost=verdict.cost)
+    detail = "" if verdict.reason is not Reason.SUSPENDED else "held back after an alarm"
+    return Record(
+        id=item.name,
+        question=item.question,
+        group=item.group,
+        drawn=drawn,
+        scores={key: verdict.uncertainty},
+        correct=item.correct,
+        label_detail=detail,
+    )

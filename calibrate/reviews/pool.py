@@ -1,0 +1,220 @@
+"""What people decided, item by item: whether each candidate is right, and how likely it was to be asked about."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError
+from guardrail.types import Verdict
+
+from ..progress import Progress, silent
+
+if TYPE_CHECKING:
+    from guardrail.review import Item, ReviewStore
+
+__all__ = ["Missing", "Pool", "Respond", "Reviewed", "read_reviews", "settled", "until_open"]
+
+PAGE = 500
+"""Items read at a time."""
+
+Respond = Literal["wrong", "leave-out"]
+"""What "respond" (the reviewer wrote an answer of their own) says about the candidate. "wrong" is on the safe side."""
+Missing = Literal["wait", "wrong", "leave-out"]
+"""What becomes of items nobody has decided.
+
+* wait: use what arrived before the oldest item that is still open. Expired items among them count as wrong, which is on
+  the safe side: a threshold fitted on too many errors accepts less.
+* wrong: use everything; open and expired items count as wrong.
+* leave-out: leave both out. Valid only if what was not decided is like what was.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Reviewed:
+    """One item of the queue that an artifact in question has judged.
+
+    Attributes:
+        key: The item's key; decides about thinning.
+        name: The item's id.
+        question: What was asked.
+        group: Conversation, user or document, where the item's metadata say so.
+        verdict: What the gate said then.
+        chance: Probability with which it came into the queue: 1 for held back, the audit rate for accepted.
+        correct: Whether the candidate is right, as people say; None while nobody said.
+        open: Whether a decision may still come.
+        action: What was decided.
+    """
+
+    key: str
+    name: str
+    question: str
+    group: str | None
+    verdict: Verdict
+    chance: float
+    correct: bool | None
+    open: bool
+    action: str | None
+
+    @property
+    def audited(self) -> bool:
+        """Whether it is an accepted answer."""
+        return self.verdict.accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What a queue holds of some artifacts' verdicts.
+
+    Attributes:
+        items: In order of arrival.
+        others: Items of other artifacts, by digest ("none" where an item has no verdict).
+        both_ways: Items whose question and candidate were called right and wrong; all of them count as wrong.
+    """
+
+    items: tuple[Reviewed, ...]
+    others: dict[str, int]
+    both_ways: int
+
+
+def read_reviews(
+    store: ReviewStore,
+    artifacts: Sequence[CalibrationArtifact],
+    *,
+    respond: Respond = "wrong",
+    since: float | None = None,
+    progress: Progress = silent,
+) -> Pool:
+    """Read what people decided about the verdicts of some artifacts.
+
+    approve: the candidate is right. edit and reject: it is wrong. respond: as ``respond`` says.
+
+    Args:
+        store: The review store.
+        artifacts: The artifact in force, and earlier ones that judged by the same procedure.
+        respond: What an answer of the reviewer's own says about the candidate.
+        since: Leave out what arrived before, in seconds since 1970 UTC, e.g. from before audits began.
+        progress: Reports items read.
+
+    Raises:
+        UsageError: Artifacts of different procedures, or an accepted answer in the queue without an audit rate.
+    """
+    _refuse_different(artifacts)
+    known = {artifact.digest for artifact in artifacts}
+    found: list[Reviewed] = []
+    others: Counter[str] = Counter()
+    stats = store.stats()
+    total = stats.pending + stats.claimed + stats.decided + stats.expired
+    for done, item in enumerate(_items(store), start=1):
+        progress(done, max(done, total))
+        if since is not None and item.created < since:
+            continue
+        digest = str((item.content.verdict or {}).get("artifact", "none"))
+        if digest not in known:
+            others[digest] += 1
+            continue
+        found.append(_reviewed(item, respond))
+    items, both_ways = _one_voice(found)
+    return Pool(items, dict(others), both_ways)
+
+
+def until_open(items: Sequence[Reviewed]) -> list[Reviewed]:
+    """What arrived before the oldest open item."""
+    first = next((i for i, item in enumerate(items) if item.open), len(items))
+    return list(items[:first])
+
+
+def settled(items: Sequence[Reviewed], missing: Missing) -> list[Reviewed]:
+    """Items with a label each, as `Missing` says."""
+    if missing == "leave-out":
+        return [item for item in items if item.correct is not None]
+    used = until_open(items) if missing == "wait" else items
+    return [
+        item if item.correct is not None else replace(item, correct=False)
+        for item in used
+        if item.correct is not None or item.action != "respond"
+    ]
+
+
+def _items(store: ReviewStore) -> Iterator[Item]:
+    """All items in order of arrival, a page at a time."""
+    offset = 0
+    while page := store.items(limit=PAGE, offset=offset):
+        yield from page
+        offset += len(page)
+
+
+def _reviewed(item: Item, respond: Respond) -> Reviewed:
+    from guardrail.review.auditing import AUDIT_RATE
+
+    verdict = item.content.parsed_verdict()
+    assert verdict is not None, "it has an artifact"
+    rate = item.content.metadata.get(AUDIT_RATE)
+    if verdict.accepted and not (isinstance(rate, int | float) and 0 < rate <= 1):
+        raise UsageError(
+            f"item {item.id} is an accepted answer without its audit rate (metadata {AUDIT_RATE!r} is {rate!r}), so "
+            "nobody knows how many it stands for. Fill the queue with guardrail.review.audit_sample."
+        )
+    action = None if item.decision is None else item.decision.action
+    group = item.content.metadata.get("group")
+    return Reviewed(
+        key=item.key,
+        name=item.id,
+        question=item.content.question,
+        group=None if group is None else str(group),
+        verdict=verdict,
+        chance=float(rate) if verdict.accepted and rate is not None else 1.0,
+        correct=_label(action, respond),
+        open=item.state in ("pending", "claimed"),
+        action=action,
+    )
+
+
+def _label(action: str | None, respond: Respond) -> bool | None:
+    if action is None or (action == "respond" and respond == "leave-out"):
+        return None
+    return action == "approve"
+
+
+def _one_voice(items: Sequence[Reviewed]) -> tuple[tuple[Reviewed, ...], int]:
+    """One label for the same answer to the same question, also for items of it that nobody has decided.
+
+    Called right and wrong, all of them are wrong: on the safe side.
+    """
+    said: defaultdict[str, set[bool]] = defaultdict(set)
+    for item in items:
+        if item.correct is not None:
+            said[_content(item)].add(item.correct)
+    labels = [said.get(_content(item)) for item in items]
+    one = (
+        item if not known else replace(item, correct=False not in known, open=False)
+        for item, known in zip(items, labels, strict=True)
+    )
+    return tuple(one), sum(known is not None and len(known) == 2 for known in labels)
+
+
+def _content(item: Reviewed) -> str:
+    candidate = item.verdict.candidate
+    calls = [call.model_dump() for call in candidate.tool_calls] if candidate is not None else []
+    text = None if candidate is None else candidate.text.strip()
+    return json.dumps([item.question.strip(), text, calls], sort_keys=True)
+
+
+def _refuse_different(artifacts: Sequence[CalibrationArtifact]) -> None:
+    first = artifacts[0]
+    for other in artifacts[1:]:
+        found = first.model.differences(other.model)
+        for field in ("plan", "prompt", "estimator"):
+            ours, theirs = getattr(first, field), getattr(other, field)
+            if ours != theirs:
+                found.append(f"{field}: {first.digest[:19]} {ours!r}, {other.digest[:19]} {theirs!r}")
+        if found:
+            listed = "\n  ".join(found)
+            raise UsageError(
+                f"reviews of these artifacts cannot be pooled: scores are comparable only under one procedure.\n"
+                f"  {listed}\nLearn from the reviews of one of them."
+            )

@@ -1,0 +1,21 @@
+"""Watch a promise after deployment: alarms that are valid at any time, however often one looks.
+
+Both monitors bet against a null hypothesis with money that starts at 1. While the hypothesis holds the money is a
+non-negative supermartingale, so by Ville's inequality it ever reaches 1/delta with probability at most delta.
+A monitor never edits an artifact: it raises an alarm, and whoever holds it decides.
+
+Sources: Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting", JRSS B 2024
+(arXiv 2010.09686);
+Vovk, Petej, Nouretdinov et al., "Retrain or not retrain: conformal test martingales for change-point detection",
+COPA 2021 (the Simple and Composite Jumper).
+"""
+
+from __future__ import annotations
+
+from .base import Alarm
+from .betting import jump
+from .drift import DriftMonitor, DriftState
+from .risk import RiskMonitor, RiskState
+from .switch import SafetySwitch
+
+__all__ = ["Alarm", "DriftMonitor", "DriftState", "RiskMonitor", "RiskState", "SafetySwitch", "jump"]

@@ -1,0 +1,80 @@
+"""What both monitors share: the alarm, and the life of a monitor apart from its bets."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+from uuid import uuid4
+
+from ..errors import UsageError
+from ..types import Frozen
+from .betting import BettingState
+
+__all__ = ["Alarm", "Monitor", "check_unit", "read_state"]
+
+
+class Alarm(Frozen):
+    """What an alarm says."""
+
+    monitor: Literal["risk", "drift"]
+    """Which monitor raised it."""
+    at: int
+    """After how many updates."""
+    wealth: float
+    """The betting wealth then; the alarm line is 1/delta."""
+    delta: float
+    """Probability of a false alarm over the whole life of the monitor is at most this."""
+    detail: str
+    """What was found, and what to do."""
+
+
+class Monitor:
+    """What both monitors do besides betting: report an alarm once, save, load. Updates are thread-safe."""
+
+    kind: Literal["risk", "drift"]
+    state: BettingState
+
+    def __init__(self, on_alarm: Callable[[Alarm], object] | None) -> None:
+        self._on_alarm = on_alarm
+        self._lock = threading.Lock()
+
+    @property
+    def alarmed(self) -> bool:
+        """Whether an alarm was raised."""
+        return bool(self.state.alarmed)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the state as JSON, atomically."""
+        target = Path(path)
+        temporary = target.with_name(f".{target.name}.{uuid4().hex}.part")
+        try:
+            temporary.write_text(self.state.model_dump_json() + "\n", encoding="utf-8")
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return target
+
+    def _report(self, before: BettingState, detail: Callable[[], str]) -> None:
+        state = self.state
+        if state.alarmed and not before.alarmed and self._on_alarm is not None:
+            self._on_alarm(
+                Alarm(monitor=self.kind, at=state.n, wealth=state.wealth, delta=state.delta, detail=detail())
+            )
+
+
+def check_unit(name: str, value: float) -> None:
+    """Refuse what is not strictly between 0 and 1."""
+    if not 0 < value < 1:
+        raise UsageError(f"{name} must be in (0, 1), got {value}.")
+
+
+def read_state(path: str | os.PathLike[str]) -> Any:
+    """What `Monitor.save` wrote, not yet validated."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise UsageError(f"{path}: no monitor state can be read ({error}). Start a new monitor.") from error

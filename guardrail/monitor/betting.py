@@ -1,0 +1,80 @@
+"""The bets of both monitors: what a unit of money becomes, and the state that remembers it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..types import Frozen
+
+__all__ = ["JUMPS", "BettingState", "even", "jump"]
+
+JUMPS = (1e-4, 1e-3, 1e-2, 1e-1)
+"""Rates at which money is spread over the bets again before each bet; the money is divided equally over the rates.
+Without jumps the money of every bet dies during a long quiet time, and a late change would be noticed late."""
+
+
+def jump(capital: NDArray[np.float64], gains: NDArray[np.float64]) -> NDArray[np.float64]:
+    """One step of the composite jumper: spread a share of the money over all bets, then bet.
+
+    Capital_{r,b} <- ((1 - r) Capital_{r,b} + (r / B) sum_b' Capital_{r,b'}) * gain_b for every jump rate r and bet b.
+
+    Args:
+        capital: Money by jump rate and bet, shape (..., R, B).
+        gains: What a unit of money in each bet becomes, shape (..., B) or (B,); >= 0, expectation <= 1 under the null.
+
+    Returns:
+        The money after the bet, same shape as ``capital``. Its sum is the wealth.
+    """
+    rates = np.array(JUMPS)[:, None]
+    spread = (1 - rates) * capital + rates * capital.mean(axis=-1, keepdims=True)
+    return np.asarray(spread * gains[..., None, :], dtype=np.float64)
+
+
+def even(bets: int) -> tuple[tuple[float, ...], ...]:
+    """Money divided equally over jump rates and bets."""
+    return ((1 / (bets * len(JUMPS)),) * bets,) * len(JUMPS)
+
+
+class BettingState(Frozen):
+    """What both monitors remember. Plain JSON."""
+
+    delta: float
+    """Probability of ever raising a false alarm."""
+    n: int = 0
+    """Updates so far."""
+    log_wealth: float = 0.0
+    """Natural logarithm of the betting wealth; starts at 0."""
+    peak_log_wealth: float = 0.0
+    """Its largest value so far."""
+    shares: tuple[tuple[float, ...], ...]
+    """How the wealth is divided over jump rates and bets; sums to 1."""
+    alarmed_at: int | None = None
+    """Update at which the wealth first reached 1/delta; None while it has not. An alarm stays until a new monitor."""
+
+    @property
+    def wealth(self) -> float:
+        """The betting wealth; infinity where it exceeds what a float holds."""
+        return math.exp(self.log_wealth) if self.log_wealth < 700 else math.inf
+
+    @property
+    def alarmed(self) -> bool:
+        """Whether the wealth has ever reached 1/delta."""
+        return self.alarmed_at is not None
+
+    def bet(self, gains: NDArray[np.float64]) -> dict[str, Any]:
+        """The fields that change with one bet."""
+        capital = jump(np.array(self.shares), gains)
+        total = float(capital.sum())
+        log_wealth = self.log_wealth + math.log(total)
+        reached = log_wealth >= -math.log(self.delta)
+        return {
+            "n": self.n + 1,
+            "log_wealth": log_wealth,
+            "peak_log_wealth": max(self.peak_log_wealth, log_wealth),
+            "shares": tuple(tuple(row) for row in (capital / total).tolist()),
+            "alarmed_at": self.n + 1 if reached and self.alarmed_at is None else self.alarmed_at,
+        }

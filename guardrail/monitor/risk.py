@@ -1,0 +1,167 @@
+"""The monitor of the promise itself: audited accepted answers against "at most alpha of them are wrong"."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable
+from typing import Self
+
+import numpy as np
+
+from ..errors import UsageError
+from .base import Alarm, Monitor, check_unit, read_state
+from .betting import BettingState, even
+
+__all__ = ["RISK_BETS", "RiskMonitor", "RiskState"]
+
+RISK_BETS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.55, 0.8)
+"""Shares of the largest bet that cannot lose everything; 0 keeps the money."""
+
+
+class RiskState(BettingState):
+    """What a `RiskMonitor` remembers."""
+
+    alpha: float
+    """Error rate among accepted answers that was promised."""
+    min_audit_rate: float
+    """Smallest probability with which an accepted answer is audited; bets are sized for it."""
+    tallies: tuple[tuple[float, int, int], ...] = ()
+    """(audit rate, audited answers, wrong ones among them)."""
+
+    def after(self, *, error: bool, audit_rate: float) -> RiskState:
+        """The state after one more audited answer; see `RiskMonitor.update`."""
+        largest = self.min_audit_rate / self.alpha
+        gains = 1 + np.array(RISK_BETS) * largest * (float(error) - self.alpha) / audit_rate
+        counts = {rate: (audited, wrong) for rate, audited, wrong in self.tallies}
+        audited, wrong = counts.get(audit_rate, (0, 0))
+        counts[audit_rate] = (audited + 1, wrong + int(error))
+        tallies = tuple((rate, *pair) for rate, pair in sorted(counts.items()))
+        return self.model_copy(update={**self.bet(gains), "tallies": tallies})
+
+
+class RiskMonitor(Monitor):
+    """Tests "the error rate among accepted answers is at most alpha" on audited accepted answers, at any time.
+
+    Null hypothesis: whatever happened before, the next accepted answer is wrong with probability at most alpha. For
+    answers that are drawn alike this is SCER <= alpha. With bets lambda fixed before the answer is seen, and an audit
+    that happens with known probability q independently of whether the answer is wrong (given everything known before
+    the audit), the gain of an audited answer with error E in {0, 1} is
+
+        1 + lambda (E - alpha) / q,  0 <= lambda < q_min / alpha,
+
+    and 1 for an answer that was not audited; its expectation is at most 1. Money is divided over a ladder of bets and
+    over jump rates (`jump`), which needs no tuning.
+
+    What it does not see: errors among answers that were held back, and auditors' mistakes (an auditor who calls right
+    answers wrong with probability r needs alpha + r).
+
+    Args:
+        alpha: Promised error rate among accepted answers, in (0, 1).
+        delta: Probability of ever raising a false alarm, in (0, 1).
+        min_audit_rate: Smallest audit probability that will occur, in (0, 1].
+        on_alarm: Called once, with an `Alarm`.
+        state: Continue from this state instead (`load`).
+    """
+
+    kind = "risk"
+    state: RiskState
+
+    def __init__(
+        self,
+        alpha: float,
+        *,
+        delta: float = 0.05,
+        min_audit_rate: float = 1.0,
+        on_alarm: Callable[[Alarm], object] | None = None,
+        state: RiskState | None = None,
+    ) -> None:
+        super().__init__(on_alarm)
+        check_unit("alpha", alpha)
+        check_unit("delta", delta)
+        if not 0 < min_audit_rate <= 1:
+            raise UsageError(f"min_audit_rate must be in (0, 1], got {min_audit_rate}. Write 0.1 to audit one in ten.")
+        if state is not None and (state.alpha, state.delta, state.min_audit_rate) != (alpha, delta, min_audit_rate):
+            raise UsageError(
+                f"the saved monitor has alpha {state.alpha}, delta {state.delta}, audit rate {state.min_audit_rate}; "
+                f"asked for {alpha}, {delta} and {min_audit_rate}. Start a new one, or ask for the same."
+            )
+        self.state = state or RiskState(
+            alpha=alpha, delta=delta, min_audit_rate=min_audit_rate, shares=even(len(RISK_BETS))
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, on_alarm: Callable[[Alarm], object] | None = None) -> Self:
+        """Continue from a saved state."""
+        state = RiskState.model_validate(read_state(path))
+        return cls(state.alpha, delta=state.delta, min_audit_rate=state.min_audit_rate, on_alarm=on_alarm, state=state)
+
+    def update(self, error: bool, *, audit_rate: float | None = None) -> RiskState:
+        """Take in one audited accepted answer.
+
+        Args:
+            error: Whether it was wrong.
+            audit_rate: Probability with which *this* answer was chosen for audit; default: ``min_audit_rate``.
+
+        Raises:
+            UsageError: An audit rate below the declared smallest one, or above 1.
+        """
+        rate = self.state.min_audit_rate if audit_rate is None else float(audit_rate)
+        if not self.state.min_audit_rate <= rate <= 1:
+            raise UsageError(
+                f"audit_rate must be in [{self.state.min_audit_rate}, 1], got {audit_rate}: bets are sized for the "
+                "declared smallest rate. Declare a smaller min_audit_rate in a new monitor."
+            )
+        with self._lock:
+            before = self.state
+            self.state = before.after(error=bool(error), audit_rate=rate)
+        self._report(before, self._detail)
+        return self.state
+
+    def interval(self, level: float = 0.95) -> tuple[float, float, float] | None:
+        """Estimate of the error rate among accepted answers with a confidence sequence: valid at every time.
+
+        The estimate weighs each audited answer by 1 / audit rate. The bounds are the error rates m that betting
+        against "at most m" and against "at least m", each at (1 - level) / 2, has not refuted with the audited answers
+        so far.
+
+        Returns:
+            (estimate, lower, upper), or None before the first audit.
+        """
+        tallies = self.state.tallies
+        if not tallies:
+            return None
+        weight = sum(audited / rate for rate, audited, _ in tallies)
+        estimate = sum(wrong / rate for rate, _, wrong in tallies) / weight
+        limit = math.log(2 / (1 - level))
+        lower = _bisect(lambda m: self._evidence(tallies, m) > limit, 0.0, 1.0)
+        flipped = [(rate, audited, audited - wrong) for rate, audited, wrong in tallies]
+        return estimate, lower, 1 - _bisect(lambda m: self._evidence(flipped, m) > limit, 0.0, 1.0)
+
+    def _evidence(self, tallies: Iterable[tuple[float, int, int]], m: float) -> float:
+        """Log-wealth of fixed bets against "at most m"; falls as m grows."""
+        smallest = self.state.min_audit_rate
+        logs = np.zeros(len(RISK_BETS))
+        for rate, audited, wrong in tallies:
+            bets = np.array(RISK_BETS) * smallest / rate
+            logs += wrong * np.log1p(bets * (1 - m) / max(m, 1e-12)) + (audited - wrong) * np.log1p(-bets)
+        return float(np.logaddexp.reduce(logs) - math.log(len(RISK_BETS)))
+
+    def _detail(self) -> str:
+        found = self.interval()
+        seen = "" if found is None else f" Audits suggest {found[0]:.1%} (bounds {found[1]:.1%} to {found[2]:.1%})."
+        return (
+            f"The error rate among accepted answers exceeds the promised {self.state.alpha:.0%}: {self.state.n} audits "
+            f"refute it (false alarm probability {self.state.delta:g}).{seen} Hold answers back or switch to a "
+            "stricter threshold, and calibrate again on recent questions."
+        )
+
+
+def _bisect(above: Callable[[float], bool], low: float, high: float) -> float:
+    """Where ``above`` turns from true to false; ``low`` if it never is true."""
+    if not above(1e-9):
+        return low
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if above(middle) else (low, middle)
+    return low

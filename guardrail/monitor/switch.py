@@ -1,0 +1,60 @@
+"""What an alarm does to a guard, decided beforehand."""
+
+from __future__ import annotations
+
+import threading
+from typing import Literal
+
+from ..errors import UsageError
+from .base import Alarm
+
+__all__ = ["SafetySwitch"]
+
+
+class SafetySwitch:
+    """What a guard does after an alarm: nothing, a stricter threshold, or no acceptance at all. Thread-safe.
+
+    Pass it to a guard, ``Guardrail(..., switch=switch)``, and as ``on_alarm=switch.alarm`` to monitors.
+
+    Args:
+        then: "abstain" accepts nothing after an alarm; "stricter" accepts at most ``threshold``.
+        threshold: For "stricter", computed beforehand, e.g. ``artifact.at(alpha=alpha / 2).threshold``.
+    """
+
+    def __init__(self, then: Literal["abstain", "stricter"] = "abstain", *, threshold: float | None = None) -> None:
+        if then not in ("abstain", "stricter"):
+            raise UsageError(f"then must be 'abstain' or 'stricter', got {then!r}")
+        if (then == "stricter") != (threshold is not None):
+            raise UsageError(
+                "a stricter threshold goes with then='stricter' and only with it; compute one beforehand, e.g. "
+                "artifact.at(alpha=0.05).threshold (None there means infeasible: use then='abstain')"
+            )
+        self._then, self._threshold = then, threshold
+        self._lock = threading.Lock()
+        self._alarms: tuple[Alarm, ...] = ()
+
+    @property
+    def alarms(self) -> tuple[Alarm, ...]:
+        """Alarms received and not reset, oldest first."""
+        return self._alarms
+
+    def alarm(self, alarm: Alarm) -> None:
+        """Take an alarm; what was decided beforehand applies from now on."""
+        with self._lock:
+            self._alarms = (*self._alarms, alarm)
+
+    def reset(self) -> None:
+        """Go back to normal; for a person who has looked."""
+        with self._lock:
+            self._alarms = ()
+
+    def allows(self, uncertainty: float) -> bool:
+        """Whether an answer that the gate accepts may still pass."""
+        return not self._alarms or self._stricter(uncertainty)
+
+    def _stricter(self, uncertainty: float) -> bool:
+        return self._then == "stricter" and self._threshold is not None and uncertainty <= self._threshold
+
+    def reason(self) -> str:
+        """Why answers are held back, in words; empty when they are not."""
+        return self._alarms[-1].detail if self._alarms else ""
