@@ -13,7 +13,7 @@ pytest.importorskip("langchain_tests")
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
 
-from guardrail import Guardrail
+from guardrail import ArtifactMismatchError, Guardrail, UsageError
 from guardrail.testing import ScriptedChat, make_artifact
 
 WEIGHTS = Path(__file__).resolve().parents[2] / "examples" / "tiny_model" / "orrin-1.5m"
@@ -49,14 +49,18 @@ class TestGuardrailUnit(_Guard, ChatModelUnitTests):
 class _Refusals(ChatModelIntegrationTests):
     """What a guard refuses because it was not calibrated with it."""
 
-    @pytest.mark.xfail(reason="the artifact binds the system message, and two of them were not calibrated")
+    @pytest.mark.xfail(
+        raises=ArtifactMismatchError,
+        reason="the artifact binds the system message, and two of them were not calibrated",
+        strict=True,
+    )
     def test_double_messages_conversation(self, model: BaseChatModel) -> None:
-        """Refused: ArtifactMismatchError."""
+        """Refused."""
         super().test_double_messages_conversation(model)
 
-    @pytest.mark.xfail(reason="the artifact binds the stop strings")
+    @pytest.mark.xfail(raises=ArtifactMismatchError, reason="the artifact binds the stop strings", strict=True)
     def test_stop_sequence(self, model: BaseChatModel) -> None:
-        """Refused: ArtifactMismatchError."""
+        """Refused."""
         super().test_stop_sequence(model)
 
 
@@ -78,11 +82,18 @@ class TestTransformersChatUnit(_Local, ChatModelUnitTests):
     """The embedded model as a class."""
 
     @pytest.mark.xfail(
-        reason="the model cannot be changed by a call (model=... is refused), so no trace can misname it"
+        raises=AssertionError,
+        reason="the model cannot be changed by a call (model=... is refused), so no trace can misname it",
+        strict=True,
     )
     def test_standard_params_model_override(self, model: BaseChatModel) -> None:
-        """Refused at the call."""
+        """The name in traces stays that of the one model there is."""
         super().test_standard_params_model_override(model)
+
+    def test_a_call_cannot_change_the_model(self, model: BaseChatModel) -> None:
+        """What the expected failure above rests on."""
+        with pytest.raises(UsageError, match="model: Extra inputs"):
+            model.invoke("?", model="another")
 
 
 class TestTransformersChatIntegration(_Local, ChatModelIntegrationTests):
