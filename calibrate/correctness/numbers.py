@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from guardrail.judges.numbers import Number, parse_number
+from guardrail.judges.number_reading import parse_number
+from guardrail.judges.numbers import Number
 
 __all__ = ["Number", "parse_number"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 
 from guardrail.artifact import CorrectnessSpec
 from guardrail.errors import UsageError
 from guardrail.judges import normalise, token_f1
+from guardrail.judges.number_reading import figures
+from guardrail.judges.numbers import same_number
+from guardrail.judges.numeric import same_figures
 
 from ..datasets import Question, reference_label
 from .base import Label
@@ -19,12 +22,15 @@ __all__ = ["Exact", "Numeric", "Option", "TokenF1"]
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Right iff the normalised answer equals a normalised reference (case, punctuation and articles do not count)."""
+    """Right iff the normalised answer equals a normalised reference (case, punctuation and articles do not count).
+
+    Marks that make another answer do: "C++" is not "C#" and "$50" not "50"; see `guardrail.judges.normalise`.
+    """
 
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="exact", version=1, params={})
+        return CorrectnessSpec(name="exact", version=2, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality with any reference."""
@@ -35,8 +41,9 @@ class Exact:
 class TokenF1:
     """Right iff token-F1 with the best matching reference is at least ``threshold``.
 
-    The paper's rule for open answers (0.5). It counts words and is blind to which: "not in Paris" scores .8 against
-    "in Paris". Where numbers decide use `Numeric`, where short names decide use `Exact` with aliases.
+    The paper's rule for open answers (0.5). It counts words and is blind to which, and to marks: "not in Paris" scores
+    .8 against "in Paris", "C++" 1 against "C#". Where numbers decide use `Numeric`, where short names decide use
+    `Exact` with aliases.
 
     Attributes:
         threshold: Smallest F1 that counts as right, in (0, 1].
@@ -51,7 +58,7 @@ class TokenF1:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="token_f1", version=1, params={"threshold": self.threshold})
+        return CorrectnessSpec(name="token_f1", version=2, params={"threshold": self.threshold})
 
     def label(self, answer: str, question: Question) -> Label:
         """Best F1 over the references, compared with the threshold."""
@@ -59,19 +66,29 @@ class TokenF1:
         return Label(best >= self.threshold)
 
 
+_ROUNDING = 1e-6
+"""Tolerance up to which only rounding is meant."""
+
+
 @dataclass(frozen=True, slots=True)
 class Numeric:
-    """Right iff the last number in the answer equals a reference number, up to a relative tolerance.
+    """Right iff the answer ends with a reference's number, read and compared as the `numeric` judge does.
 
-    Understands signs, thousands separators, decimals, exponents, "%", fractions ("3/4") and mixed numbers ("1 1/2").
-    "50%" is 0.5, and it also equals a reference "50": people write percentages both ways. An answer without a number is
-    wrong; a reference without a number cannot be compared, so the answer stays unlabelled.
+    Understands signs, thousands separators, decimals, exponents, "%", fractions ("3/4"), mixed numbers ("1 1/2"),
+    scales ("5 million"), currencies and units: "5 km" is "5000 m" and not "5 m". Where the answer or the reference has
+    no unit, the question implies it. "50%" is 0.5, and it also equals a reference "50": people write percentages both
+    ways.
+
+    An answer without a number that can be read is wrong. A reference with digits that are no readable number (a date, a
+    range) is compared as a text. A reference without digits cannot be compared, so the answer stays unlabelled.
 
     Attributes:
-        tolerance: Largest accepted |answer - reference| / |reference| (absolute when the reference is 0).
+        tolerance: Largest accepted |answer - reference| / |reference| (absolute when the reference is 0). Up to 1e-6,
+            the default, it is for rounded decimals: whole numbers are compared exactly, and nothing differs by more
+            than 0.001. A larger one is yours, and holds for all numbers.
     """
 
-    tolerance: float = 1e-6
+    tolerance: float = _ROUNDING
 
     def __post_init__(self) -> None:
         if not 0 <= self.tolerance < 1:
@@ -80,23 +97,41 @@ class Numeric:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="numeric", version=1, params={"tolerance": self.tolerance})
+        return CorrectnessSpec(name="numeric", version=2, params={"tolerance": self.tolerance})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality of numbers with any reference."""
-        wanted = [number for number in map(parse_number, question.references) if number is not None]
-        if not wanted:
+        comparable = [reference for reference in question.references if figures(reference)]
+        if not comparable:
             return Label(None, f"no reference is a number: {list(question.references)}")
-        got = parse_number(answer)
-        if got is None:
-            return Label(False)
-        return Label(any(self._equal(got, number) for number in wanted))
+        return Label(any(self._same(answer, reference) for reference in comparable))
+
+    def _same(self, answer: str, reference: str) -> bool:
+        got, wanted = parse_number(answer), parse_number(reference)
+        if got is None or wanted is None:
+            return got is None and wanted is None and same_figures(answer, reference)
+        if self._equal(got, wanted):
+            return True
+        if got.percent == wanted.percent or not {got.dimension, wanted.dimension} <= {"percent", None}:
+            return False
+        return self._equal(_without_percent(got), _without_percent(wanted))
 
     def _equal(self, got: Number, wanted: Number) -> bool:
-        same = [(got.value, wanted.value)]
-        if got.percent != wanted.percent:
-            same.append((got.value * (100 if got.percent else 1), wanted.value * (100 if wanted.percent else 1)))
-        return any(math.isclose(a, b, rel_tol=self.tolerance, abs_tol=0.0 if b else self.tolerance) for a, b in same)
+        tolerance = Fraction(str(self.tolerance))
+        if self.tolerance <= _ROUNDING and wanted.value:
+            return same_number(got, wanted, tolerance)
+        if got.dimension is not None and wanted.dimension is not None:
+            if got.dimension != wanted.dimension:
+                return False
+            x, y = got.amount, wanted.amount
+        else:
+            x, y = got.value, wanted.value
+        return abs(x - y) <= tolerance * (abs(y) or 1)
+
+
+def _without_percent(number: Number) -> Number:
+    """The number as written: 50 for "50%"."""
+    return Number(number.value * (100 if number.percent else 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +145,7 @@ class Option:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="option", version=1, params={})
+        return CorrectnessSpec(name="option", version=2, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality of the option named and the reference option."""

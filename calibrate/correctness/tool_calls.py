@@ -34,7 +34,8 @@ class ToolCalls:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="tool_call", version=1, params=dict(self._judge.spec.params))
+        judged = self._judge.spec
+        return CorrectnessSpec(name="tool_call", version=judged.version, params=dict(judged.params))
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality with any reference."""

@@ -31,6 +31,7 @@ PATIENCE = 30.0
 SLICE = 512
 """Items asked before their verdicts are written: what a kill loses at most."""
 _LOOK_UP = 500
+_ELSEWHERE = "Name a file for it in a folder that you may write to and that has room."
 _LAYOUT = 1
 _CREATE = "CREATE TABLE IF NOT EXISTS verdicts (key BLOB PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
 
@@ -42,7 +43,8 @@ class PairCache:
         path: The file; made if it is not there, and so is its folder.
 
     Raises:
-        UsageError: The file is no such cache.
+        UsageError: The file is no such cache, or cannot be read or written. So do `find` and `store` raise it, where
+            that happens later.
 
     Example:
         >>> judge = cached(my_judge, PairCache("pairs.sqlite"))  # doctest: +SKIP
@@ -51,7 +53,12 @@ class PairCache:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._lock = Lock()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"the folder of the pair cache {self.path} cannot be made ({error}). {_ELSEWHERE}"
+            ) from error
         with self._connected():
             pass
 
@@ -82,11 +89,14 @@ class PairCache:
     def _connected(self) -> Iterator[sqlite3.Connection]:
         """A connection for one operation: one that outlives it may cross a fork, and the child then loses verdicts."""
         with self._lock:
-            connection = _open(self.path)
             try:
-                yield connection
-            finally:
-                connection.close()
+                connection = _open(self.path)
+                try:
+                    yield connection
+                finally:
+                    connection.close()
+            except sqlite3.DatabaseError as error:
+                raise _refusal(self.path, error) from error
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -103,13 +113,30 @@ def _open(path: Path) -> sqlite3.Connection:
                 connection.execute(f"PRAGMA user_version={_LAYOUT}")
         elif layout != _LAYOUT:
             raise UsageError(f"{path} has layout {layout}; this version reads {_LAYOUT}. Name another file.")
-    except sqlite3.DatabaseError as error:
-        connection.close()
-        raise UsageError(f"{path} cannot be used as a pair cache: {error}. Delete it or name another file.") from error
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _refusal(path: Path, error: sqlite3.DatabaseError) -> UsageError:
+    """What is wrong with the file and the way out: SQLite's own words name neither."""
+    kind = str(getattr(error, "sqlite_errorname", ""))
+    if path.is_dir():
+        return UsageError(f"{path} is a folder. Name a file for the pair cache, e.g. {path / 'pairs.sqlite'}.")
+    if kind.startswith("SQLITE_NOTADB"):
+        return UsageError(f"{path} is no SQLite file, so it cannot be used as a pair cache. Name another file for it.")
+    if kind.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return UsageError(
+            f"another process kept the pair cache {path} busy for {PATIENCE:g} seconds. Wait for it, or name another "
+            "file for the pair cache."
+        )
+    if kind.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_FULL", "SQLITE_IOERR")):
+        return UsageError(f"the pair cache {path} cannot be read and written ({error}). {_ELSEWHERE}")
+    return UsageError(
+        f"{path} cannot be used as a pair cache ({error}). Delete it, after which its verdicts are asked for again, or "
+        "name another file for it."
+    )
 
 
 def _patiently(attempt: Callable[[], object]) -> None:

@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
+from .._limits import in_flight
 from ..errors import UsageError
 from ..identity import identify
 from ..sampling import draw, is_native
@@ -106,7 +107,7 @@ class ChatJudge:
         """Name, version and parameters: the model's identity, the version of the prompt, and how verdicts come."""
         reply = "text" if self._structured is None else "structured"
         params = {"prompt": PROMPT_VERSION, "reply": reply, **self._identity.model_dump()}
-        return JudgeSpec(name="chat", version=1, params=params)
+        return JudgeSpec(name="chat", version=2, params=params)
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Ask about the pairs of one question."""
@@ -136,7 +137,12 @@ class ChatJudge:
     def _objects(self, structured: Runnable[Any, Any], prompts: list[list[BaseMessage]]) -> list[Any]:
         # An empty list of callbacks: without it the judge would speak in the stream of the run that asks it.
         config = RunnableConfig(callbacks=[], tags=["nostream"], max_concurrency=self._max_concurrency)
-        return structured.batch(prompts, config, return_exceptions=True, temperature=0.0, max_tokens=_STRUCTURED_TOKENS)
+
+        def ask(prompt: list[BaseMessage]) -> Any:
+            with in_flight():
+                return structured.invoke(prompt, config, temperature=0.0, max_tokens=_STRUCTURED_TOKENS)
+
+        return RunnableLambda(ask).batch(prompts, config, return_exceptions=True)
 
 
 def _said(text: str, refusal: bool) -> str | None:

@@ -10,11 +10,15 @@ from functools import lru_cache
 
 from ..errors import UsageError
 from .base import JudgeSpec
-from .normalise import normalise, word_tuple
+from .marks import ends_in_mark, is_operator
+from .normalise import marked_words, normalise, word_tuple
 
 __all__ = ["ExactJudge", "TokenF1Judge", "guards_hold", "token_f1"]
 
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_NUMBER = re.compile(
+    r"(?P<sign>(?<!\w)-)?(?:(?P<whole>\d+)(?:\.(?P<part>\d+))?|\.(?P<bare>\d+))(?:e(?P<power>[-+]?\d{1,9})(?!\w))?"
+)
+_BARE = re.compile(r"[\W_]+")
 _NEGATIONS = frozenset(
     {"not", "no", "never", "none", "neither", "nor", "without", "cannot", "false", "nobody", "nothing", "nowhere"}
 )
@@ -25,7 +29,7 @@ def token_f1(answer: str, reference: str) -> float:
 
     F1 = 2 P R / (P + R), P = |common| / |answer|, R = |common| / |reference|; in [0, 1], symmetric. Two answers
     without words score 1 when equal, else 0. Source: SQuAD evaluation (Rajpurkar et al. 2016), whose CoQA variant
-    differs only in the article list.
+    differs only in the article list. Marks are no words: F1 of "C++" and "C#" is 1.
     """
     ours, theirs = word_tuple(answer), word_tuple(reference)
     if not ours or not theirs:
@@ -41,7 +45,7 @@ class ExactJudge:
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="exact", version=1, params={})
+        return JudgeSpec(name="exact", version=2, params={})
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Equality of normalised strings; the question plays no part."""
@@ -53,7 +57,9 @@ class TokenF1Judge:
     """Two answers are the same iff token-F1 >= threshold and both guards hold.
 
     Guards, because word overlap is blind to what matters most: the numbers in both answers are the same (as a
-    multiset of values, "1,000" = "1000"), and both or neither contain a negation. Antonyms ("increases" / "decreases")
+    multiset, digit by digit: "1.0" = "1", "1,000" = "1000"), so are the marks that `normalise` keeps, and both or
+    neither contain a negation. A mark on one side only tells answers apart too ("$50" / "50", "C" / "C++"): that costs
+    an answer at most. Only "=" is left out, for "x = 5" says no other than "5". Antonyms ("increases" / "decreases")
     are *not* caught: use an NLI or chat-model judge where they occur.
 
     Attributes:
@@ -69,7 +75,7 @@ class TokenF1Judge:
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="token_f1", version=1, params={"threshold": self.threshold})
+        return JudgeSpec(name="token_f1", version=2, params={"threshold": self.threshold})
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Overlap of words behind the two guards; the question plays no part."""
@@ -82,20 +88,43 @@ class TokenF1Judge:
 
 
 def guards_hold(a: str, b: str) -> bool:
-    """Whether two answers have the same numbers (as a multiset of values) and both or neither contain a negation."""
+    """Whether two answers have the same numbers and marks (as multisets) and both or neither contain a negation.
+
+    An equivalence relation, and the same for all answers that `normalise` makes one.
+    """
     return _guarded(a) == _guarded(b)
 
 
 @lru_cache(maxsize=4096)
-def _guarded(text: str) -> tuple[tuple[float, ...], bool]:
-    """Numbers of a text, ascending, and whether it holds a negation."""
-    return _numbers(text), _negated(text)
+def _guarded(text: str) -> tuple[tuple[str, ...], bool]:
+    """Numbers and marked words of a text, sorted, and whether it holds a negation."""
+    found = marked_words(text)
+    signs: list[str] = []
+    for i, word in enumerate(found):
+        if word.isalpha():
+            continue
+        if is_operator(word):
+            signs += [word + _exact(found[i + 1] if i + 1 < len(found) else "")] if word != "=" else []
+        elif (_NUMBER.match(word) or word[0].isalnum()) and not ends_in_mark(word):  # "5", "-5", "5km", "b12"
+            signs += [_exact(number[0]) for number in _NUMBER.finditer(word)]
+        else:  # "c++", "$50", "50%", "-x"
+            signs.append(_exact(word))
+    return tuple(sorted(signs)), any(_BARE.sub("", word) in _NEGATIONS for word in found)
 
 
-def _numbers(text: str) -> tuple[float, ...]:
-    found = [word for word in word_tuple(text) if word[0] == "-" or word[0].isdigit()]
-    return tuple(sorted(float(word) for word in found if _NUMBER.fullmatch(word))) if found else ()
+def _exact(word: str) -> str:
+    """A word with its numbers as sign, digits and power of ten: "1.0" and "1" become "1e0". No float: digits count."""
+    return _NUMBER.sub(_canonical, word)
 
 
-def _negated(text: str) -> bool:
-    return not _NEGATIONS.isdisjoint(word_tuple(text))
+def _canonical(number: re.Match[str]) -> str:
+    whole, part = _ascii(number["whole"] or ""), _ascii(number["part"] or number["bare"] or "")
+    digits = (whole + part).lstrip("0")
+    if not digits:
+        return "0e0"
+    power = int(number["power"] or 0) - len(part) + len(digits) - len(digits.rstrip("0"))
+    return f"{number['sign'] or ''}{digits.rstrip('0')}e{power}"
+
+
+def _ascii(digits: str) -> str:
+    return digits if digits.isascii() else "".join(str(int(digit)) for digit in digits)

@@ -1,52 +1,97 @@
-"""Numbers as people and models write them."""
+"""Numbers with their units, and when two of them are the same."""
 
 from __future__ import annotations
 
-import math
-import re
+from bisect import bisect_left
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
 
-__all__ = ["Number", "parse_number"]
+from .units import PERCENT, ratios
+
+__all__ = ["ROUNDING", "Number", "may_join", "same_number"]
+
+ROUNDING = Fraction(1, 10**9)
+"""Largest relative difference of two numbers that count as equal, at least one of which has decimals. Another value
+raises the version of the judge."""
+_LEAST = Fraction(1, 1000)
+"""Largest absolute one: two prices that differ by a cent are never equal, however large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number read from a text.
+    """A number read from a text, exactly.
 
     Attributes:
-        value: Its value; 0.5 for "50%".
-        percent: Whether it was written as a percentage.
+        value: Its value as written, scale read: 0.5 for "50%", 5,000,000 for "5 million km". What it is compared by
+            with a number that has no unit.
+        dimension: What its unit measures, e.g. "length" or "USD"; None without a unit.
+        size: Size of the unit in the dimension's base unit; 1 without one, and for percentages.
     """
 
-    value: float
-    percent: bool = False
+    value: Fraction
+    dimension: str | None = None
+    size: Fraction = Fraction(1)
+
+    @property
+    def percent(self) -> bool:
+        """Whether it was written as a percentage."""
+        return self.dimension == PERCENT[0]
+
+    @property
+    def amount(self) -> Fraction:
+        """Value in the base unit of its dimension: 5000 for "5 km"."""
+        return self.value * self.size
 
 
-_DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+"
-_NUMBER = re.compile(
-    rf"(?<![\w.])(?P<sign>[-+\u2212])?\s?[$€£]?(?:(?P<whole>\d+)\s+)?(?P<top>{_DIGITS})"
-    rf"(?:\s?/\s?(?P<bottom>{_DIGITS})|(?P<exponent>[eE][-+]?\d+)(?!\w))?\s?(?P<percent>%|percent\b)?"
-)
+def same_number(a: Number, b: Number, rounding: Fraction = ROUNDING) -> bool:
+    """Whether two numbers are equal: symmetric, but through numbers without a unit not transitive (5 km, 5, 5 m).
+
+    Both with a unit: same dimension and equal amounts. One without: its unit is implied by the question, so the values
+    as written. Whole numbers are compared exactly; others up to ``rounding`` relative, and never more than 0.001.
+    """
+    if a.dimension is None or b.dimension is None:
+        x, y = a.value, b.value
+    elif a.dimension == b.dimension:
+        x, y = a.amount, b.amount
+    else:
+        return False
+    if x == y or a.value.denominator == b.value.denominator == 1:
+        return x == y
+    return abs(x - y) <= min(rounding * max(abs(x), abs(y)), _LEAST)
 
 
-def parse_number(text: str) -> Number | None:
-    """The last number in a text, or None. "3/4" is 0.75, "1 1/2" is 1.5, "50%" is 0.5 and flagged as a percentage."""
-    found = None
-    for match in _NUMBER.finditer(text):
-        found = _read_number(match) or found
-    return found
+def may_join(a: Number, b: Number, further: int) -> bool:
+    """Whether at most ``further`` other numbers could form a chain of `same_number` between two numbers.
+
+    Besides rounding there is one way: 5 = 5 km = 5000 m = 5000. That takes three steps and changes the value as written
+    by a ratio of two units of one dimension; each end that has a unit itself saves a step. Never narrower than the
+    truth: where two such changes fit, all numbers of one sign count as joinable.
+    """
+    if (a.value > 0, a.value < 0) != (b.value > 0, b.value < 0):
+        return False
+    if a.value == b.value:
+        return True
+    changes = (further + 1 + (a.dimension is not None) + (b.dimension is not None)) // 3
+    if changes > 1:
+        return True
+    ratio, slack = a.value / b.value, 2 * ROUNDING * (further + 2)
+    low, high = _float(ratio * (1 - slack)), _float(ratio * (1 + slack))
+    if changes == 0:
+        return low <= 1 <= high
+    known = _ratios()
+    at = bisect_left(known, low)
+    return at < len(known) and known[at] <= high
 
 
-def _read_number(match: re.Match[str]) -> Number | None:
-    value = float(match["top"].replace(",", "") + (match["exponent"] or ""))
-    if match["bottom"]:
-        bottom = float(match["bottom"].replace(",", ""))
-        if bottom == 0:
-            return None
-        value = float(match["whole"] or 0) + value / bottom
-    if match["sign"] in ("-", "\u2212"):
-        value = -value
-    if not math.isfinite(value):
-        return None
-    percent = match["percent"] is not None
-    return Number(value / 100 if percent else value, percent)
+def _float(ratio: Fraction) -> float:
+    try:
+        return float(ratio)
+    except OverflowError:
+        return float("inf")
+
+
+@lru_cache(maxsize=1)
+def _ratios() -> list[float]:
+    """Ratios of units, sorted; their rounding is far below the slack."""
+    return sorted(map(float, ratios()))

@@ -76,7 +76,7 @@ class ObservationJudge:
     def spec(self) -> JudgeSpec:
         """Name, version and parameters. Recorded and live observations of one ``version`` are the same judge."""
         params = {"tools": sorted(self._tools), "version": self._version, "errors": self._errors}
-        return JudgeSpec(name="observation", version=1, params=params)
+        return JudgeSpec(name="observation", version=2, params=params)
 
     def identity(self, text: str) -> str:
         """Canonical JSON of the calls, or the normalised text."""

@@ -93,12 +93,12 @@ def _common_subsequence(ours: Sequence[str], theirs: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Jaccard:
-    """Similarity of two answers is the Jaccard similarity of their words; blind to numbers and negation."""
+    """Similarity of two answers is the Jaccard similarity of their words; blind to marks, numbers and negation."""
 
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="jaccard", version=1, params={})
+        return JudgeSpec(name="jaccard", version=2, params={})
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Overlap of word sets; the question plays no part."""
@@ -109,14 +109,14 @@ class Jaccard:
 class GuardedJaccard:
     """Jaccard similarity of words, or 0 where the guards of `TokenF1Judge` fail.
 
-    Guards: the same numbers, and both or neither contain a negation. Antonyms and paraphrases without common words are
-    not understood.
+    Guards: the same numbers and marks ("C++" is not "C#"), and both or neither contain a negation. Antonyms and
+    paraphrases without common words are not understood.
     """
 
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="guarded_jaccard", version=1, params={})
+        return JudgeSpec(name="guarded_jaccard", version=2, params={})
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Overlap of word sets behind the guards; the question plays no part."""
@@ -125,12 +125,12 @@ class GuardedJaccard:
 
 @dataclass(frozen=True, slots=True)
 class RougeL:
-    """Similarity of two answers is the ROUGE-L F1 of their words; blind to numbers and negation."""
+    """Similarity of two answers is the ROUGE-L F1 of their words; blind to marks, numbers and negation."""
 
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="rouge_l", version=1, params={})
+        return JudgeSpec(name="rouge_l", version=2, params={})
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Longest common subsequence of words; the question plays no part."""

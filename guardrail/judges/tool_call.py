@@ -8,8 +8,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
+from .._readable import too_deep
 from ..errors import UsageError
 from ..types import ToolCall
 from .base import JudgeSpec
@@ -18,8 +20,8 @@ from .normalise import normalise
 __all__ = ["ToolCallJudge", "canonical_calls", "is_canonical_call", "plain_json", "read_calls"]
 
 _START = '[{"arguments":'
-_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
-"""A text that is nothing but a number."""
+_NUMBER = re.compile(r"-?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]{0,399}|0)(?:\.[0-9]{1,400})?")
+"""A text that is nothing but a number: no leading zero or plus, which ids and telephone numbers have."""
 _FIELDS = {"name", "arguments", "id", "type"}
 
 
@@ -52,6 +54,8 @@ def read_calls(text: str) -> list[ToolCall] | None:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
+        return None
+    if too_deep(found):
         return None
     calls = found if isinstance(found, list) else [found]
     if not calls or not all(_is_call(call) for call in calls):
@@ -87,8 +91,9 @@ class ToolCallJudge:
     differs. "The same" is always equality of one form, so it is symmetric and transitive.
 
     Attributes:
-        numbers: A text that is nothing but a number is that number: "5.00", "5" and 5 are the same, "1,000" is 1000.
-        decimals: Numbers are rounded to so many decimals.
+        numbers: A text that is nothing but a number is that number, exactly: "5.00", "5" and 5 are the same, "1,000"
+            is 1000. A leading zero or plus ("007", "+49170") makes an id or a telephone number: a text, and no number.
+        decimals: Numbers with decimals are rounded to so many; whole ones stay as they are.
         dates: Formats of ``strptime`` in which a text is read as a point in time, e.g. ("%Y-%m-%d", "%d.%m.%Y"). A text
             that fits several with different meanings stays a text, so 03/04 is never guessed.
         text: Texts are compared by `normalise` (case, punctuation and articles do not count).
@@ -144,8 +149,11 @@ class ToolCallJudge:
             ),
             "any_order": self.any_order,
         }
-        params = {name: value for name, value in given.items() if value not in (None, False, [])}
-        return JudgeSpec(name="tool_call", version=1, params=params)
+        params = {
+            name: value for name, value in given.items() if value is not None and value is not False and value != []
+        }
+        version = 2 if self.numbers or self.decimals is not None else 1  # 2 reads numbers exactly
+        return JudgeSpec(name="tool_call", version=version, params=params)
 
     @property
     def judges_tool_calls(self) -> bool:
@@ -186,15 +194,23 @@ class ToolCallJudge:
 
     def _text(self, value: str) -> Any:
         if self.numbers and _NUMBER.fullmatch(value.strip()):
-            return self._number(float(value.strip().replace(",", "")))
+            return self._number(_exact(value.strip().replace(",", "")))
         if (moment := _moment(value.strip(), self.dates)) is not None:
             return moment
         return normalise(value) if self.text else value
 
     def _number(self, value: Any) -> Any:
-        if self.decimals is None or isinstance(value, bool) or not isinstance(value, int | float):
+        if self.decimals is None or not isinstance(value, float) or not math.isfinite(value):
             return value
-        return round(value, self.decimals) + 0.0 if math.isfinite(value) else value
+        return round(value, self.decimals) + 0.0
+
+
+def _exact(text: str) -> int | float | str:
+    """A number as JSON has it: whole, or a float where that says the same; else the text, without zeros at the end."""
+    value = Decimal(text)
+    if value == value.to_integral_value():
+        return int(value)
+    return float(value) if Decimal(repr(float(value))) == value else text.rstrip("0")
 
 
 def _canonical(value: Any) -> str:
@@ -207,7 +223,7 @@ def _moment(text: str, forms: Sequence[str]) -> str | None:
     for form in forms:
         try:
             moment = datetime.strptime(text, form)  # noqa: DTZ007 - an offset is read where the format has one
-        except ValueError:
+            found.add((moment.astimezone(UTC) if moment.tzinfo is not None else moment).isoformat())
+        except (ValueError, OverflowError):  # no such date, or in UTC before the year 1 or after 9999
             continue
-        found.add((moment.astimezone(UTC) if moment.tzinfo is not None else moment).isoformat())
     return found.pop() if len(found) == 1 else None

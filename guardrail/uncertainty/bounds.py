@@ -15,7 +15,8 @@ import numpy as np
 
 from ..judges import JudgeSpec
 from ..judges.lexical import guards_hold
-from ..judges.numbers import parse_number
+from ..judges.number_reading import parse_number
+from ..judges.numbers import may_join
 from .base import Estimator, Evidence, Missing
 from .clustering import Clusters, fold
 from .likelihood import mean_logprob
@@ -64,26 +65,25 @@ def _never(a: str, b: str, further: int) -> bool:
 
 
 def _same_guards(a: str, b: str, further: int) -> bool:
-    """token_f1 is not transitive, but its guards are: other numbers, or a negation, never become the same."""
+    """token_f1 is not transitive, but its guards are: other numbers, marks or negation never become the same."""
     return guards_hold(a, b)
 
 
-def _near(a: str, b: str, further: int) -> bool:
-    """Values within 1e-9 (relative) are the same, so a chain of k further answers spans at most k + 1 such steps."""
+def _by_numbers(a: str, b: str, further: int) -> bool:
+    """Numbers may be joined by rounding, or through one without a unit (5 km, 5, 5 m); all else is an equivalence."""
     ours, theirs = parse_number(a), parse_number(b)
-    if ours is None or theirs is None:
-        return False  # equal strings, or never the same
-    return math.isclose(ours.value, theirs.value, rel_tol=2e-9 * (further + 2))
+    return ours is not None and theirs is not None and may_join(ours, theirs, further)
 
 
 _BRIDGES: dict[tuple[str, int], Bridges] = {
-    ("exact", 1): _never,
-    ("numeric", 1): _near,
-    ("token_f1", 1): _same_guards,
+    ("exact", 2): _never,
+    ("numeric", 2): _by_numbers,
+    ("token_f1", 2): _same_guards,
     ("tool_call", 1): _never,
+    ("tool_call", 2): _never,
 }
 """By name and version of a judge: a new version has to be looked at again before it may stop early."""
-_STABLE_SIMILARITIES = {("guarded_jaccard", 1), ("jaccard", 1), ("rouge_l", 1)}
+_STABLE_SIMILARITIES = {("guarded_jaccard", 2), ("jaccard", 2), ("rouge_l", 2)}
 
 
 def _bridges(judge: object) -> Bridges | None:

@@ -57,7 +57,8 @@ class Folded(Frozen):
 def fold(answers: Sequence[str], judge: object) -> Folded:
     """Make answers with equal strings one.
 
-    Equal means equal after `normalise`, or after ``judge.identity`` where the judge (or similarity) has one. Refusals
+    Equal means equal after `normalise`, which keeps the marks that make another answer ("C++" / "C#"), or after
+    ``judge.identity`` where the judge (or similarity) has one. What is equal no judge can tell apart any more. Refusals
     share one key. Tool calls (canonical JSON) are compared exactly, whatever the judge: words in common say nothing
     about whether two calls do the same, and `normalise` would take ``[1,200]`` for ``[1200]``. Only a judge that knows
     what calls do (``judge.judges_tool_calls`` is True, as for `ObservationJudge`) is asked about those that differ.

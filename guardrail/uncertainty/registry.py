@@ -87,7 +87,7 @@ _ESTIMATORS = {
         ),
         Estimator("sar", 1, "nats", "continuous", _BY_TOKEN, sar, similarity=_ALIKE),
         Estimator("self_consistency", 1, "probability", "discrete", _CLUSTERED, self_consistency),
-        Estimator("selfcheck_ngram", 1, "nats", "continuous", Needs(samples=True), selfcheck_ngram),
+        Estimator("selfcheck_ngram", 2, "nats", "continuous", Needs(samples=True), selfcheck_ngram),
         Estimator("selfcheck_nli", 1, "probability", "continuous", Needs(samples=True, entailment=True), selfcheck_nli),
         Estimator("selfcheck_prompt", 1, "probability", "discrete", _ASKED_SUPPORT, selfcheck_prompt),
         Estimator("semantic_entropy", 1, "nats", "continuous", _LIKELIHOOD_CLUSTERED, semantic_entropy),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 from calibrate.correctness import Exact, Numeric, Option, TokenF1, default_rule, label_records, make_rule, parse_number
@@ -55,14 +57,14 @@ def test_token_f1_threshold_is_a_parameter() -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("42", 42.0),
+        ("42", 42),
         ("-3.5", -3.5),
         ("\u22125", -5.0),
         ("$1,234.50", 1234.5),
         ("3/4", 0.75),
         ("1 1/2 cups", 1.5),
         ("50 %", 0.5),
-        ("12 percent", 0.12),
+        ("12 percent", Fraction(12, 100)),
         ("1e3", 1000.0),
         (".5", 0.5),
         ("3 + 4 = 7.", 7.0),
@@ -71,7 +73,7 @@ def test_token_f1_threshold_is_a_parameter() -> None:
         ("1/0", None),
     ],
 )
-def test_parse_number(text: str, value: float | None) -> None:
+def test_parse_number(text: str, value: float | Fraction | None) -> None:
     found = parse_number(text)
     assert (None if found is None else found.value) == value
 
@@ -89,6 +91,22 @@ def test_parse_number(text: str, value: float | None) -> None:
         ("3", "three", None),
         ("0", "0", True),
         ("0.1", "0", False),
+        ("5 km", "5000 m", True),
+        ("5 km", "5 m", False),
+        ("5 km", "5", True),
+        ("$5", "\u20ac5", False),
+        ("10 000", "25 000", False),
+        ("10 000", "10,000", True),
+        ("2125551234", "2125551235", False),  # whole numbers are not rounded
+        ("1234567890123456789", "1234567890123456788", False),
+        ("100000.01", "100000.02", False),  # relative 1e-7, but a cent
+        ("3.333333", "10/3", True),
+        ("1e-7", "0", True),
+        ("50%", "50 km", False),
+        ("10:30", "10:30.", True),  # not a number: compared as a text
+        ("11:30", "10:30", False),
+        ("30", "10:30", False),
+        ("00123", "123", False),
     ],
 )
 def test_numeric(answer: str, reference: str, correct: bool | None) -> None:
@@ -97,6 +115,9 @@ def test_numeric(answer: str, reference: str, correct: bool | None) -> None:
 
 def test_numeric_tolerance_is_relative() -> None:
     assert Numeric(tolerance=0.01).label("101", question("100")).correct is True
+    assert Numeric(tolerance=0.01).label("1.01 km", question("1000 m")).correct is True
+    assert Numeric(tolerance=0.01).label("1.02 km", question("1000 m")).correct is False
+    assert Numeric(tolerance=0.01).label("1 kg", question("1 km")).correct is False
     assert Numeric(tolerance=0.01).label("102", question("100")).correct is False
     with pytest.raises(UsageError, match=r"0\.01 for 1 %"):
         Numeric(tolerance=1.0)

@@ -210,7 +210,7 @@ def test_from_spec_round_trips_and_refuses_another_similarity(name: str) -> None
         from_spec(make(name, similarity=Jaccard()).spec, similarity=from_judge(ExactJudge()))
     with pytest.raises(ArtifactMismatchError, match="Pass the similarity object"):
         from_spec(make(name, similarity=Rated(0.5)).spec)
-    stale = make(name).spec.model_copy(update={"similarity": JudgeSpec(name="rouge_l", version=2, params={})})
+    stale = make(name).spec.model_copy(update={"similarity": JudgeSpec(name="rouge_l", version=99, params={})})
     with pytest.raises(ArtifactMismatchError, match="estimator differs"):
         from_spec(stale)
     assert from_spec(make(name, similarity=Rated(0.5)).spec, similarity=Rated(0.5)).similarity is not None

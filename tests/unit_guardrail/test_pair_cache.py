@@ -162,8 +162,9 @@ def test_verdicts_before_a_failure_are_kept(cache: PairCache, monkeypatch: pytes
 def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     text = tmp_path / "records.jsonl"
     text.write_text("not a database, and long enough to be read as one " * 5)
-    with pytest.raises(UsageError, match="cannot be used as a pair cache"):
+    with pytest.raises(UsageError, match=r"is no SQLite file, so it cannot .*Name another file for it") as refused:
         PairCache(text)
+    assert "elete" not in str(refused.value), "it may be the user's records"
     assert text.read_text().startswith("not a database")
     other = tmp_path / "other.sqlite"
     connection = sqlite3.connect(other)
@@ -172,6 +173,56 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> N
     connection.close()
     with pytest.raises(UsageError, match="something else"):
         PairCache(other)
+
+
+def test_a_folder_is_refused_with_a_file_in_it(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=rf"{tmp_path} is a folder\. Name a file .* {tmp_path}/pairs\.sqlite"):
+        PairCache(tmp_path)
+
+
+def test_a_place_where_nothing_can_be_made_is_named_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=rf"folder of the pair cache {tmp_path}/file/x/pairs .*Name a file for it in"):
+        PairCache(tmp_path / "file" / "x" / "pairs")
+    with pytest.raises(UsageError, match=rf"folder of the pair cache {tmp_path}/file/pairs "):
+        PairCache(tmp_path / "file" / "pairs")
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="the system has no /proc, where no file can be made")
+@pytest.mark.parametrize("path", ["/proc/x/y", "/proc/pairs.sqlite"])
+def test_a_file_system_that_takes_no_files_is_named(path: str) -> None:
+    with pytest.raises(UsageError, match=rf"the pair cache {path} cannot be .*Name a file for it in a folder"):
+        PairCache(path)
+
+
+def test_a_cache_that_turns_read_only_is_named(cache: PairCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.store({b"key": True})
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda path, **rest: connect(f"file:{path}?mode=ro", uri=True, **rest))
+    assert cache.find([b"key"]) == {b"key": True}
+    with pytest.raises(UsageError, match=rf"the pair cache {cache.path} cannot be read and written .*readonly"):
+        cached(SlowJudge(), cache).equivalent("q", [("a", "b")])
+
+
+def test_a_cache_that_stays_busy_is_not_to_be_deleted(cache: PairCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("guardrail.judges.cache.PATIENCE", 0)
+    other = sqlite3.connect(cache.path, isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(UsageError, match=rf"kept the pair cache {cache.path} busy .*Wait for it") as refused:
+            cache.store({b"key": True})
+        assert "elete" not in str(refused.value)
+    finally:
+        other.close()
+
+
+def test_a_broken_cache_may_be_deleted(cache: PairCache) -> None:
+    cache.store({f"key {i}".encode(): True for i in range(2000)})
+    content = bytearray(cache.path.read_bytes())
+    content[4096:] = b"\xff" * (len(content) - 4096)
+    cache.path.write_bytes(bytes(content))
+    with pytest.raises(UsageError, match=rf"{cache.path} cannot be used as a pair cache .*Delete it, after which"):
+        cache.find([b"key 1"])
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

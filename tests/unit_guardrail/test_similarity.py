@@ -60,7 +60,7 @@ def test_from_judge() -> None:
     assert similarity.similarity("q", [("A cat", "cat"), ("cat", "dog")]) == [1.0, 0.0]
     assert isinstance(similarity, Similarity)
     assert from_judge(NumericJudge()).identity(" 50% ") == "50%"
-    assert from_judge(ExactJudge()).identity("The 50%") == "50"
+    assert from_judge(ExactJudge()).identity("The 50%.") == "50%"
 
 
 def test_similarities_by_name() -> None:

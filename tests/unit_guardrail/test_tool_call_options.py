@@ -31,6 +31,16 @@ def same(judge: ToolCallJudge, a: str, b: str) -> bool | None:
         ({"numbers": True}, call(amount=5), call(amount="5.00"), True),
         ({"numbers": True}, call(amount=1000), call(amount="1,000"), True),
         ({"numbers": True}, call(amount=5), call(amount="5 EUR"), False),
+        ({"numbers": True}, call(id="1234567890123456789"), call(id=1234567890123456789), True),
+        ({"numbers": True}, call(id="1234567890123456789"), call(id="1234567890123456788"), False),
+        ({"numbers": True}, call(id="00123"), call(id="123"), False),  # a leading zero is no part of a number
+        ({"numbers": True}, call(to="+49170"), call(to="49170"), False),
+        ({"numbers": True}, call(x="0.10"), call(x=0.1), True),
+        ({"numbers": True}, call(x="0.12345678901234567891"), call(x="0.12345678901234567892"), False),
+        ({"numbers": True}, call(x="-0.0"), call(x=0), True),
+        ({"numbers": True, "decimals": 2}, call(x="0.304"), call(x=0.3), True),
+        ({"decimals": 2}, call(id=1234567890123456789), call(id=1234567890123456788), False),
+        ({"decimals": 0}, call(x=0.6), call(x=1), True),
         ({"numbers": True}, call(amount="10,00"), call(amount=1000), False),  # a decimal comma is not a thousand
         ({"decimals": 2}, call(amount=0.1 + 0.2), call(amount=0.3), True),
         ({"decimals": 2}, call(amount=0.31), call(amount=0.3), False),
@@ -80,6 +90,8 @@ def test_without_options_the_spec_is_as_it_was() -> None:
     """So artifacts of earlier versions load."""
     assert ToolCallJudge().spec.model_dump() == {"name": "tool_call", "version": 1, "params": {}}
     assert not ToolCallJudge().judges_tool_calls
+    assert ToolCallJudge(text=True).spec.version == 1
+    assert ToolCallJudge(numbers=True).spec.version == ToolCallJudge(decimals=0).spec.version == 2
 
 
 def test_the_options_reach_the_estimator() -> None:
@@ -113,3 +125,24 @@ def test_a_form_is_its_own_form(arguments: dict[str, Any]) -> None:
     judge = ToolCallJudge(numbers=True, decimals=2, text=True, unordered=["tags"], any_order=True)
     form = judge.identity(call(**arguments))
     assert judge.identity(form) == form
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+0100", "9999-12-31T23:00:00-0500"])
+def test_a_date_that_no_calendar_holds_in_utc_stays_a_text(text: str) -> None:
+    """It raised OverflowError."""
+    judge = ToolCallJudge(dates=["%Y-%m-%dT%H:%M:%S%z"])
+    calls = [canonical_calls([ToolCall(name="t", arguments={"at": at})]) for at in (text, "2026-11-21T00:00:00+0100")]
+    assert judge.equivalent("", [(calls[0], calls[0]), (calls[0], calls[1])]) == [True, False]
+
+
+def test_a_whole_number_above_every_float_is_compared_as_it_is() -> None:
+    """It raised OverflowError."""
+    judge = ToolCallJudge(decimals=2)
+    calls = [canonical_calls([ToolCall(name="t", arguments={"n": 10**400 + more})]) for more in (0, 1)]
+    assert judge.equivalent("", [(calls[0], calls[0]), (calls[0], calls[1])]) == [True, False]
+
+
+def test_a_text_nested_too_deep_for_a_call_is_compared_as_a_text() -> None:
+    """It raised RecursionError."""
+    deep = '{"name":"t","arguments":' + '{"a":' * 700 + "1" + "}" * 701
+    assert ToolCallJudge(text=True).equivalent("", [(deep, deep), (deep, deep.replace("1", "2"))]) == [True, False]

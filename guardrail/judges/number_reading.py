@@ -1,0 +1,357 @@
+"""Reading numbers as people and models write them: exactly, with their units, or not at all."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from fractions import Fraction
+from functools import lru_cache
+
+from .numbers import Number
+from .plain_text import plain_words
+from .units import PERCENT, Unit, find_unit
+
+__all__ = ["figures", "parse_number"]
+
+_GROUPS = r"[1-9]\d{0,2}(?:(?:,\d{3})+|(?:'\d{3})+|(?:_\d{3})+)"
+_MONEY = (
+    r"(?:US|CA|AU|NZ|HK|MX|[CASR])?\$|[\u20ac\u00a3\u00a5\u20b9\u20a9\u20bd\u20ba\u20aa\u20bf]|Rs\.?|"
+    r"USD|EUR|GBP|JPY|CHF|CNY|RMB|INR|CAD|AUD"
+)
+_WORD = re.compile(
+    rf"(?P<sign>[-+]?)(?P<money>{_MONEY})?(?P<inner>-?)(?P<top>(?:{_GROUPS}|0|[1-9]\d*)(?:\.\d+)?|\.\d+)"
+    r"(?:/(?P<bottom>[1-9]\d*)(?![\d./,^])|[eE](?P<exponent>[-+]?\d{1,3})(?!\w)|\^(?P<power>-?\d{1,3})(?![\d.,/^]))?"
+    r"(?P<after>.*)"
+)
+_CURRENCY = re.compile(_MONEY)
+_DIGIT = re.compile(r"\d")
+_LONGEST = 400
+"""Digits, and powers of ten, beyond which nothing is read."""
+_PARTS_OF_A_SUM = 4
+"""Quantities that make up one: days, hours, minutes, seconds."""
+_OPENING, _CLOSING = "([\"'#", ".,;:!?)]\"'"
+_SCALES = {
+    **dict.fromkeys(("hundred", "hundreds"), 100),
+    **dict.fromkeys(("dozen", "dozens"), 12),
+    **dict.fromkeys(("thousand", "thousands"), 10**3),
+    **dict.fromkeys(("million", "millions", "mn", "mln", "mio"), 10**6),
+    **dict.fromkeys(("billion", "billions", "bn", "bln"), 10**9),
+    **dict.fromkeys(("trillion", "trillions", "tn", "trn"), 10**12),
+}
+_ATTACHED = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9}
+_ATTACHED_TO_MONEY = {"m": 10**6, "b": 10**9, "t": 10**12, "T": 10**12}
+_UNCLEAR = {"k", "K", "M", "B", "T"}
+"""Letters that may be a unit or a scale where they stand apart from the number: "5 K" is 5000, or kelvin."""
+_OPERATORS = {"-", "+", "*", "\u00d7", "\u00b7", "\u00f7", "/", "^", "\u00b1", "x", "X"}
+_BOUNDS = {"<", ">", "<=", ">=", "\u2264", "\u2265", "not", "than", "least", "most", "under", "over", "above", "below"}
+_BOUNDS |= {"exceeding", "within", "per", "plus", "minus", "between", "version"}
+_LINKS = {"to", "of", "in", "by", "through", "out", "for", "from", "vs", "times", "over", "at", "until", "till"}
+_LINKS |= {"point", "as", "\u2014"}
+"""Words that make one expression of the numbers on both sides: "5 to 6", "3 of 5", "1 in 10", "10 by 12"."""
+_CLOCK = {"am", "pm", "a.m", "p.m", "o'clock", "oclock"}
+_ERAS = {"AD", "CE", "BC", "BCE", "A.D", "B.C", "C.E", "B.C.E"}
+_MONTHS = {"january", "february", "april", "june", "july", "august", "september", "october", "november", "december"}
+_MONTHS |= {"jan", "feb", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec"}
+_MONTHS_IF_CAPITAL = {"March", "Mar", "May"}
+_PARTS = {"half", "halves", "third", "thirds", "quarter", "quarters", "fourths", "fifths", "eighths", "tenths"}
+_MORE = {"a", "one", "half", "two", "three"}
+_ABBREVIATED = {"ft", "in", "lb", "lbs", "oz", "hr", "hrs", "min", "mins", "sec", "yd", "mi", "gal", "sq", "fl", "cu"}
+_FAMILY = {"CAD", "AUD", "NZD", "HKD", "SGD", "MXN"}
+"""Currencies whose sign may be a bare $."""
+
+
+@lru_cache(maxsize=4096)
+def parse_number(text: str) -> Number | None:
+    """The number that a text ends with, or None where there is none or it cannot be read without guessing.
+
+    The last word with a digit decides. Read: signs, thousands separators ("1,000", "1 000", "1'000"), decimals,
+    fractions ("3/4", "1 1/2"), powers ("10^5", "3 x 10^5", "2e3"), percentages, scales ("5 million", "5k", "2 dozen"),
+    currencies, units and sums of units ("5 ft 3 in"). Unknown words after it do not count. Not read: dates, times,
+    ranges, bounds, lists, ratios, sums and products, decimal commas, version numbers, hexadecimal, leading zeros, and
+    digits inside a word; nothing before such a word is read in its place.
+    """
+    words = plain_words(text)
+    last = next((place for place in reversed(range(len(words))) if _is_figure(words[place])), None)
+    found = None if last is None else _Reader(words).quantity(last)
+    return None if found is None else found[0]
+
+
+def figures(text: str) -> tuple[str, ...]:
+    """What must agree where no number could be read: the words with a digit and the signs, as they are written.
+
+    Empty for a text without digits.
+    """
+    words = [word.strip("()[].,;:!?").casefold() for word in plain_words(text)]
+    if not any(map(_DIGIT.search, words)):
+        return ()
+    return tuple(word for word in words if word and (_DIGIT.search(word) or not any(map(str.isalpha, word))))
+
+
+def _is_figure(word: str) -> bool:
+    """Whether a word has a digit that is not part of a unit such as m^2."""
+    return _DIGIT.search(word) is not None and not (word[0].isalpha() and find_unit(word.rstrip(_CLOSING)) is not None)
+
+
+def _bare(word: str) -> str:
+    while len(word) > 1 and word[0] in _OPENING:
+        word = word[2:] if word[0] == "(" and word[1] == ")" else word[1:]
+    return word.rstrip(_CLOSING)
+
+
+def _closes(word: str) -> bool:
+    """Whether nothing after a word belongs to it."""
+    return word[-1:] in set(_CLOSING) and not (word.endswith(".") and word[:-1].casefold() in _ABBREVIATED)
+
+
+class _Reader:
+    """One reading of the words of a text."""
+
+    def __init__(self, words: list[str]) -> None:
+        self._words = words
+
+    def _at(self, place: int) -> str:
+        return self._words[place] if 0 <= place < len(self._words) else ""
+
+    def quantity(self, place: int, parts: int = _PARTS_OF_A_SUM) -> tuple[Number, int, int] | None:
+        """The number at a word, and the words it takes up (first, one past the last); None where it is not clear."""
+        read = self._alone(place)
+        if read is None:
+            return None
+        number, first, end = read
+        left = self._left(first)
+        if left == "none":
+            return number, first, end
+        if left == "part":
+            return self._sum(number, first, end, parts - 1)
+        return None
+
+    def _alone(self, place: int) -> tuple[Number, int, int] | None:
+        """The number at a word, with its sign and unit, whatever stands before them."""
+        word = self._words[place]
+        bare = _bare(word)
+        found = _WORD.fullmatch(bare)
+        if found is None or not _balanced(word, bare):
+            return None
+        value = _value(found)
+        if value is None:
+            return None
+        first, money, negative = place, found["money"] or "", (found["sign"] or found["inner"]) == "-"
+        if found["sign"] and found["inner"]:
+            return None
+        if found["power"] and negative:
+            return None  # -2^2 is 4 or -4
+        extended = self._mixed(found, value, place) or self._times_ten(found, value, place)
+        if extended is not None:
+            value, first, sign, money = extended
+            negative = negative or sign
+            if (found["sign"] or found["inner"] or found["money"]) and first != place:
+                return None
+        if not money and _CURRENCY.fullmatch(self._at(first - 1)):
+            first, money = first - 1, self._at(first - 1)
+        minus = self._at(first - 1) == "-" and self._at(first - 2) == "="
+        if minus or self._at(first - 1).casefold() == "negative":
+            first, negative = first - 1, not negative
+        closed = _closes(word)
+        measured = self._unit(value, money.rstrip("."), found["after"], place + 1, closed)
+        if measured is None:
+            return None
+        number, end = measured
+        if self._goes_on(first, end, closed and end == place + 1):
+            return None
+        return (replace(number, value=-number.value) if negative else number), first, end
+
+    def _mixed(self, found: re.Match[str], value: Fraction, place: int) -> tuple[Fraction, int, bool, str] | None:
+        """A whole number before a proper fraction, as in "1 1/2"."""
+        whole = _WORD.fullmatch(self._at(place - 1).lstrip("(["))
+        if not found["bottom"] or not 0 < value < 1 or whole is None or whole["after"] or "." in whole["top"]:
+            return None
+        if whole["bottom"] or whole["exponent"] or whole["power"]:
+            return None
+        top, negative = _value(whole), "-" in (whole["sign"] + whole["inner"])
+        return None if top is None else (top + value, place - 1, negative, whole["money"] or "")
+
+    def _times_ten(self, found: re.Match[str], value: Fraction, place: int) -> tuple[Fraction, int, bool, str] | None:
+        """Scientific notation written out, as in "3 x 10^5"."""
+        if found["top"] != "10" or not found["power"] or self._at(place - 1) not in ("\u00d7", "x", "*", "\u00b7"):
+            return None
+        top = _WORD.fullmatch(self._at(place - 2).lstrip("(["))
+        if top is None or top["after"] or top["bottom"] or top["exponent"] or top["power"]:
+            return None
+        factor = _value(top)
+        negative = "-" in (top["sign"] + top["inner"])
+        return None if factor is None else (factor * value, place - 2, negative, top["money"] or "")
+
+    def _unit(self, value: Fraction, money: str, after: str, at: int, closed: bool) -> tuple[Number, int] | None:
+        """The number with the scale and the unit that follow it, and the place after them; None where unclear."""
+        if after in ("st", "nd", "rd", "th"):
+            return Number(value), at
+        if after.startswith("-"):
+            after = after[1:].partition("-")[0]
+            if not after.isalpha():
+                return None
+            if after.casefold() in _SCALES:
+                value, after = value * _SCALES[after.casefold()], ""
+            elif find_unit(after) is None:
+                return Number(value), at  # "5-fold"
+        for letter, scale in {**_ATTACHED, **(_ATTACHED_TO_MONEY if money else {})}.items():
+            rest = after.removeprefix(letter)
+            if rest != after and not rest[:1].isalnum() and (money or find_unit(after) is None):
+                value, after = value * scale, rest
+                break
+        if after.casefold() in ("bn", "mn", "mln", "mio", "tn"):
+            value, after = value * _SCALES[after.casefold()], ""
+        if after == "s" and value.denominator == 1 and value % 10 == 0 and value >= 100:
+            return None  # the 1960s
+        if after and find_unit(after) is None and not (money and after.startswith("/") and after[1:].isalpha()):
+            return None
+        while not closed and not after and self._at(at).rstrip(_CLOSING).casefold() in _SCALES:
+            value *= _SCALES[self._at(at).rstrip(_CLOSING).casefold()]
+            closed, at = _closes(self._at(at)), at + 1
+        return self._measured(value, money, after, at, closed)
+
+    def _measured(self, value: Fraction, money: str, after: str, at: int, closed: bool) -> tuple[Number, int] | None:
+        following = [] if closed else self._following(at)
+        if following and not after and not money and following[0] in _UNCLEAR:
+            return None
+        if following and following[-1] == "in" and len(following) == 1 and not after and not money:
+            following = ["inch"] if self._ends(at) else []
+        glued = money + after if after.startswith("/") or not money else money
+        given = [glued] if glued else []
+        unit, taken = _longest(given, following)
+        if given and unit is None:
+            return None
+        if money and after and not after.startswith("/"):
+            other = find_unit(after)
+            if other is None or unit is None or other[0] not in (unit[0], *_FAMILY):
+                return None
+            unit = other
+        elif money and taken == 0 and following and not after:
+            unit, taken = _agreed(money, unit, _longest([], following))
+            if unit is None:
+                return None
+        if unit is None:
+            return Number(value), at
+        if unit[0].startswith(PERCENT[0]):
+            return Number(value * unit[1], unit[0]), at + taken
+        return Number(value, unit[0], unit[1]), at + taken
+
+    def _following(self, at: int) -> list[str]:
+        """Up to four words that may spell a unit: none with a digit, none past the end of a clause."""
+        found: list[str] = []
+        for word in self._words[at : at + 4]:
+            bare = word.rstrip(_CLOSING)
+            if not bare or word[0] in _OPENING or (_is_figure(bare) and find_unit(bare) is None):
+                break
+            found.append(bare)
+            if _closes(word):
+                break
+        return found
+
+    def _ends(self, at: int) -> bool:
+        """Whether "in" at a word is an inch: nothing follows, or another number does."""
+        return at + 1 >= len(self._words) or self._words[at] != "in"
+
+    def _goes_on(self, first: int, end: int, closed: bool) -> bool:
+        """Whether a number is part of a date, a time of day, a year of an era, a calculation, or of "2 and a half"."""
+        one, two = self._at(first - 1), self._at(first - 2)
+        days = one.casefold() == "of" or _is_figure(one)  # "May 3, 2020", "May of 2020"
+        around = [one, two if days else "", *([] if closed else [self._at(end)])]
+        around += [self._at(end + 1)] if not closed and self._at(end) == "of" else []
+        around = [word.strip(_CLOSING) for word in around]
+        if any(word.casefold() in _MONTHS or word in _MONTHS_IF_CAPITAL for word in around):
+            return True
+        after = "" if closed else self._at(end).strip(_CLOSING)
+        if after.casefold() in _PARTS or (after == "and" and self._at(end + 1) in _MORE):
+            return True
+        return after.casefold() in _CLOCK or after in _ERAS or self._at(first - 1) in _ERAS or after in _OPERATORS
+
+    def _left(self, first: int) -> str:
+        """What stands before a number: "none" of its business, a "part" of the same quantity, or "unclear"."""
+        before = self._at(first - 1)
+        word = before.casefold()
+        if before in _OPERATORS or word in _BOUNDS or (word and word[-1] in "<>\u2264\u2265~\u00b1^*/+$"):
+            return "unclear"
+        if word == "to" and self._at(first - 2).casefold() == "up":
+            return "unclear"
+        if word == "of" and self._at(first - 2).casefold() == "out":
+            return "unclear"
+        near = self._figure_before(first)
+        if near is not None and near == first - 2 and before == ":":
+            return "unclear"
+        if near is None or any(_closes(self._words[p]) and self._words[p][-1] != "," for p in range(near, first)):
+            return "none"
+        if any(self._words[place] in ("=", "\u2248", "\u2192", "|") for place in range(near, first)):
+            return "none"
+        if word in ("and", "or", "&"):
+            read = self._alone(near)
+            return "part" if read is not None and word == "and" and read[2] == first - 1 else "unclear"
+        read = self._alone(near)
+        end = near + 1 if read is None else max(near + 1, read[2])
+        if end == first:
+            return "part"
+        return "unclear" if end == first - 1 and word in _LINKS else "none"
+
+    def _figure_before(self, first: int) -> int | None:
+        """The nearest word with a digit among the five before a place."""
+        places = reversed(range(max(0, first - 5), first))
+        return next((place for place in places if _is_figure(self._words[place])), None)
+
+    def _sum(self, number: Number, first: int, end: int, parts: int) -> tuple[Number, int, int] | None:
+        """Larger units before smaller ones of the same dimension ("5 ft 3 in"); anything else is a list."""
+        place = self._figure_before(first)
+        if place is None or number.dimension is None or parts == 0:
+            return None
+        read = self.quantity(place, parts)
+        if read is None or read[0].dimension != number.dimension:
+            return None
+        larger = read[0]
+        if larger.size <= number.size or not 0 <= number.amount < larger.size:
+            return None
+        part = number.amount / larger.size
+        return replace(larger, value=larger.value + (part if larger.value >= 0 else -part)), read[1], end
+
+
+def _longest(given: list[str], following: list[str]) -> tuple[Unit | None, int]:
+    """The longest unit spelled by some words, and how many of the following ones it takes."""
+    for taken in range(len(following), -1, -1):
+        words = " ".join((*given, *following[:taken]))
+        if words and (unit := find_unit(words)) is not None:
+            return unit, taken
+    return None, 0
+
+
+def _agreed(money: str, unit: Unit | None, named: tuple[Unit | None, int]) -> tuple[Unit | None, int]:
+    """The unit of "$5 dollars" or "$5 CAD"; None where sign and word contradict each other."""
+    other, taken = named
+    if other is None or unit is None:
+        return unit, 0
+    if other == unit or (money == "$" and other[0] in _FAMILY):
+        return other, taken
+    return (None, 0)
+
+
+def _balanced(word: str, bare: str) -> bool:
+    """Whether what surrounds a number is punctuation: 5' and 5" are feet and inches, 3.3... goes on."""
+    tail = word[word.index(bare) + len(bare) :] if bare in word else ""
+    for quote in "\"'":
+        if tail.startswith(quote) and not word.startswith(quote) and f"({quote}" not in word:
+            return False
+    return not (tail.startswith("..") and "." in bare)
+
+
+def _value(found: re.Match[str]) -> Fraction | None:
+    """Value of a matched word without its sign and unit; None where it is too long to read."""
+    digits = re.sub("[,'_]", "", found["top"])
+    if len(digits) > _LONGEST or len(found["bottom"] or "") > _LONGEST:
+        return None
+    value = Fraction(digits)
+    if found["bottom"]:
+        return value / int(found["bottom"])
+    if found["exponent"]:
+        return value * Fraction(10) ** int(found["exponent"])
+    if found["power"]:
+        power = int(found["power"])
+        if abs(power) * len(digits) > _LONGEST or (value == 0 and power <= 0):
+            return None
+        return value**power
+    return value

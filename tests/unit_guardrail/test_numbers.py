@@ -1,0 +1,219 @@
+"""Numbers are read exactly, with their units, or not at all: by hand, and back from many notations."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from guardrail.judges import NumericJudge
+from guardrail.judges.number_reading import figures, parse_number
+from guardrail.judges.numbers import Number, same_number
+from guardrail.judges.units import find_unit
+
+
+def same(a: str, b: str) -> bool | None:
+    there, back = NumericJudge().equivalent("q", [(a, b), (b, a)])
+    assert there is back
+    return there
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("42", "42"),
+        ("The answer is 42 apples.", "42"),
+        ("2 + 3 = 5", "5"),
+        ("x = - 5", "-5"),
+        ("-3.5", "-7/2"),
+        ("\u22125", "-5"),
+        ("\u20135", "-5"),
+        ("negative 5", "-5"),
+        ("\u2014 42", "42"),
+        ("1,234,567.5", "2469135/2"),
+        ("10 000", "10000"),
+        ("10\u202f000", "10000"),
+        ("10\u00a0000", "10000"),
+        ("10'000", "10000"),
+        ("1_000", "1000"),
+        ("3/4", "3/4"),
+        ("1 1/2 cups", "3/2"),
+        ("-1 1/2", "-3/2"),
+        ("1\u00bd", "3/2"),
+        ("\u00bd", "1/2"),
+        ("2e3", "2000"),
+        ("1.5E-2", "3/200"),
+        ("10^5", "100000"),
+        ("10\u2075", "100000"),
+        ("10\u207b\u00b3", "1/1000"),
+        ("3 x 10^5", "300000"),
+        ("3\u00d710\u2075", "300000"),
+        ("2**10", "1024"),
+        ("50%", "1/2"),
+        ("12 per cent", "3/25"),
+        ("5 million", "5000000"),
+        ("1.5bn", "1500000000"),
+        ("5k", "5000"),
+        ("2/3 dozen", "8"),
+        ("21st century", "21"),
+        ("$\\boxed{42}$", "42"),
+        ("$\\frac{3}{4}$", "3/4"),
+        ("the **42** apples", "42"),
+        ("<b>42</b>", "42"),
+        ("#### 42", "42"),
+        ("Answer:42", "42"),
+        ("\u0664\u0662", "42"),
+        ("1234567890123456789", "1234567890123456789"),
+        ("5 in total", "5"),
+        ("48 in April and 24 in May", None),
+        ("She sold 24 in May", "24"),
+    ],
+)
+def test_what_is_read(text: str, value: str | None) -> None:
+    found = parse_number(text)
+    assert (None if found is None else found.value) == (None if value is None else Fraction(value))
+
+
+UNCLEAR = """seven | 1,5 | 1,50 | 1.234,56 | 1.000.000 | 1.2.3 | 0x10 | v2 | COVID-19 | CO2 | 00123 | 0,500 | 2020-05-03
+3/4/2020 | May 3, 2020 | 3rd of May | 10:30 | 10 : 30 | 10 am | 10am | 500 BC | 5 o'clock | 5-6 | 5\u20136 | 5 to 6
+between 5 and 6 | 5 km to 6 km | 5 or 6 | 3, 5 | (4, 6.0) | 200, 40, and 40 | 86 glasses and 42 plates | 3 out of 5
+1 in 10 | 3:1 | 5 \u00b1 1 | < 5 | x > 5 | \u22645 | 5+ | not 42 | at least 5 | more than 5 | up to 5 | 3 + 4 | 3*x
+4*chickens | 180 - 3*x | 7 = 3 + 4 | 5 minus 3 | - 5 | -2^2 | 2^0.5 | 1/0 | 1/2/3 | 3.33... | 5' | 5" | 555-1234
+1 212 555 1234 | the 1960s | 5 K | 2 and a half | 3 quarters | 2 3/2 | 1e9999 | 10^999 | 5x | 5 ft 3 kg
+5 km, 6 km | $5 km"""
+
+
+@pytest.mark.parametrize("text", ["", "9" * 500, *UNCLEAR.replace("\n", " | ").split(" | ")])
+def test_what_is_not_guessed(text: str) -> None:
+    assert parse_number(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "amount"),
+    [
+        ("5 km", "length", "5000"),
+        ("5km", "length", "5000"),
+        ("5-km run", "length", "5000"),
+        ("5 Kilometers away", "length", "5000"),
+        ("1 mile", "length", "1609.344"),
+        ("5 ft 3 in", "length", "1.6002"),  # 63 inches of 0.0254 m
+        ("5 ft. 3 in.", "length", "1.6002"),
+        ("1 h 30 min", "time", "5400"),
+        ("1 hour, 20 minutes and 5 seconds", "time", "4805"),
+        ("1 lb", "mass", "0.45359237"),
+        ("16 oz", "mass", "0.45359237"),
+        ("250 ml", "length^3", "0.00025"),
+        ("5 m\u00b2", "length^2", "5"),
+        ("5 square feet", "length^2", "0.46451520"),  # 5 * 0.3048^2
+        ("36 km/h", "speed", "10"),
+        ("36 km per hour", "speed", "10"),
+        ("$5", "USD", "5"),
+        ("-$5.50", "USD", "-5.5"),
+        ("US$5 million", "USD", "5000000"),
+        ("$5m", "USD", "5000000"),
+        ("5 dollars and 30 cents", "USD", "5.3"),
+        ("EUR 5", "EUR", "5"),
+        ("5 \u20ac", "EUR", "5"),
+        ("20 \u00b0C", "\u00b0C", "20"),
+        ("20 degrees Celsius", "\u00b0C", "20"),
+        ("5 pounds", "pound", "5"),
+    ],
+)
+def test_units(text: str, dimension: str, amount: str) -> None:
+    found = parse_number(text)
+    assert found is not None
+    assert (found.dimension, found.amount) == (dimension, Fraction(amount))
+
+
+DIFFERENT = """5 km | 5 m
+1 kg | 1 lb; 5 million | 5; $5 | \u20ac5; 10 000 | 25 000; 10^5 | 5; 10\u202f000 | 25\u202f000
+10:30 | 11:30; 2020-05-03 | 2021-04-03; 1,5 | 2,5; 0x10 | 0x20; \u20135 | 5; \u22125 | 5; 1\u00bd | 1; 00123 | 123
+2125551234 | 2125551235; 2125551234.5 | 2125551235; 2125551234.50 | 2125551234.51; 5 kg | 5 km; $5 an hour | $5 a day
+1234567890123456789 | 1234567890123456788; 5 km | 5 km/h; 5 m | 5 m^2; 32 \u00b0F | 32 \u00b0C; 5 per day | 5 per week
+50% | 50; 5% | 5 km; <5 | >5; < 5 | > 5; 5 + 3 | 5 - 3; 5' | 5"; 5 pounds | \u00a35; 1 GB | 1 MB; 5 dozen | 5
+5 ft 3 in | 6 ft 3 in; 3 and 5 | 4 and 5; May 3, 2020 | June 3, 2020; 42 | 10:30; 2 and a half | 2; 10 am | 10 pm
+Step 1: v2 | Step 1: v3; 1000000001 nm | 1000000002 nm; 5 yen | 5 dollars; 0 | 1e-300; 5 | five"""
+SAME = """5 km | 5000 m; 1 mile | 1609.344 m; 1 kg | 1000 g; 90 min | 1.5 hours; 1 week | 7 days; 5 km | 5; 5 | 5 m
+$5 | 5 dollars; 50 cents | $0.50; 5 million | 5,000,000; \u00bd | 50%; 10 000 | 10,000; 1e3 | 1 thousand; 10 AM | 10 am
+0.3333333333 | 1/3; 0.3 | 0.30000000000000004; 63.99999999999999 | 64; 10:30 | 10:30; 2020-05-03 | 2020-05-03.
+36 km/h | 10 m/s; 1 litre | 1000 cm^3; 1 ml | 1 cm3; 5 apples | 5 pears; 2.125551234 billion | 2125551234
+$18 per day | 18 dollars a day; Five | five."""
+
+
+def pairs(text: str) -> list[tuple[str, ...]]:
+    return [tuple(pair.split(" | ")) for pair in text.replace("\n", "; ").split("; ")]
+
+
+@pytest.mark.parametrize(("a", "b"), pairs(DIFFERENT))
+def test_different(a: str, b: str) -> None:
+    assert same(a, b) is False
+
+
+@pytest.mark.parametrize(("a", "b"), pairs(SAME))
+def test_same(a: str, b: str) -> None:
+    assert same(a, b) is True
+
+
+# -- many notations ----------------------------------------------------------------------------------------------------
+
+UNITS = ["", " km", " kg", "%", " hours", " dollars", " apples", " m^2", " km/h", " per day"]
+SENTENCES = ["{}", "The answer is {}.", "**{}**", "\\boxed{{{}}}", "2 + 2 = {}", "Step 1: none. So {}!"]
+
+
+def _thousands(value: int, sign: str) -> str:
+    return f"{value:,}".replace(",", sign)
+
+
+@given(
+    st.integers(-(10**18), 10**18),
+    st.integers(0, 999),
+    st.sampled_from([",", " ", "\u202f", "\u00a0", "'", "\u2019", "_", ""]),
+    st.sampled_from(["-", "\u2212", "\u2013"]),
+    st.sampled_from(UNITS),
+    st.sampled_from(SENTENCES),
+)
+def test_what_was_written_is_read_back(whole: int, part: int, sign: str, minus: str, unit: str, sentence: str) -> None:
+    digits = _thousands(abs(whole), sign) + (f".{part:03d}" if part else "")
+    exact = (-1 if whole < 0 else 1) * (abs(whole) + Fraction(part, 1000))
+    found = parse_number(sentence.format((minus if whole < 0 else "") + digits + unit))
+    assert found is not None
+    assert found.value == (exact / 100 if unit == "%" else exact)
+    wanted = find_unit(unit.strip())
+    assert found.dimension == (None if wanted is None else wanted[0])
+
+
+@given(st.integers(1, 999), st.integers(1, 99), st.integers(2, 99))
+def test_fractions_are_read_back(whole: int, top: int, bottom: int) -> None:
+    fraction = parse_number(f"{top}/{bottom}")
+    assert fraction is not None
+    assert fraction.value == Fraction(top, bottom)
+    mixed = parse_number(f"{whole} {top}/{bottom} cups")
+    assert (None if mixed is None else mixed.value) == (whole + Fraction(top, bottom) if top < bottom else None)
+
+
+WRITTEN = """5 | 5000 | -5 | 0 | 1/2 | 3 | 10^5 | , | . |   | km | m | $ | \u20ac | %
+to | and | a | - | ( | ) | ' | " | x
+* | = | : | e | per | \u00bd | \u00b2 | \u2013 | in | ft | May | \\frac{ | } | < | K"""
+PIECES = st.sampled_from(WRITTEN.replace("\n", " | ").split(" | "))
+TEXTS = st.one_of(st.text(max_size=12), st.lists(PIECES, max_size=7).map("".join))
+
+
+@given(TEXTS, TEXTS)
+@example("5 km", "5")
+def test_every_text_is_read_or_not_and_sameness_is_symmetric(a: str, b: str) -> None:
+    assert same(a, a) is True
+    same(a, b)
+    assert isinstance(figures(a), tuple)
+
+
+@given(st.integers(-(10**30), 10**30), st.integers(-3, 3))
+def test_whole_numbers_are_compared_exactly(value: int, step: int) -> None:
+    assert same_number(Number(Fraction(value)), Number(Fraction(value + step))) is (step == 0)
+
+
+def test_long_texts_are_read_in_linear_time() -> None:
+    """A pattern that backtracks would not end."""
+    for piece in ("-", "_", "a_", "*", "1,", "1 000 ", "(", "$", "<a", "\\frac{", "=", "9", "1'"):
+        parse_number(piece * 50_000)
