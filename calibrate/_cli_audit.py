@@ -18,6 +18,7 @@ from . import words
 from ._cli_app import app, console, finish, say
 from .audit import Audit, prepared, refuse_shared
 from .audit import audit as run_audit
+from .estimator_names import stored_key
 from .records import read_records
 
 __all__ = ["audit"]
@@ -54,7 +55,9 @@ def audit(
     """
     with _two_for_failures():
         loaded = CalibrationArtifact.load(artifact)
-        file, key = prepared(read_records(records), loaded, estimator)
+        file = read_records(records)
+        key = None if estimator is None else stored_key(file.header.estimators, estimator)
+        file, key = prepared(file, loaded, key)
         if calibration is not None:
             refuse_shared(file, read_records(calibration))
         found = run_audit(loaded, file.records, key, level=level, target=at_most)

@@ -10,8 +10,10 @@ import typer
 from guardrail.errors import UsageError
 from guardrail.uncertainty.ensemble import EnsembleParams
 
-from ._cli_app import app, console, finish, say, table
+from ._cli_app import app, console, finish, keep_inputs, say, table
 from .ensemble import EnsembleFile, cut_for_training, fit_ensemble, fit_members
+from .estimator_names import stored_key
+from .name_grammar import cut
 from .pipeline import Groups, part_header
 from .records import read_records, write_records
 
@@ -21,7 +23,7 @@ __all__ = ["ensemble"]
 @app.command()
 def ensemble(
     records: Annotated[Path, typer.Argument(help="Record file with scores and labels.")],
-    members: Annotated[str, typer.Option("--members", "-m", help="Estimators to combine: a,b,c (keys of scores).")],
+    members: Annotated[str, typer.Option("--members", "-m", help="Estimators to combine: a,b,c, as scored.")],
     train_fraction: Annotated[
         float, typer.Option(help="Share of the questions the weights are fitted on. They are lost to calibration.")
     ] = 0.3,
@@ -40,12 +42,14 @@ def ensemble(
     """
     if out.suffix != ".json":
         raise UsageError(f"--out must end in .json, got {str(out)!r}: that is how `--estimator` tells it from a name.")
+    rest_path = out.with_suffix(".rest.jsonl")
+    keep_inputs([records], [out, rest_path])
     file = read_records(records)
     groups: Groups = "cluster" if cluster_by_group else "category"
-    specs = fit_members(file, [name.strip() for name in members.split(",") if name.strip()])
+    names = [name.strip() for name in cut(members, ",") if name.strip()]
+    specs = fit_members(file, [stored_key(file.header.estimators, name) for name in names])
     train, rest = cut_for_training(file.records, train_fraction=train_fraction, groups=groups, seed=seed)
     found = fit_ensemble(train, specs, groups=groups, seed=seed)
-    rest_path = out.with_suffix(".rest.jsonl")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
     write_records(rest_path, part_header(file.header, rest), rest)

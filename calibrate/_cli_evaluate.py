@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +14,7 @@ import typer
 
 from guardrail.errors import UsageError
 
-from ._cli_app import app, console, finish, say, table
+from ._cli_app import app, console, finish, keep_inputs, say, table
 from .evaluate import Estimate
 from .grid import Cell, Grid, Source, csv_text, evaluate_grid, sources
 from .paper_views import FORMS, PaperView, paper_view
@@ -90,6 +91,7 @@ def evaluate(
 
     Example: [cyan]calibrate evaluate records.jsonl --table all --figure panels.png[/cyan]
     """
+    keep_inputs(records, [figure, csv_path, json_path])
     files = [read_records(path) for path in records]
     pools = sources(files, apart=apart)
     asked = _Asked(alpha or (), n_calibration or (), estimator, splits, seed, delta, cluster_by_group)
@@ -113,7 +115,9 @@ def evaluate(
     for cell in grid.cells:
         _tell(cell, named=apart)
     written = _write(csv_path, json_path, grid.table(), grid.model_dump(mode="json"))
-    finish(written, f"calibrate fit {records[0]} --estimator {_best(grid)} --alpha {(alpha or (0.1,))[0]:g}")
+    finish(
+        written, f"calibrate fit {records[0]} --estimator {shlex.quote(_best(grid))} --alpha {(alpha or (0.1,))[0]:g}"
+    )
 
 
 def _paper(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from guardrail.errors import UsageError
 from guardrail.prompting import PromptWrapping
 
-from ._cli_app import app, finish, say
+from ._cli_app import app, finish, keep_inputs, say
 from .importing import KINDS, LAYOUTS, Imported, ImportSettings, import_file, parse_map, write_bad
 from .records import write_records
 from .words import percent
@@ -60,6 +61,8 @@ def import_(
 
     Example: [cyan]calibrate import answers.csv --map question=prompt --map samples=s1,s2,s3 --primary greedy[/cyan]
     """
+    skipped = out.with_name(f"{out.stem}.skipped.jsonl")
+    keep_inputs([source], [out, skipped])
     if out.exists() and not replace:
         raise UsageError(f"{out} exists already. Write to another file with --out, or pass --replace.")
     named = primary in ("first", "majority")
@@ -86,7 +89,6 @@ def import_(
     imported = import_file(source, settings)
     header = imported.file.header
     write_records(out, header, imported.file.records)
-    skipped = out.with_name(f"{out.stem}.skipped.jsonl")
     write_bad(skipped, imported.bad)
     _tell(imported, skipped)
     finish([out, *([skipped] if imported.bad else [])], _following(imported, out))
@@ -118,7 +120,7 @@ def _following(imported: Imported, out: Path) -> str:
     header = imported.file.header
     keys = sorted(header.estimators)
     if keys and header.correctness is not None:
-        return f"calibrate fit {out} --estimator {keys[0]} --alpha 0.1"
+        return f"calibrate fit {out} --estimator {shlex.quote(keys[0])} --alpha 0.1"
     if keys:
         return f"calibrate label {out}"
     return f"calibrate score {out}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +10,9 @@ import typer
 
 from guardrail.artifact import CalibrationArtifact
 
-from ._cli_app import app, console, finish
+from ._cli_app import app, console, finish, keep_inputs
 from ._cli_fit import chosen_estimator
+from .estimator_names import stored_key
 from .pipeline import require_same
 from .progress import bar
 from .records import Record, RecordFile, read_records
@@ -36,6 +38,7 @@ def report(
 
     Example: [cyan]calibrate report records.jsonl --artifact artifact.json --out report.html[/cyan]
     """
+    keep_inputs([records, artifact, test], [out])
     file, loaded = read_records(records), CalibrationArtifact.load(artifact)
     key = estimator_of(file, loaded, estimator)
     require_same(loaded, file, key)
@@ -51,8 +54,8 @@ def report(
             evaluation = compare_rules(loaded, list(pool.values()), key, splits=splits, progress=progress)
     tail = f" --test {test}" if test is not None else ""
     commands = (
-        f"calibrate fit {records} --estimator {key} --alpha {loaded.alpha:g} --rule {loaded.outcome.rule} --out "
-        f"{artifact}",
+        f"calibrate fit {records} --estimator {shlex.quote(key)} --alpha {loaded.alpha:g} "
+        f"--rule {loaded.outcome.rule} --out {artifact}",
         f"calibrate report {records} --artifact {artifact}{tail} --out {out}",
     )
     written = write_report(
@@ -64,6 +67,6 @@ def report(
 def estimator_of(file: RecordFile, artifact: CalibrationArtifact, name: str | None) -> str:
     """Key of the artifact's estimator in a record file."""
     if name is not None:
-        return name
+        return stored_key(file.header.estimators, name)
     keys = [key for key, spec in file.header.estimators.items() if spec == artifact.estimator]
     return keys[0] if keys else chosen_estimator(file, None)

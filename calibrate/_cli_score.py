@@ -8,15 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from guardrail.judges import Judge, make, make_entailment, make_similarity
+from guardrail.judges import Judge, make
 from guardrail.judges.cache import PairCache
 from guardrail.judges.chat import ChatJudge
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Estimator, available
 
-from ._cli_app import app, console, finish, table
+from ._cli_app import app, console, finish, keep_inputs, table
 from ._cli_collect import RecordsArgument
 from ._cli_models import resolve_model
+from .estimator_names import named_entailment, named_similarity
+from .name_grammar import estimator_flags
 from .progress import bar
 from .records import RecordHeader
 from .scoring import ScoreSummary, lacking, parse_estimator, parse_name, score_file, uses_models, with_cache
@@ -33,8 +35,9 @@ def score(
             "--estimator",
             "--estimators",
             "-e",
-            help="NAME, NAME:JUDGE, NAME:JUDGE:greedy, NAME:SIMILARITY, an ensemble's file, or all. May be repeated. "
-            "Default: all that the records support; what the others lack is told.",
+            help="NAME, NAME:JUDGE, NAME:JUDGE:greedy, NAME:SIMILARITY, graded_disagreement:JUDGE:SIMILARITY, an "
+            "ensemble's file, or all. May be repeated. Default: all that the records support; what the others lack is "
+            "told.",
         ),
     ] = None,
     judge: Annotated[
@@ -42,7 +45,8 @@ def score(
         typer.Option(help="Judge for estimators that cluster: exact, nli(model=PATH), chat(model=openai:gpt-4o), ..."),
     ] = None,
     similarity: Annotated[
-        str | None, typer.Option(help="Similarity for the others that compare answers: rouge_l, nli(model=PATH), ...")
+        str | None,
+        typer.Option(help="Similarity for estimators that take one: rouge_l, nli(model=PATH), from_judge(exact), ..."),
     ] = None,
     entailment: Annotated[str | None, typer.Option(help="Entailment model for selfcheck_nli: nli(model=PATH).")] = None,
     pair_cache: Annotated[
@@ -66,13 +70,16 @@ def score(
     """
     roles: dict[str, Any] = {
         "judge": _judge(judge),
-        "similarity": None if similarity is None else _made(similarity, make_similarity),
-        "entailment": None if entailment is None else _made(entailment, make_entailment),
+        "similarity": None if similarity is None else named_similarity(similarity),
+        "entailment": None if entailment is None else named_entailment(entailment),
     }
     names = [name for name in estimator or ["all"] if name != "all"]
+    target = out or records
+    cache = pair_cache or records.with_name(f"{records.stem}.pairs.sqlite")
+    keep_inputs([*names, cache], [target])
+    keep_inputs([records], [cache])
     everything = len(names) < len(estimator or ["all"])
     named = [parse_estimator(name, **roles) for name in names]
-    target = out or records
     refused: dict[str, str] = {}
     opened: list[PairCache] = []
 
@@ -86,7 +93,7 @@ def score(
                 refused[each.name] = missing
         if not uses_models(found):
             return found
-        opened.append(PairCache(pair_cache or records.with_name(f"{records.stem}.pairs.sqlite")))
+        opened.append(PairCache(cache))
         return [with_cache(each, opened[0]) for each in found]
 
     with bar(console, "scoring", "records") as progress:
@@ -96,7 +103,8 @@ def score(
         console.print(table("Not computed", ("uncertainty", "what is missing"), sorted(refused.items()), texts=2))
     following = "label" if header.correctness is None else "fit"
     kept = [cache.path for cache in opened]
-    finish([target, *kept], f"calibrate {following} {target}" + (" --alpha 0.1" if following == "fit" else ""))
+    flags = f" {estimator_flags(names[0])}" if len(names) == 1 and not everything else ""
+    finish([target, *kept], f"calibrate {following} {target}" + (f"{flags} --alpha 0.1" if following == "fit" else ""))
 
 
 def _judge(text: str | None) -> Judge | None:
@@ -107,11 +115,6 @@ def _judge(text: str | None) -> Judge | None:
         params["model"] = resolve_model(params["model"])
         return ChatJudge(**params)
     return make(name, **params)
-
-
-def _made(text: str, maker: Any) -> Any:
-    name, params = parse_name(text)
-    return maker(name, **params)
 
 
 def tell_scores(header: RecordHeader, summary: ScoreSummary) -> None:

@@ -23,6 +23,7 @@ from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 
 from .bounds import clopper_pearson_interval
 from .collect import package_versions
+from .name_grammar import estimator_flags
 from .pipeline import CERTIFICATE_DELTA, Groups, fit_artifact, one_per_cluster
 from .records import Record, RecordFile, read_records
 from .thresholds.stages import fit_stages
@@ -132,7 +133,9 @@ def _item(record: Record, key: str) -> tuple[float, int | None]:
     """Score (+inf: not measured) and error (None: measured, but not labelled)."""
     score = record.scores.get(key)
     if score is None and record.drawn is not None and record.drawn.problem is None:
-        raise UsageError(f"record {record.id!r} has no {key!r} score. Run: calibrate score RECORDS --estimator {key}")
+        raise UsageError(
+            f"record {record.id!r} has no {key!r} score. Run: calibrate score RECORDS {estimator_flags(key)}"
+        )
     if score is None or score.value is None:
         return math.inf, 0
     return score.value, None if record.correct is None else int(not record.correct)

@@ -19,6 +19,7 @@ from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec
 from guardrail.uncertainty.ensemble import NAME, EnsembleParams, Member, Training
 
 from .metrics import auroc
+from .name_grammar import estimator_flags
 from .records import Record, RecordFile
 
 if TYPE_CHECKING:
@@ -256,7 +257,7 @@ def fit_members(file: RecordFile, keys: Sequence[str]) -> dict[str, EstimatorSpe
     if missing:
         raise UsageError(
             f"{file.path} has no scores by {', '.join(missing)} (it has {', '.join(sorted(known)) or 'none'}). Run: "
-            f"calibrate score {file.path} " + " ".join(f"--estimator {key}" for key in missing)
+            f"calibrate score {file.path} " + " ".join(estimator_flags(key) for key in missing)
         )
     if len(set(keys)) < len(keys):
         raise UsageError(f"--members names an estimator twice: {', '.join(keys)}. Name each once.")

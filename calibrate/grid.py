@@ -14,7 +14,9 @@ from guardrail.errors import UsageError
 from guardrail.types import Frozen
 
 from .ensemble import refuse_overlap
+from .estimator_names import stored_key
 from .evaluate import Evaluation, RuleSpec, evaluate
+from .name_grammar import estimator_flags
 from .paper import Pool
 from .progress import Progress, silent
 from .records import Record, RecordFile
@@ -205,14 +207,14 @@ def _scored(
 
 def _keys(source: Source, estimators: Sequence[str] | None) -> list[str]:
     known = source.file.header.estimators
-    keys = list(estimators or sorted(known))
+    keys = [stored_key(known, name) for name in estimators or ()] or sorted(known)
     if not keys:
         raise UsageError(f"{source.file.path} has no scores. Run: calibrate score {source.file.path}")
     unknown = [key for key in keys if key not in known]
     if unknown:
         raise UsageError(
             f"{source.file.path} has no {unknown[0]!r} scores (it has {', '.join(sorted(known)) or 'none'}). Run: "
-            f"calibrate score {source.file.path} --estimator {unknown[0]}"
+            f"calibrate score {source.file.path} {estimator_flags(unknown[0])}"
         )
     return keys
 

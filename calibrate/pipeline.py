@@ -22,6 +22,7 @@ from .collect import package_versions
 from .datasets import Question, fingerprint
 from .ensemble import refuse_overlap
 from .labelling import refuse_contradictions
+from .name_grammar import estimator_flags
 from .records import Record, RecordFile, RecordHeader, read_records
 from .scoring import Scored, arrays
 from .thresholds import fit
@@ -130,8 +131,8 @@ def fit_artifact(
     if spec is None:
         raise UsageError(
             f"the header of {file.path} does not describe estimator {estimator!r} (it has "
-            f"{', '.join(sorted(header.estimators)) or 'none'}). Run: calibrate score {file.path} --estimator "
-            f"{estimator}"
+            f"{', '.join(sorted(header.estimators)) or 'none'}). Run: calibrate score {file.path} "
+            f"{estimator_flags(estimator)}"
         )
     refuse_overlap(spec, used, groups=groups)
     calibration = CalibrationScores(

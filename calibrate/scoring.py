@@ -16,11 +16,11 @@ from guardrail.errors import UsageError
 from guardrail.judges.cache import PairCache, cached
 from guardrail.judges.registry import is_light
 from guardrail.judges.similarity import is_light_similarity
-from guardrail.stopping import adapted
 from guardrail.types import SampleSet, SamplingPlan, Uncertainty
-from guardrail.uncertainty import Estimator, available, make, measure, measure_stream
+from guardrail.uncertainty import Estimator, EstimatorSpec, available, make, measure_stream
 
 from .estimator_names import estimator_key, parse_estimator, parse_name
+from .name_grammar import estimator_flags
 from .progress import Progress, silent
 from .records import Record, RecordFile, RecordHeader, RecordReader, stream_records
 
@@ -225,7 +225,13 @@ def score_file(
 def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> RecordHeader:
     if not estimators:
         raise UsageError("no estimator to score with: the plan of this file supports none. Collect with another plan.")
-    specs = {estimator_key(estimator): estimator.spec for estimator in estimators}
+    specs: dict[str, EstimatorSpec] = {}
+    for estimator in estimators:
+        key = estimator_key(estimator)
+        if specs.setdefault(key, estimator.spec) != estimator.spec:
+            raise UsageError(
+                f"two estimators have the key {key!r}: one would take the other's scores. Score them into two files."
+            )
     return header.model_copy(update={"estimators": {**header.estimators, **specs}})
 
 
@@ -242,7 +248,7 @@ def _scored(
             if record.drawn is not None:
                 yield record.drawn
 
-    for done, values in enumerate(_measured(drawn(), estimators, plan), start=1):
+    for done, values in enumerate(measure_stream(drawn(), estimators, plan, adaptive=True), start=1):
         while ahead[0].drawn is None:  # imported with scores only
             yield ahead.popleft()
         yield _with(ahead.popleft(), keys, values)
@@ -283,17 +289,6 @@ def _adaptive_header(header: RecordHeader, unanimous_at: int | None) -> RecordHe
     return header.model_copy(update={"plan": plan.model_copy(update={"unanimous_at": unanimous_at}), "estimators": {}})
 
 
-def _measured(
-    drawns: Iterable[SampleSet], estimators: Sequence[Estimator], plan: SamplingPlan
-) -> Iterator[list[Uncertainty]]:
-    if plan.unanimous_at is None:
-        yield from measure_stream(drawns, estimators, plan)
-        return
-    for drawn in drawns:
-        parts = [adapted(drawn, estimator, plan) for estimator in estimators]
-        yield [measure(part, estimator, own) for estimator, (part, own) in zip(estimators, parts, strict=True)]
-
-
 def arrays(records: Sequence[Record], key: str) -> Scored:
     """The items that have both a score by ``key`` and a label.
 
@@ -317,7 +312,7 @@ def arrays(records: Sequence[Record], key: str) -> Scored:
         known = sorted({name for record in records for name in record.scores})
         raise UsageError(
             f"{unscored} of {len(records)} records have no {key!r} score (scores present: "
-            f"{', '.join(known) or 'none'}). Run: calibrate score RECORDS --estimator {key}"
+            f"{', '.join(known) or 'none'}). Run: calibrate score RECORDS {estimator_flags(key)}"
         )
     if not usable:
         raise UsageError(_nothing_usable(len(records), unmeasured, unlabelled))

@@ -91,9 +91,15 @@ def _contradiction(scores: EntailmentScores) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """Why an item has no answer."""
+    """Why an item has no answer.
+
+    Attributes:
+        detail: What went wrong.
+        raised: Whether the judge raised; then it may have been about another item that was asked along.
+    """
 
     detail: str
+    raised: bool = False
 
 
 class _Pool:
@@ -103,23 +109,47 @@ class _Pool:
         self.rater = rater
         self.known: dict[Item, Any] = {}
         self.wanted: dict[Item, None] = {}
+        self.together: list[list[Item]] = []  # what each measurement wants
 
     def item(self, question: str, pair: Pair) -> Item:
         a, b = pair
         return (question, b, a) if b < a and not self.rater.directed else (question, a, b)
 
     def want(self, items: Iterable[Item]) -> None:
-        self.wanted.update((item, None) for item in items if item not in self.known)
+        new = [item for item in items if item not in self.known or self._raised(item)]
+        self.wanted.update(dict.fromkeys(new))
+        self.together.append(new)
 
     def ask(self) -> None:
         wanted, self.wanted = list(self.wanted), {}
+        together, self.together = self.together, []
         for start in range(0, len(wanted), BATCH):
             part = wanted[start : start + BATCH]
             for item, answer in zip(part, self._answers(part), strict=True):
                 self.known[item] = self._checked(answer)
+        failed = [item for item in wanted if self._raised(item)]
+        if failed:
+            self._ask_apart(failed, together)
+
+    def _ask_apart(self, failed: Sequence[Item], together: Iterable[Sequence[Item]]) -> None:
+        """Ask each measurement's failed items by themselves: a bad pair takes down those that need it, no others."""
+        tried = set(map(frozenset, _by_question(failed)))
+        for group in together:
+            rest = [item for item in group if self._raised(item)]
+            if not rest or frozenset(rest) in tried:
+                continue
+            tried.add(frozenset(rest))
+            for start in range(0, len(rest), BATCH):
+                part = rest[start : start + BATCH]
+                for item, answer in zip(part, by_question(part, self._of_question), strict=True):
+                    self.known[item] = self._checked(answer)
+
+    def _raised(self, item: Item) -> bool:
+        answer = self.known[item]
+        return isinstance(answer, _Failed) and answer.raised
 
     def _answers(self, items: Sequence[Item]) -> Sequence[Any]:
-        """One batch; if that fails, question by question, so that a bad pair takes down its own question only."""
+        """One batch; if that fails, question by question."""
         if self.rater.batch is not None:
             try:
                 answers = self.rater.batch(items)
@@ -138,7 +168,7 @@ class _Pool:
             if len(answers) != len(pairs):
                 raise ValueError(f"{len(answers)} answers for {len(pairs)} pairs")
         except Exception as error:  # a judge is somebody else's code; whatever it raises is a missing measurement
-            return [_Failed(f"{type(error).__name__}: {error}")] * len(pairs)
+            return [_Failed(f"{type(error).__name__}: {error}", raised=True)] * len(pairs)
         return answers
 
     def _checked(self, answer: Any) -> Any:
@@ -150,6 +180,13 @@ class _Pool:
             return self.rater.read(answer)
         except (AttributeError, TypeError, ValueError) as error:
             return _Failed(f"{type(error).__name__}: {error}")
+
+
+def _by_question(items: Iterable[Item]) -> list[list[Item]]:
+    found: dict[str, list[Item]] = {}
+    for item in items:
+        found.setdefault(item[0], []).append(item)
+    return list(found.values())
 
 
 @dataclass(slots=True)

@@ -202,3 +202,20 @@ def test_a_judge_for_all_and_its_cache(tmp_path: Path, monkeypatch: pytest.Monke
     assert Heavy.asked == asked
     run("score", str(path), "-e", "num_sets", "--judge", "heavy", "--pair-cache", str(tmp_path / "mine.sqlite"))
     assert Heavy.asked == 2 * asked
+
+
+@pytest.mark.parametrize("place", ["folder", "records.jsonl", "records.jsonl/pairs.sqlite"])
+def test_a_cache_that_cannot_be_is_named_before_anything_is_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr("calibrate._cli_score.make", lambda name, **params: Heavy())
+    path = written(tmp_path / "records.jsonl", 4, 3)
+    (tmp_path / "folder").mkdir()
+    before, asked = path.read_bytes(), Heavy.asked
+    arguments = ["score", str(path), "-e", "num_sets", "--judge", "heavy", "--pair-cache", str(tmp_path / place)]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "400"})
+    assert result.exit_code == 2
+    assert str(tmp_path / place) in result.output
+    assert "Name a" in result.output
+    assert "Traceback" not in result.output
+    assert (path.read_bytes(), Heavy.asked) == (before, asked)

@@ -185,6 +185,37 @@ def test_a_batch_that_raises_is_asked_again_question_by_question() -> None:
     assert len(judge.batches) == 1 + 3
 
 
+def test_a_bad_text_does_not_take_down_another_set_of_the_same_question() -> None:
+    judge = Table(broken=lambda item: ValueError("bad text") if "bad" in item else None)
+    drawns = [answers("q", "bad", "a1", "b1"), answers("q", "a1", "b1", "c1"), answers("q", "c1", "d1", "e1")]
+    found = measure_many(drawns, [make("num_sets", judge=judge)], PLAN)
+    # The pair (a1, b1) was asked beside the bad one, and again for the second set, which needs it too.
+    assert [row[0].value for row in found] == [None, 3, 3]
+    assert "ValueError: bad text" in found[0][0].detail
+
+
+def test_texts_without_a_question_fail_apart_too() -> None:
+    class Nli:
+        spec = JudgeSpec(name="n", version=1, params={})
+
+        def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
+            if any("bad" in item for item in items):
+                raise ValueError("bad text")
+            return [EntailmentScores(0.5, 0.0, 0.5)] * len(items)
+
+    drawns = [answers("q1", "bad", "a1", "b1"), answers("q2", "a1", "b1", "c1")]
+    found = measure_many(drawns, [make("selfcheck_nli", entailment=Nli())], PLAN)
+    assert [row[0].value for row in found] == [None, 0.5]
+
+
+def test_a_judge_that_always_raises_is_asked_once_a_batch_a_question_and_a_set() -> None:
+    judge = Table(broken=lambda item: RuntimeError("down"))
+    drawns = [answers(f"q{i % 2}", f"a{i}", f"b{i}", f"c{i}") for i in range(8)]
+    found = measure_many(drawns, [make("num_sets", judge=judge)], PLAN)
+    assert {row[0].reason for row in found} == {Unmeasured.JUDGE_FAILED}
+    assert len(judge.batches) == 1 + 2 + 8
+
+
 @pytest.mark.parametrize("verdict", ["yes", 0.5, 1])
 def test_what_is_no_verdict_is_unmeasured(verdict: object) -> None:
     class Odd(Plain):

@@ -1,0 +1,352 @@
+"""Names of estimators: every spec has its own key, a key is read back, and what a user wrote finds its scores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from benchmarks.scoring import header_of, made_records
+from calibrate._cli import app
+from calibrate.correctness import Exact
+from calibrate.estimator_names import estimator_key, parse_estimator, stored_key
+from calibrate.name_grammar import cut, estimator_flags, parse_name, written
+from calibrate.records import Record, RecordFile, read_records, write_records
+from calibrate.scoring import score_records
+from guardrail.errors import UsageError
+from guardrail.judges import (
+    ExactJudge,
+    GuardedJaccard,
+    Jaccard,
+    Judge,
+    JudgeSpec,
+    NumericJudge,
+    RougeL,
+    Similarity,
+    TokenF1Judge,
+    ToolCallJudge,
+    from_judge,
+)
+from guardrail.uncertainty import Estimator, available, make
+
+JUDGES: tuple[Judge, ...] = (
+    ExactJudge(),
+    NumericJudge(),
+    TokenF1Judge(),
+    TokenF1Judge(threshold=0.7),
+    ToolCallJudge(),
+    ToolCallJudge(numbers=True, decimals=2, dates=["%d.%m.%Y", "%Y, %m (%d)"]),
+)
+SIMILARITIES: tuple[Similarity, ...] = (Jaccard(), GuardedJaccard(), RougeL(), *map(from_judge, JUDGES))
+
+
+def variants(name: str) -> list[Estimator]:
+    """An estimator with every light judge, clustering and similarity that it takes."""
+    plain = make(name)
+    judges = JUDGES if plain.needs.judge else (None,)
+    similarities = SIMILARITIES if plain.similarity is not None else (None,)
+    clusterings = ("components", "greedy") if plain.needs.judge else ("components",)
+    return [
+        make(name, judge=judge, similarity=similarity, clustering="greedy" if clustering == "greedy" else "components")
+        for judge, similarity, clustering in product(judges, similarities, clusterings)
+    ]
+
+
+@pytest.mark.parametrize("name", available())
+def test_every_spec_has_its_own_key_which_is_read_back(name: str) -> None:
+    found = variants(name)
+    keys = [estimator_key(one) for one in found]
+    assert len(set(keys)) == len(found)
+    assert keys.count(name) == 1  # the plain name is the one with nothing but defaults
+    for key, one in zip(keys, found, strict=True):
+        assert parse_estimator(key).spec == one.spec
+        assert estimator_key(parse_estimator(key)) == key
+
+
+def test_variants_are_the_ones_there_are() -> None:
+    counts = {name: len(variants(name)) for name in ("perplexity", "degree", "num_sets", "graded_disagreement")}
+    assert counts == {"perplexity": 1, "degree": 9, "num_sets": 12, "graded_disagreement": 108}
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+parameters = st.dictionaries(st.from_regex(r"[a-z_]{1,6}", fullmatch=True), values, max_size=4)
+
+
+@given(parameters)
+def test_parameters_are_read_back_whatever_is_in_them(params: dict[str, object]) -> None:
+    text = written(JudgeSpec(name="judge", version=1, params=params))
+    assert parse_name(text) == ("judge", params)
+    assert cut(f"num_sets:{text}:greedy", ":") == ["num_sets", text, "greedy"]
+    assert cut(f"degree,num_sets:{text}", ",") == ["degree", f"num_sets:{text}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("model=./a b/c", {"model": "./a b/c"}),
+        ("model=openai:gpt-4o", {"model": "openai:gpt-4o"}),
+        (r"model=C:\models\x", {"model": r"C:\models\x"}),
+        ('model="a, b)"', {"model": "a, b)"}),
+        ("judge={'name': 'exact', 'params': {}}", {"judge": {"name": "exact", "params": {}}}),
+        ("judge={'name: 'exact'}", {"judge": "{'name: 'exact'}"}),
+    ],
+)
+def test_parameters_as_people_write_them(text: str, expected: dict[str, object]) -> None:
+    assert parse_name(f"m({text})") == ("m", expected)
+
+
+def test_a_judge_is_a_similarity_in_three_ways() -> None:
+    spec = from_judge(TokenF1Judge(threshold=0.7)).spec
+    for text in (
+        "from_judge(token_f1(threshold=0.7))",
+        f"from_judge(judge={json.dumps(spec.params['judge'])})",
+        f"from_judge(judge={spec.params['judge']})",  # as earlier versions wrote their keys
+    ):
+        assert parse_estimator(f"degree:{text}").spec.similarity == spec
+    assert estimator_key(make("degree", similarity=from_judge(ExactJudge()))) == "degree:from_judge(exact)"
+
+
+@pytest.mark.parametrize("name", ["token_sar", "graded_disagreement", "degree"])
+def test_a_given_similarity_is_used_by_all_that_take_one(name: str) -> None:
+    assert parse_estimator(name, similarity=RougeL()).spec.similarity == RougeL().spec
+    written_out = parse_estimator(f"{name}::jaccard" if name.startswith("graded") else f"{name}:jaccard")
+    assert written_out.spec.similarity == Jaccard().spec
+
+
+def test_graded_disagreement_takes_a_judge_and_a_similarity() -> None:
+    found = parse_estimator("graded_disagreement:exact:rouge_l:greedy")
+    assert (found.spec.judge, found.spec.similarity, found.clustering) == (ExactJudge().spec, RougeL().spec, "greedy")
+    both = parse_estimator("graded_disagreement", judge=ExactJudge(), similarity=RougeL())
+    assert estimator_key(both) == "graded_disagreement:exact:rouge_l"
+    assert estimator_key(parse_estimator("graded_disagreement:exact:jaccard")) == "graded_disagreement:exact"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("token_sar:exact", r"exact is a judge.* Write from_judge\(exact\)"),
+        ("graded_disagreement:rouge_l", "graded_disagreement::rouge_l"),
+        ("num_sets:rouge_l", "rouge_l is a similarity, and num_sets takes a judge there: [^:]*tool_call.$"),
+        ("degree:from_judge(chat(model=openai:gpt-4o))", "a chat model cannot be named here"),
+        ("graded_disagreement:exact:rouge_l:x", "Write graded_disagreement:JUDGE:SIMILARITY, with :greedy"),
+        ("degree:jaccard:x", r"Write degree:SIMILARITY\."),
+        ("perplexity:exact", "Write perplexity"),
+        ("degree:jaccard:greedy", "knows no clustering; leave 'greedy' out"),
+        ("semantic_entropy:chat(model=openai:gpt-4o)", r"--judge 'chat\(model=PROVIDER:MODEL\)'"),
+        ("ensemble:0123abcd", "name an ensemble by its file"),
+        ("imported:own", "came with an imported file"),
+        ("num_sets:token_f1(treshold=1)", "does not take the parameters"),
+    ],
+)
+def test_the_way_out_is_said(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse_estimator(text)
+
+
+# -- scores of several specs side by side
+
+
+def test_two_similarities_of_one_estimator_are_two_scores(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "r.jsonl", header_of(30, 5), tuple(made_records(30, 5)))
+    both = [make("graded_disagreement"), make("graded_disagreement", similarity=RougeL())]
+    scored = score_records(file, both)
+    keys = ["graded_disagreement", "graded_disagreement:token_f1(threshold=0.5):rouge_l"]
+    assert list(scored.header.estimators) == keys
+    for key, one in zip(keys, both, strict=True):
+        alone = score_records(file, [one])
+        assert [record.scores[key] for record in scored.records] == [record.scores[key] for record in alone.records]
+        assert scored.header.estimators[key] == one.spec
+
+
+class Renewed(ExactJudge):
+    """The judge `exact` in a later version."""
+
+    @property
+    def spec(self) -> JudgeSpec:
+        return JudgeSpec(name="exact", version=ExactJudge().spec.version + 1, params={})
+
+
+def test_two_versions_of_a_judge_are_not_scored_under_one_key(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "r.jsonl", header_of(2, 3), tuple(made_records(2, 3)))
+    with pytest.raises(UsageError, match="two estimators have the key 'num_sets:exact'"):
+        score_records(file, [make("num_sets", judge=ExactJudge()), make("num_sets", judge=Renewed())])
+
+
+# -- what a user wrote finds what it made
+
+
+class Model(ExactJudge):
+    """A judge with a model behind it, as the ones that load weights describe themselves."""
+
+    def __init__(self, **params: object) -> None:
+        super().__init__()
+        object.__setattr__(self, "_params", params)
+
+    @property
+    def spec(self) -> JudgeSpec:
+        return JudgeSpec(name="nli", version=1, params=getattr(self, "_params"))  # noqa: B009 - a frozen base
+
+    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
+        return [float(a == b) for a, b in pairs]
+
+
+def known(*estimators: Estimator) -> dict[str, object]:
+    return {estimator_key(one): one.spec for one in estimators}
+
+
+PINNED = {"model": "./w", "revision": "sha256:0a", "precision": "float32"}
+COMMIT = "0123456789" * 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "num_sets",
+        "num_sets:nli",
+        "num_sets:nli(model=./w)",
+        "num_sets:nli(model=./w, device=cpu)",
+        "num_sets:nli(model=./w, precision=auto, revision=main)",
+        "num_sets:nli(model=./w, revision=sha256:0a)",
+    ],
+)
+def test_what_a_text_leaves_open_is_what_the_file_has(text: str) -> None:
+    specs = {key: spec for key, spec in known(make("num_sets", judge=Model(**PINNED)), make("degree")).items()}
+    assert stored_key(specs, text) == estimator_key(make("num_sets", judge=Model(**PINNED)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "num_sets:nli(model=./other)",
+        "num_sets:nli(model=./w, revision=sha256:1b)",
+        f"num_sets:nli(model=./w, revision={COMMIT})",
+        "num_sets:nli(model=./w, precision=bfloat16)",
+        "num_sets:nli(model=./w):greedy",
+        "num_sets:exact",
+        "num_sets:token_f1",
+        "self_consistency:nli(model=./w)",
+        "imported:x",
+        "nonsense",
+    ],
+)
+def test_nothing_else_is_taken_for_it(text: str) -> None:
+    specs = known(make("num_sets", judge=Model(**PINNED)), make("num_sets", judge=TokenF1Judge(threshold=0.7)))
+    assert stored_key(specs, text) == text  # type: ignore[arg-type]
+
+
+def test_of_several_the_plain_one_else_all_are_named() -> None:
+    one, two = make("num_sets", judge=Model(**PINNED)), make("num_sets", judge=Model(**{**PINNED, "model": "./v"}))
+    greedy = make("num_sets", judge=Model(**PINNED), clustering="greedy")
+    specs = known(one, greedy)
+    assert stored_key(specs, "num_sets:nli(model=./w)") == estimator_key(one)  # type: ignore[arg-type]
+    assert stored_key(specs, "num_sets:nli:greedy") == estimator_key(greedy)  # type: ignore[arg-type]
+    assert stored_key({**specs, "num_sets": make("num_sets").spec}, "num_sets:token_f1") == "num_sets"  # type: ignore[dict-item]
+    with pytest.raises(UsageError) as caught:
+        stored_key(known(one, two), "num_sets:nli")  # type: ignore[arg-type]
+    assert all(estimator_key(each) in str(caught.value) for each in (one, two))
+
+
+def test_every_key_finds_itself() -> None:
+    specs = {estimator_key(one): one.spec for name in available() for one in variants(name)}
+    for key in specs:
+        assert stored_key(specs, key) == key
+
+
+def test_chat_judges_are_found_by_name_and_model() -> None:
+    class Chat(Model):
+        @property
+        def spec(self) -> JudgeSpec:
+            return JudgeSpec(name="chat", version=1, params={"provider": "openai", "model": "gpt-4o", "reply": "text"})
+
+    key = "semantic_entropy:chat(model=gpt-4o, provider=openai, reply=text)"
+    specs = known(make("semantic_entropy", judge=Chat()))
+    assert set(specs) == {key}
+    for text in ("semantic_entropy", "semantic_entropy:chat", "semantic_entropy:chat(model=openai:gpt-4o)"):
+        assert stored_key(specs, text) == key  # type: ignore[arg-type]
+    other = "semantic_entropy:chat(model=openai:gpt-4o-mini)"
+    assert stored_key(specs, other) == other  # type: ignore[arg-type]
+    assert estimator_flags(key) == "--estimator semantic_entropy --judge 'chat(model=PROVIDER:MODEL)'"
+
+
+@pytest.mark.parametrize(
+    ("key", "flags"),
+    [
+        ("num_sets:exact", "--estimator num_sets:exact"),
+        ("num_sets:token_f1(threshold=0.7)", "--estimator 'num_sets:token_f1(threshold=0.7)'"),
+        ("ensemble:0123abcd", "--estimator ENSEMBLE.json (the file that `calibrate ensemble` wrote)"),
+    ],
+)
+def test_flags_can_be_pasted(key: str, flags: str) -> None:
+    assert estimator_flags(key) == flags
+
+
+# -- on the command line
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(each) for each in arguments], env={"COLUMNS": "400"})
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.replace("│", " ").split())
+
+
+def agree(record: Record) -> bool:
+    """Whether at most two different answers were drawn."""
+    assert record.drawn is not None
+    return len({sample.text for sample in record.drawn.samples}) <= 2
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    found = tmp_path / "records.jsonl"
+    labelled = [
+        each.model_copy(update={"correct": agree(each) != (i % 4 == 0), "question": f"{each.question} {i}"})
+        for i, each in enumerate(made_records(90, 4))
+    ]
+    write_records(found, header_of(90, 4).model_copy(update={"correctness": Exact().spec}), labelled)
+    return found
+
+
+def test_score_then_fit_with_the_same_words(path: Path, tmp_path: Path) -> None:
+    texts = ["token_sar:rouge_l", "graded_disagreement:exact:rouge_l", "degree:from_judge(numeric)"]
+    run("score", path, *(part for text in texts for part in ("-e", text)))
+    assert set(read_records(path).header.estimators) == set(texts)
+    for text in texts:
+        run("fit", path, "-e", text, "-a", "0.4", "-o", tmp_path / "artifact.json")
+    said = run("fit", path, "-e", "token_sar", "-a", "0.4", "-o", tmp_path / "artifact.json")
+    assert "--estimator token_sar: the scores of token_sar:rouge_l." in said
+    run("score", path, "-e", "token_sar:jaccard")
+    said = run("fit", path, "-e", "token_sar", "-a", "0.4", code=2)
+    assert "'token_sar' may be any of: token_sar:jaccard; token_sar:rouge_l" in said
+    said = run("fit", path, "-e", "token_sar:from_judge(token_f1(threshold=0.7))", "-a", "0.4", code=2)
+    assert "--estimator 'token_sar:from_judge(token_f1(threshold=0.7))'" in said
+
+
+def test_a_similarity_given_apart_is_not_ignored(path: Path) -> None:
+    run("score", path, "-e", "token_sar", "-e", "graded_disagreement", "--similarity", "from_judge(exact)")
+    assert set(read_records(path).header.estimators) == {
+        "token_sar:from_judge(exact)",
+        "graded_disagreement:token_f1(threshold=0.5):from_judge(exact)",
+    }
+
+
+def test_members_with_parameters(path: Path, tmp_path: Path) -> None:
+    tuned = "self_consistency:token_f1(threshold=0.7):greedy"
+    judged = 'degree:from_judge(tool_call(dates=["%d.%m.%Y", "%Y"], decimals=2, numbers=True))'
+    run("score", path, "-e", "degree", "-e", tuned, "-e", judged)
+    said = run("ensemble", path, "-m", f"degree, {tuned}, num_sets:token_f1(threshold=0.9)", code=2)
+    assert "has no scores by num_sets:token_f1(threshold=0.9)" in said
+    assert f"calibrate score {path} --estimator 'num_sets:token_f1(threshold=0.9)'" in said
+    assert set(read_records(path).header.estimators) == {"degree", tuned, judged}
+    out = tmp_path / "e.json"
+    run("ensemble", path, "-m", f"degree, self_consistency, {judged}", "--train-fraction", "0.8", "-o", out)
+    assert set(json.loads(out.read_text())["fit"]["single_auroc"]) == {"degree", tuned, judged}
