@@ -20,11 +20,13 @@ from .errors import (  # noqa: E402
     LeaseLostError,
     ReviewError,
     UnknownItemError,
+    UnstorableError,
 )
 from .hooks import AskReviewer, Ticket, ask_reviewer, content_of, ticket  # noqa: E402
 from .item import ACTIONS, Candidate, Content, Decision, Event, Item, Stats  # noqa: E402
 from .monitors import Monitors  # noqa: E402
 from .outbox import Deliverer, sign, verify  # noqa: E402
+from .purging import Purged  # noqa: E402
 from .shared_monitors import SharedDrift, SharedRisk  # noqa: E402
 from .shared_switch import SharedSwitch  # noqa: E402
 from .store import Lease, ReviewStore  # noqa: E402
@@ -46,6 +48,7 @@ __all__ = [
     "Lease",
     "LeaseLostError",
     "Monitors",
+    "Purged",
     "ReviewError",
     "ReviewStore",
     "SharedDrift",
@@ -54,6 +57,7 @@ __all__ = [
     "Stats",
     "Ticket",
     "UnknownItemError",
+    "UnstorableError",
     "ask_reviewer",
     "audit_sample",
     "conformal_rank",

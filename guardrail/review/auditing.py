@@ -14,6 +14,7 @@ from ..errors import UsageError
 from ..types import Verdict
 from .hooks import content_of
 from .item import Action
+from .limits import LONGEST_KEY, check_text
 from .store import ReviewStore
 
 __all__ = ["AUDIT_RATE", "AuditSample", "audit_sample", "chosen"]
@@ -65,6 +66,7 @@ class AuditSample:
         if not verdict.accepted:
             return
         name = f"audit:{_request(verdict, messages) if self.key is None else self.key(verdict, messages)}"
+        check_text("key", name, LONGEST_KEY)
         if chosen(name, self.rate):
             metadata = {**self.metadata, AUDIT_RATE: self.rate}
             content = content_of(verdict, messages, kind="audit", allowed=_ALLOWED, metadata=metadata)

@@ -74,9 +74,10 @@ def choices_of(content: Content) -> Choices:
     * The candidate itself: approve, so that learning counts it as right.
     * Another answer: edit, since it says that the candidate is wrong and what is right; where the item does not allow
       edit, respond.
-    * None of these: an empty text; the same answer a second time; what the item does not allow; and what its caller
-      could not use. A caller that waits for a text cannot use tool calls, one that waits for tool calls cannot use a
-      text, and an agent takes changed arguments, but no other tools. In an audit nobody waits: all can be chosen.
+    * None of these: an empty text; one with a character that could not be read or stored (U+FFFD), unless it is the
+      candidate; the same answer a second time; what the item does not allow; and what its caller could not use. A
+      caller that waits for a text cannot use tool calls, one that waits for tool calls cannot use a text, and an agent
+      takes changed arguments, but no other tools. In an audit nobody waits: all can be chosen.
     """
     seen: set[str] = set()
     digits = iter("123456789")
@@ -135,6 +136,8 @@ def _action(content: Content, gives: Candidate) -> Action | None:
     """What giving out something else than the candidate is; None where that makes no sense or is not allowed."""
     if not (gives.text.strip() or gives.tool_calls) or not (content.kind == "audit" or _usable(content, gives)):
         return None
+    if "\ufffd" in f"{gives.model_dump()}":
+        return None
     if "edit" in content.allowed:
         return "edit"
     return "respond" if "respond" in content.allowed and gives.text else None
@@ -143,7 +146,8 @@ def _action(content: Content, gives: Candidate) -> Action | None:
 def _usable(content: Content, gives: Candidate) -> bool:
     """Whether whoever waits for the item can use it: a text for a text, the same tools for tool calls."""
     judged = () if content.candidate is None else content.candidate.tool_calls
-    return (content.kind == "tool_call") == bool(judged) and _names(gives.tool_calls) == _names(judged)
+    fits = (content.kind == "tool_call") == bool(judged) and _names(gives.tool_calls) == _names(judged)
+    return fits and content.why_not(gives) is None
 
 
 def _arranged(calls: Sequence[ToolCall], judged: Sequence[ToolCall]) -> tuple[ToolCall, ...]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import getpass
 import os
+import socket
 import sys
 from pathlib import Path
 
 from ..errors import UsageError, require
 from .accounts import Accounts, add_token
+from .limits import check_seconds
 
 __all__ = ["add_arguments", "run"]
 
+DAY = 86_400.0
 DATABASE, TOKENS = "reviews.db", "review-tokens.json"
 ENV_DATABASE, ENV_TOKENS = "GUARDRAIL_REVIEW_DB", "GUARDRAIL_REVIEW_TOKENS"
 ENV_SECRET, ENV_WEBHOOK = "GUARDRAIL_REVIEW_SECRET", "GUARDRAIL_WEBHOOK_SECRET"
@@ -42,6 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lease", type=float, default=600.0, help="seconds a reviewer has for an item (default: 600)")
     parser.add_argument("--add-token", metavar="NAME", help="make a token for NAME, print it once, and end")
     parser.add_argument("--role", choices=("reviewer", "admin"), default="reviewer", help="role of the new token")
+    parser.add_argument(
+        "--purge",
+        type=float,
+        metavar="DAYS",
+        help="delete what was decided or expired more than DAYS days ago, with its callbacks, and end",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="with --purge: only say how much would be deleted")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,7 +62,38 @@ def run(arguments: argparse.Namespace) -> int:
         token = add_token(arguments.tokens, arguments.add_token, arguments.role)
         _say(f"Token for {arguments.add_token} ({arguments.role}), shown only now:", token)
         return 0
+    if arguments.purge is not None:
+        return _purge(arguments)
+    if arguments.dry_run:
+        raise UsageError("--dry-run goes with --purge DAYS.")
     return _serve(arguments)
+
+
+def _database(arguments: argparse.Namespace) -> str:
+    return arguments.db or os.environ.get(ENV_DATABASE) or DATABASE
+
+
+def _purge(arguments: argparse.Namespace) -> int:
+    from .store import ReviewStore
+
+    path = _database(arguments).removeprefix("sqlite:///")
+    if "://" not in path and not Path(path).exists():
+        raise UsageError(f"there is no review store {path!r}, so there is nothing to purge. Name it with --db.")
+    with ReviewStore(_database(arguments)) as store:
+        purged = store.purge(arguments.purge * DAY, who=_user(), dry_run=arguments.dry_run)
+    said = "Would delete" if arguments.dry_run else "Deleted"
+    older = f"decided or expired more than {arguments.purge:g} days ago"
+    _say(f"{said} {purged.items} items {older}, and {purged.callbacks} callbacks of theirs.")
+    if purged.kept:
+        _say(f"{purged.kept} items as old stay: their callbacks are still to be delivered.")
+    return 0
+
+
+def _user() -> str:
+    try:
+        return f"{getpass.getuser()} (command line)"[:256]
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        return "command line"
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -62,12 +105,11 @@ def _serve(arguments: argparse.Namespace) -> int:
     from .web import review_app
 
     accounts = _accounts(arguments.tokens)
-    if not arguments.lease > 0:
-        raise UsageError(f"--lease must be above 0 seconds, got {arguments.lease}.")
+    check_seconds("--lease", arguments.lease, "Use 600.")
     secret = os.environ.get(ENV_SECRET)
     if secret is not None and len(secret) < 32:
         raise UsageError(f"{ENV_SECRET} must have at least 32 characters, got {len(secret)}.")
-    with ReviewStore(arguments.db or os.environ.get(ENV_DATABASE) or DATABASE) as store:
+    with _listener(arguments.host, arguments.port) as listener, ReviewStore(_database(arguments)) as store:
         app = review_app(
             store,
             accounts,
@@ -78,7 +120,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         )
         webhook = os.environ.get(ENV_WEBHOOK)
         deliverer = Deliverer(store, webhook) if webhook else None
-        _say(f"Review page: http://{arguments.host}:{arguments.port}  (Ctrl-C ends it)")
+        name = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+        _say(f"Review page: http://{name}:{listener.getsockname()[1]}  (Ctrl-C ends it)")
         if arguments.host not in LOCAL and not arguments.https:
             _say(
                 "Others can reach this address, and http shows tokens to the network: put a proxy with https before it."
@@ -87,19 +130,37 @@ def _serve(arguments: argparse.Namespace) -> int:
             deliverer.start()
         try:
             # No access log: tickets are in the paths. No proxy headers: anybody could send them.
-            uvicorn.run(
-                app,
-                host=arguments.host,
-                port=arguments.port,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
+            config = uvicorn.Config(
+                app, log_level="warning", access_log=False, server_header=False, proxy_headers=False
             )
+            uvicorn.Server(config).run(sockets=[listener])
+        except KeyboardInterrupt:
+            pass
         finally:
             if deliverer is not None:
                 deliverer.stop()
     return 0
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """A socket on that address; bound before anything else, so that what is wrong with it is said in words."""
+    way_out = {
+        errno.EADDRINUSE: "another program uses it. Take another --port, or end that program",
+        errno.EACCES: "you may not use this port. Ports below 1024 are the system's: take one above",
+        errno.EADDRNOTAVAIL: "this machine does not have this address. Use --host 127.0.0.1, or 0.0.0.0 for all",
+    }
+    if not 0 <= port <= 65_535:
+        raise UsageError(f"--port must be from 0 to 65535 (0: any that is free), got {port}. Use 8765.")
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        why = way_out.get(error.errno or 0, f"{error.strerror or error}")
+        raise UsageError(f"cannot listen on {host} port {port}: {why}.") from error
+    return listener
 
 
 def _accounts(path: Path) -> Accounts:

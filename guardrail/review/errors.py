@@ -5,13 +5,21 @@
   - LeaseLostError        somebody else holds the item now, or nobody gave it to you
   - AlreadyDecidedError   somebody else decided first
   - ItemExpiredError      the time in which an answer was wanted is over
+  - UnstorableError       a content or a decision that cannot be written as it is
 """
 
 from __future__ import annotations
 
 from ..errors import GuardrailError
 
-__all__ = ["AlreadyDecidedError", "ItemExpiredError", "LeaseLostError", "ReviewError", "UnknownItemError"]
+__all__ = [
+    "AlreadyDecidedError",
+    "ItemExpiredError",
+    "LeaseLostError",
+    "ReviewError",
+    "UnknownItemError",
+    "UnstorableError",
+]
 
 
 class ReviewError(GuardrailError):
@@ -32,3 +40,7 @@ class AlreadyDecidedError(ReviewError):
 
 class ItemExpiredError(ReviewError):
     """The item's deadline has passed, so nobody waits for an answer."""
+
+
+class UnstorableError(ReviewError):
+    """A content or a decision is nothing that can be written and read back: too deep, no JSON, broken characters."""

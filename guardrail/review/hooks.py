@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,14 +17,17 @@ from ..fallback import Abstention
 from ..prompting import question_text
 from ..types import Verdict
 from .candidates import CandidateRule
+from .errors import UnstorableError
 from .item import ACTIONS, Action, Candidate, Content, Decision, Item, Kind
+from .limits import check_seconds
 from .store import ReviewStore
 
 __all__ = ["TICKET", "AskReviewer", "Ticket", "ask_reviewer", "content_of", "ticket"]
 
 TICKET = "I am not sure enough to answer this. A person will look at it; your ticket is {ticket}."
 """Default reply of `ticket`."""
-Key = Callable[[Verdict, Sequence[BaseMessage]], str]
+Key = Callable[[Verdict, Sequence[BaseMessage]], str | None]
+_log = logging.getLogger(__name__)
 
 
 def ask_reviewer(
@@ -39,19 +44,23 @@ def ask_reviewer(
     and no decision in time, give the abstention message. The reply's ``response_metadata["review"]`` names ticket and
     action.
 
+    Without a key nobody else can wait for an item, so it is closed when its call ends in any way. With a key it stays
+    open until its deadline, which is ``wait`` seconds after the last call that asked for it, whoever is cancelled or
+    gives up earlier. A call that comes after the deadline opens it again; one that comes after the decision gets it.
+
     Args:
         store: The queue.
-        wait: Seconds to wait; after them the item is closed, so that nobody decides for nobody.
+        wait: Seconds to wait, at most ten years; after them the item is closed, so that nobody decides for nobody.
         candidates: Calibrated list of candidates to show; see `CandidateRule`.
-        metadata: Stored with the item.
-        key: Names the item, so that a retry of the same call waits for the same item; default: always a new one.
+        metadata: Stored with the item; plain JSON.
+        key: Names the item in at most 512 characters, so that a retry of the same call waits for the same item;
+            default, and where it returns None: always a new one.
 
     Raises:
-        UsageError: ``wait`` is not positive.
+        UsageError: ``wait`` is not positive or above ten years, or the metadata is no JSON.
     """
-    if not wait > 0:
-        raise UsageError(f"wait must be above 0 seconds, got {wait}. Use `ticket` for a reply at once.")
-    return AskReviewer(store, wait, candidates, metadata or {}, key)
+    check_seconds("wait", wait, "Use `ticket` for a reply at once.")
+    return AskReviewer(store, wait, candidates, _json(metadata), key)
 
 
 def ticket(
@@ -72,13 +81,20 @@ def ticket(
     Args:
         store: The queue.
         reply: What the user is told; "{ticket}" is replaced.
-        callback: URL that is told about the decision; see `Deliverer`.
-        expires_in: Seconds in which a decision is wanted; None: no limit.
+        callback: URL that is told about the decision, or that nobody decided in time; see `Deliverer`.
+        expires_in: Seconds in which a decision is wanted, at most ten years; None: no limit.
         candidates: Calibrated list of candidates to show.
-        metadata: Stored with the item, and sent with the callback: e.g. whom to tell.
-        key: Names the item, so that a retry of the same call gives the same ticket; default: always a new one.
+        metadata: Stored with the item, and sent with the callback: e.g. whom to tell. Plain JSON.
+        key: Names the item in at most 512 characters, so that a retry of the same call gives the same ticket, for
+            ``expires_in`` seconds more and open again where it had expired; default, and where it returns None: always
+            a new one.
+
+    Raises:
+        UsageError: ``expires_in`` is not positive or above ten years, or the metadata is no JSON.
     """
-    return Ticket(store, reply, callback, expires_in, candidates, metadata or {}, key)
+    if expires_in is not None:
+        check_seconds("expires_in", expires_in, "Use None for no limit.")
+    return Ticket(store, reply, callback, expires_in, candidates, _json(metadata), key)
 
 
 def content_of(
@@ -99,7 +115,14 @@ def content_of(
         allowed: Decisions to offer; without a candidate, approve and edit are left out.
         candidates: Calibrated list of candidates to show.
         metadata: Stored with the item.
+
+    Raises:
+        UnstorableError: The verdict is nested too deeply to be written.
     """
+    try:
+        said = verdict.model_dump(mode="json")
+    except ValueError as error:
+        raise UnstorableError(f"this verdict cannot be stored: {error}.") from error
     judged = None if verdict.candidate is None else Candidate.of(verdict.candidate)
     if judged is None:
         allowed = [action for action in allowed if action in ("reject", "respond")]
@@ -108,7 +131,7 @@ def content_of(
         messages=tuple(_plain(message) for message in messages),
         kind=kind or ("tool_call" if judged is not None and judged.tool_calls else "answer"),
         candidate=judged,
-        verdict=verdict.model_dump(mode="json"),
+        verdict=said,
         alternatives=verdict.alternatives,
         candidate_set=None if candidates is None else candidates.select(verdict),
         allowed=tuple(allowed),
@@ -131,30 +154,39 @@ class AskReviewer:
         return self.on_abstention(Abstention(verdict, (), self, ""))
 
     def on_abstention(self, abstention: Abstention) -> AIMessage | None:
-        """Queue, wait, and return what goes out; None for reject and for no decision in time."""
+        """Queue, wait, and return what goes out; None for reject, no decision in time, and what cannot be queued."""
         item = self._enqueue(abstention)
+        if item is None:
+            return None
         try:
             decision = self.store.wait(item.id, self.wait)
         except BaseException:
-            self.store.give_up(item.id)
+            self._leave(item)
             raise
-        return _reply(item, decision or self.store.give_up(item.id))
+        return _reply(item, decision or self._leave(item))
 
     async def aon_abstention(self, abstention: Abstention) -> AIMessage | None:
         """`on_abstention` for async callers; it holds no thread while it waits."""
         queued = asyncio.ensure_future(asyncio.to_thread(self._enqueue, abstention))
         try:
             item = await asyncio.shield(queued)
+            if item is None:
+                return None
             decision = await self.store.await_decision(item.id, self.wait)
         except BaseException:
-            item = await queued  # cancelled, perhaps while it was being queued: nobody waits any more
-            await asyncio.to_thread(self.store.give_up, item.id)
+            item = await queued  # cancelled, perhaps while it was being queued
+            if item is not None:
+                await asyncio.to_thread(self._leave, item)
             raise
-        return _reply(item, decision or await asyncio.to_thread(self.store.give_up, item.id))
+        return _reply(item, decision or await asyncio.to_thread(self._leave, item))
 
-    def _enqueue(self, abstention: Abstention) -> Item:
+    def _enqueue(self, abstention: Abstention) -> Item | None:
         allowed: tuple[Action, ...] = ("approve", "edit", "reject") if abstention.form == "calls" else ACTIONS
         return _enqueue(self, abstention, allowed, expires_in=self.wait)
+
+    def _leave(self, item: Item) -> Decision | None:
+        """This call waits no longer. An item with a key stays until its deadline: others wait, or will come back."""
+        return self.store.give_up(item.id, only_if_late=item.key != item.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +208,7 @@ class Ticket:
     def on_abstention(self, abstention: Abstention) -> AIMessage | None:
         """Queue, and return the reply with the ticket."""
         item = _enqueue(self, abstention, ACTIONS, expires_in=self.expires_in, callback=self.callback)
-        if abstention.form != "text":
+        if item is None or abstention.form != "text":
             return None
         text = self.reply.replace("{ticket}", item.id)
         return AIMessage(content=text, response_metadata={"review": {"ticket": item.id}})
@@ -193,11 +225,17 @@ def _enqueue(
     *,
     expires_in: float | None,
     callback: str | None = None,
-) -> Item:
+) -> Item | None:
+    """The item; None where what the model wrote cannot be stored, which then is an abstention like any other."""
     verdict, messages = abstention.verdict, abstention.messages
-    content = content_of(verdict, messages, allowed=allowed, candidates=hook.candidates, metadata=hook.metadata)
     key = None if hook.key is None else hook.key(verdict, messages)
-    return hook.store.enqueue(content, key=key, expires_in=expires_in, callback=callback)
+    try:
+        content = content_of(verdict, messages, allowed=allowed, candidates=hook.candidates, metadata=hook.metadata)
+        return hook.store.enqueue(content, key=key, expires_in=expires_in, callback=callback, reopen=key is not None)
+    except UnstorableError as error:
+        _log.warning("A held-back answer is not in the review queue: %s", error)
+        hook.store.note_event("not_queued", {"reason": str(error)})
+        return None
 
 
 def _reply(item: Item, decision: Decision | None) -> AIMessage | None:
@@ -210,6 +248,14 @@ def _reply(item: Item, decision: Decision | None) -> AIMessage | None:
     ]
     said = {"ticket": item.id, "action": decision.action}
     return AIMessage(content=outcome.text, tool_calls=calls, response_metadata={"review": said})
+
+
+def _json(metadata: dict[str, Any] | None) -> dict[str, Any]:
+    try:
+        json.dumps(metadata, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"metadata must be plain JSON, so that it can be stored: {error}.") from error
+    return metadata or {}
 
 
 def _plain(message: BaseMessage) -> dict[str, Any]:

@@ -17,6 +17,8 @@ ACTIONS: tuple[Action, ...] = ("approve", "edit", "reject", "respond")
 Kind = Literal["answer", "tool_call", "audit"]
 """A held-back answer, a held-back tool call, or an accepted answer that is checked afterwards."""
 State = Literal["pending", "claimed", "decided", "expired"]
+Edits = Literal["any", "text", "arguments"]
+"""What an edit may change: anything; the text of an answer; or tool calls' arguments and the text beside them."""
 
 
 class Candidate(Frozen):
@@ -52,6 +54,10 @@ class Content(Frozen):
     """Answers that contain an acceptable one with a stated probability, where that was calibrated."""
     allowed: tuple[Action, ...] = ACTIONS
     """Decisions that are possible."""
+    edits: Edits = "any"
+    """What an edit may change."""
+    fixed: tuple[int, ...] = ()
+    """Places of the candidate's tool calls, counted from 0, that no edit may change: they are not decided about."""
     metadata: dict[str, Any] = Field(default_factory=dict)
     """Anything of the caller's: a thread id, a tenant, the probability with which an audit was drawn."""
 
@@ -65,6 +71,25 @@ class Content(Frozen):
                 'Use ("reject", "respond").'
             )
         return self
+
+    def why_not(self, mended: Candidate) -> str | None:
+        """Why whoever waits cannot carry out this edit, in words; None where it can."""
+        ours = () if self.candidate is None else self.candidate.tool_calls
+        theirs = mended.tool_calls
+        if self.edits == "text" and theirs:
+            return f"an edit gives another text, but this one calls {[c.name for c in theirs]}. Reject it instead."
+        if self.edits == "arguments" and [call.name for call in ours] != [call.name for call in theirs]:
+            return (
+                f"an edit changes arguments, but this one calls {[call.name for call in theirs]} in place of "
+                f"{[call.name for call in ours]}. Reject it to make another call."
+            )
+        for place in self.fixed:
+            if ours[place : place + 1] != theirs[place : place + 1]:
+                return (
+                    f"the call of {ours[place].name} passes without a decision, so an edit must leave it as it is. "
+                    "Reject the others to stop here."
+                )
+        return None
 
     def parsed_verdict(self) -> Verdict | None:
         """The verdict as a value, or None where there is none."""
@@ -149,7 +174,8 @@ class Event(Frozen):
     who: str
     """Reviewer, or "system"."""
     what: str
-    """enqueued, claimed, renewed, released, lease_expired, decided, refused, expired, delivered or delivery_failed."""
+    """enqueued, claimed, renewed, released, lease_expired, decided, refused, expired, extended, reopened, cancelled,
+    handed_over, not_carried_out, delivered, delivery_failed, not_queued, purged, alarm or alarm_acknowledged."""
     detail: dict[str, Any] = Field(default_factory=dict)
     """Particulars."""
 

@@ -9,9 +9,12 @@ from sqlalchemy.engine import Connection
 
 from ..monitor import DriftState, RiskState
 from .database import Database
+from .limits import LONGEST_KEY, storable
 
-__all__ = ["create", "dump", "fetch", "monitors", "seen", "steps", "steps_of"]
+__all__ = ["LONGEST_MONITOR", "create", "dump", "fetch", "monitors", "seen", "steps", "steps_of"]
 
+LONGEST_MONITOR = 128
+"""Characters of a monitor's name."""
 _LOCK = 0x61637264
 """Advisory lock of PostgreSQL under which the tables are made."""
 _IN_STEPS = ("stream", "p_values")
@@ -21,7 +24,7 @@ metadata = MetaData()
 monitors = Table(
     "review_monitors",
     metadata,
-    Column("name", String(128), primary_key=True),
+    Column("name", String(LONGEST_MONITOR), primary_key=True),
     Column("kind", String(16), nullable=False),
     Column("n", Integer, nullable=False),
     Column("state", Text, nullable=False),
@@ -32,9 +35,9 @@ monitors = Table(
 steps = Table(
     "review_monitor_steps",
     metadata,
-    Column("name", String(128), primary_key=True),
+    Column("name", String(LONGEST_MONITOR), primary_key=True),
     Column("n", Integer, primary_key=True),
-    Column("key", String(512)),
+    Column("key", String(LONGEST_KEY)),
     Column("at", Float(53), nullable=False),
     Column("value", Float(53), nullable=False),
     Column("chance", Float(53), nullable=False),
@@ -56,6 +59,8 @@ def create(database: Database) -> None:
 
 def fetch(connection: Connection, name: str, *, lock: bool = False) -> Any:
     """The row of a monitor, or None; with ``lock`` nobody else can write it before the transaction ends."""
+    if not storable(name):
+        return None
     found = select(monitors).where(monitors.c.name == name)
     return connection.execute(found.with_for_update() if lock else found).one_or_none()
 

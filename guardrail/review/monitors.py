@@ -21,6 +21,7 @@ from ..artifact import CalibrationArtifact
 from ..errors import UsageError
 from ..monitor import Alarm, DriftMonitor, RiskMonitor, RiskState
 from ..types import Frozen
+from .limits import LONGEST_NAME, check_text
 from .monitor_rows import create, fetch, monitors, steps, steps_of
 from .rows import log
 from .shared_monitors import SharedDrift, SharedRisk, risk_monitor
@@ -148,6 +149,7 @@ class Monitors:
         Raises:
             UsageError: No such monitor, or it has raised no alarm.
         """
+        check_text("who", who, LONGEST_NAME)
         with self.store.database.write() as connection:
             row = fetch(connection, name)
             if row is None or row.alarm is None:
@@ -175,9 +177,10 @@ class Monitors:
         """The updates of a monitor in order; of a long history evenly spaced ones and the last."""
         with self.store.database.read() as connection:
             row = fetch(connection, name)
-            n = 0 if row is None else row.n
-            every = max(1, -(-n // most))
-            wanted = (steps.c.n % every == 0) | (steps.c.n == n)
+            if row is None:
+                return []
+            every = max(1, -(-row.n // most))
+            wanted = (steps.c.n % every == 0) | (steps.c.n == row.n)
             found = connection.execute(steps_of(name).where(wanted)).all()
         return [_step(row) for row in found]
 

@@ -1,8 +1,9 @@
-"""Callbacks about decisions: signed, retried, delivered at least once.
+"""Callbacks about decisions, and about items that nobody decided in time: signed, retried, delivered at least once.
 
-A decision and its callback are written in one transaction, so none is lost. A `Deliverer` (any number of them, in any
-process) takes due callbacks, posts them, and marks them. One that is killed in between leaves the callback due again.
-So a receiver may see a callback twice: it must remember ``Guardrail-Event-Id`` and do nothing the second time.
+A decision (or an expiry) and its callback are written in one transaction, so none is lost. A `Deliverer` (any number of
+them, in any process) closes items whose deadline has passed, takes due callbacks, posts them, and marks them. One that
+is killed in between leaves the callback due again. So a receiver may see a callback twice: it must remember
+``Guardrail-Event-Id`` and do nothing the second time.
 
 Every request carries ``Guardrail-Signature: t=<seconds>,v1=<hex>`` with HMAC-SHA256 of ``<seconds>.<body>``; `verify`
 refuses a wrong signature and one older than five minutes. Within these five minutes a recorded request can be replayed;
@@ -16,14 +17,13 @@ import hmac
 import random
 import threading
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass, field
-from typing import Any
 
 from sqlalchemy import func, select, update
 
 from ..errors import UsageError
+from .limits import check_seconds, mended
+from .posting import post_within
 from .rows import SYSTEM, log
 from .schema import outbox
 from .store import ReviewStore
@@ -41,18 +41,18 @@ def sign(secret: str | bytes, body: bytes, at: float) -> str:
 
 
 def verify(
-    secret: str | bytes, body: bytes, header: str, *, window: float = REPLAY_WINDOW, now: float | None = None
+    secret: str | bytes, body: bytes, header: str | None, *, window: float = REPLAY_WINDOW, now: float | None = None
 ) -> bool:
     """Whether a request comes from a holder of the secret, and lately. Compares in constant time; never raises.
 
     Args:
         secret: The shared secret.
         body: The body as received, byte for byte.
-        header: Value of ``Guardrail-Signature``.
+        header: Value of ``Guardrail-Signature``; None where there was none.
         window: Seconds by which the sender's and this clock may differ.
         now: This clock; default: the system's.
     """
-    parts = dict(part.split("=", 1) for part in header.split(",") if "=" in part)
+    parts = dict(part.split("=", 1) for part in (header or "").split(",") if "=" in part)
     try:
         at, given = int(parts["t"]), parts["v1"].encode("ascii")
     except (KeyError, ValueError):
@@ -86,7 +86,7 @@ class Deliverer:
         store: Whose outbox.
         secret: Shared with the receivers; at least 16 characters.
         attempts: After so many the callback is "dead": kept, counted in the stats, not tried again.
-        timeout: Seconds a receiver may take.
+        timeout: Seconds a post may take from beginning to end, however slowly the receiver answers.
         first_pause: Seconds before the second attempt.
         longest_pause: Longest pause between two attempts, in seconds.
     """
@@ -106,9 +106,11 @@ class Deliverer:
                 f"a webhook secret needs at least {_LEAST_SECRET} characters, got {len(self.secret)}. Make one with: "
                 'python -c "import secrets; print(secrets.token_urlsafe(32))"'
             )
+        check_seconds("timeout", self.timeout, "Use 10.")
 
     def run_once(self) -> int:
-        """Post everything that is due. Returns the number of deliveries."""
+        """Close what is too late, and post everything that is due. Returns the number of deliveries."""
+        self.store.expire()
         delivered = 0
         while not self._stop.is_set() and (post := self._take()) is not None:
             problem = self._send(post)
@@ -160,15 +162,8 @@ class Deliverer:
             "Guardrail-Event-Id": post.id,
             "Guardrail-Signature": sign(self.secret, post.body, time.time()),
         }
-        request = urllib.request.Request(post.url, data=post.body, headers=headers, method="POST")
-        try:
-            with _opener().open(request, timeout=self.timeout):
-                return None
-        except urllib.error.HTTPError as error:
-            error.close()
-            return f"HTTP {error.code}"
-        except Exception as error:  # whatever a broken receiver causes must not end the deliverer
-            return f"{type(error).__name__}: {error}"[:500]
+        problem = post_within(post.url, post.body, headers, self.timeout)
+        return None if problem is None else mended(problem.replace("\0", "\ufffd"))[:500]
 
     def _mark(self, post: _Post, problem: str | None) -> None:
         database = self.store.database
@@ -195,14 +190,3 @@ class Deliverer:
         with self.store.database.read() as connection:
             waiting = select(func.count()).select_from(outbox).where(outbox.c.state == "waiting")
             return int(connection.execute(waiting).scalar_one())
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A signed body goes to the address it was signed for, nowhere else."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Refuse; the redirect becomes an HTTP error."""
-
-
-def _opener() -> urllib.request.OpenerDirector:
-    return urllib.request.build_opener(_NoRedirect)

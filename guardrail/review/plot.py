@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from markupsafe import Markup, escape
 
@@ -24,8 +24,9 @@ def uncertainty_plot(verdict: Mapping[str, Any] | None) -> Markup | None:
     if verdict is None:
         return None
     uncertainty = verdict.get("uncertainty") or {}
-    value, threshold = uncertainty.get("value"), verdict.get("threshold")
-    if not isinstance(value, int | float) or not isinstance(threshold, int | float):
+    value = uncertainty.get("value") if isinstance(uncertainty, Mapping) else None
+    threshold = verdict.get("threshold")
+    if not _drawable(value) or not _drawable(threshold):
         return None
     low = min(0.0, value, threshold)
     high = max(value, threshold, low + 1e-12)
@@ -48,6 +49,10 @@ def uncertainty_plot(verdict: Mapping[str, Any] | None) -> Markup | None:
         "</svg>",
     ]
     return Markup("".join(parts))
+
+
+def _drawable(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and abs(value) <= 1e300
 
 
 def _label(kind: str, x: float, y: int, text: str) -> str:

@@ -15,9 +15,22 @@ from sqlalchemy.sql import ColumnElement
 
 from .errors import UnknownItemError
 from .item import Content, Decision, Item
+from .limits import mended, storable
 from .schema import events, items, outbox
 
-__all__ = ["SYSTEM", "as_item", "close", "fetch", "free", "free_again", "in_time", "log", "post"]
+__all__ = [
+    "SYSTEM",
+    "as_item",
+    "check_id",
+    "close",
+    "fetch",
+    "free",
+    "free_again",
+    "in_time",
+    "log",
+    "post",
+    "wanted_again",
+]
 
 SYSTEM = "system"
 """Who, in the audit trail, where nobody did it."""
@@ -34,12 +47,23 @@ def free(now: float) -> ColumnElement[bool]:
     return and_(or_(items.c.state == "pending", stale), in_time(now))
 
 
+def check_id(item: str) -> None:
+    """Refuse what cannot be an id, before a database chokes on it.
+
+    Raises:
+        UnknownItemError: It holds what no column of text does.
+    """
+    if not storable(item):
+        raise UnknownItemError(f"no item {item!r} in the review store.")
+
+
 def fetch(connection: Connection, item: str, *, lock: bool = False) -> Row[Any]:
     """The row of an item; with ``lock`` nobody else can write it before the transaction ends.
 
     Raises:
         UnknownItemError: No such item.
     """
+    check_id(item)
     found = select(items).where(items.c.id == item)
     row = connection.execute(found.with_for_update() if lock else found).one_or_none()
     if row is None:
@@ -73,25 +97,45 @@ def free_again(connection: Connection, row: Row[Any], *, keep_token: bool) -> No
 
 
 def close(connection: Connection, row: Row[Any], now: float) -> None:
-    """Nobody can decide an item any more."""
+    """Nobody can decide an item any more; its callback says so."""
     changed = {"state": "expired", "lease": None, "lease_until": None}
     connection.execute(update(items).where(items.c.number == row.number).values(**changed))
     log(connection, row.id, now, SYSTEM, "expired", {"holder": row.holder})
+    if row.callback is not None:
+        post(connection, as_item(row), now)
+
+
+def wanted_again(connection: Connection, row: Row[Any], now: float, until: float | None) -> None:
+    """Somebody asks for an undecided item once more: it stays open until then at least, and opens again if closed.
+
+    Whoever holds it keeps it, unless it was closed in between.
+    """
+    if row.state == "decided":
+        return
+    late = row.state == "expired" or (row.deadline is not None and row.deadline <= now)
+    latest = until if late else None if until is None or row.deadline is None else max(until, row.deadline)
+    if not late and latest == row.deadline:
+        return
+    changed: dict[str, Any] = {"deadline": latest}
+    if row.state == "expired":
+        changed |= {"state": "pending", "holder": None}
+    connection.execute(update(items).where(items.c.number == row.number).values(**changed))
+    log(connection, row.id, now, SYSTEM, "reopened" if late else "extended", {"until": latest})
 
 
 def post(connection: Connection, item: Item, now: float) -> None:
-    """Put the callback into the outbox, in the transaction that records the decision."""
-    if item.callback is None or item.decision is None:
+    """Put the callback into the outbox, in the transaction that records the decision, or that nobody decided."""
+    if item.callback is None:
         return
-    identity = secrets.token_hex(16)
-    outcome = item.decision.outcome(item.content)
+    identity, decision = secrets.token_hex(16), item.decision
+    outcome = None if decision is None else decision.outcome(item.content)
     body = {
         "id": identity,
-        "type": "review.decided",
+        "type": "review.expired" if decision is None else "review.decided",
         "ticket": item.id,
         "key": item.key,
         "kind": item.content.kind,
-        "decision": item.decision.model_dump(mode="json"),
+        "decision": None if decision is None else decision.model_dump(mode="json"),
         "outcome": None if outcome is None else outcome.model_dump(mode="json"),
         "metadata": item.content.metadata,
     }
@@ -102,5 +146,6 @@ def post(connection: Connection, item: Item, now: float) -> None:
 
 def log(connection: Connection, item: str, at: float, who: str, what: str, detail: dict[str, Any]) -> None:
     """Add a line to the audit trail."""
-    line = {"item": item, "at": at, "who": who, "what": what, "detail": json.dumps(detail, ensure_ascii=False)}
+    text = mended(json.dumps(detail, ensure_ascii=False))
+    line = {"item": item, "at": at, "who": who, "what": what, "detail": text}
     connection.execute(events.insert().values(**line))

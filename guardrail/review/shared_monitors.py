@@ -16,7 +16,8 @@ from ..errors import UsageError
 from ..monitor import Alarm, DriftMonitor, DriftState, RiskMonitor, RiskState
 from ..types import Verdict
 from .errors import ReviewError
-from .monitor_rows import dump, fetch, monitors, seen, steps, steps_of
+from .limits import LONGEST_KEY, check_text
+from .monitor_rows import LONGEST_MONITOR, dump, fetch, monitors, seen, steps, steps_of
 from .rows import SYSTEM, log
 from .store import ReviewStore
 
@@ -27,8 +28,7 @@ class _Shared:
     """What both kinds do: one transaction an update, and each process told of an alarm once."""
 
     def __init__(self, store: ReviewStore, name: str, on_alarm: Callable[[Alarm], object] | None) -> None:
-        if not name:
-            raise UsageError("a monitor in a store needs a name.")
+        check_text("a monitor's name", name, LONGEST_MONITOR)
         self.name = name
         self._store, self._on_alarm = store, on_alarm
         self._told = False
@@ -95,8 +95,10 @@ class SharedRisk(_Shared):
         Args:
             error: Whether it was wrong.
             audit_rate: Probability with which it was chosen for audit.
-            key: Names the answer: a second update with the same key changes nothing.
+            key: Names the answer in at most 512 characters: a second update with the same key changes nothing.
         """
+        if key is not None:
+            check_text("key", key, LONGEST_KEY)
         with self._lock:
             with self._store.database.write() as connection:
                 row = fetch(connection, self.name, lock=True)
@@ -153,8 +155,10 @@ class SharedDrift(_Shared):
 
         Args:
             uncertainty: The score.
-            key: Names the question: a second update with the same key changes nothing.
+            key: Names the question in at most 512 characters: a second update with the same key changes nothing.
         """
+        if key is not None:
+            check_text("key", key, LONGEST_KEY)
         with self._lock:
             try:
                 with self._store.database.write() as connection:

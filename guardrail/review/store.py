@@ -26,7 +26,10 @@ from ..errors import UsageError
 from . import rows
 from .database import Database
 from .errors import AlreadyDecidedError, ItemExpiredError, LeaseLostError, ReviewError
+from .freezing import frozen, writable
 from .item import Content, Decision, Event, Item, Kind, State, Stats
+from .limits import LONGEST_KEY, LONGEST_NAME, check_seconds, check_text, storable
+from .purging import Purged, purge
 from .schema import events, items, outbox
 
 __all__ = ["Lease", "ReviewStore"]
@@ -34,6 +37,7 @@ __all__ = ["Lease", "ReviewStore"]
 LEASE = 600.0
 """Seconds a reviewer has by default."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_LONGEST_WORD = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +91,37 @@ class ReviewStore:
         expires_in: float | None = None,
         callback: str | None = None,
         who: str = rows.SYSTEM,
+        reopen: bool = False,
     ) -> Item:
         """Add an item, or find the one that was added with this key. On disk when it returns.
 
         Args:
             content: What is to be decided. With a known key, what was stored first stays.
-            key: The caller's name for it, so that a retry adds nothing; default: a fresh one.
-            expires_in: Seconds in which a decision is wanted; None: no limit.
-            callback: http(s) URL that is told about the decision; see `guardrail.review.Deliverer`.
+            key: The caller's name for it, so that a retry adds nothing, at most 512 characters; default: a fresh one.
+            expires_in: Seconds in which a decision is wanted, at most ten years; None: no limit.
+            callback: http(s) URL that is told about the decision, or that nobody decided in time; see
+                `guardrail.review.Deliverer`.
             who: For the audit trail.
+            reopen: With a known key: an item that is not decided stays open for ``expires_in`` from now at least, and
+                one that has expired opens again. Without it an item's deadline never changes.
 
         Raises:
-            UsageError: A callback that is no http(s) URL, or a time that is not positive.
+            UsageError: A callback that is no http(s) URL, a time that is not positive or above ten years, or a key or
+                name that a database cannot hold.
+            UnstorableError: The content cannot be stored; see `guardrail.review.freezing`.
         """
-        if callback is not None and not callback.startswith(("http://", "https://")):
+        if callback is not None and not (callback.startswith(("http://", "https://")) and storable(callback)):
             raise UsageError(f"callback must be an http(s) URL, got {callback!r}.")
-        if expires_in is not None and not expires_in > 0:
-            raise UsageError(f"expires_in must be above 0 seconds, got {expires_in}. Use None for no limit.")
+        if expires_in is not None:
+            check_seconds("expires_in", expires_in, "Use None for no limit.")
+        if key is not None:
+            check_text("key", key, LONGEST_KEY)
+        check_text("who", who, LONGEST_NAME)
+        content = frozen(content)
         ticket = secrets.token_hex(16)
         with self.database.write() as connection:
             now = self.database.now(connection)
+            deadline = None if expires_in is None else now + expires_in
             values = {
                 "id": ticket,
                 "key": key if key is not None else ticket,
@@ -114,14 +129,20 @@ class ReviewStore:
                 "content": content.model_dump_json(),
                 "state": "pending",
                 "created": now,
-                "deadline": None if expires_in is None else now + expires_in,
+                "deadline": deadline,
                 "callback": callback,
             }
             insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-            connection.execute(insert(items).values(**values).on_conflict_do_nothing(index_elements=["key"]))
-            row = connection.execute(select(items).where(items.c.key == values["key"])).one()
+            new = insert(items).values(**values).on_conflict_do_nothing(index_elements=["key"])
+            row = None
+            while row is None:  # a second time only where the one with this key is purged just now
+                connection.execute(new)
+                row = connection.execute(select(items).where(items.c.key == values["key"])).one_or_none()
             if row.id == ticket:
                 rows.log(connection, ticket, now, who, "enqueued", {"key": values["key"], "kind": content.kind})
+            elif reopen:
+                rows.wanted_again(connection, rows.fetch(connection, row.id, lock=True), now, deadline)
+                row = rows.fetch(connection, row.id)
             return rows.as_item(row)
 
     # -- reviewing -------------------------------------------------------------------------------------------------
@@ -147,9 +168,11 @@ class ReviewStore:
 
         Raises:
             UnknownItemError: No such item.
-            UsageError: No reviewer, or a length that is not positive.
+            UsageError: No reviewer or a name above 256 characters, or a length that is not positive or above ten years.
         """
         _check_lease(reviewer, seconds)
+        if item is not None:
+            rows.check_id(item)
         with self.database.write() as connection:
             now = self.database.now(connection)
             free: ColumnElement[bool] = rows.free(now)
@@ -220,6 +243,7 @@ class ReviewStore:
 
     def take_back(self, item: str, *, who: str) -> None:
         """Take an item from whoever holds it, so that others can claim it. For administrators."""
+        check_text("who", who, LONGEST_NAME)
         with self.database.write() as connection:
             now = self.database.now(connection)
             row = rows.fetch(connection, item, lock=True)
@@ -236,11 +260,13 @@ class ReviewStore:
             LeaseLostError: Somebody else holds the item.
             AlreadyDecidedError: Somebody else decided first.
             ItemExpiredError: Its deadline has passed.
+            UnstorableError: What would be read back is not what was decided.
             UsageError: The item does not allow this decision.
         """
+        check_text("reviewer", lease.reviewer, LONGEST_NAME)
         made = decision.model_copy(update={"reviewer": lease.reviewer})
         try:
-            return self._decide(lease, made)
+            return self._decide(lease, writable(made))
         except ReviewError as error:
             with self.database.write() as connection:
                 now = self.database.now(connection)
@@ -259,6 +285,9 @@ class ReviewStore:
             if decision.action not in there.content.allowed:
                 allowed = ", ".join(there.content.allowed)
                 raise UsageError(f"this item does not allow {decision.action!r}; it allows {allowed}.")
+            why_not = None if decision.candidate is None else there.content.why_not(decision.candidate)
+            if why_not is not None:
+                raise UsageError(why_not)
             made = decision.model_copy(update={"at": now})
             changed = {
                 "state": "decided",
@@ -316,16 +345,44 @@ class ReviewStore:
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
-    def give_up(self, item: str) -> Decision | None:
-        """Nobody waits any more: close the item, unless a decision came first, which is returned."""
+    def give_up(self, item: str, *, only_if_late: bool = False) -> Decision | None:
+        """Nobody waits any more: close the item, unless a decision came first, which is returned.
+
+        Args:
+            item: Its id.
+            only_if_late: Close it only if its deadline has passed: others may still wait for it.
+        """
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            row = rows.fetch(connection, item, lock=True)
+            late = row.deadline is not None and row.deadline <= now
+            if row.state in ("pending", "claimed") and (late or not only_if_late):
+                rows.close(connection, row, now)
+            return rows.as_item(row).decision
+
+    def cancel(self, item: str, *, why: str) -> Item:
+        """Close an item that nobody waits for any more, with the reason in the trail. What is decided stays as it is.
+
+        Raises:
+            UnknownItemError: No such item.
+        """
         with self.database.write() as connection:
             now = self.database.now(connection)
             row = rows.fetch(connection, item, lock=True)
             if row.state in ("pending", "claimed"):
+                rows.log(connection, row.id, now, rows.SYSTEM, "cancelled", {"reason": why})
                 rows.close(connection, row, now)
-            return rows.as_item(row).decision
+            return rows.as_item(rows.fetch(connection, item))
 
     # -- looking ---------------------------------------------------------------------------------------------------
+
+    def find(self, key: str) -> Item | None:
+        """The item that was added with this key, or None."""
+        if not storable(key):
+            return None
+        with self.database.read() as connection:
+            row = connection.execute(select(items).where(items.c.key == key)).one_or_none()
+            return None if row is None else rows.as_item(row)
 
     def item(self, item: str) -> Item:
         """One item as it is now.
@@ -353,15 +410,40 @@ class ReviewStore:
         """The audit trail of an item, or of everything (the newest lines), oldest first."""
         found = select(events).order_by(events.c.number.desc()).limit(limit)
         if item is not None:
+            if not storable(item):
+                return []
             found = found.where(events.c.item == item)
         with self.database.read() as connection:
             lines = connection.execute(found).all()
         return [Event(**{**line._mapping, "detail": json.loads(line.detail)}) for line in reversed(lines)]
 
     def note_event(self, what: str, detail: dict[str, Any], *, who: str = rows.SYSTEM, item: str = "") -> None:
-        """Add a line of your own to the audit trail, e.g. a monitor's alarm."""
+        """Add a line of your own to the audit trail, e.g. a monitor's alarm.
+
+        Raises:
+            UsageError: ``what`` has above 32 characters, or a text that a database cannot hold.
+        """
+        check_text("what", what, _LONGEST_WORD)
+        check_text("who", who, LONGEST_NAME)
+        if item:
+            rows.check_id(item)
         with self.database.write() as connection:
             rows.log(connection, item, self.database.now(connection), who, what, detail)
+
+    def purge(self, older_than: float, *, who: str = rows.SYSTEM, dry_run: bool = False) -> Purged:
+        """Delete what nobody waits for any more, contents and callbacks; see `guardrail.review.purging`.
+
+        Args:
+            older_than: Seconds since the decision, or since the item expired; at most ten years.
+            who: For the audit trail, which keeps its lines and gets one that says who deleted how many.
+            dry_run: Only count.
+
+        Raises:
+            UsageError: A time that is not positive or above ten years, or a name that a database cannot hold.
+        """
+        check_seconds("older_than", older_than, "Use 90 * 86400 for 90 days.")
+        check_text("who", who, LONGEST_NAME)
+        return purge(self.database, older_than, who, dry_run=dry_run)
 
     def stats(self) -> Stats:
         """Counters of the whole queue."""
@@ -387,8 +469,8 @@ class ReviewStore:
 def _check_lease(reviewer: str, seconds: float) -> None:
     if not reviewer:
         raise UsageError("reviewer must be a name, got an empty text: the audit trail says who decided.")
-    if not seconds > 0:
-        raise UsageError(f"a lease must be longer than 0 seconds, got {seconds}. Use 600.")
+    check_text("reviewer", reviewer, LONGEST_NAME)
+    check_seconds("a lease", seconds, "Use 600.")
 
 
 def _check_held(row: Row[Any], lease: Lease, now: float) -> None:

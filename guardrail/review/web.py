@@ -7,6 +7,7 @@ and no style but the page's own files.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -31,8 +32,16 @@ from ..errors import UsageError
 from ..types import ToolCall
 from .accounts import Account, Accounts
 from .choices import choices_of, choose
-from .errors import AlreadyDecidedError, ItemExpiredError, LeaseLostError, ReviewError, UnknownItemError
+from .errors import (
+    AlreadyDecidedError,
+    ItemExpiredError,
+    LeaseLostError,
+    ReviewError,
+    UnknownItemError,
+    UnstorableError,
+)
 from .item import Candidate, Decision, Item
+from .limits import check_seconds
 from .monitor_plot import wealth_plot
 from .monitors import Monitors, MonitorView
 from .plot import uncertainty_plot
@@ -88,7 +97,11 @@ def review_app(
         https: Whether browsers reach it by https only; marks the cookie Secure.
         lease: Seconds a reviewer has for an item; the page renews it while it is open.
         limit: Failures of signing in that are tolerated.
+
+    Raises:
+        UsageError: A lease that is not positive or above ten years.
     """
+    check_seconds("lease", lease, "Use 600.")
     site = _Site(store, accounts, Sessions(secret), limit or RateLimit(), https, lease)
     folder = Path(str(files("guardrail.review") / "static"))
     routes = [
@@ -176,6 +189,8 @@ class _Site:
         self._pages.filters["pretty"] = _pretty
         self._pages.filters["compact"] = _compact
         self._pages.filters["ago"] = _ago
+        self._pages.filters["seconds"] = _seconds
+        self._pages.filters["broken"] = _broken
 
     # -- frame -----------------------------------------------------------------------------------------------------
 
@@ -408,7 +423,7 @@ def _edited(call: _Call, item: Item) -> Candidate:
     if call.field("tool_calls"):
         try:
             calls = tuple(ToolCall.model_validate(one) for one in json.loads(call.field("tool_calls")))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             why = str(error).splitlines()[0]
             text = f'Tool calls are a JSON list of {{"name": ..., "arguments": {{...}}}}: {why}. Go back and mend it.'
             raise _Refused(422, "These tool calls cannot be read", text) from None
@@ -420,6 +435,8 @@ def _told(error: Exception) -> tuple[int, str, str]:
         return 404, "No such item", "It does not exist, or you followed a broken link."
     if isinstance(error, LeaseLostError):
         return 409, "Your time for this item is over", f"{error}"
+    if isinstance(error, UnstorableError):
+        return 422, "This cannot be stored", f"{error} Go back and mend it; nothing was changed."
     if isinstance(error, AlreadyDecidedError):
         return 409, "Already decided", f"{error}"
     if isinstance(error, ItemExpiredError):
@@ -432,15 +449,31 @@ def _page_number(request: Request) -> int:
     return int(given) if given.isascii() and given.isdigit() and len(given) < 7 else 0
 
 
-def _when(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+def _when(seconds: Any) -> str:
+    if seconds is None:
+        return "no limit"
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except (ValueError, OverflowError, OSError, TypeError):  # an older store may hold times that no calendar does
+        return "never" if isinstance(seconds, float) and seconds > 0 else f"{seconds}"
+
+
+def _seconds(seconds: float) -> int:
+    return int(seconds if math.isfinite(seconds) else LEASE)
 
 
 def _ago(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return "for ever"
     for size, name in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{int(seconds // size)} {name}"
     return f"{max(int(seconds), 0)} s"
+
+
+def _broken(candidate: Candidate | None) -> bool:
+    """Whether a character of it could not be stored."""
+    return candidate is not None and "\ufffd" in f"{candidate.model_dump()}"
 
 
 def _pretty(value: Any) -> str:

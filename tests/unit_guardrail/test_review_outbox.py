@@ -6,11 +6,12 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from typing import Any
 import pytest
 
 from guardrail.errors import UsageError
-from guardrail.review import Candidate, Content, Decision, Deliverer, ReviewStore, sign, verify
+from guardrail.review import Candidate, Content, Decision, Deliverer, ReviewStore, rows, sign, verify
+from guardrail.review.posting import post_within
 
 ROOT = Path(__file__).parents[2]
 SECRET = "a secret that both sides know"
@@ -105,6 +107,99 @@ def test_what_a_receiver_gets(store: ReviewStore, receiver: Receiver) -> None:
     assert store.stats().undelivered == 0
 
 
+def test_the_caller_is_told_that_nobody_decided(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
+    content = Content(question="q", candidate=Candidate(text="a"), metadata={"thread": 7})
+    item = store.enqueue(content, key="k", callback=receiver.url, expires_in=10)
+    deliverer = Deliverer(store, SECRET)
+    now[0] += 9
+    assert deliverer.run_once() == 0
+    now[0] += 1
+    assert deliverer.run_once() == 1  # nobody had to look at the page
+    assert deliverer.run_once() == 0
+    (got,) = receiver.accepted
+    assert (got["type"], got["ticket"], got["key"], got["metadata"]) == ("review.expired", item.id, "k", {"thread": 7})
+    assert (got["decision"], got["outcome"]) == (None, None)
+    assert store.item(item.id).state == "expired"
+    # Asked for again it can still be decided, and the caller hears of that, too.
+    store.enqueue(content, key="k", callback=receiver.url, expires_in=10, reopen=True)
+    decide(store, receiver.url)
+    assert deliverer.run_once() == 1
+    assert receiver.accepted[-1]["type"] == "review.decided"
+
+
+def test_expiry_and_its_callback_are_one_transaction(
+    store_url: str, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ReviewStore(store_url, clock=lambda: now[0]) as store:
+        content = Content(question="q", candidate=Candidate(text="a"))
+        first = store.enqueue(content, callback="http://127.0.0.1:9/", expires_in=10)
+        second = store.enqueue(content, callback="http://127.0.0.1:9/")
+        now[0] += 10
+        ends: list[Callable[[], object]] = [store.expire, lambda: store.give_up(second.id)]
+        with monkeypatch.context() as broken:
+            broken.setattr(rows, "post", lambda *_: 1 / 0)
+            for end in ends:
+                with pytest.raises(ZeroDivisionError):
+                    end()
+        assert [item.state for item in store.items()] == ["pending", "pending"]
+        assert [event.what for event in store.trail()] == ["enqueued", "enqueued"]
+        for i, end in enumerate(ends):
+            end()
+            assert store.stats().undelivered == i + 1
+        assert [store.item(one.id).state for one in (first, second)] == ["expired", "expired"]
+
+
+class Dripping:
+    """A receiver that begins to answer and never comes to an end, until its connection is cut or a minute is over."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
+        self.cut = threading.Event()
+        self.tired = False
+        self._thread = threading.Thread(target=self._drip)
+        self._thread.start()
+
+    def _drip(self) -> None:
+        connection, _ = self._listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+            until = time.monotonic() + 60
+            while time.monotonic() < until:
+                try:
+                    connection.sendall(b"a")
+                except OSError:
+                    self.cut.set()
+                    return
+                time.sleep(0.02)
+            self.tired = True
+
+    def close(self) -> None:
+        self._thread.join()
+        self._listener.close()
+
+
+def test_a_receiver_that_drips_holds_up_nobody(store: ReviewStore, receiver: Receiver) -> None:
+    dripping = Dripping()
+    decide(store, dripping.url, "first")
+    decide(store, receiver.url, "second")
+    assert Deliverer(store, SECRET, timeout=3).run_once() == 1
+    assert not dripping.tired, "the deliverer waited for the receiver instead of cutting the post"
+    assert dripping.cut.wait(60)
+    dripping.close()
+    problems = [event.detail["problem"] for event in store.trail() if event.what == "delivery_failed"]
+    assert problems == ["TimeoutError: no answer within 3 s"]
+
+
+def test_whatever_a_url_leads_to_is_a_problem_in_words(receiver: Receiver) -> None:
+    for url in ("http://", "http://[", "http://a b/", "http://127.0.0.1:9/", receiver.url.replace("http:", "https:")):
+        assert post_within(url, b"{}", {}, 10.0), url
+    for status in (301, 404):
+        receiver.script = [status]
+        assert post_within(receiver.url, b"{}", {}, 10.0) == f"HTTP {status}"
+
+
 def test_a_failure_is_tried_again_after_a_growing_pause(
     store: ReviewStore, receiver: Receiver, now: list[float]
 ) -> None:
@@ -165,7 +260,7 @@ def test_signatures() -> None:
     assert not verify(SECRET + "x", body, header, now=1000)
     assert not verify(SECRET, body + b" ", header, now=1000)
     assert not verify(SECRET, body, header.replace("t=1000", "t=1001"), now=1000)
-    for broken in ("", "t=1000", "v1=ab", "t=x,v1=ab", "t=1000,v1=", "t=1000,v1=\u00e9", ",,,="):
+    for broken in (None, "", "t=1000", "v1=ab", "t=x,v1=ab", "t=1000,v1=", "t=1000,v1=\u00e9", ",,,="):
         assert not verify(SECRET, body, broken, now=1000)
 
 

@@ -1,0 +1,59 @@
+"""What the store takes at its door: texts that both databases hold, and lengths of time that a calendar holds.
+
+SQLite would take more than PostgreSQL; the same is refused with both, before the database is asked.
+"""
+
+from __future__ import annotations
+
+from ..errors import UsageError
+
+__all__ = ["LONGEST", "LONGEST_KEY", "LONGEST_NAME", "check_seconds", "check_text", "mended", "storable"]
+
+LONGEST = 10 * 365.25 * 86_400.0
+"""Longest time, in seconds: ten years."""
+LONGEST_KEY = 512
+"""Characters of a key."""
+LONGEST_NAME = 256
+"""Characters of a reviewer's name."""
+
+
+def check_seconds(name: str, seconds: float, way_out: str) -> None:
+    """Refuse a length of time that is not above 0 and at most ten years; infinities and NaN are neither.
+
+    Raises:
+        UsageError: With the value, the rule and the way out.
+    """
+    if not 0 < seconds <= LONGEST:
+        raise UsageError(f"{name} must be above 0 seconds and at most ten years, got {seconds}. {way_out}")
+
+
+def check_text(name: str, text: str, most: int) -> None:
+    """Refuse a text that is empty, longer than its column, or holds what no database column takes.
+
+    Raises:
+        UsageError: With the value, the rule and the way out.
+    """
+    if not isinstance(text, str) or not text:
+        raise UsageError(f"{name} must be a text that is not empty, got {text!r}.")
+    if len(text) > most:
+        raise UsageError(f"{name} may have {most} characters, got {len(text)}: {text[:40]!r}... Use a hash of it.")
+    if not storable(text):
+        raise UsageError(f"{name} holds a NUL or half of a surrogate pair, which no database stores: {text[:80]!r}.")
+
+
+def storable(text: str) -> bool:
+    """Whether a column of text can hold it: no NUL, no half of a surrogate pair."""
+    return "\0" not in text and mended(text) == text
+
+
+def mended(text: str) -> str:
+    """The text with U+FFFD in place of each half of a surrogate pair, which UTF-8 cannot write."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if not _in_utf8(text) else text
+
+
+def _in_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

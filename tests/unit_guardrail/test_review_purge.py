@@ -1,0 +1,149 @@
+"""Deleting what is old: what goes, what stays, and what the audit trail says; on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from guardrail.__main__ import main
+from guardrail.review import Candidate, Content, Decision, Deliverer, Item, Purged, ReviewStore, UnknownItemError
+
+SECRET_TEXT = "the patient is called Erna Unbekannt"
+DAY = 86_400.0
+
+
+@pytest.fixture
+def now() -> list[float]:
+    return [1_000_000.0]
+
+
+@pytest.fixture
+def store(store_url: str, now: list[float]) -> Iterator[ReviewStore]:
+    with ReviewStore(store_url, clock=lambda: now[0]) as made:
+        yield made
+
+
+def queued(store: ReviewStore, key: str | None = None, callback: str | None = None, days: float | None = None) -> Item:
+    content = Content(question=SECRET_TEXT, candidate=Candidate(text="a"))
+    expires_in = None if days is None else days * DAY
+    return store.enqueue(content, key=key, callback=callback, expires_in=expires_in)
+
+
+def decided(store: ReviewStore, key: str | None = None, callback: str | None = None) -> Item:
+    item = queued(store, key, callback)
+    lease = store.claim("ann", item=item.id)
+    assert lease is not None
+    return store.decide(lease, Decision(action="respond", text=SECRET_TEXT))
+
+
+def left(store: ReviewStore) -> set[str]:
+    return {item.id for item in store.items()}
+
+
+def test_only_what_ended_long_ago_goes(store: ReviewStore, now: list[float]) -> None:
+    old = {decided(store).id, queued(store, days=2).id}
+    given_up = queued(store, days=500)
+    store.give_up(given_up.id)
+    long_open = queued(store)
+    held = queued(store)
+    store.claim("bob", item=held.id, seconds=100 * DAY)
+    late = queued(store, days=30)
+    now[0] += 40 * DAY
+    young = decided(store)
+    store.expire()
+    before = store.trail(limit=10_000)
+    counted = Purged(items=3, callbacks=0, kept=0)
+    assert store.purge(30 * DAY, dry_run=True) == counted
+    assert left(store) == old | {given_up.id, long_open.id, held.id, late.id, young.id}
+    assert store.trail(limit=10_000) == before
+    assert store.purge(30 * DAY, who="eve") == counted
+    assert left(store) == {long_open.id, held.id, late.id, young.id}
+    assert store.trail(limit=10_000)[:-1] == before
+    last = store.trail()[-1]
+    assert (last.item, last.who, last.what) == ("", "eve", "purged")
+    assert last.detail == {"items": 3, "callbacks": 0, "older_than_seconds": 30 * DAY}
+    assert store.purge(30 * DAY) == Purged(items=0, callbacks=0, kept=0)
+    assert store.trail()[-1] == last
+
+
+def test_the_trail_holds_no_content(store: ReviewStore, now: list[float]) -> None:
+    item = decided(store)
+    now[0] += DAY
+    assert SECRET_TEXT not in f"{store.trail(limit=10_000)}"
+    store.purge(1.0)
+    with pytest.raises(UnknownItemError):
+        store.item(item.id)
+    assert [event.what for event in store.trail(item.id)] == ["enqueued", "claimed", "decided"]
+
+
+def test_callbacks_go_with_their_item_but_not_before_they_are_delivered(store: ReviewStore, now: list[float]) -> None:
+    item = decided(store, callback="http://127.0.0.1:9/closed")
+    now[0] += 90 * DAY
+    deliverer = Deliverer(store, "s" * 16, attempts=2)
+    deliverer.run_once()
+    assert store.purge(DAY) == Purged(items=0, callbacks=0, kept=1)
+    assert left(store) == {item.id}
+    now[0] += DAY
+    deliverer.run_once()
+    assert store.stats().dead == 1
+    assert store.purge(DAY) == Purged(items=1, callbacks=1, kept=0)
+    assert (store.stats().undelivered, store.stats().dead) == (0, 0)
+    assert [event.detail["given_up"] for event in store.trail() if event.what == "delivery_failed"] == [False, True]
+
+
+def test_many_at_once_and_their_keys_are_free_again(store: ReviewStore, now: list[float]) -> None:
+    first = [decided(store, key=f"k{i}", callback="http://127.0.0.1:9/") for i in range(3)]
+    with store.database.write() as connection:
+        for i in range(1200):
+            connection.exec_driver_sql(
+                "INSERT INTO review_items (id, key, kind, content, state, created) "
+                f"SELECT 'x{i}', 'x{i}', kind, content, 'expired', created FROM review_items WHERE key = 'k0'"
+            )
+        connection.exec_driver_sql("UPDATE review_outbox SET state = 'delivered'")
+    now[0] += DAY
+    assert store.purge(1.0) == Purged(items=1203, callbacks=3, kept=0)
+    assert queued(store, key="k0").id != first[0].id
+
+
+def test_nothing_of_it_is_left_in_an_sqlite_file(tmp_path: Path) -> None:
+    path = tmp_path / "reviews.db"
+    now = [0.0]
+    with ReviewStore(path, clock=lambda: now[0]) as store:
+        for _ in range(30):
+            decided(store)
+        assert SECRET_TEXT.encode() in path.read_bytes()
+        now[0] += DAY
+        store.purge(1.0)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["reviews.db"]
+    assert SECRET_TEXT.encode() not in path.read_bytes()
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GUARDRAIL_REVIEW_DB", raising=False)
+    monkeypatch.setenv("LOGNAME", "eve")
+    for database in ("reviews.db", "sqlite:///reviews.db"):
+        assert main(["review", "--purge", "30", "--db", database]) == 1
+        assert "there is no review store" in capsys.readouterr().err
+    now = [0.0]  # 1970: long ago
+    with ReviewStore("reviews.db", clock=lambda: now[0]) as store:
+        decided(store)
+        decided(store, callback="http://127.0.0.1:9/")
+    assert main(["review", "--dry-run"]) == 1
+    assert "--dry-run goes with --purge" in capsys.readouterr().err
+    assert main(["review", "--purge", "30", "--dry-run"]) == 0
+    assert capsys.readouterr().out == (
+        "Would delete 1 items decided or expired more than 30 days ago, and 0 callbacks of theirs.\n"
+        "1 items as old stay: their callbacks are still to be delivered.\n"
+    )
+    with ReviewStore("reviews.db") as store:
+        assert len(store.items()) == 2
+        assert main(["review", "--purge", "30"]) == 0
+        assert capsys.readouterr().out.startswith("Deleted 1 items")
+        assert len(store.items()) == 1
+        assert (store.trail()[-1].what, store.trail()[-1].who) == ("purged", "eve (command line)")
+    for days in ("0", "-1", "nan", "inf", "4000"):
+        assert main(["review", "--purge", days]) == 1
+        assert "above 0 seconds and at most ten years" in capsys.readouterr().err

@@ -1,0 +1,203 @@
+"""The page lives on with what an older store may hold, and answers a reviewer's impossible edit with a reason."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the review extra is not installed")
+
+from starlette.testclient import TestClient
+
+from guardrail import UsageError
+from guardrail.review import Item, ReviewStore
+from guardrail.review.accounts import Accounts
+from guardrail.review.choices import choices_of
+from guardrail.review.plot import uncertainty_plot
+from guardrail.review.web import _ago, _when, review_app
+from tests.review_pages import REVIEWERS, held_back, verdict
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ReviewStore]:
+    with ReviewStore(tmp_path / "reviews.db") as made:
+        yield made
+
+
+@pytest.fixture
+def either(store_url: str) -> Iterator[ReviewStore]:
+    """A store on each of both databases, where that makes a difference."""
+    with ReviewStore(store_url) as made:
+        yield made
+
+
+@pytest.fixture
+def eve(store: ReviewStore) -> Iterator[TestClient]:
+    with signed_in(store) as made:
+        yield made
+
+
+@contextmanager
+def signed_in(store: ReviewStore) -> Iterator[TestClient]:
+    with TestClient(review_app(store, Accounts.from_text(REVIEWERS), hosts=("testserver",))) as made:
+        token = field(made.get("/sign-in").text, "form_token")
+        made.post("/sign-in", data={"form_token": token, "token": "eve-token-0123456789ab"})
+        yield made
+
+
+def field(page: str, name: str) -> str:
+    found = re.search(rf'name="{name}" value="([^"]+)"', page)
+    assert found is not None
+    return found[1]
+
+
+def taken(eve: TestClient, item: Item) -> dict[str, str]:
+    """Claims an item; the hidden fields of its form."""
+    token = field(eve.get("/").text, "form_token")
+    eve.post(f"/items/{item.id}/claim", data={"form_token": token})
+    return {"form_token": token, "lease": field(eve.get(f"/items/{item.id}").text, "lease")}
+
+
+def set_times(store: ReviewStore, item: Item, **times: float) -> None:
+    from sqlalchemy import update
+
+    from guardrail.review.schema import items
+
+    with store.database.write() as connection:
+        connection.execute(update(items).where(items.c.id == item.id).values(**times))
+
+
+@pytest.mark.parametrize("seconds", [math.inf, 1e15, -1e15])
+def test_times_that_no_calendar_holds(either: ReviewStore, seconds: float) -> None:
+    either.enqueue(held_back("An ordinary question"))
+    with signed_in(either) as eve:
+        for name in ("deadline", "lease_until", "created"):
+            item = either.enqueue(held_back(), expires_in=1000)
+            taken(eve, item)
+            set_times(either, item, **{name: seconds})
+            either.note_event("claimed", {"until": seconds}, item=item.id)
+            either.note_event("claimed", {"until": "tomorrow"}, item=item.id)
+            for path in ("/", f"/items/{item.id}", "/history", "/trail"):
+                assert eve.get(path).status_code == 200, (name, path)
+        assert "An ordinary question" in eve.get("/").text
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"uncertainty": "boo", "threshold": "x"},
+        {"uncertainty": {"value": 1e308, "unit": "nats"}, "threshold": -1e308},
+        {"uncertainty": {"value": [], "unit": {}}, "threshold": {}},
+        {"detail": None, "guarantee": 5, "accepted": "maybe"},
+    ],
+)
+def test_a_verdict_of_another_kind(store: ReviewStore, eve: TestClient, said: dict[str, Any]) -> None:
+    item = store.enqueue(held_back(verdict=said, messages=({}, {"role": 1, "content": [{}]})))
+    taken(eve, item)
+    for path in ("/", f"/items/{item.id}"):
+        assert eve.get(path).status_code == 200, path
+
+
+def test_times_in_words() -> None:
+    assert _when(0.0) == "1970-01-01 00:00 UTC"
+    assert [_when(value) for value in (math.inf, 1e15, "soon", None)] == ["never", "never", "soon", "no limit"]
+    assert [_ago(value) for value in (math.inf, -5.0, 59.9, 7200.0)] == ["for ever", "0 s", "59 s", "2 h"]
+
+
+def test_a_plot_of_what_cannot_be_drawn_is_none() -> None:
+    for value in (math.inf, math.nan, 1e308, "1", None, [1]):
+        assert uncertainty_plot({"uncertainty": {"value": value}, "threshold": 1.0}) is None
+        assert uncertainty_plot({"uncertainty": {"value": 1.0}, "threshold": value}) is None
+    assert uncertainty_plot({"uncertainty": "high", "threshold": 1.0}) is None
+    assert uncertainty_plot(verdict()) is not None
+
+
+def test_a_long_question_does_not_fill_the_queue(store: ReviewStore, eve: TestClient) -> None:
+    store.enqueue(held_back("word " * 100_000))
+    assert len(eve.get("/").text) < 10_000
+
+
+def deep(depth: int) -> str:
+    return '[{"name": "f", "arguments": ' + '{"a": ' * depth + "1" + "}" * depth + "}]"
+
+
+def calls(argument: str) -> str:
+    return f'[{{"name": "f", "arguments": {{"b": {argument}}}}}]'
+
+
+@pytest.mark.parametrize(
+    ("edited", "why"),
+    [
+        (deep(300), "nested too deeply"),
+        (deep(900), "nested too deeply"),
+        (deep(50_000), "recursion"),
+        (calls('"\\ud83d"'), "half of a surrogate pair"),
+        (calls("NaN"), "not finite"),
+        (calls("1e999"), "not finite"),
+        (calls("9" * 5000), "cannot be read"),
+    ],
+)
+def test_an_edit_that_cannot_be_stored(store: ReviewStore, eve: TestClient, edited: str, why: str) -> None:
+    item = store.enqueue(held_back(kind="tool_call", candidate={"tool_calls": [{"name": "f", "arguments": {"b": 1}}]}))
+    fields = {**taken(eve, item), "action": "edit"}
+    answer = eve.post(f"/items/{item.id}/decide", data={**fields, "tool_calls": edited})
+    assert (answer.status_code, why in answer.text) == (422, True), answer.text
+    assert store.item(item.id).state == "claimed"
+    mended = [{"name": "f", "arguments": {"b": "\U0001f600"}}]
+    assert eve.post(f"/items/{item.id}/decide", data={**fields, "tool_calls": json.dumps(mended)}).status_code == 200
+    assert store.item(item.id).state == "decided"
+
+
+def test_a_candidate_that_could_not_be_stored_is_shown_and_cannot_be_approved(
+    store: ReviewStore, eve: TestClient
+) -> None:
+    item = store.enqueue(held_back("q", "a\ud83d"))
+    fields = taken(eve, item)
+    page = eve.get(f"/items/{item.id}").text
+    assert "characters that cannot be stored" in page
+    assert "a\ufffd" in page
+    offered = re.findall(r'name="action" value="(\w+)"', page)
+    assert sorted(offered) == ["reject", "respond"]
+    for wrong in (
+        {"action": "approve"},
+        {"action": "edit", "edited": "a\ufffd"},
+        {"choice": choices_of(item.content).others[0].key},
+    ):
+        assert eve.post(f"/items/{item.id}/decide", data={**fields, **wrong}).status_code in (400, 422)
+    assert store.item(item.id).decision is None
+    eve.post(f"/items/{item.id}/decide", data={**fields, "action": "respond", "text": "b"})
+    assert store.item(item.id).state == "decided"
+
+
+def test_an_ordinary_item_says_nothing_of_it(store: ReviewStore, eve: TestClient) -> None:
+    """A model may write U+FFFD itself; then it is what was judged, and can be approved."""
+    item = store.enqueue(held_back("q", "a\ufffd"))
+    page = eve.get(f"/items/{item.id}").text
+    assert "characters that cannot be stored" not in page
+    fields = taken(eve, item)
+    eve.post(f"/items/{item.id}/decide", data={**fields, "action": "approve"})
+    assert store.item(item.id).state == "decided"
+
+
+def test_ids_and_names_that_cannot_be(either: ReviewStore) -> None:
+    with signed_in(either) as eve:
+        for path in ("/items/%00", "/items/" + "x" * 5000, "/items/%ED%A0%BD"):
+            assert eve.get(path).status_code == 404
+        token = field(eve.get("/").text, "form_token")
+        for name in ("\0", "x" * 5000):
+            answer = eve.post("/monitor/acknowledge", data={"form_token": token, "name": name})
+            assert (answer.status_code, "no monitor" in answer.text) == (400, True)
+
+
+@pytest.mark.parametrize("lease", [0, math.inf, math.nan])
+def test_a_lease_that_cannot_be(store: ReviewStore, lease: float) -> None:
+    with pytest.raises(UsageError, match="lease must be above 0 seconds"):
+        review_app(store, Accounts.from_text(REVIEWERS), lease=lease)
