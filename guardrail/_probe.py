@@ -9,17 +9,37 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 
 from ._calls import quiet_copy, read_reply
-from .probing import Probeable, ProbeCall, ProbeReply, ProbeReport, conclude, probe_calls, wants_probe
+from ._limits import adopt, ain_flight, bound_for_threads, in_flight
+from .probing import (
+    Probeable,
+    ProbeCall,
+    ProbeReply,
+    ProbeReport,
+    conclude,
+    longer_calls,
+    probe_calls,
+    wants_probe,
+)
 from .sampling import is_native
-from .types import Cost, SamplingPlan
+from .types import Cost, Sample, SamplingPlan
 
-__all__ = ["TRUSTED", "aprobe", "known_report", "needs_probe", "probe"]
+__all__ = [
+    "TRUSTED",
+    "aprobe",
+    "known_report",
+    "needs_probe",
+    "note_refused_n",
+    "probe",
+    "refuses_n",
+    "reply_of",
+]
 
 TRUSTED = "guardrail_trusted"
 """Class attribute of models that sample honestly by construction, and of fakes: they are not probed."""
@@ -28,7 +48,9 @@ TIE = 1e-3
 
 
 class _Known:
-    """What is known of one model: reports by whether log-probabilities were asked for, and who is asking right now.
+    """What is known of one model, and who is asking right now.
+
+    Reports go by whether log-probabilities were asked for; ``refused_n`` is the fewest answers at once it refused.
 
     Threads wait for threads and tasks for tasks of their own loop only, so that a sync call inside a running loop
     cannot wait for a task that it keeps from running.
@@ -36,6 +58,7 @@ class _Known:
 
     def __init__(self) -> None:
         self.reports: dict[bool, ProbeReport] = {}
+        self.refused_n: int | None = None
         self.lock = threading.Lock()
         self.threads: dict[bool, Future[ProbeReport | None]] = {}
         self.tasks: dict[tuple[int, bool], asyncio.Future[ProbeReport | None]] = {}
@@ -82,6 +105,23 @@ def known_report(model: BaseChatModel, *, logprobs: bool | None = None) -> Probe
     return reports.get(True) or (None if logprobs else reports.get(False))
 
 
+def refuses_n(model: BaseChatModel, n: int) -> bool:
+    """Whether a model's server has refused so many answers at once, or fewer."""
+    with _table:
+        found = _known.get(id(model))
+    if found is None or found[0]() is not model:
+        return False
+    refused = found[1].refused_n
+    return refused is not None and n >= refused
+
+
+def note_refused_n(model: BaseChatModel, n: int) -> None:
+    """Remember that a model's server refused so many answers at once, and gave one."""
+    known = _of(model)
+    with known.lock:
+        known.refused_n = n if known.refused_n is None else min(n, known.refused_n)
+
+
 def probe(model: BaseChatModel, plan: SamplingPlan, *, again: bool = False) -> tuple[ProbeReport | None, Cost]:
     """Probe a model unless it was probed before or needs no probe.
 
@@ -98,7 +138,7 @@ def probe(model: BaseChatModel, plan: SamplingPlan, *, again: bool = False) -> t
     known = _of(model)
     while True:
         with known.lock:
-            found = None if again else known_report(model, logprobs=plan.logprobs)
+            found = None if again else _settled(known_report(model, logprobs=plan.logprobs), plan)
             asking = known.threads.get(plan.logprobs)
             if found is None and asking is None:
                 done = known.threads[plan.logprobs] = Future()
@@ -106,13 +146,17 @@ def probe(model: BaseChatModel, plan: SamplingPlan, *, again: bool = False) -> t
             return found, Cost()
         if asking is None:
             break
-        if (report := asking.result()) is not None:
+        if (report := _settled(asking.result(), plan)) is not None:
             return report, Cost()
     made = None
     try:
         calls = probe_calls(logprobs=plan.logprobs)
-        with ThreadPoolExecutor(len(calls)) as pool:
-            made = _conclude(model, calls, list(pool.map(lambda call: _ask(model, call), calls)))
+        with ThreadPoolExecutor(len(calls), initializer=partial(adopt, bound_for_threads())) as pool:
+            replies = list(pool.map(lambda call: _ask(model, call), calls))
+            made = _conclude(model, calls, replies)
+            if longer := longer_calls(calls, replies, plan):
+                replies = list(pool.map(lambda call: _ask(model, call), longer))
+                made = _and_before(made, _conclude(model, longer, replies))
         _remember(known, plan.logprobs, made)
         return made, made.cost
     finally:
@@ -126,25 +170,40 @@ async def aprobe(model: BaseChatModel, plan: SamplingPlan, *, again: bool = Fals
         return None, Cost()
     known, key = _of(model), (id(asyncio.get_running_loop()), plan.logprobs)
     while True:
-        found = None if again else known_report(model, logprobs=plan.logprobs)
+        found = None if again else _settled(known_report(model, logprobs=plan.logprobs), plan)
         if found is not None:
             return found, Cost()
         asking = known.tasks.get(key)
         if asking is None:
             break
-        if (report := await asyncio.shield(asking)) is not None:
+        if (report := _settled(await asyncio.shield(asking), plan)) is not None:
             return report, Cost()
     done: asyncio.Future[ProbeReport | None] = asyncio.get_running_loop().create_future()
     known.tasks[key] = done
     made = None
     try:
         calls = probe_calls(logprobs=plan.logprobs)
-        made = _conclude(model, calls, await asyncio.gather(*(_aask(model, call) for call in calls)))
+        replies = await asyncio.gather(*(_aask(model, call) for call in calls))
+        made = _conclude(model, calls, replies)
+        if longer := longer_calls(calls, replies, plan):
+            replies = await asyncio.gather(*(_aask(model, call) for call in longer))
+            made = _and_before(made, _conclude(model, longer, replies))
         _remember(known, plan.logprobs, made)
         return made, made.cost
     finally:  # also when cancelled: whoever waits then finds nothing and asks itself
         del known.tasks[key]
         done.set_result(made)
+
+
+def _settled(report: ProbeReport | None, plan: SamplingPlan) -> ProbeReport | None:
+    """A report that holds for a plan: one of a model that said nothing holds for answers as short only."""
+    if report is not None and report.silent_at is not None and report.silent_at < plan.max_tokens:
+        return None
+    return report
+
+
+def _and_before(first: ProbeReport, second: ProbeReport) -> ProbeReport:
+    return second.model_copy(update={"cost": first.cost + second.cost})
 
 
 def _remember(known: _Known, logprobs: bool, report: ProbeReport) -> None:
@@ -159,21 +218,25 @@ def _conclude(model: BaseChatModel, calls: Sequence[ProbeCall], replies: Sequenc
 
 
 def _ask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
-    if isinstance(model, Probeable):
-        reply = model.answer_probe(call)
-        return _both(reply, model.answer_probe(replace(call, n=1))) if reply.rejected and call.n > 1 else reply
     try:
-        return _reply(quiet_copy(model).invoke([HumanMessage(call.prompt)], {"callbacks": []}, **_params(call)), call)
+        if isinstance(model, Probeable):
+            reply = model.answer_probe(call)
+            return _both(reply, model.answer_probe(replace(call, n=1))) if reply.rejected and call.n > 1 else reply
+        with in_flight():
+            message = quiet_copy(model).invoke([HumanMessage(call.prompt)], {"callbacks": []}, **_params(call))
+        return _reply(message, call)
     except Exception as error:  # whatever a model raises: the probe comes to no conclusion
         return ProbeReply(error=f"{type(error).__name__}: {error}")
 
 
 async def _aask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
-    if isinstance(model, Probeable):
-        reply = await model.aanswer_probe(call)
-        return _both(reply, await model.aanswer_probe(replace(call, n=1))) if reply.rejected and call.n > 1 else reply
     try:
-        message = await quiet_copy(model).ainvoke([HumanMessage(call.prompt)], {"callbacks": []}, **_params(call))
+        if isinstance(model, Probeable):
+            reply = await model.aanswer_probe(call)
+            alone = reply.rejected and call.n > 1
+            return _both(reply, await model.aanswer_probe(replace(call, n=1))) if alone else reply
+        async with ain_flight():
+            message = await quiet_copy(model).ainvoke([HumanMessage(call.prompt)], {"callbacks": []}, **_params(call))
         return _reply(message, call)
     except Exception as error:
         return ProbeReply(error=f"{type(error).__name__}: {error}")
@@ -190,25 +253,53 @@ def _params(call: ProbeCall) -> dict[str, Any]:
 
 
 def _reply(message: AIMessage, call: ProbeCall) -> ProbeReply:
-    sample = read_reply(message)
     usage = message.usage_metadata
     cost = Cost(
         calls=1,
         input_tokens=usage["input_tokens"] if usage else 0,
         output_tokens=usage["output_tokens"] if usage else 0,
     )
-    items = (message.response_metadata.get("logprobs") or {}).get("content") or []
+    metadata = message.response_metadata
+    return reply_of(
+        call,
+        [read_reply(message)],
+        metadata.get("logprobs"),
+        fingerprint=metadata.get("system_fingerprint"),
+        cost=cost,
+    )
+
+
+def reply_of(call: ProbeCall, samples: Sequence[Sample], logprobs: Any, *, fingerprint: Any, cost: Cost) -> ProbeReply:
+    """What a probe reads in answers. Whatever does not have the form it should is taken as not there.
+
+    Args:
+        call: What was asked.
+        samples: The answers.
+        logprobs: Log-probabilities of the first, as the server gave them.
+        fingerprint: What the server calls its configuration.
+        cost: What the call cost.
+    """
+    items = logprobs.get("content") if isinstance(logprobs, dict) else None
+    if not (isinstance(items, list) and all(isinstance(item, dict) for item in items)):
+        items = []
     first, argmax = listed_tokens(items)
+    sample = samples[0]
     return ProbeReply(
-        texts=(sample.text,),
+        texts=tuple(sample.text for sample in samples),
+        unfinished=any(_unfinished(sample) for sample in samples),
         logprobs=sample.logprobs,
         with_bytes=bool(items) and all(item.get("bytes") is not None for item in items),
         first=first,
         token=sample.tokens[0] if sample.tokens else None,
         argmax=argmax if call.temperature == 0 else None,
-        fingerprint=message.response_metadata.get("system_fingerprint"),
+        fingerprint=fingerprint if isinstance(fingerprint, str) and fingerprint.isprintable() else None,
         cost=cost,
     )
+
+
+def _unfinished(sample: Sample) -> bool:
+    """Whether the longest answer was spent before the answer began, as models do that think first."""
+    return not (sample.text or sample.tool_calls) and str(sample.finish_reason).lower() in ("length", "max_tokens")
 
 
 def listed_tokens(items: Sequence[Any]) -> tuple[tuple[tuple[str, float], ...], bool | None]:
@@ -222,7 +313,7 @@ def listed_tokens(items: Sequence[Any]) -> tuple[tuple[tuple[str, float], ...], 
         try:
             listed = tuple((str(other["token"]), float(other["logprob"])) for other in item.get("top_logprobs") or ())
             own = float(item["logprob"])
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
             return (), None
         if place == 0:
             first = listed

@@ -8,12 +8,22 @@ asked once, before its samples are believed, a question whose answers must vary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
 from .types import Cost, Frozen, SamplingPlan, Unmeasured
 
-__all__ = ["Basis", "ProbeCall", "ProbeReply", "ProbeReport", "Probeable", "conclude", "probe_calls", "wants_probe"]
+__all__ = [
+    "Basis",
+    "ProbeCall",
+    "ProbeReply",
+    "ProbeReport",
+    "Probeable",
+    "conclude",
+    "longer_calls",
+    "probe_calls",
+    "wants_probe",
+]
 
 PROMPT = (
     "Write sixteen random English words, separated by commas, in no order and without any connection. "
@@ -61,6 +71,7 @@ class ProbeReply:
 
     Attributes:
         texts: One text an answer.
+        unfinished: Whether an answer is empty because the model spent the longest answer on thought.
         logprobs: Log-probabilities of the first answer's tokens, or None.
         with_bytes: Whether its tokens came with their bytes.
         first: Alternatives of its first token, token to log-probability.
@@ -73,6 +84,7 @@ class ProbeReply:
     """
 
     texts: tuple[str, ...] = ()
+    unfinished: bool = False
     logprobs: tuple[float, ...] | None = None
     with_bytes: bool = False
     first: tuple[tuple[str, float], ...] = ()
@@ -102,6 +114,8 @@ class ProbeReport(Frozen):
 
     failed: str = ""
     """Why the probe came to no conclusion, or empty. A failed probe is repeated at the next call."""
+    silent_at: int | None = None
+    """Longest answer (tokens) which the model spent on thought, so that it said nothing; None if it answered."""
     samples: int = 0
     """Answers at temperature 1 that were compared."""
     distinct: int = 0
@@ -132,6 +146,12 @@ class ProbeReport(Frozen):
         """Why a plan cannot be measured on this endpoint, or None when it can."""
         if self.failed:
             return Unmeasured.MODEL_FAILED, f"the endpoint could not be probed: {self.failed}"
+        if self.silent_at is not None:
+            return Unmeasured.EMPTY_ANSWER, (
+                f"the model spent all {self.silent_at} tokens of an answer on thought and said nothing. Give it more "
+                "(max_tokens of the plan; calibrate with --max-tokens), or switch its thinking off at the server or "
+                "with extra_body"
+            )
         if plan.n and self.degenerate:
             return Unmeasured.DEGENERATE_SAMPLES, (
                 f"{self.samples} samples at temperature 1 of a question with countless answers were equal: the "
@@ -155,6 +175,8 @@ class ProbeReport(Frozen):
         """The findings in words, one a line."""
         if self.failed:
             return [f"no conclusion: {self.failed}"]
+        if self.silent_at is not None:
+            return [f"no answer within {self.silent_at} tokens, all spent on thought"]
 
         def word(found: bool | None) -> str:
             return {True: "yes", False: "NO", None: "not known"}[found]
@@ -186,6 +208,13 @@ def probe_calls(*, logprobs: bool) -> tuple[ProbeCall, ...]:
     )
 
 
+def longer_calls(calls: Sequence[ProbeCall], replies: Sequence[ProbeReply], plan: SamplingPlan) -> list[ProbeCall]:
+    """The calls again with the plan's longest answer, where a model thought until it had no token left; else none."""
+    if not any(reply.unfinished for reply in replies) or plan.max_tokens <= calls[0].max_tokens:
+        return []
+    return [replace(call, max_tokens=plan.max_tokens) for call in calls]
+
+
 def conclude(calls: Sequence[ProbeCall], replies: Sequence[ProbeReply], *, seeded: bool = True) -> ProbeReport:
     """What follows from the replies.
 
@@ -203,6 +232,8 @@ def conclude(calls: Sequence[ProbeCall], replies: Sequence[ProbeReply], *, seede
     failed = next((reply.error for reply in replies if reply.error), "")
     if failed:
         return ProbeReport(failed=failed, cost=cost)
+    if any(reply.unfinished for reply in replies):
+        return ProbeReport(silent_at=calls[0].max_tokens, cost=cost)
     seed = other.texts == again.texts if seeded else None
     drawn = [*pair.texts, *other.texts, *(again.texts if not seed else ())]
     distinct = len(set(drawn))

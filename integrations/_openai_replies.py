@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,11 @@ __all__ = [
 LONGEST_TOKEN = 64
 """Characters a token may have on average before a text cannot come from ``max_tokens`` tokens."""
 
+HALF = re.compile(r"\\u[dD][89a-fA-F]")
+"""One of the two halves in which JSON may write a character; servers that cut an answer may leave one alone."""
+MANY = 2**53
+"""No reply has so many tokens; a larger count is none."""
+
 
 class MalformedReplyError(ValueError):
     """The endpoint answered something that is not a chat completion."""
@@ -37,12 +43,15 @@ def parsed(content: bytes) -> dict[str, Any]:
     """The reply as JSON object.
 
     Raises:
-        MalformedReplyError: Not JSON, truncated, or no object.
+        MalformedReplyError: Not JSON, truncated, nested too deeply to be read, with halves of characters, or no object.
     """
     try:
-        reply = json.loads(content)
-    except ValueError as error:
-        raise MalformedReplyError(f"the endpoint's reply of {len(content)} bytes is not JSON ({error})") from error
+        text = content.decode(json.detect_encoding(content))
+        reply = json.loads(text)
+        if HALF.search(text):
+            json.dumps(reply, ensure_ascii=False).encode()  # halves of characters cannot be written down
+    except (ValueError, RecursionError) as error:
+        raise MalformedReplyError(f"the endpoint's reply of {len(content)} bytes is not JSON ({error})") from None
     if not isinstance(reply, dict):
         raise MalformedReplyError(f"the endpoint's reply is a JSON {type(reply).__name__}, not an object")
     return reply
@@ -61,7 +70,7 @@ def choices_of(reply: Mapping[str, Any], *, max_tokens: int | None = None) -> li
     """
     choices = reply.get("choices")
     if not isinstance(choices, list) or not choices:
-        detail = str(reply["error"])[:200] if reply.get("error") else f"fields {sorted(map(str, reply))[:8]}"
+        detail = str(reply["error"]) if reply.get("error") else f"fields {sorted(map(str, reply))[:8]}"
         raise MalformedReplyError(f"the endpoint's reply has no choices ({detail})")
     for choice in choices:
         if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
@@ -83,7 +92,7 @@ def usage_of(reply: Mapping[str, Any]) -> UsageMetadata:
 
 
 def _count(value: Any) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if type(value) is int and 0 < value < MANY else 0
 
 
 def message_of(choice: Mapping[str, Any], reply: Mapping[str, Any], usage: UsageMetadata | None) -> AIMessage:
@@ -142,7 +151,8 @@ def tool_calls_of(raw: Any) -> tuple[list[ToolCall], list[InvalidToolCall]]:
             arguments = json.loads(text) if isinstance(text, str) else text
             if not isinstance(arguments, dict):
                 raise ValueError("the arguments are no JSON object")
-        except ValueError as error:
+            json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()  # else no verdict could hold them
+        except (ValueError, RecursionError) as error:
             invalid.append(
                 InvalidToolCall(name=name, args=str(text), id=call_id, error=str(error), type="invalid_tool_call")
             )

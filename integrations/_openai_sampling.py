@@ -5,24 +5,37 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from langchain_core.messages import BaseMessage
 
 from guardrail._calls import read_reply
-from guardrail._probe import listed_tokens
+from guardrail._probe import reply_of
 from guardrail.probing import ProbeCall, ProbeReply
 from guardrail.prompting import question_text
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, Unmeasured
 
 from ._openai_replies import MalformedReplyError, choices_of, message_of, option_scores, parsed, usage_of
 from ._openai_requests import TOP_LOGPROBS
-from ._openai_transport import Attempted, is_rejection
+from ._openai_transport import RETRIED, Attempted, status_of
 
-__all__ = ["Ask", "Clock", "Outcome", "asks_for", "outcome_of", "probe_ask", "probe_reply", "sample_sets"]
+__all__ = [
+    "N_REFUSED",
+    "Ask",
+    "Clock",
+    "Outcome",
+    "after",
+    "asks_for",
+    "outcome_of",
+    "probe_ask",
+    "probe_reply",
+    "sample_sets",
+]
 
 PRIMARY, SAMPLES, OPTIONS = "primary", "samples", "options"
+N_REFUSED = frozenset({400, 422})
+"""HTTP status with which servers refuse several answers at once, or as many as were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +46,13 @@ class Ask:
         prompt: Index of the prompt it belongs to.
         role: "primary", "samples" or "options".
         settings: Settings of the request.
+        apart: The same answers as one request each, where the server will not take ``n``.
     """
 
     prompt: int
     role: str
     settings: Mapping[str, Any]
+    apart: tuple[Ask, ...] = ()
 
     @property
     def count(self) -> int:
@@ -55,7 +70,7 @@ class Outcome:
         error: Why there are none, or empty.
         cost: HTTP requests (retries included), tokens, and seconds.
         started: When it was sent.
-        rejected: Whether the server refused the request as such.
+        status: HTTP status of an error reply, or None.
         reply: The whole reply.
     """
 
@@ -64,8 +79,13 @@ class Outcome:
     error: str
     cost: Cost
     started: float
-    rejected: bool = False
+    status: int | None = None
     reply: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the server understood the request and refused it (4xx other than those worth a retry)."""
+        return self.status is not None and 400 <= self.status < 500 and self.status not in RETRIED
 
 
 class Clock:
@@ -107,10 +127,11 @@ def asks_for(
     if plan.n or plan.options is None:
         asks.append(Ask(prompt, PRIMARY, {**common, "temperature": 0.0, "seed": _seed(seed, 0)}))
     sampled = {**common, "temperature": plan.temperature, "top_p": plan.top_p}
+    apart = tuple(Ask(prompt, SAMPLES, {**sampled, "seed": _seed(seed, 1 + i)}) for i in range(plan.n))
     if plan.n and together:
-        asks.append(Ask(prompt, SAMPLES, {**sampled, "n": plan.n, "seed": _seed(seed, 1)}))
+        asks.append(Ask(prompt, SAMPLES, {**sampled, "n": plan.n, "seed": _seed(seed, 1)}, apart))
     else:
-        asks += [Ask(prompt, SAMPLES, {**sampled, "seed": _seed(seed, 1 + i)}) for i in range(plan.n)]
+        asks += apart
     if plan.options is not None:
         reading = {"max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
         asks.append(Ask(prompt, OPTIONS, {**extra, **reading, "seed": _seed(seed, 0)}))
@@ -144,8 +165,7 @@ def outcome_of(
     seconds = time.perf_counter() - started
     if attempted.content is None:
         cost = Cost(calls=attempted.attempts, seconds=seconds)
-        why, rejected = in_words(attempted.error)[:400], is_rejection(attempted.error)
-        return Outcome((), (), why, cost, started, rejected)
+        return Outcome((), (), in_words(attempted.error), cost, started, status_of(attempted.error))
     given = made = 0
     samples: tuple[Sample, ...] = ()
     choices: tuple[dict[str, Any], ...] = ()
@@ -159,27 +179,22 @@ def outcome_of(
         if pinned is not None and reply.get("system_fingerprint") != pinned:
             fingerprint = reply.get("system_fingerprint")
             raise MalformedReplyError(f"system_fingerprint is {fingerprint!r}, but {pinned!r} was calibrated")
-        samples = tuple(_trimmed(read_reply(message_of(choice, reply, None))) for choice in choices)
-    except (TypeError, ValueError) as error:  # a reply of the wrong shape is a missing measurement
-        problem, samples, choices = in_words(error)[:400], (), ()
+        samples = tuple(read_reply(message_of(choice, reply, None)) for choice in choices)
+    except Exception as error:  # a reply of the wrong shape is a missing measurement, whatever is wrong with it
+        problem, samples, choices = in_words(error), (), ()
     cost = Cost(calls=attempted.attempts, input_tokens=given, output_tokens=made, seconds=seconds)
     return Outcome(choices, samples, problem, cost, started, reply=reply)
 
 
-def _trimmed(sample: Sample) -> Sample:
-    """Without a trailing end token: some servers list "<|im_end|>" among the tokens of an answer, others do not."""
-    if not sample.tokens or sample.logprobs is None or sample.token_bytes is not None:
-        return sample
-    if "".join(sample.tokens).strip() == sample.text or "".join(sample.tokens[:-1]).strip() != sample.text:
-        return sample
-    return sample.model_copy(update={"tokens": sample.tokens[:-1], "logprobs": sample.logprobs[:-1]})
+def after(first: Outcome, second: Outcome) -> Outcome:
+    """What a second request came to, with the cost of the one it was made instead of."""
+    return replace(second, cost=first.cost + second.cost, started=first.started)
 
 
 def sample_sets(
-    prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, asks: Sequence[Ask], found: Sequence[Outcome]
+    prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, pairs: Sequence[tuple[Ask, Outcome]]
 ) -> list[SampleSet]:
-    """One sample set for each prompt out of what all requests came to, in the order of the asks."""
-    pairs = list(zip(asks, found, strict=True))
+    """One sample set for each prompt out of all requests and what they came to."""
     return [
         _sample_set(messages, plan, [pair for pair in pairs if pair[0].prompt == place])
         for place, messages in enumerate(prompts)
@@ -259,16 +274,10 @@ def probe_reply(call: ProbeCall, outcome: Outcome) -> ProbeReply:
     """What a probe's call came to."""
     if outcome.error:
         return ProbeReply(error=outcome.error, rejected=outcome.rejected, cost=outcome.cost)
-    sample, choice = outcome.samples[0], outcome.choices[0]
-    items = (choice.get("logprobs") or {}).get("content") or []
-    first, argmax = listed_tokens(items)
-    return ProbeReply(
-        texts=tuple(sample.text for sample in outcome.samples),
-        logprobs=sample.logprobs,
-        with_bytes=bool(items) and all(item.get("bytes") is not None for item in items),
-        first=first,
-        token=sample.tokens[0] if sample.tokens else None,
-        argmax=argmax if call.temperature == 0 else None,
-        fingerprint=str(outcome.reply.get("system_fingerprint") or "") or None,
+    return reply_of(
+        call,
+        outcome.samples,
+        outcome.choices[0].get("logprobs"),
+        fingerprint=outcome.reply.get("system_fingerprint"),
         cost=outcome.cost,
     )

@@ -9,13 +9,24 @@ from langchain_core.messages import AIMessageChunk
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk
 
-from ._openai_replies import usage_of
+from ._openai_replies import MalformedReplyError, usage_of
 
 __all__ = ["chunk_of"]
 
 
-def chunk_of(event: Mapping[str, Any]) -> ChatGenerationChunk | None:
-    """The chunk of an event; None for events without content (keep-alives, further choices)."""
+def chunk_of(event: Any) -> ChatGenerationChunk | None:
+    """The chunk of an event; None for events without content (keep-alives, further choices).
+
+    Raises:
+        MalformedReplyError: It is no event of a chat completion.
+    """
+    try:
+        return _chunk(event)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise MalformedReplyError(f"an event of the endpoint's stream is no chunk of an answer ({error})") from None
+
+
+def _chunk(event: Mapping[str, Any]) -> ChatGenerationChunk | None:
     usage = usage_of(event) if event.get("usage") else None
     choices = event.get("choices") or []
     if not choices:

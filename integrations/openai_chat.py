@@ -10,34 +10,49 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from itertools import chain
+from typing import Any, Literal, TypeVar
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
-from langchain_core.runnables.config import ContextThreadPoolExecutor
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
-from guardrail._probe import known_report
-from guardrail.errors import GuardrailError, UsageError
+from guardrail._probe import known_report, note_refused_n, refuses_n
+from guardrail.errors import UsageError
 from guardrail.identity import ModelIdentity
 from guardrail.probing import ProbeCall, ProbeReply
 from guardrail.types import SampleSet, SamplingPlan
 
 from ._native_chat import NativeChat, check_one_answer, check_seeds
+from ._openai_background import iterate, run
 from ._openai_clients import Clients
 from ._openai_endpoint import Endpoint
 from ._openai_replies import chat_result
 from ._openai_requests import body_of, normal_tool_choice, openai_tools
-from ._openai_sampling import Ask, Clock, Outcome, asks_for, outcome_of, probe_ask, probe_reply, sample_sets
-from ._openai_streaming import chunk_of
+from ._openai_sampling import (
+    N_REFUSED,
+    Ask,
+    Clock,
+    Outcome,
+    after,
+    asks_for,
+    outcome_of,
+    probe_ask,
+    probe_reply,
+    sample_sets,
+)
 from ._openai_structured import structured
-from ._openai_transport import Attempted, DeadlineError
+from ._openai_transport import Attempted, DeadlineError, EndpointError
 
-__all__ = ["OpenAICompatibleChat", "from_text"]
+__all__ = ["DeadlineError", "EndpointError", "OpenAICompatibleChat", "from_text"]
+
+T = TypeVar("T")
 
 
 class OpenAICompatibleChat(NativeChat):
@@ -77,15 +92,18 @@ class OpenAICompatibleChat(NativeChat):
     logprobs: bool | None = None
     """Whether plain calls return log-probabilities in ``response_metadata["logprobs"]``."""
     timeout: float = Field(default=120.0, gt=0.0)
-    """Seconds until a call is given up, all its attempts and waits included. It holds for a whole sample set, too."""
+    """Seconds until a call is given up, all its attempts and waits included. It holds for a whole sample set, and for a
+    whole stream (without the time that its reader takes)."""
     max_retries: int = Field(default=2, ge=0)
-    """Further attempts after connection errors, 408, 409, 429 and 5xx; Retry-After is heeded within the timeout."""
+    """Further attempts after connection errors, 408, 409, 429 and 5xx; Retry-After is heeded within the timeout. There
+    is none once the first chunk of a stream has come."""
     max_concurrency: int = Field(default=64, ge=1)
     """Requests of one ``draw_samples`` call in flight at once."""
     token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """Name under which the longest answer is sent. Some servers ignore the newer name; reasoning models need it."""
     several_per_call: bool | None = None
-    """Whether to draw all samples in one call with ``n``. None does so where a probe has shown that it works."""
+    """Whether to draw all samples in one call with ``n``. None does so where a probe has shown that it works. Where the
+    server refuses as many as are wanted, they are drawn one by one, from then on at once."""
     system_fingerprint: str | None = None
     """If set, replies with another ``system_fingerprint`` are failures, and the artifact binds it."""
     stream_usage: bool = True
@@ -107,6 +125,7 @@ class OpenAICompatibleChat(NativeChat):
     def _endpoint(self) -> Endpoint:
         key = os.environ.get("OPENAI_API_KEY") or None
         return Endpoint(
+            model=self.model,
             key=key if self.api_key is None else self.api_key.get_secret_value(),
             url=self.base_url or os.environ.get("OPENAI_BASE_URL") or None,
             headers=self.default_headers,
@@ -143,16 +162,7 @@ class OpenAICompatibleChat(NativeChat):
             UsageError: A setting is unknown, or there are not as many seeds as prompts.
         """
         asks = self._asks(prompts, plan, seeds, {**settings, "tools": tools})
-        bodies = [self._body(prompts[ask.prompt], ask.settings, plan.stop) for ask in asks]
-        endpoint, clock = self._endpoint(), Clock(self.timeout)
-
-        def run(ask: Ask, body: dict[str, Any]) -> Outcome:
-            started = time.perf_counter()
-            return self._outcome(ask, endpoint.send(body, clock.deadline(ask.prompt)), started)
-
-        with ContextThreadPoolExecutor(max_workers=min(self.max_concurrency, max(len(asks), 1))) as pool:
-            outcomes = list(pool.map(run, asks, bodies))
-        return sample_sets(prompts, plan, asks, outcomes)
+        return run(self._draw(prompts, plan, asks))
 
     async def adraw_samples(
         self,
@@ -164,37 +174,49 @@ class OpenAICompatibleChat(NativeChat):
         **settings: Any,
     ) -> list[SampleSet]:
         """`draw_samples` on the event loop. Cancelling it closes the connections of what is in flight."""
-        asks = self._asks(prompts, plan, seeds, {**settings, "tools": tools})
+        return await self._draw(prompts, plan, self._asks(prompts, plan, seeds, {**settings, "tools": tools}))
+
+    async def _draw(
+        self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, asks: Sequence[Ask]
+    ) -> list[SampleSet]:
         bodies = [self._body(prompts[ask.prompt], ask.settings, plan.stop) for ask in asks]
         endpoint, clock, slots = self._endpoint(), Clock(self.timeout), asyncio.Semaphore(self.max_concurrency)
-        await endpoint.aclient()  # so that what is wrong with the settings is raised as it is, not as a group
 
-        async def run(ask: Ask, body: dict[str, Any]) -> Outcome:
+        async def one(ask: Ask, body: dict[str, Any]) -> Outcome:
             async with slots:
                 started = time.perf_counter()
                 return self._outcome(ask, await endpoint.asend(body, clock.deadline(ask.prompt)), started)
 
-        async with asyncio.TaskGroup() as group:  # cancels its tasks when it is cancelled
-            tasks = [group.create_task(run(ask, body)) for ask, body in zip(asks, bodies, strict=True)]
-        return sample_sets(prompts, plan, asks, [task.result() for task in tasks])
+        async def alone(ask: Ask) -> Outcome:
+            return await one(ask, self._body(prompts[ask.prompt], ask.settings, plan.stop))
+
+        async def answered(ask: Ask, body: dict[str, Any]) -> list[tuple[Ask, Outcome]]:
+            outcome = await one(ask, body)
+            if not ask.apart or outcome.status not in N_REFUSED:
+                return [(ask, outcome)]
+            first, *others = ask.apart
+            tried = after(outcome, await alone(first))
+            if tried.error:  # it was not n that it would not take
+                return [(ask, replace(outcome, cost=tried.cost))]
+            note_refused_n(self, ask.count)
+            return [(first, tried), *zip(others, await _all(map(alone, others)), strict=True)]
+
+        pairs = await _all(answered(ask, body) for ask, body in zip(asks, bodies, strict=True))
+        return sample_sets(prompts, plan, list(chain.from_iterable(pairs)))
 
     def answer_probe(self, call: ProbeCall) -> ProbeReply:
         """Make one call of a probe."""
-        ask, started = probe_ask(call), time.perf_counter()
-        try:
-            attempted = self._endpoint().send(self._body([HumanMessage(call.prompt)], ask.settings))
-        except Exception as error:
-            return ProbeReply(error=self._endpoint().in_words(error))
-        return probe_reply(call, self._outcome(ask, attempted, started))
+        return run(self.aanswer_probe(call))
 
     async def aanswer_probe(self, call: ProbeCall) -> ProbeReply:
         """Make one call of a probe on the event loop."""
         ask, started = probe_ask(call), time.perf_counter()
+        body = self._body([HumanMessage(call.prompt)], ask.settings)
+        outcome = self._outcome(ask, await self._endpoint().asend(body), started)
         try:
-            attempted = await self._endpoint().asend(self._body([HumanMessage(call.prompt)], ask.settings))
-        except Exception as error:
-            return ProbeReply(error=self._endpoint().in_words(error))
-        return probe_reply(call, self._outcome(ask, attempted, started))
+            return probe_reply(call, outcome)
+        except Exception as error:  # a reply of the wrong shape
+            return ProbeReply(error=self._endpoint().in_words(error), cost=outcome.cost)
 
     def guardrail_identity(self) -> ModelIdentity:
         """Model name and, if it is pinned, the server's fingerprint. The address is left out: it may be moved."""
@@ -208,6 +230,7 @@ class OpenAICompatibleChat(NativeChat):
         if together is None:
             report = known_report(self)
             together = report is not None and report.n is True
+        together = together and not refuses_n(self, plan.n)
         return [
             ask
             for place, seed in enumerate(seeds)
@@ -239,7 +262,7 @@ class OpenAICompatibleChat(NativeChat):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return self._result(self._endpoint().send(self._chat_body(messages, stop, kwargs)))
+        return self._result(run(self._endpoint().asend(self._chat_body(messages, stop, kwargs))))
 
     async def _agenerate(
         self,
@@ -251,12 +274,13 @@ class OpenAICompatibleChat(NativeChat):
         return self._result(await self._endpoint().asend(self._chat_body(messages, stop, kwargs)))
 
     def _result(self, attempted: Attempted) -> ChatResult:
+        error = attempted.error
         if attempted.content is not None:
-            return chat_result(attempted.content, self.model)
-        assert attempted.error is not None
-        if isinstance(attempted.error, DeadlineError):
-            raise attempted.error
-        raise GuardrailError(f"model {self.model!r}: {self._endpoint().in_words(attempted.error)}") from attempted.error
+            try:
+                return chat_result(attempted.content, self.model)
+            except Exception as malformed:
+                error = malformed
+        raise self._endpoint().failure(error)  # not where it is caught: it would know the error that may hold keys
 
     def _stream_body(self, messages: list[BaseMessage], stop: list[str] | None, call: dict[str, Any]) -> dict[str, Any]:
         check_one_answer(int(call.get("n") or 1))
@@ -270,15 +294,10 @@ class OpenAICompatibleChat(NativeChat):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        body = self._stream_body(messages, stop, kwargs)
-        with self._endpoint().client().chat.completions.create(**body) as stream:
-            for event in stream:
-                chunk = chunk_of(event.to_dict(mode="json"))
-                if chunk is None:
-                    continue
-                if run_manager is not None:
-                    run_manager.on_llm_new_token(chunk.text, chunk=chunk)
-                yield chunk
+        for chunk in iterate(self._endpoint().chunks(self._stream_body(messages, stop, kwargs))):
+            if run_manager is not None:
+                run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+            yield chunk
 
     async def _astream(
         self,
@@ -287,13 +306,8 @@ class OpenAICompatibleChat(NativeChat):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        body = self._stream_body(messages, stop, kwargs)
-        client = await self._endpoint().aclient()
-        async with await client.chat.completions.create(**body) as stream:
-            async for event in stream:
-                chunk = chunk_of(event.to_dict(mode="json"))
-                if chunk is None:
-                    continue
+        async with aclosing(self._endpoint().chunks(self._stream_body(messages, stop, kwargs))) as chunks:
+            async for chunk in chunks:
                 if run_manager is not None:
                     await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                 yield chunk
@@ -350,6 +364,13 @@ class OpenAICompatibleChat(NativeChat):
     def lc_secrets(self) -> dict[str, str]:
         """What LangChain must not serialise."""
         return {"api_key": "OPENAI_API_KEY"}
+
+
+async def _all(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Await calls side by side; when the wait is cancelled, so are they."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(call) for call in calls]
+    return [task.result() for task in tasks]
 
 
 def from_text(text: str) -> OpenAICompatibleChat:

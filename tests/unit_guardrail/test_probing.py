@@ -16,15 +16,24 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field, PrivateAttr
 
 from guardrail import Guardrail, Reason, Unmeasured, _probe
-from guardrail._probe import aprobe, known_report, listed_tokens, needs_probe, probe
-from guardrail.probing import PROMPT, ProbeReply, ProbeReport, conclude, probe_calls, wants_probe
+from guardrail._probe import aprobe, known_report, listed_tokens, needs_probe, probe, reply_of
+from guardrail.probing import PROMPT, ProbeReply, ProbeReport, conclude, longer_calls, probe_calls, wants_probe
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.trust import PROBE_AGAIN_AFTER, WINDOW, Trust, agreement_rate, surprising
-from guardrail.types import Cost, SamplingPlan
+from guardrail.types import Cost, Sample, SamplingPlan
 from guardrail.uncertainty import Needs
 
 CALLS = probe_calls(logprobs=True)
 PLAN, WITH_LOGPROBS = SamplingPlan(n=3), SamplingPlan(n=3, logprobs=True)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.sampled_from(["content", "token", "logprob", "bytes", "top_logprobs"]), inner)
+    ),
+)
 
 
 def reply(*texts: str, logprob: float = -1.5, argmax: bool | None = None, first: Any = None) -> ProbeReply:
@@ -121,6 +130,34 @@ def test_log_probabilities_in_one_reply_only_are_none() -> None:
     problem = report.problem(WITH_LOGPROBS)
     assert problem is not None
     assert problem[0] is Unmeasured.NO_LOGPROBS
+
+
+def test_a_model_that_spends_its_tokens_on_thought_is_told_apart_from_a_degenerate_one() -> None:
+    silent = ProbeReply(texts=("",), unfinished=True)
+    report = concluded(pair=silent, other=silent, again=silent, greedy=silent)
+    assert (report.silent_at, report.degenerate, report.cost.calls) == (24, False, 4)
+    problem = report.problem(PLAN)
+    assert problem is not None
+    assert problem[0] is Unmeasured.EMPTY_ANSWER
+    assert "--max-tokens" in problem[1]
+    assert report.lines() == ["no answer within 24 tokens, all spent on thought"]
+    for plan, wanted in ((SamplingPlan(n=3, max_tokens=512), [512] * 4), (SamplingPlan(n=3, max_tokens=24), [])):
+        assert [call.max_tokens for call in longer_calls(CALLS, [silent, *HONEST[1:]], plan)] == wanted
+        assert longer_calls(CALLS, HONEST, plan) == []
+
+
+@pytest.mark.parametrize("finish", ["length", "max_tokens", "MAX_TOKENS", "stop", None])
+@pytest.mark.parametrize("text", ["", "a"])
+def test_an_answer_is_unfinished_where_it_was_cut_off_before_it_began(text: str, finish: str | None) -> None:
+    sample = Sample(text=text, finish_reason=finish)
+    found = reply_of(CALLS[0], [Sample(text="a"), sample], None, fingerprint=None, cost=Cost())
+    assert found.unfinished == (not text and finish not in ("stop", None))
+
+
+@given(logprobs=ANYTHING, fingerprint=ANYTHING)
+def test_whatever_a_server_gives_beside_its_answers_is_read_or_left_aside(logprobs: Any, fingerprint: Any) -> None:
+    found = reply_of(CALLS[0], [Sample(text="a")], logprobs, fingerprint=fingerprint, cost=Cost())
+    concluded(pair=found, greedy=found)
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=5, max_size=5))
@@ -254,6 +291,23 @@ def test_a_degenerate_endpoint_never_looks_certain(asynchronous: bool) -> None:
     assert verdict.cost.calls == 5
     assert "rather not guess" in str(guarded.invoke("sure?").content)
     assert guard(model, probe="off").assess("sure?").accepted
+
+
+class Broken(Remote):
+    """Breaks the promise of a `Probeable`."""
+
+    def answer_probe(self, call: Any) -> ProbeReply:
+        raise KeyError("logprobs")
+
+    async def aanswer_probe(self, call: Any) -> ProbeReply:
+        raise KeyError("logprobs")
+
+
+def test_a_probeable_that_raises_is_held_back() -> None:
+    guarded = guard(Broken(script=SCRIPT))
+    for verdict in (guarded.assess("sure?"), asyncio.run(guarded.aassess("sure?"))):
+        assert verdict.uncertainty.reason is Unmeasured.MODEL_FAILED
+        assert "could not be probed: KeyError" in verdict.detail
 
 
 def test_fakes_and_local_samplers_are_not_probed() -> None:

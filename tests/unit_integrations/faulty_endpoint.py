@@ -24,6 +24,18 @@ __all__ = ["Endpoint", "serving"]
 
 WORDS = ["amber", "basin", "cedar", "delta", "ember", "fjord", "grove", "harbor", "iris", "jade", "karma", "linen"]
 GREEDY_LOGPROB, OTHER_LOGPROB = -1.5, -2.5
+TRICKLED = 400
+"""Drops of a trickle, .02 s apart."""
+LONG = b"Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
+EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+TRICKLES = {
+    "trickle": (b"HTTP/1.1 200 OK\r\n" + LONG, b" "),
+    "trickle_500": (b"HTTP/1.1 500 E\r\n" + LONG, b" "),
+    "trickle_head": (b"HTTP/1.1 200 OK\r\nX-A: ", b"a"),
+    "trickle_events": (EVENTS, b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'),
+    "keep_alive": (EVENTS, b": still here\n\n"),
+}
+"""What a server begins with and how it goes on, for each way to trickle."""
 TOKEN = re.compile(r"\s*\S+")
 
 
@@ -41,6 +53,8 @@ class Endpoint:
     """Value of the Retry-After header of a 429."""
     faults: float = math.inf
     """How many requests get the fault; later ones are answered well."""
+    thought: int = 200
+    """Tokens that the model in the mode "thinking" spends before it answers."""
     options: Mapping[str, float] = field(default_factory=dict)
     """First tokens that ``top_logprobs`` lists, with their log-probabilities; default: from the answer."""
     keep_requests: bool = True
@@ -84,10 +98,10 @@ class Endpoint:
             self.faults -= 1
         if self.latency:
             await asyncio.sleep(self.latency)
-        if mode in ("reset", "stall", "trickle"):
+        if mode in ("reset", "stall", *TRICKLES):
             await self._break(mode, reader, writer)
             return False
-        content = self._canned(mode)
+        content = self._canned(mode) or self._refused(mode, body)
         if content is None:
             completion = self.completion(body, mode)
             if mode == "truncated":
@@ -109,6 +123,7 @@ class Endpoint:
             "500": _http(b'{"error": {"message": "broken"}}', 500),
             "html": _http(b"<html>It works!</html>"),
             "list": _http(b"[1, 2]"),
+            "deep": _http(b"[" * 200_000),
         }.get(mode)
 
     async def _break(self, mode: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -120,11 +135,23 @@ class Endpoint:
             self.stalled.set()
             await reader.read()
         else:
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n")
-            while True:
-                writer.write(b" ")
+            head, drop = TRICKLES[mode]
+            writer.write(head)
+            for _ in range(TRICKLED):  # then it gives up, so that a client without a deadline fails in another way
+                writer.write(drop)
                 await writer.drain()
                 await asyncio.sleep(0.02)
+
+    def _refused(self, mode: str, body: Mapping[str, Any]) -> bytes | None:
+        """The reply of a server that gives four answers at once at most, or takes no key, or None."""
+        if mode == "n_capped" and int(body.get("n") or 1) > 4:
+            return _http(b'{"error": {"message": "n must be <= 4"}}', 400)
+        echo = json.dumps({"error": {"message": f"{'.' * 150} not you, {self.headers[-1]}"}}) if self.headers else ""
+        if mode in ("echo_200", "echo_401"):
+            return _http(echo.encode(), int(mode[-3:]))
+        if mode == "echo_stream":
+            return _http(f"data: {echo}\n\n".encode(), kind="text/event-stream")
+        return None
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
@@ -155,6 +182,8 @@ class Endpoint:
         finish, refusal = "stop", None
         if mode == "refusal":
             text, refusal = "", "I cannot help with that."
+        if mode == "thinking" and int(body.get("max_tokens") or 999) < self.thought:
+            text, finish = "", "length"
         if mode == "content_filter":
             finish = "content_filter"
         message: dict[str, Any] = {"role": "assistant", "content": text or None, "refusal": refusal}

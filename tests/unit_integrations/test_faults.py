@@ -66,6 +66,8 @@ FAULTS = {
     "reset": Unmeasured.MODEL_FAILED,
     "stall": Unmeasured.MODEL_FAILED,
     "trickle": Unmeasured.MODEL_FAILED,
+    "trickle_head": Unmeasured.MODEL_FAILED,
+    "deep": Unmeasured.MODEL_FAILED,
     "truncated": Unmeasured.MODEL_FAILED,
     "html": Unmeasured.MODEL_FAILED,
     "list": Unmeasured.MODEL_FAILED,
@@ -84,6 +86,11 @@ def held_back(way: Callable[[Guardrail], None], guard: Guardrail) -> Verdict:
     return caught.value.verdict
 
 
+def counted(endpoint: Endpoint, verdict: Verdict, before: int = 0) -> bool:
+    """Whether a verdict counts the requests that arrived. One sent at the deadline's last moment may still be read."""
+    return eventually(lambda: verdict.cost.calls == endpoint.requests - before)
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("mode", FAULTS)
 def test_a_fault_from_the_start_is_held_back_and_counted(endpoint: Endpoint, mode: str, way: Any) -> None:
@@ -92,7 +99,7 @@ def test_a_fault_from_the_start_is_held_back_and_counted(endpoint: Endpoint, mod
     started = time.monotonic()
     verdict = held_back(way, guard)
     assert (verdict.accepted, verdict.uncertainty.value) == (False, None)
-    assert verdict.cost.calls == endpoint.requests
+    assert counted(endpoint, verdict)
     # A probe and then the one answer that a person may look at: two deadlines, with room for a busy machine.
     assert mode in PATIENT or time.monotonic() - started < 2 * DEADLINE + 5
 
@@ -106,7 +113,7 @@ def test_a_fault_after_the_probe_is_held_back_with_its_reason(endpoint: Endpoint
     endpoint.mode = mode
     verdict = held_back(way, guard)
     assert verdict.uncertainty.reason is FAULTS[mode], verdict.detail
-    assert verdict.cost.calls == endpoint.requests - before
+    assert counted(endpoint, verdict, before)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -24,6 +24,7 @@ from agents import (  # noqa: E402
     RunConfig,
     Runner,
     RunState,
+    SQLiteSession,
     Usage,
     WebSearchTool,
     function_tool,
@@ -177,6 +178,43 @@ async def test_the_output_guardrail_trips_on_an_abstention_and_on_what_was_never
         await Runner.run(agent(model, output_guardrails=[model.output_guardrail]), "?", run_config=bypassed)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_accepted_answer_to_one_question_lets_nobody_answer_another(streamed: bool) -> None:
+    model = guarded(Scripted(["Yes"]))
+    one = agent(model, output_guardrails=[model.output_guardrail])
+    other = RunConfig(model=guarded(Scripted(["Yes"])))
+
+    async def ask(asked: Any, **given: Any) -> Any:
+        if not streamed:
+            return (await Runner.run(one, asked, **given)).final_output
+        result = Runner.run_streamed(one, asked, **given)
+        async for _ in result.stream_events():
+            pass
+        return result.final_output
+
+    assert await ask("Is it Paris?") == "Yes"
+    earlier: Any = [{"role": "user", "content": "Is it Paris?"}, {"role": "assistant", "content": "Yes"}]
+    again: Any = [*earlier, {"role": "user", "content": "Is it Rome?"}]
+    for asked in ("Is it Rome?", again):
+        with pytest.raises(OutputGuardrailTripwireTriggered) as caught:
+            await ask(asked, run_config=other)
+        assert caught.value.guardrail_result.output.output_info["guardrail_reason"] == "not_judged"
+    assert await ask(again) == "Yes"
+
+
+async def test_the_output_guardrail_knows_answers_of_a_session() -> None:
+    model = guarded(Scripted(["Yes"]))
+    one = agent(model, output_guardrails=[model.output_guardrail])
+    session = SQLiteSession("one")
+    try:
+        for asked in ("Is it Paris?", "Is it Rome?"):
+            assert (await Runner.run(one, asked, session=session)).final_output == "Yes"
+        with pytest.raises(OutputGuardrailTripwireTriggered):
+            await Runner.run(one, "Is it Oslo?", session=session, run_config=RunConfig(model=Scripted(["Yes"])))
+    finally:
+        session.close()
+
+
 @pytest.mark.parametrize("sure", [True, False])
 async def test_a_stream_begins_after_the_verdict_and_holds_the_accepted_candidate_only(sure: bool) -> None:
     said: list[Said] = ["Paris is it"] if sure else ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
@@ -291,7 +329,9 @@ def test_the_tool_guardrail_rejects_a_held_call_and_the_model_goes_on() -> None:
 
 def test_the_tool_guardrail_lets_accepted_and_approved_calls_run() -> None:
     bank = Bank(Scripted(SURE, ["Done"]))
-    assert run(bank.agent(tool_input_guardrails=[bank.model.tool_guardrail]), "Pay 5").final_output
+    one = bank.agent(tool_input_guardrails=[bank.model.tool_guardrail])
+    one.output_guardrails = [bank.model.output_guardrail]  # knows the answer, though the run called a tool before it
+    assert run(one, "Pay 5").final_output == "Done"
     assert bank.paid == [5]
 
 
