@@ -35,14 +35,17 @@ class Embedding:
     def cosines(self, items: Sequence[Item], precision: Precision) -> list[float | None]:
         """Cosine of the embeddings of question + a and question + b; each distinct text is embedded once.
 
-        None where a text is longer than the model reads, or an embedding is zero or not finite.
+        None where a text is longer than the model reads, where words that it does not know hide how the texts differ,
+        or an embedding is zero or not finite.
         """
-        texts = [with_question(question, text) for question, *both in items for text in both]
-        inputs = [(text.lower() if self.lower else text,) for text in texts]
+        read = [tuple(text.lower() if self.lower else text for text in item) for item in items]
+        inputs = [(with_question(question, text),) for question, *both in read for text in both]
+        hidden = self.encoder.hides([(a, b) for _, a, b in read])
         found = self.encoder.run(
             inputs, lambda output, mask: pool(output[0], mask, self.pooling), precision, self.limit
         )
-        return [_cosine(a, b) for a, b in zip(found[::2], found[1::2], strict=True)]
+        cosines = [_cosine(a, b) for a, b in zip(found[::2], found[1::2], strict=True)]
+        return [None if unread else cosine for unread, cosine in zip(hidden, cosines, strict=True)]
 
 
 def pool(states: Tensor, mask: Tensor, mode: str) -> Tensor:

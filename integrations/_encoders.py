@@ -21,6 +21,7 @@ from guardrail.errors import MissingDependencyError, UsageError
 from ._identity import OTHERS, WEIGHTS, _file_hash
 from ._loading import NO_LIMIT, _check_folder, _device
 from ._torch import Tensor, torch, transformers
+from ._unknown import hidden
 
 __all__ = ["Encoder", "Precision", "Texts", "load_encoder", "with_question"]
 
@@ -90,6 +91,11 @@ class Encoder:
                     if np.isfinite(vector).all():
                         found[unique[row]] = vector
         return [found.get(texts) for texts in inputs]
+
+    def hides(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
+        """Whether words that the model does not know hide how two texts differ; see `hidden`."""
+        with self.lock:
+            return hidden(self.tokenizer, pairs)
 
     def _batches(self, lengths: list[int], limit: int | None) -> Iterator[list[int]]:
         """Rows that share a forward pass, longest first; those over the limit are in none."""

@@ -37,14 +37,16 @@ class Nli:
     def logits(self, items: Sequence[Item], precision: Precision) -> list[NDArray[np.float64] | None]:
         """Logits of each (question, premise, hypothesis): entailment first, then as in ``order``.
 
-        The question is prepended to both sides. None where the pair is longer than the model reads, or a logit is not
-        finite.
+        The question is prepended to both sides. None where the pair is longer than the model reads, where words that it
+        does not know hide how the texts differ, or a logit is not finite.
         """
         pairs = [
             (with_question(question, premise), with_question(question, other)) for question, premise, other in items
         ]
         columns = list(self.order)
-        return self.encoder.run(pairs, lambda output, _: output.logits[:, columns], precision)
+        hidden = self.encoder.hides([(premise, other) for _, premise, other in items])
+        found = self.encoder.run(pairs, lambda output, _: output.logits[:, columns], precision)
+        return [None if unread else logits for unread, logits in zip(hidden, found, strict=True)]
 
 
 def load_nli(model: str, *, revision: str | None, device: str, max_batch_tokens: int | None = None) -> Nli:

@@ -21,6 +21,9 @@ from ._nli import Nli, entails, load_nli, scores
 
 __all__ = ["EmbeddingJudge", "EmbeddingSimilarity", "NliEntailment", "NliJudge", "NliSimilarity"]
 
+VERSION = 2
+"""Of all judges here. 2: a pair is unmeasured where words that the model does not know hide how its texts differ."""
+
 # There is no judge that merges on entailment in one direction, on the mere absence of contradiction, or without the
 # question. "In Paris" follows from "in Paris, under Henri IV" but not the other way round; "he died in May" and "he was
 # a painter" do not contradict each other; "1945" means nothing without what was asked. Peers ship all three under the
@@ -56,7 +59,7 @@ class _Local:
 
     def _spec(self, name: str, **params: float | bool) -> JudgeSpec:
         shared = {"model": self.model, "revision": self.revision, "precision": self.precision}
-        return JudgeSpec(name=name, version=1, params={**shared, **params})
+        return JudgeSpec(name=name, version=VERSION, params={**shared, **params})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +89,8 @@ class NliJudge(_NliBased):
     """Two answers are the same iff each entails the other, with the question prepended to both.
 
     Entailment is the strictly most probable label. Pairs that fail in the first direction are not asked in the second,
-    which changes no verdict. An input that is longer than the model reads is unmeasured, never cut. Symmetric.
+    which changes no verdict. An input that is longer than the model reads is unmeasured, never cut; so is a pair whose
+    texts differ in words that the model does not know (see ``docs/judges-models.md``). Symmetric.
 
     Source: Farquhar et al., Nature 2024 (strict entailment, the question as context). Difference: question and answers
     are joined by the tokenizer's own pair encoding, not by a literal " [SEP] ".
@@ -105,7 +109,7 @@ class NliJudge(_NliBased):
         return self.equivalent_batch([(question, a, b) for a, b in pairs])
 
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
-        """Entailment both ways for pairs of several questions; None where the model gave nothing."""
+        """Entailment both ways for pairs of several questions; None where a pair could not be read."""
         ordered = [(question, min(a, b), max(a, b)) for question, a, b in items]
         there = self._entailed(ordered)
         passed = list(dict.fromkeys(item for item, yes in zip(ordered, there, strict=True) if yes))
@@ -140,7 +144,7 @@ class NliEntailment(_NliBased):
         return self._spec("nli")
 
     def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
-        """Scores of each (question, premise, hypothesis), in order; None where the model gave nothing."""
+        """Scores of each (question, premise, hypothesis), in order; None where a pair could not be read."""
         return [None if logits is None else scores(logits) for logits in self._loaded.logits(items, self.precision)]
 
 
@@ -194,7 +198,8 @@ class EmbeddingJudge(_EmbeddingBased):
 
     The question is prepended to both. Guards as in `TokenF1Judge` (the same numbers; both or neither contain a
     negation), because cosine cannot tell 1945 from 1944. Antonyms are *not* caught: use an NLI or chat-model judge
-    where they occur.
+    where they occur. A pair is unmeasured where a text is longer than the model reads, or where words that the model
+    does not know hide how the texts differ (see ``docs/judges-models.md``).
 
     Attributes:
         threshold: Smallest cosine that counts as the same, in (0, 1]. Declared before calibration. The default was
@@ -222,7 +227,7 @@ class EmbeddingJudge(_EmbeddingBased):
         return self.equivalent_batch([(question, a, b) for a, b in pairs])
 
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
-        """Cosine behind the guards for pairs of several questions; None where a text could not be embedded.
+        """Cosine behind the guards for pairs of several questions; None where a pair could not be read.
 
         Texts of pairs that the guards keep apart are not embedded for these; equal texts are the same without it.
         """
@@ -259,7 +264,7 @@ class EmbeddingSimilarity(_EmbeddingBased):
         return self.similarity_batch([(question, a, b) for a, b in pairs])
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
-        """Cosine, at least 0, for pairs of several questions; None where a text could not be embedded."""
+        """Cosine, at least 0, for pairs of several questions; None where a pair could not be read."""
         asked = [(question, a, b) for question, a, b in items if a != b and self._comparable(a, b)]
         found = dict(zip(asked, self._loaded.cosines(asked, self.precision), strict=True))
         return [float(item[1] == item[2]) if item not in found else _positive(found[item]) for item in items]

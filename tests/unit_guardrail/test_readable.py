@@ -1,0 +1,103 @@
+"""What no JSON and no UTF-8 can carry is a missing measurement, whoever drew it."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage
+
+from guardrail import Guardrail
+from guardrail._calls import read_reply
+from guardrail._readable import DEEPEST, UnreadableReplyError, json_fault, only_readable, spelled, text_fault
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Reason, Sample, SampleSet, ToolCall, Unmeasured
+
+HALF = "\ud83d"
+"""The first half of a surrogate pair, which a cut-off JSON escape leaves behind."""
+
+
+def nested(levels: int) -> Any:
+    made: Any = 1
+    for _ in range(levels):
+        made = {"a": made}
+    return made
+
+
+def calling(args: dict[str, Any], name: str = "pay") -> AIMessage:
+    return AIMessage(content="", tool_calls=[{"name": name, "args": args, "id": "1", "type": "tool_call"}])
+
+
+def invalid(text: str) -> AIMessage:
+    bad: Any = {"name": "pay", "args": "{bad", "id": "1", "error": "x", "type": "invalid_tool_call"}
+    return AIMessage(content=text, invalid_tool_calls=[bad])
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (AIMessage(content=f"x{HALF}"), "surrogate"),
+        (calling({"to": HALF}), "surrogate"),
+        (calling({HALF: 1}), "surrogate"),
+        (calling({}, name=HALF), "surrogate"),
+        (calling({"amount": math.nan}), "the number nan"),
+        (calling({"list": [{"amount": -math.inf}]}), "the number -inf"),
+        (calling({"to": nested(3000)}), "nested"),
+        (calling({"to": {1, 2}}), "a set"),
+        (invalid("I sent it"), "'{bad'"),
+        (invalid(""), "'pay'"),
+    ],
+)
+def test_an_unreadable_reply_is_no_sample(message: AIMessage, says: str) -> None:
+    with pytest.raises(UnreadableReplyError, match=says) as caught:
+        read_reply(message)
+    str(caught.value).encode()  # can be logged
+
+
+def test_the_depth_is_the_stated_one() -> None:
+    assert json_fault(nested(DEEPEST)) is None
+    assert json_fault(nested(DEEPEST + 1)) is not None
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=8))
+def test_what_passes_is_read_back_as_it_was_written(value: Any) -> None:
+    """Oracle: JSON itself, strict about NaN, in UTF-8."""
+    try:
+        back = json.loads(json.dumps(value, allow_nan=False, ensure_ascii=False).encode())
+    except ValueError:
+        assert json_fault(value) is not None
+    else:
+        assert (json_fault(value), back) == (None, value)
+
+
+def test_a_broken_character_is_spelled_out_and_the_rest_stays() -> None:
+    assert spelled(f"a{HALF}é") == "a\\ud83dé"
+    assert text_fault("😀 é") is None
+
+
+@pytest.mark.parametrize("replies", [[AIMessage(content=f"x{HALF}"), "b"], ["a", AIMessage(content=HALF)]])
+async def test_a_guard_abstains_with_the_reason(replies: list[Any]) -> None:
+    model = ScriptedChat(script={"q": replies})
+    guard = Guardrail(model=model, artifact=make_artifact(model, threshold=0.5, n=2), probe="off")
+    for verdict in (guard.assess("q"), await guard.aassess("q")):
+        assert (verdict.reason, verdict.uncertainty.reason) == (Reason.UNMEASURED, Unmeasured.MODEL_FAILED)
+        assert "half of a surrogate pair" in verdict.uncertainty.detail
+        verdict.model_dump_json()  # can be stored
+
+
+def test_a_native_samplers_set_keeps_what_is_readable_and_says_so() -> None:
+    bad = Sample(text="", tool_calls=(ToolCall(name="pay", arguments={"amount": math.nan}),))
+    good = Sample(text="a")
+    drawn = SampleSet(question="q", primary=bad, samples=(good, bad, good))
+    kept = only_readable(drawn)
+    assert (kept.primary, kept.samples, kept.problem) == (None, (good, good), Unmeasured.MODEL_FAILED)
+    assert kept.problem_detail.startswith("2 of 4 replies are unreadable: the call of 'pay' holds the number nan")
+    clean = SampleSet(question="q", primary=good, samples=(good, good))
+    assert only_readable(clean) is clean
+    failed = drawn.model_copy(update={"problem": Unmeasured.SAMPLING_SHORTFALL, "problem_detail": "too few"})
+    assert only_readable(failed).problem is Unmeasured.SAMPLING_SHORTFALL
+    assert only_readable(failed).problem_detail.startswith("too few; 2 of 4")
