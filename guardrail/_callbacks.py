@@ -1,4 +1,4 @@
-"""Child callbacks for samples: they appear in traces below the guard, and in no stream.
+"""Callbacks for samples: they appear in traces below the guard, and in no stream.
 
 A chat-model run is a leaf for LangChain (its run manager has no ``get_child``), so the child manager is made by hand.
 Streaming handlers (``stream``, ``astream_events``, a graph's message stream) are left out: they would show samples
@@ -7,6 +7,8 @@ before, or in spite of, the verdict.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from langchain_core.callbacks import (
@@ -15,12 +17,18 @@ from langchain_core.callbacks import (
     BaseCallbackHandler,
     CallbackManager,
     CallbackManagerForLLMRun,
+    Callbacks,
 )
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler, _V2StreamingCallbackHandler
 
 from .types import Verdict
 
-__all__ = ["child_callbacks", "note_verdict"]
+__all__ = ["child_callbacks", "hushed", "note_verdict", "without_streams"]
+
+NO_STREAM = "nostream"
+"""Tag of runs that a graph keeps out of its message stream."""
 
 
 def child_callbacks(
@@ -32,9 +40,40 @@ def child_callbacks(
     kind: Any = AsyncCallbackManager if isinstance(run_manager, AsyncCallbackManagerForLLMRun) else CallbackManager
     manager = kind(handlers=[], parent_run_id=run_manager.run_id)
     manager.set_handlers([handler for handler in run_manager.inheritable_handlers if not _streams(handler)])
-    manager.add_tags([*run_manager.inheritable_tags, "nostream"])
+    manager.add_tags([*run_manager.inheritable_tags, NO_STREAM])
     manager.add_metadata(dict(run_manager.inheritable_metadata))
     return manager  # type: ignore[no-any-return]
+
+
+def without_streams(callbacks: Callbacks) -> Callbacks:
+    """The same callbacks without the handlers that stream; the very object where there are none."""
+    if not callbacks:
+        return callbacks
+    if isinstance(callbacks, list):
+        return [one for one in callbacks if not _streams(one)] if any(map(_streams, callbacks)) else callbacks
+    if not any(map(_streams, (*callbacks.handlers, *callbacks.inheritable_handlers))):
+        return callbacks
+    quiet = callbacks.copy()
+    quiet.handlers = [one for one in quiet.handlers if not _streams(one)]
+    quiet.inheritable_handlers = [one for one in quiet.inheritable_handlers if not _streams(one)]
+    quiet.add_tags([NO_STREAM])
+    return quiet
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """No handler that streams in the ambient run: what a judge or an observer calls inside is in no stream either."""
+    ambient = var_child_runnable_config.get()
+    callbacks = ambient.get("callbacks") if ambient else None
+    quiet = without_streams(callbacks)
+    if ambient is None or quiet is callbacks:
+        yield
+        return
+    token = var_child_runnable_config.set(RunnableConfig(**{**ambient, "callbacks": quiet}))
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)
 
 
 def _streams(handler: BaseCallbackHandler) -> bool:
@@ -60,6 +99,7 @@ def note_verdict(
         "guardrail_alpha": verdict.alpha,
         "guardrail_artifact": verdict.artifact,
         "guardrail_calls": verdict.cost.calls,
+        "guardrail_stage": getattr(verdict, "stage", None),  # of a cascade
     }
     known = {name: value for name, value in found.items() if value is not None}
     for handler in run_manager.handlers:

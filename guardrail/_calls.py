@@ -23,6 +23,10 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 
+from ._callbacks import without_streams
+from ._limits import bound_for_threads, current_bound
+from ._readable import refuse_unreadable
+from ._spelling import text_tokens
 from .bindings import call_settings
 from .prompting import question_text
 from .types import Cost, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
@@ -31,8 +35,10 @@ __all__ = ["SAMPLE_INDEX", "acall_concurrently", "call_concurrently", "read_repl
 
 DEFAULT_CONCURRENCY = 16
 """Calls in flight at once, unless the caller says otherwise."""
-PATIENCE = 0.003
+PATIENCE = 0.002
 """Seconds in which the caller has to get two answers, or threads take part."""
+REST = 150
+"""Looks of the lookout at nothing before it goes to sleep."""
 MOST_HELPERS = 256
 """Threads that all sync guards of a process share; started as they are needed."""
 _helpers = ThreadPoolExecutor(MOST_HELPERS, thread_name_prefix="guardrail")
@@ -88,6 +94,7 @@ def call_concurrently(
     """
     quiet, ambient = quiet_copy(model), _ambient(callbacks)
     calls = _calls(prompts, plan, name, first, call_settings(model, plan.bindings))
+    bound = bound_for_threads()
 
     def run(call: _Call) -> _Reply:
         started = time.perf_counter()
@@ -96,35 +103,38 @@ def call_concurrently(
         except Exception as error:  # whatever a model raises is a missing measurement, which abstains
             return _error(error, started)
 
-    return _assemble(prompts, plan, calls, _in_threads(run, calls, max_concurrency or DEFAULT_CONCURRENCY))
+    if bound is None:
+        return _assemble(prompts, plan, calls, _in_threads(run, calls, max_concurrency or DEFAULT_CONCURRENCY))
+    bound.draws()
 
+    def run_in_slot(call: _Call) -> _Reply:
+        with bound.in_flight():
+            return run(call)
 
-def _hire() -> None:
-    """New threads after a fork: a child process has none of its parent's, and the pool would not notice."""
-    global _helpers
-    _helpers = ThreadPoolExecutor(MOST_HELPERS, thread_name_prefix="guardrail")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_hire)
+    workers = min(max_concurrency or bound.n, bound.n)
+    return _assemble(prompts, plan, calls, _in_threads(run_in_slot, calls, workers))
 
 
 def _in_threads(run: Callable[[_Call], _Reply], calls: Sequence[_Call], workers: int) -> list[_Reply]:
     """Run calls side by side; see `_Crew`."""
     crew = _Crew(run, calls, workers)
-    if len(calls) > 1 and workers > 1:
-        _helpers.submit(crew.assist)
-    crew.work()
-    return crew.replies()
+    try:
+        if len(calls) > 1 and workers > 1:
+            _lookout.watch(crew)
+        crew.work()
+        return crew.replies()
+    except BaseException:  # Ctrl-C while calling or waiting: what has not begun is not begun
+        crew.stop()
+        raise
 
 
 class _Crew:
     """The caller takes one call after the other, and threads of a shared pool help it.
 
-    Handing every call to a thread would cost several times as much as a call to a fast model does. So one helper looks
-    on, and calls the others once the caller makes little progress: a fast model answers everything by itself, while
-    calls that wait for a server run at once. As the caller helps itself, a pool that is busy (guards within guards,
-    many batches) makes a call slower but cannot block it.
+    Handing every call to a thread would cost several times as much as a call to a fast model does. So the lookout calls
+    them once the caller makes little progress: a fast model answers everything by itself, while calls that wait for a
+    server run at once. As the caller helps itself, a pool that is busy (guards within guards, many batches) makes a
+    call slower but cannot block it.
     """
 
     def __init__(self, run: Callable[[_Call], _Reply], calls: Sequence[_Call], workers: int) -> None:
@@ -134,7 +144,7 @@ class _Crew:
         self._waiting = deque(enumerate(calls))
         self._made: SimpleQueue[tuple[int, _Reply | BaseException]] = SimpleQueue()
         self._n = len(calls)
-        self._taken = threading.Event()
+        self._seen: int | None = None
 
     def work(self) -> None:
         """Take calls until none is left."""
@@ -142,34 +152,91 @@ class _Crew:
             try:
                 place, call = self._waiting.popleft()
             except IndexError:
-                self._taken.set()
                 return
             try:
                 self._made.put((place, self._context.copy().run(self._run, call)))
             except BaseException as error:  # no Exception, which is a reply: the process is to end
+                self.stop()
                 self._made.put((place, error))
 
-    def assist(self) -> None:
-        """Look on while the caller makes progress; else call the other helpers and take part."""
-        answered = 0
-        while not self._taken.wait(PATIENCE):
-            if self._made.qsize() < answered + 2:  # a slow model: one answer after the other would be slower
-                for _ in range(min(len(self._waiting), self._workers - 1) - 1):
-                    _helpers.submit(self.work)
-                self.work()
-                return
-            answered = self._made.qsize()
+    def stop(self) -> None:
+        """Start no further call; those under way go on, and nobody waits for them."""
+        self._waiting.clear()
+
+    def looked_after(self) -> bool:
+        """Whether nothing is left to watch: all calls are taken, or helpers were called as the caller is slow."""
+        before, self._seen = self._seen, self._made.qsize()
+        if before is not None and self._seen < before + 2:  # one answer after the other would be slower
+            for _ in range(min(len(self._waiting), self._workers - 1)):
+                _helpers.submit(self.work)
+            return True
+        return not self._waiting
 
     def replies(self) -> list[_Reply]:
-        """All replies in the order of the calls, once they are there."""
-        found = dict(self._made.get() for _ in range(self._n))
-        replies = []
-        for place in range(self._n):
-            reply = found[place]
+        """All replies in the order of the calls, once they are there; what ends the process is raised at once."""
+        found: dict[int, _Reply] = {}
+        while len(found) < self._n:
+            place, reply = self._made.get()
             if isinstance(reply, BaseException):
                 raise reply
-            replies.append(reply)
-        return replies
+            found[place] = reply
+        return [found[place] for place in range(self._n)]
+
+
+class _Lookout:
+    """One thread that looks at every crew now and then, and sleeps while there are none.
+
+    A thread of their own would cost crews of a fast model more than their calls do: waking it takes its time from them.
+    """
+
+    def __init__(self) -> None:
+        self._new: deque[_Crew] = deque()
+        self._awake = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, crew: _Crew) -> None:
+        """Look after a crew from now on."""
+        self._new.append(crew)
+        if not self._awake.is_set():
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._look, name="guardrail-lookout", daemon=True)
+                    self._thread.start()
+                self._awake.set()
+
+    def _look(self) -> None:
+        crews: list[_Crew] = []
+        idle = 0
+        while True:
+            self._awake.wait()
+            time.sleep(PATIENCE)
+            idle = 0 if self._new or crews else idle + 1
+            while self._new:
+                crews.append(self._new.popleft())
+            try:
+                crews = [crew for crew in crews if not crew.looked_after()]
+            except RuntimeError:  # the interpreter ends, and starts no thread any more: callers do it all themselves
+                crews = []
+            if idle > REST:
+                idle = 0
+                self._awake.clear()
+                if self._new:  # added between the look and the sleep
+                    self._awake.set()
+
+
+_lookout = _Lookout()
+
+
+def _hire() -> None:
+    """New threads after a fork: a child process has none of its parent's, and nothing would notice."""
+    global _helpers, _lookout
+    _helpers = ThreadPoolExecutor(MOST_HELPERS, thread_name_prefix="guardrail")
+    _lookout = _Lookout()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_hire)
 
 
 async def acall_concurrently(
@@ -185,17 +252,27 @@ async def acall_concurrently(
     """`call_concurrently` on the event loop."""
     quiet, ambient = quiet_copy(model), _ambient(callbacks)
     calls = _calls(prompts, plan, name, first, call_settings(model, plan.bindings))
-    slots = asyncio.Semaphore(max_concurrency or DEFAULT_CONCURRENCY)
+    bound = current_bound()
+    default = DEFAULT_CONCURRENCY if bound is None else bound.n
+    slots = asyncio.Semaphore(max_concurrency or default)
 
     async def run(call: _Call) -> _Reply:
-        async with slots:
-            started = time.perf_counter()
-            try:
-                return _reply(await quiet.agenerate([call.messages], **call.settings(ambient)), started)
-            except Exception as error:
-                return _error(error, started)
+        started = time.perf_counter()
+        try:
+            return _reply(await quiet.agenerate([call.messages], **call.settings(ambient)), started)
+        except Exception as error:
+            return _error(error, started)
 
-    return _assemble(prompts, plan, calls, await asyncio.gather(*(run(call) for call in calls)))
+    async def run_in_slot(call: _Call) -> _Reply:
+        async with slots:
+            if bound is None:
+                return await run(call)
+            async with bound.ain_flight():
+                return await run(call)
+
+    if bound is not None:
+        bound.draws()
+    return _assemble(prompts, plan, calls, await asyncio.gather(*(run_in_slot(call) for call in calls)))
 
 
 def quiet_copy(model: BaseChatModel) -> BaseChatModel:
@@ -221,8 +298,13 @@ def _calls(
 
 
 def _ambient(callbacks: Callbacks) -> RunnableConfig:
-    """The caller's run configuration, as `invoke` would find it: `generate` is the same without its detours."""
-    return ensure_config(None if callbacks is None else RunnableConfig(callbacks=callbacks))
+    """The caller's run configuration, as `invoke` would find it: `generate` is the same without its detours.
+
+    Handlers that stream are left out here, whoever draws: they would show samples that nobody has judged.
+    """
+    found = ensure_config(None if callbacks is None else RunnableConfig(callbacks=callbacks))
+    found["callbacks"] = without_streams(found.get("callbacks"))
+    return found
 
 
 def _reply(result: LLMResult, started: float) -> _Reply:
@@ -241,19 +323,39 @@ def read_reply(message: AIMessage) -> Sample:
     """A `Sample` from a chat model's message.
 
     Log-probabilities are read in OpenAI's form (``response_metadata["logprobs"]["content"]``). A list that is
-    incomplete or holds a NaN or an infinity counts as not measured.
+    incomplete, holds a NaN or an infinity, or is that of another text counts as not measured. Tokens after the text
+    (end tokens, stop strings) are left out. The tokens of tool calls are taken as they are: what a call was written
+    like is not known.
+
+    Raises:
+        UnreadableReplyError: The reply cannot be judged and given out as it is; see `guardrail._readable`.
     """
+    refuse_unreadable(message)
     metadata = message.response_metadata
     finish = metadata.get("finish_reason") or metadata.get("stop_reason")
+    text = message.content if isinstance(message.content, str) else str(message.text)
     found: dict[str, Any] = {} if metadata.get("logprobs") is None else _measured(_without_end(metadata["logprobs"]))
+    if not (message.tool_calls or message.additional_kwargs.get("function_call")):
+        found = _of_text(text, found)
     if message.tool_calls:
         found["tool_calls"] = tuple(ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls)
     return Sample(
-        text=(message.content if isinstance(message.content, str) else str(message.text)).strip(),
+        text=text.strip(),
         finish_reason=None if finish is None else str(finish),
         refusal=bool(message.additional_kwargs.get("refusal")) or finish == "content_filter",
         **found,
     )
+
+
+def _of_text(text: str, found: dict[str, Any]) -> dict[str, Any]:
+    """What was measured of the tokens that spell the text; nothing where they spell another one."""
+    kept = text_tokens(text, found["tokens"], found["token_bytes"]) if found else None
+    if kept is None:
+        return {}
+    tokens, token_bytes = kept
+    if token_bytes == tuple(token.encode().hex() for token in tokens):  # those that needed their bytes were left out
+        token_bytes = None
+    return {"tokens": tokens, "logprobs": found["logprobs"][: len(tokens)], "token_bytes": token_bytes}
 
 
 def _measured(found: Any) -> dict[str, Any]:

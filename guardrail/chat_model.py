@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatResult
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from ._callbacks import child_callbacks, note_verdict
-from ._messages import accepted_answer, as_chunk, chat_result
+from ._callbacks import child_callbacks, hushed, note_verdict
+from ._guarded import Guarded
+from ._limits import bounded, limit_of
+from ._measuring import is_slow
+from ._messages import accepted_answer, chat_result
 from ._structured import FORM, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
 from .artifact import CalibrationArtifact
 from .bindings import bindings_for
 from .configuration import from_config, to_config
 from .errors import UsageError
-from .fallback import ABSTENTION, Abstention, Form, OnAbstain, Wording, afall_back, fall_back
+from .fallback import ABSTENTION, Abstention, Form, Wording, afall_back, fall_back
 from .identity import identify
 from .models import resolve_model
 from .monitor import SafetySwitch
 from .sampling import adraw, draw
 from .stopping import adraw_until_decided, draw_until_decided, worthwhile
 from .trust import Trust, agreement_rate
-from .types import SamplingPlan, Verdict
+from .types import SampleSet, SamplingPlan, Uncertainty, Verdict
 from .uncertainty import Estimator, from_spec
 from .verdict import decide
 from .watching import Watch, observers
@@ -37,7 +41,7 @@ from .watching import Watch, observers
 __all__ = ["Guardrail"]
 
 
-class Guardrail(BaseChatModel):
+class Guardrail(Guarded):
     """A drop-in chat model that returns an answer only when its calibrated uncertainty is low enough.
 
     Example:
@@ -70,8 +74,8 @@ class Guardrail(BaseChatModel):
     """The calibration artifact, or the path of its JSON file."""
     on_abstain: Any = "message"
     """What to do with an abstention: "message" returns `abstain_message`; "raise" raises `AbstainedError`; a Runnable
-    (another model, a chain) is invoked with the same messages; any other callable is a human hook: it receives the
-    `Verdict` (and may be async) and returns a text, an AIMessage, or None for the message."""
+    (another model or its name, a chain) is invoked with the same messages; any other callable is a human hook: it
+    receives the `Verdict` (and may be async) and returns a text, an AIMessage, or None for the message."""
     abstain_message: Wording = ABSTENTION
     """Text for the user under "message". May use {reason}, {detail}, {uncertainty}, {threshold}, {alpha}, {estimator},
     {calls} and {next}; or a function of the `Verdict`. Mind that a function sees the answer that was held back."""
@@ -94,7 +98,8 @@ class Guardrail(BaseChatModel):
     """Called with every final verdict and its messages, before it is acted on: one function or several, e.g.
     ``[drift.watch, audit_sample(store, rate=0.1)]``. If one fails, an accepted answer is held back."""
     max_concurrency: int | None = Field(default=None, ge=1)
-    """Calls in flight at once for models without a native sampler (default 16)."""
+    """Calls in flight at once for one question, for models without a native sampler (default 16). ``max_concurrency``
+    of a call's or a batch's configuration bounds the whole call or batch, whatever this says."""
     disable_streaming: Literal[True] = True
     """Fixed: a guard that streams would leak. `stream` yields one chunk after the verdict."""
     cache: Literal[False] = False
@@ -114,21 +119,14 @@ class Guardrail(BaseChatModel):
     def _load(cls, value: Any) -> Any:
         return CalibrationArtifact.load(value) if isinstance(value, str | Path) else value
 
-    @field_validator("on_abstain")
-    @classmethod
-    def _known_path(cls, value: OnAbstain) -> OnAbstain:
-        if value in ("message", "raise") or (not isinstance(value, str) and callable(getattr(value, "invoke", value))):
-            return value
-        raise ValueError(
-            f'on_abstain must be "message", "raise", a Runnable or a callable that takes the verdict, got {value!r}'
-        )
-
     @model_validator(mode="after")
     def _same_procedure(self) -> Self:
         self.artifact.check_model(identify(self.model))
         self._estimator = from_spec(
             self.artifact.estimator, judge=self.judge, similarity=self.similarity, entailment=self.entailment
         )
+        if self.switch is not None:
+            self.switch.check(self.artifact.threshold)
         self._watch = Watch(self.switch, observers(self.on_verdict))
         if self._watch.needs_scores and self._waves_threshold is not None:
             raise UsageError(
@@ -151,21 +149,25 @@ class Guardrail(BaseChatModel):
 
         Args:
             question: A string, messages or a prompt value, as for ``invoke``.
-            config: Callbacks for the sampling calls.
+            config: Callbacks for the sampling calls, and ``max_concurrency``.
         """
         messages = self._convert_input(question).to_messages()
-        return self._assess(messages, (config or {}).get("callbacks"))
+        with bounded(limit_of(config)):
+            return self._assess(messages, (config or {}).get("callbacks"))
 
     async def aassess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> Verdict:
         """`assess` without blocking the event loop."""
         messages = self._convert_input(question).to_messages()
-        return await self._aassess(messages, (config or {}).get("callbacks"))
+        with bounded(limit_of(config)):
+            return await self._aassess(messages, (config or {}).get("callbacks"))
 
     def _assess(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
-        return self._watch.final(self._gated(messages, callbacks), messages)
+        with hushed():
+            return self._watch.final(self._gated(messages, callbacks), messages)
 
     async def _aassess(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
-        return await self._watch.afinal(await self._agated(messages, callbacks), messages)
+        with hushed():
+            return await self._watch.afinal(await self._agated(messages, callbacks), messages)
 
     def _gated(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
         self.artifact.prompt.check(messages, self.artifact.plan.options)
@@ -194,7 +196,7 @@ class Guardrail(BaseChatModel):
         if doubt.problem is None:
             return self._trust.noted(await self._adraw_and_decide(messages, callbacks), doubt)
         drawn = await adraw(self.model, [messages], self._plan.primary_only(), callbacks=callbacks)
-        return self._trust.noted(decide(doubt.mark(drawn[0]), self.artifact, self._estimator), doubt)
+        return self._trust.noted(await self._adecide(doubt.mark(drawn[0])), doubt)
 
     async def _adraw_and_decide(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
         limit = self.max_concurrency
@@ -207,7 +209,17 @@ class Guardrail(BaseChatModel):
             callbacks=callbacks,
             max_concurrency=limit,
         )
-        return decide(found.drawn, self.artifact, self._estimator, settled=found.uncertainty)
+        return await self._adecide(found.drawn, found.uncertainty)
+
+    async def _adecide(self, drawn: SampleSet, settled: Uncertainty | None = None) -> Verdict:
+        if settled is None and self._measures_slowly:
+            return await asyncio.to_thread(decide, drawn, self.artifact, self._estimator)
+        return decide(drawn, self.artifact, self._estimator, settled=settled)
+
+    @cached_property
+    def _measures_slowly(self) -> bool:
+        """Whether measuring would hold an event loop up."""
+        return is_slow(self._estimator)
 
     @cached_property
     def _waves_threshold(self) -> float | None:
@@ -260,40 +272,6 @@ class Guardrail(BaseChatModel):
     ) -> Abstention:
         bound = self.artifact.plan.bindings
         return Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks, bound, form)
-
-    # -- streaming: one chunk, after the verdict -----------------------------------------------------------------------
-
-    def stream(
-        self,
-        input: LanguageModelInput,
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: Any,
-    ) -> Iterator[AIMessageChunk]:
-        """Yield the result of `invoke` as one chunk: nothing is shown before the verdict."""
-        yield as_chunk(self.invoke(input, config, stop=stop, **kwargs))
-
-    async def astream(
-        self,
-        input: LanguageModelInput,
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: Any,
-    ) -> AsyncIterator[AIMessageChunk]:
-        """Yield the result of `ainvoke` as one chunk."""
-        yield as_chunk(await self.ainvoke(input, config, stop=stop, **kwargs))
-
-    def _stream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> Iterator[ChatGenerationChunk]:
-        result = self._generate(messages, stop, run_manager, **kwargs)
-        yield ChatGenerationChunk(message=as_chunk(result.generations[0].message))
 
     # -- tools and structured output -----------------------------------------------------------------------------------
 
@@ -380,13 +358,6 @@ class Guardrail(BaseChatModel):
         """A guard from `to_config`'s dict; see `guardrail.configuration.from_config`."""
         return cast(Self, from_config(cls, config, model, given))
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy; one with changed fields is checked like a new guard."""
-        if not update:
-            return super().model_copy(deep=deep)
-        fields = {name: getattr(self, name) for name in self.model_fields_set}
-        return type(self)(**{**fields, **update})
-
     # -- LangChain plumbing ------------------------------------------------------------------------------------------
 
     @property
@@ -399,8 +370,3 @@ class Guardrail(BaseChatModel):
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> Any:
         return self.model._get_ls_params(stop=stop, **kwargs)
-
-    @classmethod
-    def is_lc_serializable(cls) -> bool:
-        """False: the wrapped model may hold weights or keys."""
-        return False

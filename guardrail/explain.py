@@ -1,4 +1,8 @@
-"""A verdict for people: text, Markdown and HTML, with all its evidence. Everything a model wrote is escaped."""
+"""A verdict for people: text, Markdown and HTML, with all its evidence.
+
+Whatever a model or its server wrote is escaped: answers, and the messages of its errors, too. No line of it breaks out
+of its place or sends commands to a terminal.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ def next_step(verdict: Verdict) -> str:
 
 def as_text(verdict: Verdict) -> str:
     """All the evidence in plain text. It shows an answer that was held back: not for the end user."""
-    lines = [f"{_headline(verdict)} ({verdict.reason.value})", verdict.detail, ""]
+    lines = [f"{_headline(verdict)} ({verdict.reason.value})", _line(verdict.detail), ""]
     for heading, body in _sections(verdict):
         first, *rest = body
         lines.append(f"{heading:<11}{first}")
@@ -57,7 +61,7 @@ def as_html(verdict: Verdict) -> str:
     )
     return (
         f'<div style="border-left:4px solid {colour};padding-left:8px"><strong>{escape(_headline(verdict))}</strong> '
-        f"({escape(verdict.reason.value)})<p>{escape(verdict.detail)}</p><table>{rows}</table></div>"
+        f"({escape(verdict.reason.value)})<p>{escape(_line(verdict.detail))}</p><table>{rows}</table></div>"
     )
 
 
@@ -80,7 +84,7 @@ def _sections(verdict: Verdict) -> list[tuple[str, Sequence[str]]]:
         sections.append(("Samples", [f"{i + 1}. {_short(text)}" for i, text in enumerate(verdict.samples)]))
     sections += [
         ("Score", _score(verdict.uncertainty, verdict.threshold)),
-        ("Guarantee", [f"alpha = {verdict.alpha:g}. {verdict.guarantee}"]),
+        ("Guarantee", [f"alpha = {verdict.alpha:g}. {_line(verdict.guarantee)}"]),
         ("Artifact", [verdict.artifact]),
         ("Cost", [_cost(verdict.cost)]),
         ("Next", [next_step(verdict)]),
@@ -116,12 +120,12 @@ def _score(uncertainty: Uncertainty, threshold: float | None) -> list[str]:
     unit = {"probability": "", "count": "", "distance": ""}.get(uncertainty.unit, f" {uncertainty.unit}")
     limit = "no threshold" if threshold is None else f"threshold {threshold:.4g}{unit}"
     if uncertainty.value is None:
-        return [f"{uncertainty.estimator} not measured ({uncertainty.reason}: {uncertainty.detail}), {limit}"]
+        return [f"{uncertainty.estimator} not measured ({uncertainty.reason}: {_line(uncertainty.detail)}), {limit}"]
     lines = [f"{uncertainty.estimator} {uncertainty.value:.4g}{unit}, {limit} (higher is less certain)"]
     if threshold is not None:
         lines.append(score_bar(uncertainty.value, threshold))
     if uncertainty.detail:
-        lines.append(uncertainty.detail)
+        lines.append(_line(uncertainty.detail))
     return lines
 
 
@@ -154,7 +158,12 @@ def _cost(cost: Cost) -> str:
     )
 
 
-def _short(text: str) -> str:
+def _line(text: str) -> str:
     """One printable line: line breaks and control characters shown as what they are."""
-    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _short(text: str) -> str:
+    """`_line`, cut after `LONGEST` characters."""
+    line = _line(text)
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."

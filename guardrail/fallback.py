@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor
 
+from ._limits import ain_flight, in_flight
 from .bindings import call_settings
 from .errors import AbstainedError, UsageError
 from .explain import next_step
@@ -116,7 +117,9 @@ def fall_back(abstention: Abstention) -> AIMessage:
     """
     path = abstention.path
     if isinstance(path, Runnable):
-        return abstention.answer(_takes_over(path, abstention).invoke(list(abstention.messages), _config(abstention)))
+        with in_flight():
+            given = _takes_over(path, abstention).invoke(list(abstention.messages), _config(abstention))
+        return abstention.answer(given)
     if isinstance(path, FullHandler):
         return abstention.answer(path.on_abstention(abstention))
     if not callable(path):
@@ -134,7 +137,9 @@ async def afall_back(abstention: Abstention) -> AIMessage:
     path, verdict = abstention.path, abstention.verdict
     if isinstance(path, Runnable):
         runnable = _takes_over(path, abstention)
-        return abstention.answer(await runnable.ainvoke(list(abstention.messages), _config(abstention)))
+        async with ain_flight():
+            given = await runnable.ainvoke(list(abstention.messages), _config(abstention))
+        return abstention.answer(given)
     if isinstance(path, FullHandler):
         return abstention.answer(await path.aon_abstention(abstention))
     if not callable(path):

@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.prompts import ChatPromptTemplate
 from pydantic import Field, field_validator
 
-from .errors import ArtifactMismatchError
+from .errors import ArtifactMismatchError, UsageError
 from .types import Frozen
 
 __all__ = ["PromptWrapping", "question_text"]
@@ -76,7 +76,10 @@ class PromptWrapping(Frozen):
         Raises:
             ArtifactMismatchError: The system message differs, the last human message does not fit the template, or it
                 has no line for each option.
+            UsageError: No messages.
         """
+        if not messages:
+            raise UsageError("there are no messages to answer. Give a question: a text, or at least one message.")
         systems = [str(message.text) for message in messages if isinstance(message, SystemMessage)]
         expected = [] if self.system is None else [self.system]
         if systems != expected:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatResult
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableConfig
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from ._callbacks import child_callbacks
-from ._messages import accepted_answer, as_chunk, chat_result
+from ._callbacks import child_callbacks, note_verdict
+from ._guarded import Guarded
+from ._limits import bounded, limit_of
+from ._messages import accepted_answer, chat_result
 from .cascade_artifact import CascadeArtifact
 from .chat_model import Guardrail
 from .errors import ArtifactMismatchError, UsageError
-from .fallback import ABSTENTION, Abstention, OnAbstain, afall_back, fall_back
+from .fallback import ABSTENTION, Abstention, OnAbstain, Wording, afall_back, fall_back
+from .models import resolve_model
 from .types import Verdict
 
 __all__ = ["Cascade", "CascadeVerdict"]
@@ -44,7 +47,7 @@ class CascadeVerdict(Verdict):
         }
 
 
-class Cascade(BaseChatModel):
+class Cascade(Guarded):
     """A drop-in chat model that asks the cheapest model first and a better one only where that one is not sure.
 
     Example:
@@ -64,13 +67,14 @@ class Cascade(BaseChatModel):
     """
 
     models: list[BaseChatModel]
-    """One chat model a stage, in the artifact's order. They are never changed."""
+    """One chat model (or its name) a stage, in the artifact's order. They are never changed."""
     artifact: CascadeArtifact
     """The cascade's artifact, or the path of its JSON file."""
     on_abstain: Any = "message"
-    """What to do when no stage is certain, as in `Guardrail`: "message", "raise", a Runnable, or a human hook."""
-    abstain_message: str = ABSTENTION
-    """Text for the user under "message"."""
+    """What to do when no stage is certain, as in `Guardrail`: "message", "raise", a Runnable (or a model's name), or a
+    human hook."""
+    abstain_message: Wording = ABSTENTION
+    """Text for the user under "message", or a function of the `CascadeVerdict`; as in `Guardrail`."""
     stage_settings: list[dict[str, Any]] = Field(default_factory=list, repr=False)
     """Further settings of the stages' guards (judge, similarity, early_stopping, ...), one dict a stage."""
     disable_streaming: Literal[True] = True
@@ -81,14 +85,35 @@ class Cascade(BaseChatModel):
     _guards: tuple[Guardrail, ...] = PrivateAttr()
 
     def __init__(
-        self, models: Sequence[BaseChatModel] | None = None, /, *, fallback: OnAbstain | None = None, **fields: Any
+        self,
+        models: Sequence[BaseChatModel | str] | None = None,
+        /,
+        *,
+        fallback: OnAbstain | str | None = None,
+        **fields: Any,
     ) -> None:
         """The fields by name; or the models first, and ``fallback`` for ``on_abstain``."""
+        for name, value in (("models", models), ("on_abstain", fallback)):
+            if value is not None and name in fields:
+                raise UsageError(f"{name} was given twice. Give it once.")
         if models is not None:
             fields["models"] = list(models)
         if fallback is not None:
             fields["on_abstain"] = fallback
         super().__init__(**fields)
+
+    @classmethod
+    def _way_out(cls, name: str) -> str:
+        if name in Guardrail.model_fields:
+            return f"a stage's guard has it: stage_settings=[{{{name!r}: ...}}, ...], one dict a stage."
+        return super()._way_out(name)
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            return value
+        return [resolve_model(one) if isinstance(one, str) else one for one in value]
 
     @field_validator("artifact", mode="before")
     @classmethod
@@ -127,11 +152,13 @@ class Cascade(BaseChatModel):
 
     def assess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> CascadeVerdict:
         """The system's verdict on one prompt, without acting on it."""
-        return self._assess(self._convert_input(question).to_messages(), (config or {}).get("callbacks"))
+        with bounded(limit_of(config)):
+            return self._assess(self._convert_input(question).to_messages(), (config or {}).get("callbacks"))
 
     async def aassess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> CascadeVerdict:
         """`assess` without blocking the event loop."""
-        return await self._aassess(self._convert_input(question).to_messages(), (config or {}).get("callbacks"))
+        with bounded(limit_of(config)):
+            return await self._aassess(self._convert_input(question).to_messages(), (config or {}).get("callbacks"))
 
     def _assess(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> CascadeVerdict:
         verdicts: list[tuple[int, Verdict]] = []
@@ -175,6 +202,7 @@ class Cascade(BaseChatModel):
         self._refuse_overrides(stop, kwargs)
         callbacks = child_callbacks(run_manager)
         verdict = self._assess(messages, callbacks)
+        note_verdict(run_manager, verdict)
         if verdict.accepted:
             return chat_result(accepted_answer(verdict, self._named(verdict)), verdict)
         return chat_result(
@@ -191,6 +219,7 @@ class Cascade(BaseChatModel):
         self._refuse_overrides(stop, kwargs)
         callbacks = child_callbacks(run_manager)
         verdict = await self._aassess(messages, callbacks)
+        note_verdict(run_manager, verdict)
         if verdict.accepted:
             return chat_result(accepted_answer(verdict, self._named(verdict)), verdict)
         abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks)
@@ -208,27 +237,6 @@ class Cascade(BaseChatModel):
                 "or calibrate with the settings you want."
             )
 
-    @field_validator("on_abstain")
-    @classmethod
-    def _known_path(cls, value: OnAbstain) -> OnAbstain:
-        if value in ("message", "raise") or (not isinstance(value, str) and callable(getattr(value, "invoke", value))):
-            return value
-        raise ValueError(
-            f'on_abstain must be "message", "raise", a Runnable or a callable that takes the verdict, got {value!r}'
-        )
-
-    def stream(
-        self, input: LanguageModelInput, config: RunnableConfig | None = None, *, stop: Any = None, **kwargs: Any
-    ) -> Iterator[AIMessageChunk]:
-        """Yield the result of `invoke` as one chunk: nothing is shown before the verdict."""
-        yield as_chunk(self.invoke(input, config, stop=stop, **kwargs))
-
-    async def astream(
-        self, input: LanguageModelInput, config: RunnableConfig | None = None, *, stop: Any = None, **kwargs: Any
-    ) -> AsyncIterator[AIMessageChunk]:
-        """Yield the result of `ainvoke` as one chunk."""
-        yield as_chunk(await self.ainvoke(input, config, stop=stop, **kwargs))
-
     def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
         """Refused: the artifact binds prompts without tools.
 
@@ -244,8 +252,3 @@ class Cascade(BaseChatModel):
     @property
     def _identifying_params(self) -> dict[str, Any]:
         return {"artifact": self.artifact.digest, "models": [model._identifying_params for model in self.models]}
-
-    @classmethod
-    def is_lc_serializable(cls) -> bool:
-        """False: the wrapped models may hold weights or keys."""
-        return False

@@ -17,6 +17,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from ._calls import acall_concurrently, call_concurrently
+from ._readable import only_readable
 from .bindings import native_settings
 from .errors import UsageError
 from .follow_ups import Round, attach, failed_replies, rounds
@@ -205,9 +206,8 @@ def _draw(
         return call_concurrently(model, prompts, plan, callbacks=callbacks, max_concurrency=max_concurrency, name=name)
     try:
         seeds = [request_seed(plan, messages) for messages in prompts]
-        return model.draw_samples(
-            prompts, plan, seeds=seeds, **native_settings(model, model.draw_samples, plan.bindings)
-        )
+        given = native_settings(model, model.draw_samples, plan.bindings)
+        return [only_readable(drawn) for drawn in model.draw_samples(prompts, plan, seeds=seeds, **given)]
     except UsageError:
         raise
     except Exception as error:
@@ -240,9 +240,8 @@ async def _adraw(
         )
     try:
         seeds = [request_seed(plan, messages) for messages in prompts]
-        return await model.adraw_samples(
-            prompts, plan, seeds=seeds, **native_settings(model, model.adraw_samples, plan.bindings)
-        )
+        given = native_settings(model, model.adraw_samples, plan.bindings)
+        return [only_readable(drawn) for drawn in await model.adraw_samples(prompts, plan, seeds=seeds, **given)]
     except UsageError:
         raise
     except Exception as error:

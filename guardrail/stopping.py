@@ -12,6 +12,7 @@ stopping is the decision without it. Two consequences are stated rather than hid
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from ._calls import acall_concurrently, call_concurrently
+from ._measuring import is_slow
 from .gate import accepts
 from .judges import ExactJudge
 from .sampling import adraw, draw, is_native, request_seed
@@ -253,11 +255,10 @@ def draw_until_decided(
             made = call_concurrently(
                 model, [messages], wave.upto, callbacks=callbacks, max_concurrency=limit, first=wave.first
             )
-        try:
-            wave = waves.send(made[0])
-        except StopIteration as done:
-            found: Drawn = done.value
-            return found
+        step = _next(waves, made[0])
+        if isinstance(step, Drawn):
+            return step
+        wave = step
 
 
 async def adraw_until_decided(
@@ -270,8 +271,8 @@ async def adraw_until_decided(
     callbacks: Callbacks = None,
     max_concurrency: int | None = None,
 ) -> Drawn:
-    """`draw_until_decided` without blocking the event loop."""
-    limit = max_concurrency
+    """`draw_until_decided` without blocking the event loop: a judge that may take time is asked in a thread."""
+    limit, slow = max_concurrency, is_slow(estimator)
     waves = _waves(messages, plan, estimator, threshold)
     wave = next(waves)
     while True:
@@ -281,11 +282,19 @@ async def adraw_until_decided(
             made = await acall_concurrently(
                 model, [messages], wave.upto, callbacks=callbacks, max_concurrency=limit, first=wave.first
             )
-        try:
-            wave = waves.send(made[0])
-        except StopIteration as done:
-            found: Drawn = done.value
-            return found
+        step = await asyncio.to_thread(_next, waves, made[0]) if slow else _next(waves, made[0])
+        if isinstance(step, Drawn):
+            return step
+        wave = step
+
+
+def _next(waves: Generator[_Wave, SampleSet, Drawn], drawn: SampleSet) -> _Wave | Drawn:
+    """What to draw after a wave, or what came of all of them."""
+    try:
+        return waves.send(drawn)
+    except StopIteration as done:
+        found: Drawn = done.value
+        return found
 
 
 def _apart(plan: SamplingPlan, messages: Sequence[BaseMessage], number: int, n: int) -> SamplingPlan:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from langchain_core.language_models import BaseChatModel
 
+from ._limits import give_back
 from ._probe import aprobe, needs_probe, probe
 from .artifact import CalibrationArtifact
 from .probing import ProbeReport
@@ -70,12 +71,14 @@ class Trust:
         """Probe if it is time to; what is known otherwise costs nothing."""
         if not self._enabled:
             return Doubt()
+        give_back()
         return self._doubt(*probe(self._model, self._plan, again=self._due()))
 
     async def aexamine(self) -> Doubt:
         """`examine` on the event loop."""
         if not self._enabled:
             return Doubt()
+        give_back()
         return self._doubt(*await aprobe(self._model, self._plan, again=self._due()))
 
     def noted(self, verdict: Verdict, doubt: Doubt) -> Verdict:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.runnables import ConfigurableField, RunnableLambda
+from langchain_core.runnables import ConfigurableField, RunnableConfig, RunnableLambda
 from langchain_core.tools import tool
 from langchain_core.tracers.base import BaseTracer
 from langchain_core.tracers.schemas import Run
@@ -22,13 +23,16 @@ from langchain_core.tracers.schemas import Run
 from guardrail import AbstainedError, ArtifactTamperedError, Guardrail, UsageError, Verdict
 from guardrail.bindings import bindings_for
 from guardrail.fallback import worded
-from guardrail.judges import TokenF1Judge
+from guardrail.judges import JudgeSpec, TokenF1Judge
+from guardrail.sampling import draw
 from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.uncertainty import make
 
 SURE, UNSURE = "Capital of France?", "Capital of Atlantis?"
 SECRETS = ("Secretville", "Hiddenton", "Maskburg", "Veilham")
 MODEL = ScriptedChat(script={SURE: ["Paris", "Paris", "paris!"], UNSURE: SECRETS})
 ARTIFACT = make_artifact(MODEL, threshold=0.5)
+BIGGER = ScriptedChat(default=["bigger"])
 TEXT = "I am not sure enough to answer this, so I would rather not guess."
 
 
@@ -166,6 +170,125 @@ def test_a_graphs_message_stream_shows_the_guards_message_once() -> None:
         assert not leaks(shown)
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("passed", [False, True])
+def test_assessing_in_a_graph_shows_no_sample(asynchronous: bool, passed: bool) -> None:
+    graph = pytest.importorskip("langgraph.graph")
+    told = AIMessage("held back")
+
+    # The config is passed on, or found in the run around the node.
+    def ask(state: Any, config: RunnableConfig) -> Any:
+        GUARD.assess(state["messages"], config if passed else None)
+        return {"messages": [told]}
+
+    async def aask(state: Any, config: RunnableConfig) -> Any:
+        await GUARD.aassess(state["messages"], config if passed else None)
+        return {"messages": [told]}
+
+    node = aask if asynchronous else ask
+    built = graph.StateGraph(graph.MessagesState).add_node("ask", node).add_edge(graph.START, "ask").compile()
+    given = {"messages": [("human", UNSURE)]}
+
+    async def shown() -> list[Any]:
+        return [chunk.content async for chunk, _ in built.astream(given, stream_mode="messages")]
+
+    async def everything() -> list[Any]:
+        return [chunk async for chunk in built.astream(given, stream_mode=["values", "updates", "tasks", "debug"])]
+
+    assert asyncio.run(shown()) == ["held back"]
+    assert not leaks(asyncio.run(everything()))
+    assert not leaks(asyncio.run(events_of(built, given, "v2")))
+
+
+def test_the_graph_does_show_what_is_not_guarded() -> None:
+    graph = pytest.importorskip("langgraph.graph")
+
+    def ask(state: Any) -> Any:
+        MODEL.invoke(state["messages"])
+        return {"messages": []}
+
+    built = graph.StateGraph(graph.MessagesState).add_node("ask", ask).add_edge(graph.START, "ask").compile()
+    given = {"messages": [("human", UNSURE)]}
+    assert leaks([chunk for chunk, _ in built.stream(given, stream_mode="messages")])
+    assert leaks(asyncio.run(events_of(built, given, "v2")))
+
+
+async def events_of(runnable: Any, given: Any, version: str) -> list[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # v1 is deprecated
+        return [event async for event in runnable.astream_events(given, version=version)]
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("passed", [False, True])
+def test_assessing_in_a_lambda_shows_no_sample_in_events(version: str, passed: bool) -> None:
+    def ask(question: str, config: RunnableConfig) -> bool:
+        return GUARD.assess(question, config if passed else None).accepted
+
+    async def aask(question: str, config: RunnableConfig) -> bool:
+        return (await GUARD.aassess(question, config if passed else None)).accepted
+
+    found = asyncio.run(events_of(RunnableLambda(ask, aask), UNSURE, version))
+    assert found[-1]["data"]["output"] is False
+    assert not leaks(found)
+    assert not leaks(asyncio.run(events_of(GUARD, UNSURE, version)))
+
+
+def test_drawing_without_a_guard_shows_no_sample_either() -> None:
+    def collect(question: str) -> int:
+        return len(draw(MODEL, [[HumanMessage(question)]], ARTIFACT.plan)[0].samples)
+
+    found = asyncio.run(events_of(RunnableLambda(collect), UNSURE, "v2"))
+    assert found[-1]["data"]["output"] == 10
+    assert not leaks(found)
+
+
+class Whispering:
+    """A judge that asks a chat model of its own, and quotes what it is given."""
+
+    spec = JudgeSpec(name="whispering", version=1, params={})
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        model = ScriptedChat(default=[f"are these the same: {pairs}"])
+        return [bool(model.invoke("?").content) and a == b for a, b in pairs]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_judge_that_asks_a_model_is_in_no_stream(asynchronous: bool) -> None:
+    judge = Whispering()
+    spec = make("discrete_semantic_entropy", judge=judge).spec
+    guard = Guardrail(model=MODEL, artifact=ARTIFACT.model_copy(update={"estimator": spec}), judge=judge)
+
+    async def aask(question: str) -> Any:
+        return (await guard.ainvoke(question)).content
+
+    ask = RunnableLambda(aask if asynchronous else lambda question: guard.invoke(question).content)
+    tracer = Recorder()
+    found = asyncio.run(events_of(ask.with_config(callbacks=[tracer]), UNSURE, "v2"))
+    assert found[-1]["data"]["output"] == TEXT
+    assert not leaks(found)
+    asked = [run for run in tracer.everything() if run.inputs == {"prompts": ["Human: ?"]}]
+    assert leaks([run.outputs for run in asked])  # traces do show it
+
+
+def test_an_observer_that_asks_a_model_is_in_no_stream() -> None:
+    def second_look(verdict: Verdict, messages: Any) -> None:
+        ScriptedChat(default=["noted"]).invoke(f"{verdict.samples}")
+
+    guard = guarded(on_verdict=second_look)
+    ask: RunnableLambda[str, Any] = RunnableLambda(lambda question: guard.invoke(question).content)
+    found = asyncio.run(events_of(ask, UNSURE, "v2"))
+    assert found[-1]["data"]["output"] == TEXT
+    assert not leaks(found)
+
+
+def test_samples_of_an_assessment_in_a_run_are_still_traced() -> None:
+    tracer = Recorder()
+    ask: RunnableLambda[str, bool] = RunnableLambda(lambda question: GUARD.assess(question).accepted)
+    ask.invoke(UNSURE, {"callbacks": [tracer]})
+    assert {run.name for run in tracer.everything()} >= {"RunnableLambda", "guardrail_primary", "guardrail_sample_0"}
+
+
 # -- traces
 
 
@@ -178,6 +301,13 @@ class Recorder(BaseTracer):
 
     def _persist_run(self, run: Run) -> None:
         self.roots.append(run)
+
+    def everything(self) -> Iterator[Run]:
+        waiting = list(self.roots)
+        while waiting:
+            run = waiting.pop()
+            waiting += run.child_runs
+            yield run
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -336,6 +466,49 @@ def broken_configs() -> Iterator[tuple[dict[str, Any], str]]:
 def test_broken_configurations(config: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Guardrail.from_config(config, model=MODEL)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"on_abstian": "raise"}, "Guardrail has no setting 'on_abstian'; did you mean 'on_abstain'?"),
+        ({"max_concurency": 2}, "did you mean 'max_concurrency'?"),
+        ({"temperature": 0}, "its own settings are model, artifact, on_abstain"),
+    ],
+)
+def test_a_setting_that_is_none_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        guarded(**settings)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        GUARD.model_copy(update=settings)
+
+
+def test_what_langchain_sets_on_any_chat_model_stays() -> None:
+    guard = guarded(
+        name="mine", tags=["t"], metadata={"m": 1}, callbacks=[], verbose=False, cache=False, streaming=True
+    )
+    assert (guard.get_name(), guard.tags) == ("mine", ["t"])
+    assert len(list(guard.stream(SURE))) == 1
+
+
+def test_a_copy_without_changes_is_the_same_guard() -> None:
+    copied = GUARD.model_copy(update={"cache": False, "disable_streaming": True})
+    assert copied._trust is GUARD._trust
+    assert GUARD.model_copy(update={"probe": "off"})._trust is not GUARD._trust
+
+
+def test_no_messages() -> None:
+    for ask in (GUARD.invoke, GUARD.assess, lambda none: asyncio.run(GUARD.ainvoke(none))):
+        with pytest.raises(UsageError, match="no messages to answer"):
+            ask([])
+
+
+def test_a_model_that_takes_over_may_be_named() -> None:
+    assert guarded(on_abstain=f"python:{__name__}:BIGGER").invoke(UNSURE).content == "bigger"
+    with pytest.raises(ValueError, match="must be"):
+        guarded(on_abstain="rase")
+    with pytest.raises(ValueError, match="Check the name"):
+        guarded(on_abstain="python:nowhere:at_all")
 
 
 def test_a_tampered_configuration_is_refused() -> None:

@@ -50,11 +50,25 @@ def test_text_has_all_the_evidence() -> None:
     assert "discrete_semantic_entropy 1.03 nats" in text
 
 
+def test_what_an_exception_says_cannot_command_a_terminal() -> None:
+    evil = "\x1b[2J\x1b]0;owned\x07 \u202etxt.exe\nACCEPTED"
+    model = ScriptedChat(script={"q": ["x", TimeoutError(evil)]})
+    artifact = make_artifact(model)
+    outcome = artifact.outcome.model_copy(update={"guarantee": f"None.{evil}"})
+    artifact = artifact.model_copy(update={"outcome": outcome})
+    found = Guardrail(model=model, artifact=artifact, early_stopping="off").assess("q")
+    assert evil in found.detail
+    for shown in (as_text(found), as_markdown(found), as_html(found)):
+        assert all(line.isprintable() for line in shown.splitlines())
+        assert "ACCEPTED" not in shown.splitlines()
+        assert shown.count("\\x1b]0;owned\\x07 \\u202etxt.exe\\nACCEPTED") == 3  # headline, score and guarantee
+
+
 @pytest.mark.parametrize("question", ["sure", "unsure", "evil", "down"])
 @pytest.mark.parametrize("threshold", [None, 0.5, 2.0])
 def test_every_verdict_can_be_shown(question: str, threshold: float | None) -> None:
     found = verdict(question, threshold)
-    assert all(line.isprintable() for line in as_text(found).splitlines() if "Held back" not in line)
+    assert all(line.isprintable() for line in as_text(found).splitlines())
     assert found._repr_html_() == as_html(found)
     assert found._repr_markdown_() == as_markdown(found)
 

@@ -12,6 +12,7 @@ pytest.importorskip("langchain_tests")
 
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
+from pydantic import ValidationError
 
 from guardrail import ArtifactMismatchError, Guardrail, UsageError
 from guardrail.testing import ScriptedChat, make_artifact
@@ -44,6 +45,20 @@ class _Guard(Claims):
 
 class TestGuardrailUnit(_Guard, ChatModelUnitTests):
     """The guard as a class."""
+
+    @property
+    def standard_chat_model_params(self) -> dict[str, Any]:
+        """None: temperature, stop and the like are the artifact's, and the guard refuses them as settings."""
+        return {}
+
+    @pytest.mark.xfail(
+        raises=ValidationError,
+        reason="max_tokens, stop and the like are the artifact's; given as settings they would be ignored",
+        strict=True,
+    )
+    def test_standard_params(self, model: BaseChatModel) -> None:
+        """Refused."""
+        super().test_standard_params(model)
 
 
 class _Refusals(ChatModelIntegrationTests):

@@ -169,9 +169,9 @@ def reply(**metadata: Any) -> Sample:
 
 
 def test_reply_is_read() -> None:
-    content = [{"token": "x", "logprob": -0.5}, {"token": "y", "logprob": 1e-9}]
+    content = [{"token": " x", "logprob": -0.5}, {"token": " ", "logprob": 1e-9}]
     found = reply(finish_reason="stop", logprobs={"content": content})
-    assert (found.text, found.tokens, found.logprobs) == ("x", ("x", "y"), (-0.5, 0.0))
+    assert (found.text, found.tokens, found.logprobs) == ("x", (" x", " "), (-0.5, 0.0))
 
 
 @pytest.mark.parametrize("bad", [math.nan, -math.inf, 0.5, None, "?"])

@@ -1,0 +1,180 @@
+"""What chat models that guard have in common: settings are checked, calls are bounded, a stream is one chunk."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Self
+
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGenerationChunk
+from langchain_core.runnables import Runnable, RunnableConfig
+from pydantic import field_validator, model_validator
+
+from ._limits import bounded, limit_of
+from ._messages import as_chunk
+from .errors import UsageError
+from .models import resolve_model
+
+__all__ = ["Guarded"]
+
+_ABSENT = object()
+_STREAMING = "streaming"  # LangChain gives it to any chat model; a guard's stream is one chunk whatever it says
+
+
+class Guarded(BaseChatModel):
+    """Base of the chat models that answer only behind a gate."""
+
+    # -- settings ----------------------------------------------------------------------------------------------------
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_settings(cls, given: Any) -> Any:
+        """Refuse what is no setting: a misspelt one would silently be its default."""
+        if isinstance(given, Mapping):
+            for name in given:
+                if name not in cls.model_fields and name != _STREAMING:
+                    raise UsageError(f"{cls.__name__} has no setting {name!r}; {cls._way_out(str(name))}")
+        return given
+
+    @classmethod
+    def _way_out(cls, name: str) -> str:
+        own = [field for field in cls.model_fields if field not in BaseChatModel.model_fields]
+        near = get_close_matches(name, own, n=1)
+        return f"did you mean {near[0]!r}?" if near else f"its own settings are {', '.join(own)}."
+
+    @field_validator("on_abstain", check_fields=False)
+    @classmethod
+    def _known_path(cls, value: Any) -> Any:
+        if value in ("message", "raise"):
+            return value
+        if isinstance(value, str) and ":" in value:
+            return resolve_model(value)
+        if isinstance(value, Runnable) or (not isinstance(value, str) and callable(getattr(value, "invoke", value))):
+            return value
+        raise ValueError(
+            'on_abstain must be "message", "raise", a Runnable, the name of a chat model (PROVIDER:NAME) or a callable '
+            f"that takes the verdict, got {value!r}"
+        )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy; one with changed fields is checked like a new guard."""
+        if not update or all(getattr(self, name, _ABSENT) is value for name, value in update.items()):
+            return super().model_copy(deep=deep)
+        fields = {name: getattr(self, name) for name in self.model_fields_set}
+        return type(self)(**{**fields, **update})
+
+    # -- calls: `max_concurrency` of the configuration bounds them all -----------------------------------------------
+
+    def invoke(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AIMessage:
+        """The accepted answer, or what the abstention path gives."""
+        with bounded(limit_of(config)):
+            return super().invoke(input, config, stop=stop, **kwargs)
+
+    async def ainvoke(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AIMessage:
+        """`invoke` without blocking the event loop."""
+        with bounded(limit_of(config)):
+            return await super().ainvoke(input, config, stop=stop, **kwargs)
+
+    def batch(
+        self,
+        inputs: list[LanguageModelInput],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[AIMessage]:
+        """`invoke` for several inputs at once, under one common limit."""
+        with bounded(limit_of(config)):
+            return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+
+    async def abatch(
+        self,
+        inputs: list[LanguageModelInput],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[AIMessage]:
+        """`batch` without blocking the event loop."""
+        with bounded(limit_of(config)):
+            return await super().abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+
+    def batch_as_completed(
+        self, inputs: Sequence[LanguageModelInput], config: Any = None, **kwargs: Any
+    ) -> Iterator[tuple[int, Any]]:
+        """`batch`, each result with its number as soon as it is there."""
+        found = super().batch_as_completed(inputs, config, **kwargs)
+        with bounded(limit_of(config)):  # all begin here, and take the limit with them
+            one = next(found, None)
+        while one is not None:
+            yield one
+            one = next(found, None)
+
+    async def abatch_as_completed(
+        self, inputs: Sequence[LanguageModelInput], config: Any = None, **kwargs: Any
+    ) -> AsyncIterator[tuple[int, Any]]:
+        """`batch_as_completed` without blocking the event loop."""
+        found = super().abatch_as_completed(inputs, config, **kwargs)
+        with bounded(limit_of(config)):  # as above
+            one = await anext(found, None)
+        while one is not None:
+            yield one
+            one = await anext(found, None)
+
+    # -- streaming: one chunk, after the verdict -----------------------------------------------------------------------
+
+    def stream(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> Iterator[AIMessageChunk]:
+        """Yield the result of `invoke` as one chunk: nothing is shown before the verdict."""
+        yield as_chunk(self.invoke(input, config, stop=stop, **kwargs))
+
+    async def astream(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[AIMessageChunk]:
+        """Yield the result of `ainvoke` as one chunk."""
+        yield as_chunk(await self.ainvoke(input, config, stop=stop, **kwargs))
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        result = self._generate(messages, stop, run_manager, **kwargs)
+        yield ChatGenerationChunk(message=as_chunk(result.generations[0].message))
+
+    # -- LangChain plumbing ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def is_lc_serializable(cls) -> bool:
+        """False: a wrapped model may hold weights or keys."""
+        return False

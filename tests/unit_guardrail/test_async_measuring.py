@@ -1,0 +1,99 @@
+"""The event loop is free while a judge thinks; a judge that costs nothing stays on it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from guardrail import Guardrail
+from guardrail._measuring import is_slow
+from guardrail.judges import ExactJudge, JudgeSpec, RougeL, TokenF1Judge, from_judge
+from guardrail.judges.chat import ChatJudge
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.uncertainty import make
+
+PATIENCE = 10
+MODEL = ScriptedChat(script={"q": [*"aabcdefghij"]})
+
+
+class Patient:
+    """A judge that thinks until the event loop has shown that it runs."""
+
+    spec = JudgeSpec(name="exact", version=1, params={})  # its name says nothing: it is somebody else's
+
+    def __init__(self) -> None:
+        self.thinking, self.loop_ran = threading.Event(), threading.Event()
+        self.threads: set[int] = set()
+        self.held_up = False
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        self.threads.add(threading.get_ident())
+        self.thinking.set()
+        if not self.loop_ran.wait(PATIENCE):
+            self.held_up = True
+            self.loop_ran.set()
+        return [a == b for a, b in pairs]
+
+
+@pytest.mark.parametrize("early_stopping", ["off", "on"])
+@pytest.mark.parametrize("way", ["ainvoke", "aassess", "abatch"])
+def test_the_loop_runs_while_a_judge_thinks(way: str, early_stopping: Any) -> None:
+    judge = Patient()
+    spec = make("discrete_semantic_entropy", judge=judge).spec
+    artifact = make_artifact(MODEL).model_copy(update={"estimator": spec})
+    guard = Guardrail(model=MODEL, artifact=artifact, judge=judge, early_stopping=early_stopping)
+
+    async def run() -> None:
+        asked = asyncio.create_task(getattr(guard, way)(["q"] if way == "abatch" else "q"))
+        while not judge.thinking.is_set():
+            await asyncio.sleep(0.001)
+        judge.loop_ran.set()  # reached only if the judge does not hold the loop up
+        await asyncio.wait_for(asked, PATIENCE)
+
+    asyncio.run(run())
+    assert not judge.held_up
+    assert threading.get_ident() not in judge.threads
+    judge.threads.clear()
+    assert not guard.invoke("q").response_metadata["guardrail"]["accepted"]
+    assert judge.threads == {threading.get_ident()}  # a sync caller waits anyway
+
+
+def test_async_and_sync_verdicts_are_the_same() -> None:
+    judge = Patient()
+    judge.loop_ran.set()
+    spec = make("discrete_semantic_entropy", judge=judge).spec
+    for early_stopping in ("off", "on"):
+        for threshold in (0.0, 1.0, 2.0, 3.0):
+            artifact = make_artifact(MODEL, threshold=threshold).model_copy(update={"estimator": spec})
+            guard = Guardrail(model=MODEL, artifact=artifact, judge=judge, early_stopping=early_stopping)
+            one, other = guard.assess("q"), asyncio.run(guard.aassess("q"))
+            assert one.model_dump(exclude={"cost"}) == other.model_dump(exclude={"cost"})
+            assert one.cost.calls == other.cost.calls
+
+
+class OtherExact(ExactJudge):
+    """Somebody's own."""
+
+
+class Alike:
+    spec = JudgeSpec(name="rouge_l", version=1, params={})
+
+    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
+        return [float(np.mean([a == b])) for a, b in pairs]
+
+
+def test_what_counts_as_slow() -> None:
+    name = "discrete_semantic_entropy"
+    assert not is_slow(make(name))
+    assert not is_slow(make(name, judge=TokenF1Judge()))
+    assert is_slow(make(name, judge=OtherExact()))
+    assert is_slow(make(name, judge=ChatJudge(MODEL, reply="text")))
+    assert not is_slow(make("degree", similarity=RougeL()))
+    assert not is_slow(make("degree", similarity=from_judge(ExactJudge())))
+    assert is_slow(make("degree", similarity=Alike()))
+    assert is_slow(make("degree", similarity=from_judge(ChatJudge(MODEL, reply="text"))))

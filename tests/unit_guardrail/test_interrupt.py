@@ -1,0 +1,71 @@
+"""Ctrl-C: no further call begins, and the caller gets it at once."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+from guardrail import Guardrail
+from guardrail.testing import ScriptedChat, make_artifact
+
+PATIENCE = 30
+
+
+class Interrupted(ScriptedChat):
+    """Its fourth call is interrupted."""
+
+    numbers: Any
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+        if next(self.numbers) == 3:
+            raise KeyboardInterrupt
+        return super()._generate(messages, stop, run_manager, **kwargs)
+
+
+@pytest.mark.parametrize("early_stopping", ["off", "on"])
+def test_no_further_call_begins(early_stopping: Any) -> None:
+    model = Interrupted(default=[*"abcdefghijk"], numbers=itertools.count())
+    guard = Guardrail(
+        model=model, artifact=make_artifact(model), early_stopping=early_stopping, max_concurrency=1, on_abstain="raise"
+    )
+    with pytest.raises(KeyboardInterrupt):
+        guard.invoke("q")
+    assert next(model.numbers) == 4
+    assert guard.model_copy(update={"on_abstain": "message"}).invoke("q").content  # the guard can be asked again
+
+
+class Waiting(ScriptedChat):
+    """The caller's call and a helper's wait; once both have begun, the helper presses Ctrl-C."""
+
+    begun: Any
+    caller_begun: Any
+    release: Any
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+        if next(self.begun) > 1:
+            return super()._generate(messages, stop, run_manager, **kwargs)
+        if threading.current_thread() is threading.main_thread():
+            self.caller_begun.set()
+        elif self.caller_begun.wait(PATIENCE):
+            os.kill(os.getpid(), signal.SIGINT)
+        self.release.wait(PATIENCE)
+        return super()._generate(messages, stop, run_manager, **kwargs)
+
+
+@pytest.mark.parametrize("config", [{}, {"max_concurrency": 2}])
+def test_a_signal_reaches_a_caller_whose_helpers_are_busy(config: Any) -> None:
+    assert threading.current_thread() is threading.main_thread()
+    model = Waiting(begun=itertools.count(), caller_begun=threading.Event(), release=threading.Event())
+    guard = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", max_concurrency=2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            guard.invoke("q", config)
+        assert not model.release.is_set()  # raised while a helper's call is still under way
+    finally:
+        model.release.set()
+    assert next(model.begun) == 2  # the caller's and the helper's
