@@ -10,10 +10,10 @@ import typer
 from rich.markup import escape
 from rich.panel import Panel
 
-from guardrail.artifact import CalibrationArtifact
+from guardrail.artifact import CalibrationArtifact, CorrectnessSpec
 from guardrail.errors import UsageError, require
 
-from ._cli_app import app, errors, finish, say
+from ._cli_app import app, errors, finish, keep_inputs, say
 from ._cli_collect import RecordsArgument
 from ._cli_models import resolve_model
 from .audit import prepared, refuse_shared
@@ -61,8 +61,7 @@ def candidates(
     require("sqlalchemy", extra="review")
     from .candidate_sets import evaluate_candidates, fit_candidates, judge_candidates
 
-    if out.resolve() in (records.resolve(), artifact.resolve()):
-        raise UsageError(f"--out {out} would overwrite what is read. Name another file, e.g. candidates.json.")
+    keep_inputs([records, artifact, calibration], [out])
     if not 0 < epsilon < 1:
         raise UsageError(f"--epsilon must be in (0, 1), got {epsilon}. Write 0.2 for 20 %.")
     loaded = CalibrationArtifact.load(artifact)
@@ -91,14 +90,22 @@ def _rule(artifact: CalibrationArtifact, judge_model: str | None, records: Path)
     spec = artifact.correctness
     if spec.name not in available_rules():
         raise UsageError(
-            f"the artifact's labels are by {spec.name!r}, which cannot label the other answers of a list. Use an "
-            f"artifact whose labels are by a rule ({', '.join(available_rules())})."
+            f"the artifact's labels are {_given(spec)}, which cannot label the other answers of a list. A list needs "
+            f"an artifact whose labels are by a rule ({', '.join(available_rules())}): collect questions with "
+            "reference answers, `calibrate label --rule`, `calibrate fit`, and make the list with that artifact. The "
+            "guard has to use the same artifact, since a list is shown only for the one it was made with."
         )
     if spec.name == "chat_judge" and judge_model is not None:
         return ChatJudge(resolve_model(judge_model), records.with_name(f"{records.stem}.judge.jsonl"))
     if judge_model is not None:
         raise UsageError(f"--judge-model is for chat_judge, but the artifact's rule is {spec.name}. Leave it out.")
     return make_rule(spec.name, **({} if spec.name == "chat_judge" else spec.params))
+
+
+def _given(spec: CorrectnessSpec) -> str:
+    if spec.params.get("source") == "reviews":
+        return "people's decisions (from-reviews) about the model's own answer"
+    return f"by {spec.name!r}"
 
 
 def _fitting(file: RecordFile, artifact: CalibrationArtifact, *, held_back: bool) -> RecordFile:

@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from guardrail._readable import json_fault, spelled
 from guardrail.judges import canonical_calls
 from guardrail.types import Frozen, Reason, ToolCall, Verdict
 
-__all__ = ["Held", "Judged", "Kept", "Note", "Order", "call_digest", "pack", "strictest", "unpack"]
+__all__ = ["Held", "Judged", "Kept", "Note", "Order", "call_digest", "pack", "same_call", "strictest", "unpack"]
 
 PREFIX = "acrc-guardrail/1:"
 """Start of a packed note; the number is the layout's version."""
@@ -83,6 +84,16 @@ class Held(Frozen):
     verdict: Verdict
     """The verdict that held the message back."""
 
+    @field_validator("question")
+    @classmethod
+    def _shown(cls, question: str) -> str:
+        return spelled(question)  # it is shown, not given out
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing that could be approved or edited."""
+        return not (self.message.text or self.message.tool_calls)
+
     @property
     def kind(self) -> Literal["answer", "tool_call"]:
         """Whether it is about an answer or about tool calls."""
@@ -130,14 +141,23 @@ def strictest(verdicts: list[Verdict]) -> Verdict:
 
 
 def call_digest(call: Mapping[str, Any]) -> str:
-    """Sixteen hex digits of a call's name and arguments."""
+    """Sixteen hex digits of a call's name and arguments; empty, which equals no other, where they are no plain JSON."""
+    if json_fault([call["name"], call["args"]]) is not None:
+        return ""
     text = canonical_calls([ToolCall(name=str(call["name"]), arguments=dict(call["args"]))])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def same_call(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two calls have the same name and arguments; False where either is empty or no plain JSON."""
+    return bool(a and b and call_digest(a)) and call_digest(a) == call_digest(b)
+
+
 def pack(note: Note) -> str:
     """A note as one string."""
-    return PREFIX + base64.b64encode(zlib.compress(note.model_dump_json().encode())).decode()
+    # In ASCII, so that metadata with broken characters, which a server may send, do not stop anything.
+    text = json.dumps(note.model_dump(mode="json"), separators=(",", ":"))
+    return PREFIX + base64.b64encode(zlib.compress(text.encode())).decode()
 
 
 def unpack(packed: object) -> Note | None:
@@ -145,6 +165,6 @@ def unpack(packed: object) -> Note | None:
     if not isinstance(packed, str) or not packed.startswith(PREFIX):
         return None
     try:
-        return Note.model_validate_json(zlib.decompress(base64.b64decode(packed[len(PREFIX) :])))
+        return Note.model_validate(json.loads(zlib.decompress(base64.b64decode(packed[len(PREFIX) :]))))
     except (ValueError, zlib.error):
         return None

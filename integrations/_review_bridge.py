@@ -6,19 +6,30 @@ Both may be called again at any time, also by another process after a crash: an 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from guardrail.errors import UsageError
+from pydantic import ValidationError
+
+from guardrail.types import Verdict
+
+from ._decisions import checked
 
 if TYPE_CHECKING:
-    from guardrail.review import Decision, Item, ReviewStore
+    from guardrail.review import CandidateRule, Content, Decision, Item, ReviewStore
 
 __all__ = ["ReviewBridge"]
 
 TOO_LATE = "Nobody decided in time."
-"""Reason of the rejection of an expired item."""
+"""What becomes known of an expired item."""
+LEFT = "The interrupt is not open any more: a new message came in its conversation, or it was answered elsewhere."
+"""Why an item is closed although nobody decided, or its decision is not carried out."""
+LOOK_BACK = 50
+"""Checkpoints of a thread that are searched for interrupts that were left behind."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +37,12 @@ class ReviewBridge:
     """Puts a graph's guardrail interrupts into a review store, and takes the decisions back.
 
     An interrupt about several calls is one item: approve, reject and respond are about all of them, and an edit gives
-    all of them, in order.
+    all of them, in order, with the text beside them. An edit that the graph could not carry out (another tool, a call
+    more or less, a change to a call that passes without a gate, a tool call in place of an answer) is refused when the
+    reviewer makes it; one that a store holds nevertheless lapses: nothing runs, and the model is told why.
+
+    A new message in the thread leaves an interrupt behind. Its item is then closed ("cancelled" in the trail), or, if a
+    decision came first, the trail says that it was not carried out; see `drop_stale`.
 
     Example:
         >>> bridge = ReviewBridge(ReviewStore("reviews.db"))        # doctest: +SKIP
@@ -36,93 +52,227 @@ class ReviewBridge:
 
     Attributes:
         store: The queue.
-        expires_in: Seconds in which a decision is wanted; afterwards the candidate is rejected. None: no limit.
+        expires_in: Seconds in which a decision is wanted; afterwards nothing goes out, or runs. None: no limit.
         callback: URL that is told about the decision.
         metadata: Stored with each item.
+        candidates: Calibrated list of answers to show, or one for each artifact; see `CandidateRule`.
+        on_stale: Told about every item that `drop_stale` finds, whoever called it.
     """
 
     store: ReviewStore
     expires_in: float | None = None
     callback: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    candidates: CandidateRule | Sequence[CandidateRule] | None = None
+    on_stale: Callable[[Item], object] | None = None
 
     def enqueue(self, graph: Any, config: Any) -> list[Item]:
-        """The items of the thread's open guardrail interrupts; those that are new are added."""
-        return [item for _, _, item in self._open(graph.get_state(config), config)]
+        """The items of the thread's open guardrail interrupts; those that are new are added, stale ones are closed."""
+        found = self._open(graph.get_state(config), config)
+        self._drop(_ids(graph.get_state_history(config, limit=LOOK_BACK)), found)
+        return [item for _, _, item in found]
 
     async def aenqueue(self, graph: Any, config: Any) -> list[Item]:
         """`enqueue` for async checkpointers."""
-        return [item for _, _, item in self._open(await graph.aget_state(config), config)]
+        found = self._open(await graph.aget_state(config), config)
+        self._drop(_ids([one async for one in graph.aget_state_history(config, limit=LOOK_BACK)]), found)
+        return [item for _, _, item in found]
 
     def resume(self, graph: Any, config: Any) -> dict[str, Any] | None:
-        """Go on with what is decided; None while nothing is. The graph's result may hold the next interrupt."""
-        answers = self._answers(graph.get_state(config), config)
-        return None if not answers else graph.invoke(_command(answers), config)
+        """Go on with what is decided. The graph's result may hold the next interrupt.
+
+        Returns:
+            The graph's result. None while nothing is decided, and also if nothing waits in the thread any more: the
+            items of interrupts that were left behind are then closed, logged, and given to ``on_stale``.
+        """
+        found = self._open(graph.get_state(config), config)
+        answers = self._answers(found)
+        if answers:
+            return graph.invoke(_command(answers), config)  # type: ignore[no-any-return]
+        if not found:
+            self.drop_stale(graph, config)
+        return None
 
     async def aresume(self, graph: Any, config: Any) -> dict[str, Any] | None:
         """`resume` for async checkpointers."""
-        answers = self._answers(await graph.aget_state(config), config)
-        return None if not answers else await graph.ainvoke(_command(answers), config)
+        found = self._open(await graph.aget_state(config), config)
+        answers = self._answers(found)
+        if answers:
+            return await graph.ainvoke(_command(answers), config)  # type: ignore[no-any-return]
+        if not found:
+            await self.adrop_stale(graph, config)
+        return None
 
-    def _answers(self, state: Any, config: Any) -> dict[str, Any]:
-        found = {}
-        for name, value, item in self._open(state, config):
+    def drop_stale(self, graph: Any, config: Any) -> list[Item]:
+        """Close the items of the thread's interrupts that were left behind. `enqueue` and `resume` do so, too.
+
+        Searches the last 50 checkpoints.
+
+        Returns:
+            What was found now: items that are closed undecided, and decided ones whose decision comes to nothing.
+        """
+        found = self._open(graph.get_state(config), config)
+        return self._drop(_ids(graph.get_state_history(config, limit=LOOK_BACK)), found)
+
+    async def adrop_stale(self, graph: Any, config: Any) -> list[Item]:
+        """`drop_stale` for async checkpointers."""
+        found = self._open(await graph.aget_state(config), config)
+        return self._drop(_ids([one async for one in graph.aget_state_history(config, limit=LOOK_BACK)]), found)
+
+    def _answers(self, found: Sequence[tuple[str, dict[str, Any], Item]]) -> dict[str, Any]:
+        """What the graph is resumed with, by interrupt; only what it will take, so that no decision stops it."""
+        answers = {}
+        for name, value, item in found:
             if item.decision is not None:
-                found[name] = {"decisions": response_of(item.decision, value)}
+                answers[name] = self._answer(item, value)
             elif item.state == "expired":
-                found[name] = {"decisions": [{"type": "reject", "message": TOO_LATE}] * len(value["action_requests"])}
-        return found
+                answers[name] = _lapsed(value, TOO_LATE)
+        return answers
+
+    def _answer(self, item: Item, value: dict[str, Any]) -> dict[str, Any]:
+        assert item.decision is not None, "only decided items are answers"
+        why, answer = _refusal(item.decision, value), {}
+        if why is None:
+            answer = {"decisions": response_of(item.decision, value)}
+            try:
+                checked(answer, value["review_configs"][0]["allowed_decisions"], _tools(value))
+            except ValidationError as error:
+                why = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        if why is None:
+            self.store.note_event("handed_over", {}, item=item.id)
+            return answer
+        self.store.note_event("not_carried_out", {"reason": why}, item=item.id)
+        _log.warning("the decision about review item %s cannot be carried out, so nothing runs: %s", item.id, why)
+        return _lapsed(value, f"The reviewer's {item.decision.action} could not be carried out: {why}")
+
+    def _drop(self, past: Sequence[str], found: Sequence[tuple[str, dict[str, Any], Item]]) -> list[Item]:
+        """Settle the items of past interrupts, newest first, up to the first that is settled already."""
+        still_open = {name for name, _, _ in found}
+        dropped = []
+        for name in past:
+            item = None if name in still_open else self.store.find(name)
+            if item is None:
+                continue
+            if item.state in ("pending", "claimed"):
+                item = self.store.cancel(item.id, why=LEFT)
+            elif item.decision is None or self._noted(item):
+                break
+            if item.decision is not None:
+                self.store.note_event("not_carried_out", {"reason": LEFT}, item=item.id)
+            _log.warning("review item %s: %s", item.id, LEFT)
+            dropped.append(item)
+            if self.on_stale is not None:
+                self.on_stale(item)
+        return dropped
+
+    def _noted(self, item: Item) -> bool:
+        """Whether the trail says what became of its decision; items of versions that wrote no such line count, too."""
+        known = {"handed_over", "not_carried_out"}
+        return item.content.edits == "any" or any(event.what in known for event in self.store.trail(item.id))
 
     def _open(self, state: Any, config: Any) -> list[tuple[str, dict[str, Any], Item]]:
-        from guardrail.review import Candidate, Content
-
         thread = config["configurable"]["thread_id"]
         found = []
         for one in state.interrupts:
             value = one.value
             if not isinstance(value, dict) or value.get("type") != "guardrail_review":
                 continue
-            calls = [{"name": c["name"], "arguments": c["args"]} for c in value["candidate"]["tool_calls"]]
-            text, verdict = value["candidate"]["text"], {**value["verdict"], "candidate": None}
-            content = Content(
-                question=value["question"],
-                kind=value["kind"],
-                candidate=Candidate.model_validate({"text": text, "tool_calls": calls}) if text or calls else None,
-                verdict=verdict,
-                alternatives=tuple((a["text"], a["share"]) for a in value["alternatives"]),
-                allowed=tuple(value["review_configs"][0]["allowed_decisions"]),
-                metadata={**self.metadata, "thread_id": str(thread), "interrupt": one.id},
+            content = _content(value).model_copy(
+                update={
+                    "metadata": {**self.metadata, "thread_id": str(thread), "interrupt": one.id},
+                    "candidate_set": self._candidate_set(value),
+                }
             )
             item = self.store.enqueue(content, key=one.id, expires_in=self.expires_in, callback=self.callback)
             found.append((one.id, value, item))
         return found
 
+    def _candidate_set(self, value: Mapping[str, Any]) -> Any:
+        if self.candidates is None or "meanings" not in value:  # without them the list would be another one
+            return None
+        given = self.candidates if isinstance(self.candidates, Sequence) else [self.candidates]
+        verdict = Verdict.model_validate(_verdict(value))
+        return next((found for rule in given if (found := rule.select(verdict)) is not None), None)
+
 
 def response_of(decision: Decision, value: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A reviewer's decision as the decisions of an interrupt, one for each action.
-
-    Raises:
-        UsageError: The edited candidate has other calls than those that were judged.
-    """
-    actions = value["action_requests"]
+    """A reviewer's decision as the decisions of an interrupt, one for each action."""
+    n = len(value["action_requests"])
     if decision.action == "respond":
-        return [{"type": "respond", "message": decision.text}] * len(actions)
+        return [{"type": "respond", "message": decision.text}] * n
     if decision.action == "reject":
         said = {"message": decision.note} if decision.note else {}
-        return [{"type": "reject", **said}] * len(actions)
+        return [{"type": "reject", **said}] * n
     if decision.action == "approve" or decision.candidate is None:
-        return [{"type": "approve"}] * len(actions)
+        return [{"type": "approve"}] * n
+    mended = decision.candidate
     if value["kind"] == "answer":
-        return [{"type": "edit", "edited_action": {"name": "answer", "args": {"text": decision.candidate.text}}}]
+        return [{"type": "edit", "edited_action": {"name": "answer", "args": {"text": mended.text}}}]
     # The candidate shows all calls of the message; those that pass without a gate are not decided about.
-    gated = {action["name"] for action in actions}
-    mended = [call for call in decision.candidate.tool_calls if call.name in gated]
-    if [call.name for call in mended] != [action["name"] for action in actions]:
-        raise UsageError(
-            f"the edited candidate calls {[call.name for call in mended]}, but the calls to decide about are "
-            f"{[action['name'] for action in actions]}: an edit changes arguments. Reject it to make another call."
-        )
-    return [{"type": "edit", "edited_action": {"name": c.name, "args": dict(c.arguments)}} for c in mended]
+    fixed = _fixed(value)
+    gated = [call for place, call in enumerate(mended.tool_calls) if place not in fixed]
+    said = {"text": mended.text} if mended.text != value["candidate"]["text"] else {}
+    return [{"type": "edit", "edited_action": {"name": c.name, "args": dict(c.arguments)}, **said} for c in gated]
+
+
+def _content(value: Mapping[str, Any]) -> Content:
+    """What an interrupt asks, as the content of an item."""
+    from guardrail.review import Candidate, Content
+
+    shown, kind = value["candidate"], value["kind"]
+    calls = [{"name": call["name"], "arguments": call["args"]} for call in shown["tool_calls"]]
+    there = bool(shown["text"] or calls)
+    allowed = tuple(value["review_configs"][0]["allowed_decisions"])
+    if kind == "answer" and calls:  # a plain graph releases such a message as a whole, or not
+        allowed = tuple(one for one in allowed if one != "edit") or ("reject",)
+    return Content(
+        question=value["question"],
+        kind=kind,
+        candidate=Candidate.model_validate({"text": shown["text"], "tool_calls": calls}) if there else None,
+        verdict=_verdict(value),
+        alternatives=tuple((one["text"], one["share"]) for one in value["alternatives"]),
+        allowed=allowed,
+        edits="text" if kind == "answer" else "arguments",
+        fixed=_fixed(value),
+    )
+
+
+def _verdict(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The verdict with what the interrupt shows beside it."""
+    shown = value["candidate"]
+    calls = [{"name": call["name"], "arguments": call["args"]} for call in shown["tool_calls"]]
+    return {
+        **value["verdict"],
+        "candidate": {"text": shown["text"], "tool_calls": calls} if shown["text"] or calls else None,
+        "alternatives": [[one["text"], one["share"]] for one in value["alternatives"]],
+        "meanings": list(value.get("meanings", ())),
+    }
+
+
+def _refusal(decision: Decision, value: Mapping[str, Any]) -> str | None:
+    """Why the graph could not carry out a decision, as the page would have said it."""
+    return None if decision.candidate is None else _content(value).why_not(decision.candidate)
+
+
+def _tools(value: Mapping[str, Any]) -> list[str]:
+    return [] if value["kind"] == "answer" else [action["name"] for action in value["action_requests"]]
+
+
+def _fixed(value: Mapping[str, Any]) -> tuple[int, ...]:
+    """Places of the candidate's calls that are not decided about."""
+    if value["kind"] == "answer":
+        return ()
+    gated = {action["name"] for action in value["action_requests"]}
+    return tuple(place for place, call in enumerate(value["candidate"]["tool_calls"]) if call["name"] not in gated)
+
+
+def _lapsed(value: Mapping[str, Any], why: str) -> dict[str, Any]:
+    return {"decisions": [{"type": "lapse", "message": why}] * len(value["action_requests"])}
+
+
+def _ids(history: Iterable[Any]) -> list[str]:
+    """Ids of the interrupts of some snapshots, newest first, each once."""
+    return list(dict.fromkeys(one.id for snapshot in history for one in snapshot.interrupts))
 
 
 def _command(answers: dict[str, Any]) -> Any:

@@ -13,21 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, Union, cast
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast
 
 from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.runnables import RunnableLambda
-from pydantic import Discriminator, Field
 from typing_extensions import TypedDict
 
 from guardrail._messages import accepted_answer, with_verdict
 from guardrail.chat_model import Guardrail
-from guardrail.errors import UsageError, require
+from guardrail.errors import require
 from guardrail.fallback import worded
 from guardrail.prompting import question_text
 from guardrail.types import Verdict
 
-from ._held import Held, Judged, Kept, Note, Order, call_digest, pack, unpack
+from ._decisions import ALL_DECISIONS, Decision, DecisionType, answer_schema
+from ._held import Held, Judged, Kept, Note, Order, call_digest, pack, same_call, unpack
 from ._review_bridge import ReviewBridge
 
 if TYPE_CHECKING:
@@ -49,49 +49,8 @@ __all__ = [
     "review_request",
 ]
 
-DecisionType = Literal["approve", "edit", "reject", "respond"]
-ALL_DECISIONS: tuple[DecisionType, ...] = ("approve", "edit", "reject", "respond")
 HOLDING = "A person is checking this before it goes out."
 """Text that stands in for a held-back message until it is decided."""
-
-
-class Approve(TypedDict):
-    """Give out, or run, exactly what was judged."""
-
-    type: Literal["approve"]
-
-
-class Action(TypedDict):
-    """A tool call, or ``{"name": "answer", "args": {"text": ...}}``."""
-
-    name: str
-    args: dict[str, Any]
-
-
-class Edit(TypedDict):
-    """Give out, or run, this instead."""
-
-    type: Literal["edit"]
-    edited_action: Action
-
-
-class Reject(TypedDict):
-    """Do not; the message says why."""
-
-    type: Literal["reject"]
-    message: NotRequired[str]
-
-
-class Respond(TypedDict):
-    """The person's own answer: to the user, or to the model in place of the tool's result."""
-
-    type: Literal["respond"]
-    message: str
-
-
-Decision = Approve | Edit | Reject | Respond
-"""The shapes of LangChain's ``HumanInTheLoopMiddleware``."""
-_SHAPES: dict[DecisionType, type] = {"approve": Approve, "edit": Edit, "reject": Reject, "respond": Respond}
 
 
 def review_request(held: Held, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> dict[str, Any]:
@@ -112,6 +71,7 @@ def review_request(held: Held, allowed: Sequence[DecisionType] = ALL_DECISIONS) 
         },
         "verdict": verdict.model_dump(mode="json", exclude={"candidate", "alternatives", "meanings", "samples"}),
         "alternatives": [{"text": text, "share": share} for text, share in verdict.alternatives],
+        "meanings": [meaning.model_dump(mode="json") for meaning in verdict.meanings],
         "action_requests": [
             {"name": one.name, "args": one.args, "description": detail}
             for one in held.judged
@@ -129,28 +89,17 @@ def ask(held: Held, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> list[Dec
     LangGraph checks the answer against the schema before it keeps it: a bad one raises ``pydantic.ValidationError``
     and the same interrupt can be answered again.
     """
-    schema = _answer_schema(possible(held, allowed), tuple(one.name for one in held.judged))
+    tools = [one.name for one in held.judged if one.call_id is not None]
+    schema = answer_schema(possible(held, allowed), tools)
     found = interrupt(review_request(held, allowed), response_schema=schema)
     return cast(list[Decision], found["decisions"])
 
 
 def possible(held: Held, allowed: Sequence[DecisionType]) -> tuple[DecisionType, ...]:
     """Decisions that make sense: where the model gave nothing, there is nothing to approve or edit."""
-    if held.message.text or held.message.tool_calls:
+    if not held.empty:
         return tuple(allowed)
     return tuple(one for one in allowed if one in ("reject", "respond")) or ("reject",)
-
-
-def _answer_schema(allowed: tuple[DecisionType, ...], names: tuple[str, ...]) -> type[dict[str, Any]]:
-    """``{"decisions": [one an action]}``, each of an allowed shape; an edit cannot change to another action."""
-    make: Any = TypedDict  # the types depend on the request, so they are made here
-    action = make("action", {"name": Literal[tuple(sorted(set(names)))], "args": dict[str, Any]})
-    edit = make("edit", {"type": Literal["edit"], "edited_action": action})
-    members = tuple(edit if one == "edit" else _SHAPES[one] for one in dict.fromkeys(allowed))
-    decision: Any = members[0] if len(members) == 1 else Annotated[Union[members], Discriminator("type")]  # noqa: UP007
-    several = Annotated[list[decision], Field(min_length=len(names), max_length=len(names))]
-    made: type[dict[str, Any]] = make("ReviewResponse", {"decisions": several})
-    return made
 
 
 def released(
@@ -158,8 +107,8 @@ def released(
 ) -> tuple[Kept, dict[str, Order]]:
     """What goes out after the decisions, and what becomes of each tool call.
 
-    The message is the very candidate that was judged, with the decision in its metadata; only for an answer do edit,
-    reject and respond change its text.
+    The message is the very candidate that was judged, with the decision in its metadata. For an answer edit, reject and
+    respond change its text; for tool calls an edit may.
 
     Args:
         held: What was held back.
@@ -172,6 +121,8 @@ def released(
     message = held.message.model_copy(update={"metadata": {**held.message.metadata, "guardrail": guardrail}})
     if held.kind == "answer":
         return _answered(held, message, decisions[0], refusal), {}
+    text = next((decision["text"] for decision in decisions if decision["type"] == "edit" and "text" in decision), None)
+    message = message if text is None else message.model_copy(update={"text": text})
     decided = {one.call_id: decision for one, decision in pairs}
     orders = {}
     for call in held.message.tool_calls:
@@ -185,10 +136,7 @@ def _answered(held: Held, message: Kept, decision: Decision, refusal: Callable[[
     if decision["type"] == "approve":
         return message
     if decision["type"] == "edit":
-        edited = decision["edited_action"]["args"].get("text")
-        if not isinstance(edited, str):
-            raise UsageError(f"an edited answer is {{'text': '...'}}, got args {decision['edited_action']['args']!r}.")
-        return message.model_copy(update={"text": edited, "tool_calls": ()})
+        return message.model_copy(update={"text": decision["edited_action"]["args"]["text"], "tool_calls": ()})
     text = decision.get("message") or refusal(held.verdict)
     return message.model_copy(update={"text": str(text), "tool_calls": ()})
 
@@ -196,17 +144,23 @@ def _answered(held: Held, message: Kept, decision: Decision, refusal: Callable[[
 def _order(call: Mapping[str, Any], decision: Decision) -> Order:
     digest = call_digest(call)
     if decision["type"] == "edit":
-        return Order(digest=digest, decision="edit", args=decision["edited_action"]["args"])
+        mended = {"name": call["name"], "args": decision["edited_action"]["args"]}
+        if same_call(call, mended):  # only the text beside it, or another call of the message, was changed
+            return Order(digest=digest, decision="approve")
+        return Order(digest=digest, decision="edit", args=mended["args"])
     if decision["type"] == "approve":
         return Order(digest=digest, decision="approve")
     said = decision.get("message")
-    if decision["type"] == "reject":
-        reason = f" The reason: {said}" if said else ""
-        said = (
-            f"A person rejected this call of {call['name']}; it was not run.{reason} Do not call it again unless the "
-            "user asks for it."
-        )
-    return Order(digest=digest, decision=decision["type"], message=str(said))
+    if decision["type"] == "respond":
+        return Order(digest=digest, decision="respond", message=said)
+    if decision["type"] == "lapse":
+        return Order(digest=digest, decision="reject", message=f"This call of {call['name']} was not run: {said}")
+    reason = f" The reason: {said}" if said else ""
+    said = (
+        f"A person rejected this call of {call['name']}; it was not run.{reason} Do not call it again unless the "
+        "user asks for it."
+    )
+    return Order(digest=digest, decision="reject", message=said)
 
 
 def held_message(held: Held, text: str = HOLDING) -> AIMessage:
@@ -297,5 +251,5 @@ def held_of(question: str, verdict: Verdict, model: str) -> Held:
 
 
 def lean(verdict: Verdict) -> Verdict:
-    """A verdict without the single samples; the distinct alternatives stay."""
-    return verdict.model_copy(update={"samples": (), "meanings": ()})
+    """A verdict without the single samples; the distinct alternatives and the meanings stay."""
+    return verdict.model_copy(update={"samples": ()})

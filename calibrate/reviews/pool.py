@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
-from guardrail.types import Verdict
+from guardrail.types import Sample, Verdict
 
 from ..progress import Progress, silent
 
@@ -43,11 +43,13 @@ class Reviewed:
         name: The item's id.
         question: What was asked.
         group: Conversation, user or document, where the item's metadata say so.
-        verdict: What the gate said then.
+        verdict: What the gate said then, with the candidate that the reviewer was shown.
         chance: Probability with which it came into the queue: 1 for held back, the audit rate for accepted.
         correct: Whether the candidate is right, as people say; None while nobody said.
         open: Whether a decision may still come.
         action: What was decided.
+        context: The conversation it was asked in, as far as the item knows it: the same question in another one may
+            have another right answer.
     """
 
     key: str
@@ -59,6 +61,7 @@ class Reviewed:
     correct: bool | None
     open: bool
     action: str | None
+    context: str = ""
 
     @property
     def audited(self) -> bool:
@@ -73,7 +76,7 @@ class Pool:
     Attributes:
         items: In order of arrival.
         others: Items of other artifacts, by digest ("none" where an item has no verdict).
-        both_ways: Items whose question and candidate were called right and wrong; all of them count as wrong.
+        both_ways: Items whose question, conversation and candidate were called right and wrong; all count as wrong.
     """
 
     items: tuple[Reviewed, ...]
@@ -151,8 +154,7 @@ def _items(store: ReviewStore) -> Iterator[Item]:
 def _reviewed(item: Item, respond: Respond) -> Reviewed:
     from guardrail.review.auditing import AUDIT_RATE
 
-    verdict = item.content.parsed_verdict()
-    assert verdict is not None, "it has an artifact"
+    verdict = _as_shown(item)
     rate = item.content.metadata.get(AUDIT_RATE)
     if verdict.accepted and not (isinstance(rate, int | float) and 0 < rate <= 1):
         raise UsageError(
@@ -171,7 +173,25 @@ def _reviewed(item: Item, respond: Respond) -> Reviewed:
         correct=_label(action, respond),
         open=item.state in ("pending", "claimed"),
         action=action,
+        context=_context(item),
     )
+
+
+def _as_shown(item: Item) -> Verdict:
+    """The verdict with the candidate of the item, which the decision is about; a stored verdict may have none."""
+    from guardrail.review import Candidate
+
+    verdict, shown = item.content.parsed_verdict(), item.content.candidate
+    assert verdict is not None, "it has an artifact"
+    if verdict.candidate is not None and Candidate.of(verdict.candidate) == shown:
+        return verdict
+    candidate = None if shown is None else Sample(text=shown.text, tool_calls=shown.tool_calls)
+    return verdict.model_copy(update={"candidate": candidate})
+
+
+def _context(item: Item) -> str:
+    content = item.content
+    return json.dumps([content.messages, content.metadata.get("thread_id")], sort_keys=True, default=str)
 
 
 def _label(action: str | None, respond: Respond) -> bool | None:
@@ -181,7 +201,7 @@ def _label(action: str | None, respond: Respond) -> bool | None:
 
 
 def _one_voice(items: Sequence[Reviewed]) -> tuple[tuple[Reviewed, ...], int]:
-    """One label for the same answer to the same question, also for items of it that nobody has decided.
+    """One label for the same answer to the same question in the same conversation, also where nobody has decided.
 
     Called right and wrong, all of them are wrong: on the safe side.
     """
@@ -201,7 +221,7 @@ def _content(item: Reviewed) -> str:
     candidate = item.verdict.candidate
     calls = [call.model_dump() for call in candidate.tool_calls] if candidate is not None else []
     text = None if candidate is None else candidate.text.strip()
-    return json.dumps([item.question.strip(), text, calls], sort_keys=True)
+    return json.dumps([item.question.strip(), item.context, text, calls], sort_keys=True)
 
 
 def _refuse_different(artifacts: Sequence[CalibrationArtifact]) -> None:

@@ -144,6 +144,15 @@ def test_rules_that_cannot_be_made_here(folder: Path, name: str, says: str) -> N
     assert says in run("fresh.jsonl", code=2)
 
 
+def test_labels_from_reviews_say_what_to_do_instead(folder: Path) -> None:
+    artifact = CalibrationArtifact.load("artifact.json")
+    spec = CorrectnessSpec(name="given", version=1, params={"source": "reviews", "respond": "wrong"})
+    artifact.model_copy(update={"correctness": spec}).save("artifact.json")
+    told = run("fresh.jsonl", code=2)
+    assert "people's decisions (from-reviews)" in told
+    assert "collect questions with reference" in told
+
+
 def test_a_model_judges_every_shown_answer_and_its_verdicts_are_kept(folder: Path) -> None:
     spec = "python:tests.unit_calibrate.test_candidates_cli:agreeable"
     found = CliRunner().invoke(app, ["label", "fresh.jsonl", "--judge-model", spec])
