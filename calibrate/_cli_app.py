@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from guardrail.errors import GuardrailError, UsageError
 
-__all__ = ["app", "console", "errors", "finish", "first_problem", "say", "table"]
+__all__ = ["app", "console", "errors", "finish", "first_problem", "keep_inputs", "say", "table"]
 
 console = Console()
 errors = Console(stderr=True)
@@ -84,6 +84,26 @@ app = typer.Typer(
 )
 
 
+def keep_inputs(read: Iterable[Path | str | None], written: Iterable[Path | None]) -> None:
+    """Refuse to write what is read: hours of answers, or labels that people gave, would be gone.
+
+    Args:
+        read: Files a command reads; None is passed over, and so are names that do not end in .json (an estimator may be
+            the name of one, or a file).
+        written: Files it will write, those it derives from ``--out`` included. Leave out what it changes in place.
+
+    Raises:
+        UsageError: One of them is the same file, by whatever path.
+    """
+    known = [Path(one) for one in read if isinstance(one, Path) or (one is not None and one.endswith(".json"))]
+    for target in (one for one in written if one is not None):
+        for source in known:
+            if _same_file(source, target):
+                raise UsageError(
+                    f"writing {target} would overwrite {source}, which is read here. Name another file to write."
+                )
+
+
 def say(text: str, style: str | None = None) -> None:
     """Print a line of plain text; nothing in it is taken for markup."""
     console.print(escape(text), style=style, highlight=False, soft_wrap=True)
@@ -124,3 +144,8 @@ def first_problem(error: ValidationError) -> str:
 def _told(message: str, code: int) -> typer.Exit:
     errors.print(Panel(escape(message), title="Error", title_align="left", border_style="red"))
     return typer.Exit(code)
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    """Whether two paths lead to the same file, through links and spelling."""
+    return one.samefile(other) if one.exists() and other.exists() else one.resolve() == other.resolve()

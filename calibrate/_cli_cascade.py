@@ -12,7 +12,7 @@ from rich.panel import Panel
 from guardrail.cascade_artifact import CascadeArtifact, CascadeOutcome
 from guardrail.errors import UsageError
 
-from ._cli_app import app, console, finish, table
+from ._cli_app import app, console, finish, keep_inputs, table
 from ._cli_fit import chosen_estimator, warn_incomplete
 from .cascade import fit_cascade as fit_system
 from .records import read_records
@@ -45,6 +45,7 @@ def fit_cascade(
 
     Example: [cyan]calibrate fit-cascade small.jsonl large.jsonl --alpha 0.1 --out cascade.json[/cyan]
     """
+    keep_inputs([*records, *(estimator or ())], [out])
     files = [read_records(path) for path in records]
     named = list(estimator or ())
     if len(named) not in (0, 1, len(files)):

@@ -13,7 +13,7 @@ from guardrail.prompting import PromptWrapping
 from guardrail.sampling import plan_for
 from guardrail.types import SamplingPlan
 
-from ._cli_app import app, console, finish, say
+from ._cli_app import app, console, finish, keep_inputs, say
 from ._cli_models import MODEL_HELP, resolve_model
 from .collect import Collected, collect_records
 from .datasets import Question, option_labels
@@ -83,6 +83,7 @@ def collect(
 
     Example: [cyan]calibrate collect questions.jsonl --model transformers:./weights --out records.jsonl[/cyan]
     """
+    keep_inputs([questions, tools], [out])
     loaded = load_questions(questions, questions_format, require_references=not no_references)
     for note in loaded.notes:
         say(note, "yellow")
@@ -147,7 +148,7 @@ def plan_from(
 
 def changed_file(source: Path, target: Path, change: Callable[[RecordFile], RecordFile]) -> RecordFile:
     """Change a record file in place, under its lock, or into another file."""
-    if source == target:
+    if source.resolve() == target.resolve():
         return rewrite_records(source, change)
     changed = change(read_records(source))
     write_records(target, changed.header, changed.records)

@@ -18,13 +18,14 @@ from guardrail.errors import UsageError
 from guardrail.outcome import Feasible
 
 from . import words
-from ._cli_app import app, console, finish, say
+from ._cli_app import app, console, finish, keep_inputs, say
+from .estimator_names import stored_key
 from .label_checks import ks_two_sample, suspicious
 from .labels import GivenLabels, read_labels
 from .pipeline import Groups, fit_artifact, held_out, part_header, require_same, split
 from .prediction_powered import artifact_with_people
 from .records import Record, RecordFile, read_records, write_records
-from .scoring import arrays, default_estimator, estimator_key, parse_estimator
+from .scoring import arrays, default_estimator
 from .words import caveats, certificate, facts, headline, next_steps, ranking, second_look
 
 __all__ = ["chosen_estimator", "fit", "inspect", "tell_second_look", "tell_verdict", "warn_incomplete"]
@@ -66,6 +67,9 @@ def fit(
 
     Example: [cyan]calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json[/cyan]
     """
+    kept_out, asked_people = out.with_suffix(".test.jsonl"), out.with_suffix(".human.jsonl")
+    also = [kept_out] if test_fraction else [asked_people] if human_labels is not None else []
+    keep_inputs([records, test, human_labels, estimator], [out, *also])
     file = read_records(records)
     key = chosen_estimator(file, estimator)
     groups: Groups = "cluster" if cluster_by_group else "category"
@@ -75,7 +79,7 @@ def fit(
                 "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
                 "--test-fraction and --cluster-by-group. To test its artifact use `calibrate audit`."
             )
-        _fit_with_people(file, key, human_labels, alpha, delta, out)
+        _fit_with_people(file, key, human_labels, alpha, delta, out, asked_people)
         return
     part, rest, rest_path = list(file.records), None, test
     if test is not None and test_fraction:
@@ -85,7 +89,7 @@ def fit(
         rest = list(tested.records)
     elif test_fraction:
         part, rest = split(file.records, test_fraction=test_fraction, seed=seed, groups=groups)
-        rest_path = out.with_suffix(".test.jsonl")
+        rest_path = kept_out
     warn_incomplete(file)
     artifact = fit_artifact(
         file, estimator=key, alpha=alpha, rule=rule or "acrc", delta=delta, groups=groups, part=part
@@ -107,7 +111,7 @@ def fit(
 
 
 def _fit_with_people(
-    file: RecordFile, key: str, human_labels: Path, alpha: float, delta: float | None, out: Path
+    file: RecordFile, key: str, human_labels: Path, alpha: float, delta: float | None, out: Path, sample_path: Path
 ) -> None:
     """A judge's labels on all records, people's on a random sample of them."""
     warn_incomplete(file)
@@ -116,7 +120,6 @@ def _fit_with_people(
     _warn_not_random(file, labels, key)
     out.parent.mkdir(parents=True, exist_ok=True)
     artifact.save(out)
-    sample_path = out.with_suffix(".human.jsonl")
     write_records(sample_path, sample.header, sample.records)
     tell_verdict(artifact)
     tell_second_look(sample.records, key)
@@ -171,7 +174,10 @@ def inspect(
 def chosen_estimator(file: RecordFile, name: str | None) -> str:
     """The estimator a user named, or the default for this kind of question."""
     if name is not None:
-        return estimator_key(parse_estimator(name)) if name.endswith(".json") else name
+        key = stored_key(file.header.estimators, name)
+        if key != name and not name.endswith(".json"):
+            say(f"--estimator {name}: the scores of {key}.")
+        return key
     usual = default_estimator(options=file.header.plan.options is not None)
     known = sorted(file.header.estimators)
     if usual in known or not known:

@@ -12,7 +12,7 @@ import typer
 
 from guardrail.errors import UsageError
 
-from ._cli_app import app, console, finish, say
+from ._cli_app import app, console, finish, keep_inputs, say
 from ._cli_collect import RecordsArgument, changed_file
 from ._cli_models import resolve_model
 from .correctness import ChatJudge, CorrectnessRule, available_rules, default_rule, label_records, make_rule
@@ -65,8 +65,9 @@ def label(
         raise UsageError("--labels, --interactive and a rule exclude each other: give labels, or how to make them")
     if interactive:
         labels = labels or records.with_name(f"{records.stem}.labels.jsonl")
-        if not _by_hand(records, labels, order, seed, limit):
-            return
+    keep_inputs([labels], [target, records])
+    if interactive and labels is not None and not _by_hand(records, labels, order, seed, limit):
+        return
     if labels is not None:
         given = read_labels(labels)
 

@@ -14,7 +14,7 @@ from rich.panel import Panel
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
 
-from ._cli_app import app, console, finish, say, table
+from ._cli_app import app, console, finish, keep_inputs, say, table
 from ._cli_fit import tell_verdict
 from .pipeline import HeldOut
 from .progress import bar
@@ -97,6 +97,8 @@ def from_reviews(
     Watch only: [cyan]calibrate from-reviews reviews.db --artifact artifact.json --monitor risk[/cyan]
     """
     _refuse_existing(out)
+    database = store.removeprefix("sqlite:///")
+    keep_inputs([artifact, *(earlier or ()), None if "://" in database else Path(database)], [out, records])
     loaded = CalibrationArtifact.load(artifact)
     before = [CalibrationArtifact.load(path) for path in earlier or ()]
     with _opened(store) as opened:

@@ -16,7 +16,7 @@ from guardrail.errors import UsageError
 from guardrail.prompting import PromptWrapping
 
 from . import words
-from ._cli_app import app, console, finish, say
+from ._cli_app import app, console, finish, keep_inputs, say
 from ._cli_collect import plan_from, tell_collected
 from ._cli_fit import tell_verdict
 from ._cli_label import label_file, refuse_mixed, rule_from, tell_labels
@@ -47,6 +47,9 @@ def run(config: Path | None = None, **flags: Any) -> None:
     Example: [cyan]calibrate run settings.yaml --alpha 0.05[/cyan]
     """
     settings = load_config(config, flags)
+    names = ("records.jsonl", "test-records.jsonl", "artifact.json", "report.html")
+    read = (config, settings.questions, settings.test_questions, settings.tools, settings.estimator)
+    keep_inputs(read, [settings.out / name for name in names])
     groups: Groups = "cluster" if settings.cluster_by_group else "category"
     questions, test_questions = _parts(settings, groups)
     key = _checked(settings, questions)  # before the model, which may take minutes to load

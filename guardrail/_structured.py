@@ -103,18 +103,44 @@ def wanted_bindings(schema: Any, method: Method, calibrated: Bindings | None, st
     described = json_format(schema)
     # Servers want variants of a schema (strict, additionalProperties): what matters is that the artifact's was made of
     # this schema, and the artifact's own is what is sent.
-    if known is not None and _core(known.get("json_schema", {}).get("schema")) == _core(
+    if known is not None and _described(known.get("json_schema", {}).get("schema")) == _described(
         described["json_schema"]["schema"]
     ):
         return Bindings(response_format=known)
     return Bindings(response_format=described)
 
 
+def _described(schema: Any) -> Any:
+    """A schema without the ``strict`` that stands beside its keywords, and without what `_core` leaves out."""
+    if isinstance(schema, dict) and isinstance(schema.get("strict"), bool):
+        schema = {key: value for key, value in schema.items() if key != "strict"}
+    return _core(schema)
+
+
+_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Keywords whose keys are names that the user chose, and whose values are schemas."""
+_PLAIN = frozenset({"const", "default", "enum", "examples", "required", "dependentRequired"})
+"""Keywords whose value is data, whatever it looks like."""
+
+
 def _core(schema: Any) -> Any:
-    """A schema without what does not change which objects it describes to a reader."""
-    if isinstance(schema, dict):
-        return {key: _core(value) for key, value in schema.items() if key not in ("additionalProperties", "strict")}
-    return [_core(value) for value in schema] if isinstance(schema, list) else schema
+    """A schema without the ``additionalProperties: false`` that servers want beside its keywords.
+
+    Any other value of that keyword says what else an object holds, and stays.
+    """
+    if isinstance(schema, list):
+        return [_core(value) for value in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {}
+    for key, value in schema.items():
+        if key == "additionalProperties" and value is False:
+            continue
+        if key in _NAMED and isinstance(value, dict):
+            found[key] = {name: _core(inner) for name, inner in value.items()}
+        else:
+            found[key] = value if key in _PLAIN else _core(value)
+    return found
 
 
 def parser_of(schema: Any, method: Method) -> Runnable[Any, Any]:

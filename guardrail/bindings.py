@@ -103,8 +103,9 @@ def check_bindings(calibrated: Bindings | None, asked: Bindings) -> None:
             f"tool_choice differs: calibrated with {known.tool_choice!r}, asked for {asked.tool_choice!r}. {HOW}"
         )
     if asked.response_format is not None and asked.response_format != known.response_format:
+        other = " (same name, another schema)" if _named(known) == _named(asked) else ""
         raise ArtifactMismatchError(
-            f"response_format differs: calibrated with {_named(known)}, asked for {_named(asked)}. {HOW}"
+            f"response_format differs: calibrated with {_named(known)}, asked for {_named(asked)}{other}. {HOW}"
         )
 
 

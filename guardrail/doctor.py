@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Literal
 
 from langchain_core.language_models import BaseChatModel
 
+from ._asked import Asked, differences, own_settings
 from ._probe import needs_probe, probe
 from .artifact import CalibrationArtifact
-from .errors import GuardrailError
+from .cascade_artifact import CascadeArtifact
+from .errors import GuardrailError, UsageError
 from .identity import identify
 from .judges import Judge
 from .models import resolve_model
 from .outcome import Infeasible
 from .probing import wants_probe
-from .sampling import draw
+from .sampling import draw, is_native
 from .types import SamplingPlan
 from .uncertainty import Estimator, from_spec, measure
 
 __all__ = ["Finding", "add_arguments", "examine", "run"]
 
 Status = Literal["ok", "warn", "fail"]
+Model = str | BaseChatModel
 QUESTION = "What is the capital of France?"
 MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
@@ -51,15 +56,16 @@ class Finding:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("artifact", help="calibration artifact (JSON)")
+    parser.add_argument("artifact", help="calibration artifact (JSON), of a guard or of a cascade")
     parser.add_argument(
         "--model",
         "-m",
+        action="append",
         help="transformers:PATH_OR_ID, openai-compatible:MODEL@BASE_URL, python:MODULE:NAME, or a LangChain name such "
-        "as openai:gpt-4o-mini; without it the model is not checked",
+        "as openai:gpt-4o-mini; without it the model is not checked. For a cascade once a stage, in order",
     )
     parser.add_argument("--question", default=QUESTION, help="what to ask for the cost of a question")
-    parser.add_argument("--max-age-days", type=float, default=180.0, help="warn about an older calibration")
+    parser.add_argument("--max-age-days", type=_days, default=180.0, help="warn about an older calibration")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
@@ -80,35 +86,81 @@ def run(arguments: argparse.Namespace) -> int:
     return int(failed)
 
 
+def _days(given: str | float) -> float:
+    days = float(given)
+    if not (math.isfinite(days) and days >= 0):
+        # argparse words a ValueError by the function's name; this one says what is wrong
+        raise argparse.ArgumentTypeError(f"must be a finite number of days, at least 0, got {given}")
+    return days
+
+
 def examine(
-    path: str, model: str | BaseChatModel | None = None, *, question: str = QUESTION, max_age_days: float = 180.0
+    path: str,
+    model: Model | Sequence[Model] | None = None,
+    *,
+    question: str = QUESTION,
+    max_age_days: float = 180.0,
 ) -> Iterator[Finding]:
     """Check an artifact and, where a model is given, everything that needs it. Yields findings as they are made.
 
     Args:
-        path: The artifact's file.
-        model: A chat model, or a text that names one.
+        path: The artifact's file, of a guard or of a cascade.
+        model: A chat model, or a text that names one; for a cascade one for each stage, in order.
         question: What is asked to measure the cost of a question.
-        max_age_days: An older calibration is worth a warning.
+        max_age_days: An older calibration is worth a warning; finite and at least 0.
+
+    Raises:
+        UsageError: ``max_age_days`` is no number of days.
     """
     try:
-        artifact = CalibrationArtifact.load(path)
+        _days(max_age_days)
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"max_age_days {error}.") from error
+    models = [] if model is None else [model] if isinstance(model, str | BaseChatModel) else list(model)
+    try:
+        artifact = CascadeArtifact.load(path) if _is_cascade(path) else CalibrationArtifact.load(path)
     except GuardrailError as error:
         yield Finding("artifact", "fail", str(error), "make one with `calibrate fit`, or copy it again")
         return
-    yield Finding("artifact", "ok", f"loads, digest {artifact.digest[:19]}")
-    yield _feasible(artifact)
+    stages = artifact.stages if isinstance(artifact, CascadeArtifact) else (artifact,)
+    kind = f"a cascade of {len(stages)} stages, " if isinstance(artifact, CascadeArtifact) else ""
+    yield Finding("artifact", "ok", f"loads, {kind}digest {artifact.digest[:19]}")
+    yield _thresholds(artifact) if isinstance(artifact, CascadeArtifact) else _feasible(artifact)
     yield _age(artifact, max_age_days)
     yield from _packages(artifact)
+    if models and len(models) != len(stages):
+        named = ", ".join(stage.model.model for stage in stages)
+        yield Finding("model", "fail", f"{len(models)} given, the artifact is for {len(stages)}", f"name them: {named}")
+        models = []
+        if not isinstance(artifact, CascadeArtifact):
+            return
+    for number, stage in enumerate(stages, start=1):
+        place = f"stage {number}: " if isinstance(artifact, CascadeArtifact) else ""
+        given = models[number - 1] if models else None
+        for finding in _guard(stage, given, question):
+            yield replace(finding, check=place + finding.check)
+
+
+def _is_cascade(path: str) -> bool:
+    """Whether a file says that it is a cascade's artifact; whatever else is wrong with it is told by loading it."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("kind") == "cascade"
+
+
+def _guard(artifact: CalibrationArtifact, model: Model | None, question: str) -> Iterator[Finding]:
+    """What one guard, or one stage of a cascade, relies on."""
     estimator = None
     try:
         estimator = from_spec(artifact.estimator)
-    except GuardrailError as error:
+    except Exception as error:  # loading a judge's weights can raise anything
         mend = "install what is named, or pass the judge as an object: Guardrail(judge=...)"
-        yield Finding("estimator", "fail", str(error), mend)
+        yield Finding("estimator", "fail", _told(error), mend)
     if estimator is not None:
         yield Finding("estimator", "ok", f"{estimator.name} version {estimator.version} can be made")
-        yield _plan(artifact.plan, estimator)
+        yield _needs(artifact.plan, estimator)
         yield from _judge(estimator)
     if model is None:
         yield Finding("model", "warn", "not checked", "name it with --model")
@@ -134,7 +186,20 @@ def _feasible(artifact: CalibrationArtifact) -> Finding:
     return Finding("threshold", "ok", f"{outcome.threshold:.4g} for {outcome.alpha:.0%} error ({outcome.rule})")
 
 
-def _age(artifact: CalibrationArtifact, limit: float) -> Finding:
+def _thresholds(artifact: CascadeArtifact) -> Finding:
+    outcome = artifact.outcome
+    if not outcome.feasible:
+        return Finding(
+            "threshold",
+            "fail",
+            f"none keep the error at {outcome.alpha:g} ({outcome.detail}), so everything is held back",
+            "calibrate with a larger alpha, more questions, or better models",
+        )
+    each = ", ".join("never answers" if one.threshold is None else f"{one.threshold:.4g}" for one in outcome.stages)
+    return Finding("threshold", "ok", f"{each} for {outcome.alpha:.0%} error of the whole system ({outcome.rule})")
+
+
+def _age(artifact: CalibrationArtifact | CascadeArtifact, limit: float) -> Finding:
     try:
         created = datetime.fromisoformat(artifact.created)
         days = (datetime.now(UTC) - created).total_seconds() / 86_400
@@ -145,7 +210,7 @@ def _age(artifact: CalibrationArtifact, limit: float) -> Finding:
     return Finding("age", "ok", f"{days:.0f} days old")
 
 
-def _packages(artifact: CalibrationArtifact) -> Iterator[Finding]:
+def _packages(artifact: CalibrationArtifact | CascadeArtifact) -> Iterator[Finding]:
     for name, calibrated in artifact.packages.items():
         try:
             running = version(name)
@@ -156,8 +221,8 @@ def _packages(artifact: CalibrationArtifact) -> Iterator[Finding]:
             yield Finding("packages", "warn", f"{name} {running} is running, {calibrated} calibrated", mend)
 
 
-def _plan(plan: SamplingPlan, estimator: Estimator) -> Finding:
-    """Whether the artifact's plan draws what its estimator reads."""
+def _needs(plan: SamplingPlan, estimator: Estimator) -> Finding:
+    """Whether the artifact's plan draws what its estimator reads. What a model is really asked: `_requests`."""
     needs = estimator.needs
     lacking = [
         name
@@ -169,10 +234,10 @@ def _plan(plan: SamplingPlan, estimator: Estimator) -> Finding:
         if needed and not given
     ]
     if lacking:
-        detail = f"{estimator.name} needs {', '.join(lacking)}, which it does not draw"
-        return Finding("plan", "fail", detail, "calibrate again")
+        detail = f"{estimator.name} needs {', '.join(lacking)}, which the plan does not draw"
+        return Finding("plan for the estimator", "fail", detail, "calibrate again")
     drawn = f"one greedy answer and {plan.n} samples at temperature {plan.temperature:g}" if plan.n else "one answer"
-    return Finding("plan", "ok", f"draws what {estimator.name} needs: {drawn}")
+    return Finding("plan for the estimator", "ok", f"draws what {estimator.name} needs: {drawn}")
 
 
 CALL_A, CALL_B = (f'[{{"arguments":{{}},"name":"{name}"}}]' for name in ("open", "close"))
@@ -218,15 +283,16 @@ def _verdicts(judge: Judge) -> Finding:
     return Finding("judge", "fail", detail, "check its model and revision")
 
 
-def _model(model: str | BaseChatModel, artifact: CalibrationArtifact) -> BaseChatModel | Finding:
+def _model(model: Model, artifact: CalibrationArtifact) -> BaseChatModel | Finding:
     try:
         made = resolve_model(model) if isinstance(model, str) else model
-    except Exception as error:  # loading weights or a user's module can raise anything
-        return Finding("model", "fail", f"{type(error).__name__}: {error}", "mend the name, or install what is named")
+    except (Exception, SystemExit) as error:  # loading weights or a user's module can raise anything, sys.exit() too
+        detail = f"{type(error).__name__}: {error}"
+        return Finding("model", "fail", detail, "mend the name, or install what is named")
     try:
         artifact.check_model(identify(made))
-    except GuardrailError as error:
-        return Finding("model", "fail", str(error), "load the calibrated model, or calibrate this one")
+    except (Exception, SystemExit) as error:
+        return Finding("model", "fail", _told(error), "load the calibrated model, or calibrate this one")
     return made
 
 
@@ -258,11 +324,13 @@ def _question(
     plan = artifact.plan
     options = {label: f"option {label}" for label in plan.options} if plan.options is not None else None
     messages = artifact.prompt.messages(question, options)
+    asked = Asked()
     try:
-        drawn = draw(model, [messages], plan)[0]
-    except GuardrailError as error:
-        yield Finding("sampling", "fail", str(error), "use a model that can do what the plan asks for")
+        drawn = draw(model, [messages], plan, callbacks=[asked])[0]
+    except (Exception, SystemExit) as error:
+        yield Finding("sampling", "fail", _told(error), "use a model that can do what the plan asks for")
         return
+    yield from _requests(model, plan, asked)
     if drawn.problem is not None:
         yield Finding(
             "sampling",
@@ -288,3 +356,24 @@ def _question(
         f"{cost.calls} calls, {cost.input_tokens} tokens read, {cost.output_tokens} written, {cost.seconds:.2f} s "
         "(measured on one question)",
     )
+
+
+def _requests(model: BaseChatModel, plan: SamplingPlan, asked: Asked) -> Iterator[Finding]:
+    """Whether the model was asked what the plan says. What its server makes of that is the endpoint's finding."""
+    wrong = differences(asked, plan)
+    own = own_settings(model, asked, plan)
+    if wrong:
+        yield Finding("requests", "fail", "; ".join(wrong), "use a model that takes the settings of each call")
+    elif asked.calls:
+        yield Finding("requests", "ok", f"{len(asked.calls)} calls, whose settings are the plan's where they name them")
+    elif is_native(model):
+        yield Finding("requests", "ok", f"{type(model).__name__} draws whole sample sets and is handed the plan itself")
+    if own:
+        listed = ", ".join(f"{name}={value!r}" for name, value in own.items())
+        mend = "give the model what it had when the calibration answers were collected"
+        yield Finding("requests", "warn", f"the model brings {listed}, which no artifact records", mend)
+
+
+def _told(error: BaseException) -> str:
+    """An error in words: this library's say it all, others need their name."""
+    return str(error) if isinstance(error, GuardrailError) else f"{type(error).__name__}: {error}"

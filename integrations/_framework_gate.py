@@ -40,7 +40,7 @@ MOST_IN_MEMORY = 10_000
 
 
 class VerdictStore:
-    """Verdicts on tool calls by call id, and on answers by their content.
+    """Verdicts on tool calls by call id, and on answers by conversation and content.
 
     A tool call that waits for a person may wait for days and be resumed by another process: give a path then. The file
     is SQLite, written by any number of processes and threads; it holds the answers that were held back.
@@ -173,21 +173,27 @@ class Gate:
             return verdict.accepted
         return self.verdicts.get(call_id, CHOSEN + subject) is not None
 
-    def note_answer(self, given: Any, answer: Answer) -> None:
-        """Remember by its content what was given out: an answer, or the text of an abstention."""
+    def note_answer(self, asked: Sequence[BaseMessage], given: Any, answer: Answer) -> None:
+        """Remember what was given out in a conversation: an answer, or the text of an abstention.
+
+        Args:
+            asked: The conversation so far.
+            given: The text, or the object made of it.
+            answer: What the request gave.
+        """
         abstention = not answer.verdict.accepted and str(answer.message.text) == worded(
             self.guard.abstain_message, answer.verdict
         )
-        self.verdicts.put(answer_key(given, abstention=abstention), "", answer.verdict)
+        self.verdicts.put(answer_key(asked, given, abstention=abstention), "", answer.verdict)
 
-    def given_out(self, given: Any) -> tuple[bool, Verdict | None]:
-        """Whether an answer with this content was given out as an answer, and the verdict on it.
+    def given_out(self, asked: Sequence[BaseMessage], given: Any) -> tuple[bool, Verdict | None]:
+        """Whether an answer with this content was given out as an answer in this conversation, and the verdict on it.
 
         True for accepted answers and for those of an abstention path (a person, another model); False for abstentions
-        and for what this guard never saw.
+        and for what this guard never saw, in this conversation: the same words may be right there and wrong here.
         """
-        abstained = self.verdicts.get(answer_key(given, abstention=True))
-        answered = self.verdicts.get(answer_key(given, abstention=False))
+        abstained = self.verdicts.get(answer_key(asked, given, abstention=True))
+        answered = self.verdicts.get(answer_key(asked, given, abstention=False))
         return answered is not None and abstained is None, abstained or answered
 
 
@@ -197,10 +203,16 @@ def call_subject(arguments: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def answer_key(given: Any, *, abstention: bool) -> str:
-    """Key of an answer: of its text, or of the JSON of the object made of it."""
+def answer_key(asked: Sequence[BaseMessage], given: Any, *, abstention: bool) -> str:
+    """Key of an answer: of the conversation up to its last question, and of the answer's text or its object's JSON.
+
+    What follows the question (calls of tools and their results) is left out, as frameworks show their guardrails the
+    input of a run and not what the run added to it; so are system messages, which the artifact fixes.
+    """
+    last = max((place for place, message in enumerate(asked) if message.type == "human"), default=len(asked))
+    said = [(message.type, str(message.text)) for message in asked[: last + 1] if message.type != "system"]
     plain = given if isinstance(given, str) else to_jsonable_python(given, fallback=repr)
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps([said, plain], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return f"{'abstention' if abstention else 'answer'}:{hashlib.sha256(text.encode()).hexdigest()}"
 
 

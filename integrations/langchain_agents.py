@@ -24,7 +24,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolMessage
 
+from guardrail._calls import read_reply
 from guardrail._messages import with_verdict
+from guardrail._readable import UnreadableReplyError
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
 from guardrail.fallback import ABSTENTION, Abstention, OnAbstain, Wording, afall_back, fall_back, worded
@@ -32,12 +34,12 @@ from guardrail.identity import identify
 from guardrail.monitor import SafetySwitch
 from guardrail.prompting import question_text
 from guardrail.trust import Trust, agreement_rate
-from guardrail.types import Cost, Reason, Sample, ToolCall, Uncertainty, Unmeasured, Verdict
+from guardrail.types import Cost, Reason, Sample, Uncertainty, Unmeasured, Verdict
 from guardrail.watching import Observer, Watch, observers
 
 from ._gated_model import Frozen, GatedModel, HeldBack, Outcome
 from ._gates import ANSWER, Gates, load
-from ._held import Held, Judged, Kept, Note, Order, call_digest, pack, unpack
+from ._held import Held, Judged, Kept, Note, Order, call_digest, pack, same_call, unpack
 from .langgraph_review import ALL_DECISIONS, HOLDING, DecisionType, ask, held_message, lean, released
 
 if TYPE_CHECKING:
@@ -95,7 +97,9 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     The agent's model has to be the calibrated one, with the same system prompt and tools (in any order), which is
     checked at every call. What cannot be checked: that conversations and tool results are like those of calibration.
 
-    List one in an agent. ``HumanInTheLoopMiddleware`` may stand before or after it: both have their say.
+    List one in an agent, and list it last: a call that middleware before it changes is not run, one that middleware
+    after it changes is (nobody can see that here). ``HumanInTheLoopMiddleware`` may stand before or after it, and both
+    have their say; in ``per_call`` mode it belongs after it, or its edits are not run.
 
     Args:
         artifact: Judges final answers (and structured output): an artifact or its file. None lets answers pass.
@@ -170,6 +174,9 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         self._holding = holding_message
         self._settings = dict(settings or {})
         self._probe = probe
+        if isinstance(switch, SafetySwitch):
+            for one in self._gates.artifacts:
+                switch.check(one.threshold)
         self._watch = Watch(switch, observers(on_verdict))
         self._max_concurrency = max_concurrency
         self._trusts: dict[int, tuple[BaseChatModel, Trust]] = {}
@@ -296,10 +303,11 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     def _unjudged_verdict(self, message: AIMessage) -> Verdict:
         artifact = self._gates.artifacts[0]
         detail = "Held back: the message did not come from the guarded model, so its uncertainty could not be measured."
-        sample = Sample(
-            text=str(message.text).strip(),
-            tool_calls=tuple(ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls),
-        )
+        sample: Sample | None = None
+        try:
+            sample = read_reply(message)
+        except UnreadableReplyError as error:
+            detail = f"{detail} It cannot be given out either: {error}."
         return Verdict(
             accepted=False,
             reason=Reason.UNMEASURED,
@@ -321,6 +329,8 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _unjudged_held(self, request: ModelRequest[Any], message: AIMessage) -> Held:
         verdict = lean(self._unjudged_verdict(message))
+        if verdict.candidate is None:  # nothing of it can be shown or stored as it is
+            message = AIMessage(content="")
         judged = tuple(
             Judged(name=call["name"], call_id=str(call["id"]), args=dict(call["args"]), verdict=verdict)
             for call in message.tool_calls
@@ -361,7 +371,11 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
     ) -> ToolMessage | Command[Any]:
-        """Run the call if this very call may run; otherwise tell the model why not."""
+        """Run the call if this very call may run; otherwise tell the model why not.
+
+        What is compared is the request that arrives here. Middleware that stands after this one in the list can still
+        change it, unseen.
+        """
         order = self._order(request)
         if isinstance(order, ToolMessage):
             return order
@@ -378,18 +392,22 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _order(self, request: ToolCallRequest) -> Order | ToolMessage:
         """What was decided about a call, or the message that takes the place of its result."""
-        call = request.tool_call
-        if call["name"] in self._gates.exempt:
+        call = _running(request)
+        judged = _call_in(request.state["messages"], call["id"]) or call
+        if judged["name"] in self._gates.exempt and call["name"] in self._gates.exempt:
             return Order(digest="", decision="exempt")
         note = unpack(request.state.get("guardrail"))
         order = None if note is None or note.phase != "done" else note.orders.get(str(call["id"]))
-        # A person's edit in another middleware changes the request, not the message: what was judged is the message's.
-        judged = _call_in(request.state["messages"], call["id"]) or call
-        if order is None or order.digest != call_digest(judged):
+        if order is None or not order.digest or order.digest != call_digest(judged):
             said = (
                 f"The call of {call['name']} was not run: no gate has judged it. It was changed after it was judged, "
                 "or did not come from the guarded model."
             )
+            return _tool_message(call, said, "error")
+        if not same_call(call, judged):
+            if same_call(call, _policy_edit(request)):  # a person's word, and a later one than any in this order
+                return Order(digest=order.digest, decision="approve")
+            said = f"The call of {call['name']} was not run: other middleware changed it after it was judged."
             return _tool_message(call, said, "error")
         if order.decision == "reject":
             return _tool_message(call, str(order.message), "error")
@@ -428,6 +446,18 @@ def _call_in(messages: Sequence[BaseMessage], call_id: Any) -> Mapping[str, Any]
         if isinstance(message, AIMessage):
             return next((cast("Mapping[str, Any]", c) for c in message.tool_calls if c["id"] == call_id), None)
     return None
+
+
+def _running(request: ToolCallRequest) -> Mapping[str, Any]:
+    """The call of a request, under the name of the tool that would run."""
+    call = cast("Mapping[str, Any]", request.tool_call)
+    return call if request.tool is None else {**call, "name": request.tool.name}
+
+
+def _policy_edit(request: ToolCallRequest) -> Mapping[str, Any]:
+    """The call that a person put in its place in ``HumanInTheLoopMiddleware`` (batched); empty where nobody did."""
+    edits = request.state.get("hitl_edited_tool_calls") or {}
+    return cast("Mapping[str, Any]", edits.get(request.tool_call["id"], {}))
 
 
 def _tool_message(call: Mapping[str, Any], said: str, status: Literal["success", "error"]) -> ToolMessage:

@@ -246,7 +246,7 @@ class GuardedModel(Model):
                 span.span_data.data.update(_flat(answer.verdict))
         finally:
             _request.reset(token)
-        self._note(answer, output_schema)
+        self._note(input, answer, output_schema)
         return to_response(answer.message, answer.verdict.cost.calls)
 
     async def stream_response(
@@ -322,17 +322,22 @@ class GuardedModel(Model):
 
     @property
     def output_guardrail(self) -> OutputGuardrail[Any]:
-        """For ``output_guardrails``: trips on an abstention, and on an output that this model never judged."""
+        """For ``output_guardrails``: trips on an abstention, and on what this model never gave out for this input."""
         return OutputGuardrail(guardrail_function=self._check_output, name="guardrail")
 
     def _check_output(
-        self, _context: RunContextWrapper[Any], _agent: Agent[Any], output: Any
+        self, context: RunContextWrapper[Any], _agent: Agent[Any], output: Any
     ) -> GuardrailFunctionOutput:
-        passed, verdict = self._gate.given_out(output)
+        try:
+            passed, verdict = self._gate.given_out(from_items(None, context.turn_input), output)
+        except UsageError:  # items that this model would have refused to judge
+            passed, verdict = False, None
         info = {"guardrail_accepted": False, "guardrail_reason": "not_judged"} if verdict is None else _flat(verdict)
         return GuardrailFunctionOutput(output_info=info, tripwire_triggered=not passed)
 
-    def _note(self, answer: Answer, schema: AgentOutputSchemaBase | None) -> None:
+    def _note(
+        self, input: str | list[TResponseInputItem], answer: Answer, schema: AgentOutputSchemaBase | None
+    ) -> None:
         if answer.message.tool_calls:
             return
         text = str(answer.message.text)
@@ -342,7 +347,7 @@ class GuardedModel(Model):
                 given = schema.validate_json(text)
             except Exception:  # the runner will say what is wrong with it
                 return
-        self._gate.note_answer(given, answer)
+        self._gate.note_answer(from_items(None, input), given, answer)
 
     def _holdable(self, tools: Sequence[Tool]) -> frozenset[str]:
         """Function tools whose held-back calls cannot run unseen.

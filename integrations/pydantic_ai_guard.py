@@ -219,9 +219,10 @@ class GuardedModel(WrapperModel):
         refuse_settings(self._chat.kept(), given, HARMLESS, "model_settings")
         asked = request_bindings(model_request_parameters, model_settings, self.wrapped.profile)
         token = _request.set(_Request(model_request_parameters, given, asked))
+        conversation = from_messages(messages, model_request_parameters)
         try:
             answer = await self._gate.ask(
-                from_messages(messages, model_request_parameters),
+                conversation,
                 asked,
                 holdable={tool.name for tool in model_request_parameters.function_tools},
                 parsed=asked.response_format is not None or asked.tool_choice is not None,
@@ -229,7 +230,7 @@ class GuardedModel(WrapperModel):
         finally:
             _request.reset(token)
         if not answer.message.tool_calls:
-            self._gate.note_answer(str(answer.message.text), answer)
+            self._gate.note_answer(conversation, str(answer.message.text), answer)
         return to_response(answer.message)
 
     @asynccontextmanager
@@ -255,11 +256,12 @@ class GuardedModel(WrapperModel):
 
         Raises:
             AbstainedError: The text is an abstention.
-            UnexpectedModelBehavior: The text did not come from this model.
+            UnexpectedModelBehavior: This model did not give the text in this conversation.
         """
         if ctx.partial_output or not isinstance(output, str):
             return output
-        passed, verdict = self._gate.given_out(output)
+        conversation = from_messages(ctx.messages, ModelRequestParameters())
+        passed, verdict = self._gate.given_out(conversation, output)
         if passed:
             return output
         if verdict is None:

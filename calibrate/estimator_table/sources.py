@@ -293,7 +293,8 @@ def _vote(file: RecordFile, key: Callable[[str], object], name: str, published: 
 
 
 def _number(text: str) -> object:
-    return parse_number(text) or normalise(text)
+    found = parse_number(text)
+    return normalise(text) if found is None else found.value
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

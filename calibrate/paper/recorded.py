@@ -117,7 +117,7 @@ def _probabilities(row: dict[str, Any]) -> np.ndarray[tuple[int], np.dtype[np.fl
 
 def _number_or_text(text: str) -> object:
     number = parse_number(text)
-    return normalise(text) if number is None else number
+    return normalise(text) if number is None else number.value
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -7,14 +7,18 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypeVar
 from uuid import uuid4
+
+from pydantic import ValidationError
 
 from ..errors import UsageError
 from ..types import Frozen
 from .betting import BettingState
 
 __all__ = ["Alarm", "Monitor", "check_unit", "read_state"]
+
+State = TypeVar("State", bound=BettingState)
 
 
 class Alarm(Frozen):
@@ -72,9 +76,20 @@ def check_unit(name: str, value: float) -> None:
         raise UsageError(f"{name} must be in (0, 1), got {value}.")
 
 
-def read_state(path: str | os.PathLike[str]) -> Any:
-    """What `Monitor.save` wrote, not yet validated."""
+def read_state(path: str | os.PathLike[str], kind: type[State]) -> State:
+    """What `Monitor.save` wrote.
+
+    Raises:
+        UsageError: The file cannot be read, is damaged, or is of the other monitor.
+    """
+    way_out = "Copy the file again, or start a new monitor."
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise UsageError(f"{path}: no monitor state can be read ({error}). Start a new monitor.") from error
+        return kind.model_validate(json.loads(Path(path).read_text(encoding="utf-8")))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"])) or "file"
+        raise UsageError(
+            f"{path}: {field}: {first['msg']} (no {kind.__name__} that `save` wrote). {way_out}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: no monitor state can be read ({error}). {way_out}") from error

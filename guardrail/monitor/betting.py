@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import model_validator
 
 from ..types import Frozen
 
@@ -42,6 +43,9 @@ def even(bets: int) -> tuple[tuple[float, ...], ...]:
 class BettingState(Frozen):
     """What both monitors remember. Plain JSON."""
 
+    BETS: ClassVar[tuple[float, ...]]
+    """The bets of the monitor, which the money is divided over."""
+
     delta: float
     """Probability of ever raising a false alarm."""
     n: int = 0
@@ -54,6 +58,22 @@ class BettingState(Frozen):
     """How the wealth is divided over jump rates and bets; sums to 1."""
     alarmed_at: int | None = None
     """Update at which the wealth first reached 1/delta; None while it has not. An alarm stays until a new monitor."""
+
+    @model_validator(mode="after")
+    def _of_a_monitor(self) -> Self:
+        """Refuse what no monitor can have come to; a damaged file must not raise the wealth, or end alarms."""
+        if not 0 < self.delta < 1:
+            raise ValueError(f"delta must be in (0, 1), got {self.delta}")
+        if self.n < 0 or not all(map(math.isfinite, (self.log_wealth, self.peak_log_wealth))):
+            raise ValueError(f"n = {self.n}, wealth e^{self.log_wealth}, peak e^{self.peak_log_wealth} cannot be")
+        if [len(row) for row in self.shares] != [len(self.BETS)] * len(JUMPS):
+            raise ValueError(f"shares must be {len(JUMPS)} rows of {len(self.BETS)}")
+        money = [share for row in self.shares for share in row]
+        if not (all(share >= 0 for share in money) and abs(sum(money) - 1) < 1e-6):
+            raise ValueError("shares must be at least 0 and sum to 1")
+        if self.alarmed_at is None and self.peak_log_wealth >= -math.log(self.delta):
+            raise ValueError("the wealth has reached 1/delta, but there is no alarm")
+        return self
 
     @property
     def wealth(self) -> float:

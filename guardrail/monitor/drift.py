@@ -27,6 +27,8 @@ DRIFT_BETS = (-2.0, -1.0, 0.0, 1.0, 2.0)
 class DriftState(BettingState):
     """What a `DriftMonitor` remembers."""
 
+    BETS = DRIFT_BETS
+
     seed: int
     """Of the randomiser that breaks ties."""
     calibration_digest: str
@@ -94,7 +96,12 @@ class DriftMonitor(Monitor):
         on_alarm: Callable[[Alarm], object] | None = None,
     ) -> Self:
         """Continue from a saved state."""
-        state = DriftState.model_validate(read_state(path))
+        state = read_state(path, DriftState)
+        if not state.n == len(state.stream) == len(state.p_values):
+            raise UsageError(
+                f"{path}: n is {state.n}, but there are {len(state.stream)} scores and {len(state.p_values)} p-values. "
+                "Copy the file again, or start a new monitor."
+            )
         return cls(artifact, delta=state.delta, seed=state.seed, on_alarm=on_alarm, state=state)
 
     def update(self, uncertainty: float) -> DriftState:

@@ -22,6 +22,8 @@ RISK_BETS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.55, 0.8)
 class RiskState(BettingState):
     """What a `RiskMonitor` remembers."""
 
+    BETS = RISK_BETS
+
     alpha: float
     """Error rate among accepted answers that was promised."""
     min_audit_rate: float
@@ -93,19 +95,22 @@ class RiskMonitor(Monitor):
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, on_alarm: Callable[[Alarm], object] | None = None) -> Self:
         """Continue from a saved state."""
-        state = RiskState.model_validate(read_state(path))
+        state = read_state(path, RiskState)
         return cls(state.alpha, delta=state.delta, min_audit_rate=state.min_audit_rate, on_alarm=on_alarm, state=state)
 
     def update(self, error: bool, *, audit_rate: float | None = None) -> RiskState:
         """Take in one audited accepted answer.
 
         Args:
-            error: Whether it was wrong.
+            error: Whether it was wrong: true or false, or 1 or 0.
             audit_rate: Probability with which *this* answer was chosen for audit; default: ``min_audit_rate``.
 
         Raises:
-            UsageError: An audit rate below the declared smallest one, or above 1.
+            UsageError: An audit rate below the declared smallest one, or above 1; an error that is neither true nor
+                false. Answers that could not be judged are left out: count them.
         """
+        if error not in (True, False):
+            raise UsageError(f"error must be True or False, got {error!r}. Leave out what could not be judged.")
         rate = self.state.min_audit_rate if audit_rate is None else float(audit_rate)
         if not self.state.min_audit_rate <= rate <= 1:
             raise UsageError(

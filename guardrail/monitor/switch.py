@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Literal
 
@@ -18,7 +19,11 @@ class SafetySwitch:
 
     Args:
         then: "abstain" accepts nothing after an alarm; "stricter" accepts at most ``threshold``.
-        threshold: For "stricter", computed beforehand, e.g. ``artifact.at(alpha=alpha / 2).threshold``.
+        threshold: For "stricter", computed beforehand, e.g. ``artifact.at(alpha=alpha / 2).threshold``. Finite; a guard
+            refuses one that is not below its artifact's.
+
+    Raises:
+        UsageError: A threshold that is missing, not finite, or not needed.
     """
 
     def __init__(self, then: Literal["abstain", "stricter"] = "abstain", *, threshold: float | None = None) -> None:
@@ -29,9 +34,30 @@ class SafetySwitch:
                 "a stricter threshold goes with then='stricter' and only with it; compute one beforehand, e.g. "
                 "artifact.at(alpha=0.05).threshold (None there means infeasible: use then='abstain')"
             )
+        if threshold is not None and not math.isfinite(threshold):
+            raise UsageError(
+                f"threshold must be a finite number, got {threshold}, which accepts everything or nothing. Compute one "
+                "beforehand, e.g. artifact.at(alpha=0.05).threshold; to accept nothing use then='abstain'."
+            )
         self._then, self._threshold = then, threshold
         self._lock = threading.Lock()
         self._alarms: tuple[Alarm, ...] = ()
+
+    def check(self, threshold: float | None) -> None:
+        """Refuse to guard an artifact for which an alarm would change nothing.
+
+        Args:
+            threshold: The artifact's; None where it accepts nothing anyway.
+
+        Raises:
+            UsageError: This switch's threshold is not below it.
+        """
+        if self._threshold is not None and threshold is not None and self._threshold >= threshold:
+            raise UsageError(
+                f"the switch's threshold {self._threshold:g} is not stricter than the artifact's {threshold:g}, so an "
+                "alarm would hold nothing back. Use a smaller one, e.g. artifact.at(alpha=...).threshold for a smaller "
+                "alpha, or SafetySwitch('abstain')."
+            )
 
     @property
     def alarms(self) -> tuple[Alarm, ...]:

@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 from langchain_core.outputs import ChatGeneration, ChatResult
+from pydantic import Field
 
 from guardrail.__main__ import main
+from guardrail.cascade_artifact import CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.doctor import Finding, examine
 from guardrail.errors import UsageError
 from guardrail.models import resolve_model
+from guardrail.outcome import InfeasibleReason
 from guardrail.probing import PROMPT
 from guardrail.testing import ScriptedChat, make_artifact
 
@@ -48,8 +51,8 @@ def test_json_has_every_finding(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert found["ok"] is True
     checks = [finding["check"] for finding in found["findings"]]
     assert checks == [
-        "artifact", "threshold", "age", "estimator", "plan", "judge", "model", "endpoint", "sampling", "measuring",
-        "cost of a question",
+        "artifact", "threshold", "age", "estimator", "plan for the estimator", "judge", "model", "endpoint", "requests",
+        "sampling", "measuring", "cost of a question",
     ]  # fmt: skip
     assert {finding["status"] for finding in found["findings"]} == {"ok"}
 
@@ -94,8 +97,119 @@ def test_warnings_do_not_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_plan_that_does_not_draw_what_is_read(tmp_path: Path) -> None:
     plan = make_artifact(MODEL).plan.primary_only()
-    found = by_check(examine(saved(tmp_path, plan=plan)))["plan"]
+    found = by_check(examine(saved(tmp_path, plan=plan)))["plan for the estimator"]
     assert (found.status, "needs samples" in found.detail) == ("fail", True)
+
+
+class Stubborn(ScriptedChat):
+    """A model that sends settings of its own, as models do that are configured in their constructor."""
+
+    own: dict[str, Any] = Field(default_factory=dict)
+
+    def _get_invocation_params(self, stop: Any = None, **kwargs: Any) -> dict[str, Any]:
+        return {**super()._get_invocation_params(stop, **kwargs), **self.own}
+
+
+@pytest.mark.parametrize(
+    ("own", "status", "told"),
+    [
+        ({}, "ok", "11 calls"),
+        ({"temperature": 0.2}, "fail", "samples are asked with temperature 0.2, the plan says 0.7"),
+        ({"top_p": 1.0}, "fail", "samples are asked with top_p 1.0, the plan says 0.9"),
+        ({"max_completion_tokens": 5}, "fail", "the primary answer is asked with max_completion_tokens 5, the plan"),
+        ({"stop": ["!"]}, "fail", "asked with stop ('!',), the plan says ()"),
+        ({"tools": [{"type": "function", "function": {"name": "pay"}}]}, "fail", "tools ['pay'], the plan says []"),
+        ({"tools": ["in no known form"]}, "ok", "11 calls"),
+        ({"n": 1, "seed": None}, "ok", "11 calls"),
+        ({"seed": 0, "frequency_penalty": 0.5}, "warn", "frequency_penalty=0.5, seed=0, which no artifact records"),
+    ],
+)
+def test_what_a_model_is_asked_is_compared_with_the_plan(
+    tmp_path: Path, own: dict[str, Any], status: str, told: str
+) -> None:
+    model = Stubborn(script=MODEL.script, own=own)
+    found = by_check(examine(saved(tmp_path, model), model))["requests"]
+    assert (found.status, told in found.detail) == (status, True), found
+
+
+def leaves() -> Any:
+    """A factory of a model that ends the process."""
+    sys.exit("no key")
+
+
+class Leaving(ScriptedChat):
+    """A model that ends the process when it is asked."""
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        sys.exit("no key")
+
+
+def test_code_that_would_end_the_process_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", saved(tmp_path), "--model", "python:tests.unit_guardrail.test_doctor:leaves"]) == 1
+    assert "FAIL  model: SystemExit: no key" in capsys.readouterr().out
+    found = by_check(examine(saved(tmp_path, Leaving()), Leaving()))["sampling"]
+    assert (found.status, found.detail) == ("fail", "SystemExit: no key")
+
+
+@pytest.mark.parametrize("days", ["nan", "inf", "-1", "soon"])
+def test_an_age_limit_that_limits_nothing_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], days: str
+) -> None:
+    path = saved(tmp_path, created="2020-01-01T00:00:00+00:00")
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", path, "--max-age-days", days])
+    assert ended.value.code == 2
+    assert "--max-age-days" in capsys.readouterr().err
+    if days != "soon":
+        with pytest.raises(UsageError, match="max_age_days must be a finite number of days"):
+            list(examine(path, max_age_days=float(days)))
+
+
+OTHER = ScriptedChat(name_of_model="large", script=MODEL.script)
+LARGE = "python:tests.unit_guardrail.test_doctor:OTHER"
+
+
+def saved_cascade(tmp_path: Path, *thresholds: float | None) -> str:
+    """A cascade of the two models above; infeasible where no stage has a threshold."""
+    stages = tuple(make_artifact(model, threshold=at) for model, at in zip((MODEL, OTHER), thresholds, strict=True))
+    shares = tuple(StageShare(threshold=at, n_accepted=0 if at is None else 50, n_errors=0) for at in thresholds)
+    outcome = CascadeOutcome(
+        rule="lec_joint", alpha=0.1, delta=None, n=200, guarantee="", stages=shares, interval=None,
+        reason=None if any(at is not None for at in thresholds) else InfeasibleReason.TOO_FEW_ITEMS,
+    )  # fmt: skip
+    made = CascadeArtifact(
+        created=datetime.now(UTC).isoformat(), stages=stages, outcome=outcome, certificate=outcome, packages={}
+    )
+    return str(made.save(tmp_path / "cascade.json"))
+
+
+def test_a_cascade_is_checked_stage_by_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved_cascade(tmp_path, 0.5, 1.0)
+    assert main(["doctor", path, "--model", SCRIPTED, "--model", LARGE]) == 0
+    printed = capsys.readouterr().out
+    assert "a cascade of 2 stages" in printed
+    assert "threshold: 0.5, 1 for 10% error of the whole system" in printed
+    for stage in ("stage 1", "stage 2"):
+        for check in ("model", "requests", "sampling", "measuring"):
+            assert f"ok    {stage}: {check}" in printed
+    swapped = by_check(examine(path, [OTHER, MODEL]))
+    assert [swapped[f"stage {i}: model"].status for i in (1, 2)] == ["fail", "fail"]
+    one = by_check(examine(path, MODEL))["model"]
+    assert (one.status, "1 given, the artifact is for 2" in one.detail) == ("fail", True)
+    assert by_check(examine(path))["stage 2: model"].status == "warn"
+    assert by_check(examine(saved_cascade(tmp_path, None, None)))["threshold"].status == "fail"
+
+
+def test_several_models_for_one_guard_are_too_many(tmp_path: Path) -> None:
+    found = list(examine(saved(tmp_path), [MODEL, MODEL]))
+    assert (found[-1].check, found[-1].status) == ("model", "fail")
+
+
+def test_a_broken_cascade_is_the_end(tmp_path: Path) -> None:
+    path = Path(saved_cascade(tmp_path, 0.5, 1.0))
+    path.write_text(path.read_text().replace('"alpha": 0.1', '"alpha": 0.9'))
+    (found,) = examine(str(path))
+    assert (found.check, found.status, "Somebody edited it" in found.detail) == ("artifact", "fail", True)
 
 
 class Stuck(ScriptedChat):

@@ -216,6 +216,48 @@ def test_another_schema_is_refused() -> None:
         guarded(WRITER, JSON).with_structured_output(Person, method="yaml")  # type: ignore[arg-type]
 
 
+def described(**properties: Any) -> dict[str, Any]:
+    return {"title": "Person", "description": "A person.", "type": "object", "properties": properties}
+
+
+TEXT, FLAG = {"type": "string"}, {"type": "boolean", "default": False}
+TABLE = {"type": "object", "additionalProperties": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    ("calibrated", "asked"),
+    [
+        (described(tags=TABLE), described(tags={**TABLE, "additionalProperties": TEXT})),
+        (described(tags=TABLE), described(tags={"type": "object"})),
+        (described(tags=TABLE), described(tags={**TABLE, "additionalProperties": False})),
+        (described(name=TEXT), described(name=TEXT, strict=FLAG)),
+        (described(name=TEXT), described(name=TEXT, additionalProperties=FLAG)),
+        (described(name=TEXT), {**described(name=TEXT), "additionalProperties": True}),
+        (described(a={**TEXT, "default": {}}), described(a={**TEXT, "default": {"additionalProperties": False}})),
+        (described(a={"$ref": "#/$defs/strict"}), {**described(a={"$ref": "#/$defs/strict"}), "$defs": {"strict": {}}}),
+    ],
+)
+def test_no_schema_passes_for_another(calibrated: dict[str, Any], asked: dict[str, Any]) -> None:
+    for one, other in ((calibrated, asked), (asked, calibrated)):
+        guard = guarded(WRITER, bindings_for(response_format=one))
+        guard.with_structured_output(one)
+        with pytest.raises(ArtifactMismatchError, match="same name, another schema"):
+            guard.with_structured_output(other)
+
+
+def test_what_servers_add_to_a_schema_is_no_difference() -> None:
+    inner = {"type": "object", "properties": {"name": TEXT}}
+    closed = {**inner, "additionalProperties": False}
+    plain, added = (
+        described(one=inner, many={"type": "array", "items": inner}),
+        described(one=closed, many={"type": "array", "items": closed}),
+    )
+    added |= {"additionalProperties": False, "strict": True}
+    sent = {"type": "json_schema", "json_schema": {"name": "Person", "strict": True, "schema": added}}
+    guarded(WRITER, bindings_for(response_format=sent)).with_structured_output(plain)
+    guarded(WRITER, bindings_for(response_format=plain)).with_structured_output(added)
+
+
 def test_another_model_or_a_person_may_give_a_valid_answer() -> None:
     bigger = ScriptedChat(script={UNSURE: [call("Person", name="Goethe", born=1749)]})
     for path in (bigger, lambda verdict: call("Person", name="Goethe", born=1749)):

@@ -75,6 +75,14 @@ def test_a_stricter_threshold_lets_the_surest_pass() -> None:
     assert lenient.assess(UNSURE).reason is Reason.SUSPENDED
 
 
+def test_a_switch_that_would_hold_nothing_back_is_refused() -> None:
+    for threshold in (0.5, 99.0):
+        with pytest.raises(ValidationError, match=r"not stricter than the artifact's 0\.5"):
+            guarded(switch=SafetySwitch("stricter", threshold=threshold))
+    nothing = make_artifact(MODEL, threshold=None)
+    Guardrail(model=MODEL, artifact=nothing, switch=SafetySwitch("stricter", threshold=99.0))
+
+
 def test_observers_see_every_final_verdict_with_its_messages() -> None:
     switch, seen = SafetySwitch(), Seen()
     switch.alarm(ALARM)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, SystemMessage
 
 from guardrail import Bindings, Verdict
 from guardrail.artifact import CalibrationArtifact
@@ -96,15 +96,29 @@ async def test_answers_are_known_by_content_and_an_abstention_wins() -> None:
     sure = gate(5, bindings=None)
     model = ScriptedChat(script={"sure": ["Paris"], "unsure": ["a", "b", "c", "d", "e"]})
     one = Gate(model, artifact(model, bindings=None), on_abstain="message", verdicts=sure.verdicts, settings={})
-    for question in ("sure", "unsure"):
-        answer = await one.ask(PromptWrapping().messages(question), Bindings())
-        one.note_answer(str(answer.message.text), answer)
-    assert one.given_out("Paris")[0] is True
-    passed, verdict = one.given_out(one.guard.abstain_message)
+    said, unsaid = PromptWrapping().messages("sure"), PromptWrapping().messages("unsure")
+    for asked in (said, unsaid):
+        answer = await one.ask(asked, Bindings())
+        one.note_answer(asked, str(answer.message.text), answer)
+    assert one.given_out(said, "Paris")[0] is True
+    passed, verdict = one.given_out(unsaid, one.guard.abstain_message)
     assert (passed, verdict is not None and verdict.accepted) == (False, False)
-    assert one.given_out("never seen") == (False, None)
-    one.note_answer(one.guard.abstain_message, await one.ask(PromptWrapping().messages("sure"), Bindings()))
-    assert one.given_out(one.guard.abstain_message)[0] is False
+    assert one.given_out(said, "never seen") == (False, None)
+    one.note_answer(unsaid, one.guard.abstain_message, await one.ask(said, Bindings()))
+    assert one.given_out(unsaid, one.guard.abstain_message)[0] is False
+
+
+async def test_the_same_words_to_another_question_are_another_answer() -> None:
+    model = ScriptedChat(script={"sure": ["Yes"]})
+    one = Gate(model, artifact(model, bindings=None), on_abstain="message", verdicts=None, settings={})
+    asked = PromptWrapping().messages("sure")
+    one.note_answer(asked, "Yes", await one.ask(asked, Bindings()))
+    other = PromptWrapping().messages("another")
+    assert one.given_out(other, "Yes") == (False, None)
+    assert one.given_out([*asked, AIMessage("Yes"), *other], "Yes") == (False, None)
+    assert one.given_out([*other, AIMessage("No"), *asked], "Yes") == (False, None)
+    assert one.given_out([], "Yes") == (False, None)
+    assert one.given_out([SystemMessage("Be brief."), *asked, paying(5)], "Yes")[0] is True
 
 
 async def test_a_request_must_offer_what_was_calibrated() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -198,6 +199,14 @@ def test_a_switch_holds_back_after_an_alarm_until_reset() -> None:
         (lambda: RiskMonitor(0.1, min_audit_rate=0.5).update(True, audit_rate=0.1), "0.5"),
         (lambda: DriftMonitor(artifact_with(np.zeros(3))).update(math.nan), "finite"),
         (lambda: SafetySwitch("stricter"), "threshold"),
+        (lambda: SafetySwitch("stricter", threshold=math.inf), "threshold must be a finite number, got inf"),
+        (lambda: SafetySwitch("stricter", threshold=-math.inf), "got -inf"),
+        (lambda: SafetySwitch("stricter", threshold=math.nan), "got nan"),
+        (lambda: SafetySwitch("stricter", threshold=0.5).check(0.5), "0.5 is not stricter than the artifact's 0.5"),
+        (lambda: SafetySwitch("stricter", threshold=9.0).check(0.5), "9 is not stricter than the artifact's 0.5"),
+        (lambda: RiskMonitor(0.1).update(math.nan), "got nan"),  # type: ignore[arg-type]
+        (lambda: RiskMonitor(0.1).update("no"), "got 'no'"),  # type: ignore[arg-type]
+        (lambda: RiskMonitor(0.1).update(None), "got None"),  # type: ignore[arg-type]
         (lambda: RiskMonitor.load("nowhere.json"), "nowhere.json"),
     ],
 )
@@ -205,3 +214,52 @@ def test_misuse_is_refused_by_name(call: object, part: str) -> None:
     assert callable(call)
     with pytest.raises(UsageError, match=part):
         call()
+
+
+def test_a_stricter_switch_fits_what_accepts_less_or_nothing() -> None:
+    SafetySwitch("stricter", threshold=0.4).check(0.5)
+    SafetySwitch("stricter", threshold=0.4).check(None)
+    SafetySwitch().check(0.5)
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"log_wealth": None}, "log_wealth"),
+        ({"log_wealth": math.nan}, "cannot be"),
+        ({"peak_log_wealth": math.inf}, "cannot be"),
+        ({"shares": [[1.0]]}, "rows of"),
+        ({"shares": "DOUBLED"}, "sum to 1"),
+        ({"n": -1}, "cannot be"),
+        ({"delta": 0.0}, "delta"),
+        ({"peak_log_wealth": 9.0}, "no alarm"),
+        ({"unknown": 1}, "unknown"),
+        ({"n": 5}, "n is 5"),
+    ],
+)
+def test_a_damaged_file_is_refused_in_words(tmp_path: Path, change: dict[str, object], part: str) -> None:
+    known = artifact_with(np.arange(3.0))
+    risk, drift = RiskMonitor(0.1), DriftMonitor(known)
+    risk.update(False)
+    drift.update(1.0)
+    for monitor in (risk, drift):
+        if part == "n is 5" and monitor is risk:
+            continue  # its scores are tallied, not listed
+        state = json.loads(monitor.save(tmp_path / "m.json").read_text())
+        changed = dict(change)
+        if changed.get("shares") == "DOUBLED":
+            changed["shares"] = [[2 * share for share in row] for row in state["shares"]]
+        (tmp_path / "m.json").write_text(json.dumps({**state, **changed}))
+        with pytest.raises(UsageError, match=part):
+            RiskMonitor.load(tmp_path / "m.json") if monitor is risk else DriftMonitor.load(tmp_path / "m.json", known)
+
+
+def test_a_file_that_is_no_state_is_refused_in_words(tmp_path: Path) -> None:
+    whole = RiskMonitor(0.1).save(tmp_path / "m.json").read_bytes()
+    for content in (b"[1]", whole[:40], b"", b"\xff\xfe", b"null"):
+        (tmp_path / "m.json").write_bytes(content)
+        with pytest.raises(UsageError, match="start a new monitor"):
+            RiskMonitor.load(tmp_path / "m.json")
+    drift = DriftMonitor(artifact_with(np.arange(3.0))).save(tmp_path / "d.json")
+    with pytest.raises(UsageError, match="no RiskState"):
+        RiskMonitor.load(drift)

@@ -1,0 +1,102 @@
+"""No command writes over what it reads; changing records in place stays as documented."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from calibrate._cli import app
+from calibrate.records import RecordFile, read_records
+from guardrail.artifact import CalibrationArtifact
+
+MODEL = "python:tests.unit_calibrate.fakes:model"
+
+
+@pytest.fixture
+def folder(labelled: RecordFile, records_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with files of every kind, each with its own name; the commands run in it."""
+    here = records_path.parent
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("COLUMNS", "240")
+    for name in ("a.test.jsonl", "a.human.jsonl", "a.rest.jsonl", "a.skipped.jsonl", "large.jsonl", "r.jsonl"):
+        shutil.copy(records_path, here / name)
+    shutil.copy(labelled.path.with_name("questions.jsonl"), here / "q.jsonl")
+    (here / "people.jsonl").write_text('{"id": "p1", "correct": true}\n')
+    assert _run("fit records.jsonl --alpha 0.15 --out artifact.json")[0] == 0
+    (here / "link.jsonl").symlink_to(here / "r.jsonl")
+    return here
+
+
+def _run(command: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, command.split())
+    return result.exit_code, " ".join(result.output.replace("\u2502", " ").split())
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "fit r.jsonl --alpha 0.15 --out r.jsonl",
+        "fit r.jsonl --alpha 0.15 --out ./r.jsonl",
+        "fit r.jsonl --alpha 0.15 --out link.jsonl",
+        "fit r.jsonl --alpha 0.15 --test large.jsonl --out large.jsonl",
+        "fit r.jsonl --alpha 0.15 --human-labels people.jsonl --out people.jsonl",
+        "fit a.test.jsonl --alpha 0.15 --test-fraction 0.3 --out a.json",
+        "fit a.human.jsonl --alpha 0.15 --human-labels people.jsonl --out a.json",
+        "fit r.jsonl --alpha 0.15 --estimator artifact.json --out artifact.json",
+        "fit-cascade r.jsonl large.jsonl --alpha 0.15 --out r.jsonl",
+        "fit-cascade r.jsonl large.jsonl --alpha 0.15 --out large.jsonl",
+        "ensemble a.rest.jsonl -m degree,semantic_entropy --out a.json",
+        "report r.jsonl --artifact artifact.json --out r.jsonl --splits 0",
+        "report r.jsonl --artifact artifact.json --out artifact.json --splits 0",
+        "report r.jsonl --artifact artifact.json --test large.jsonl --out large.jsonl --splits 0",
+        "evaluate r.jsonl large.jsonl --splits 2 --csv large.jsonl",
+        "evaluate r.jsonl --splits 2 --json r.jsonl",
+        "evaluate r.jsonl --table main --splits 2 --figure r.jsonl",
+        "import q.jsonl --replace --out q.jsonl",
+        "import a.skipped.jsonl --replace --out a.jsonl",
+        f"collect q.jsonl --model {MODEL} --out q.jsonl",
+        f"collect q.jsonl --model {MODEL} --tools people.jsonl --out people.jsonl",
+        f"run --questions records.jsonl --model {MODEL} --out .",
+        "label r.jsonl --labels people.jsonl --out people.jsonl",
+        "label r.jsonl --labels r.jsonl --interactive",
+        "label r.jsonl --interactive --out r.labels.jsonl",
+        "score r.jsonl --pair-cache r.jsonl",
+        "score r.jsonl --estimator artifact.json --out artifact.json",
+        "candidates r.jsonl --artifact artifact.json --calibration large.jsonl --out large.jsonl",
+        "from-reviews r.jsonl --artifact artifact.json --records artifact.json",
+        "from-reviews r.jsonl --artifact artifact.json --records r.jsonl",
+        "from-reviews sqlite:///r.jsonl --artifact artifact.json --records r.jsonl",
+        "from-reviews r.jsonl --artifact artifact.json --earlier a.test.jsonl --records a.test.jsonl",
+    ],
+)
+def test_no_command_writes_over_what_it_reads(folder: Path, command: str) -> None:
+    before = _contents(folder)
+    code, told = _run(command)
+    assert (code, "would overwrite" in told) == (2, True), told
+    assert _contents(folder) == before
+
+
+def test_records_are_changed_in_place_where_that_is_documented(folder: Path) -> None:
+    for command in (
+        "score r.jsonl -e degree --out ./r.jsonl",
+        "score r.jsonl -e lexical_similarity",
+        "label r.jsonl --labels people.jsonl --out ./r.jsonl",
+        "label r.jsonl --rule token_f1 --out r.jsonl",
+    ):
+        assert _run(command)[0] == 0
+    header = read_records(Path("r.jsonl")).header
+    assert {"degree", "lexical_similarity"} <= set(header.estimators)
+    assert header.correctness is not None
+    assert header.correctness.name == "token_f1"
+
+
+def test_an_earlier_result_may_be_replaced(folder: Path) -> None:
+    assert _run("fit r.jsonl --alpha 0.2 --out artifact.json")[0] == 0
+    assert CalibrationArtifact.load("artifact.json").alpha == 0.2
