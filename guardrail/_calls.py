@@ -392,6 +392,8 @@ def _token_bytes(content: Sequence[Any], tokens: Sequence[str]) -> tuple[str, ..
     """Bytes of the tokens in hex, from OpenAI's ``bytes``; None where the tokens themselves say it all."""
     try:
         given = [item.get("bytes") for item in content]
+        if not any(given):  # not told; some SDKs make empty lists of that
+            return None
         raw = [token.encode() if one is None else bytes(list(one)) for one, token in zip(given, tokens, strict=True)]
         if all(one == token.encode() for one, token in zip(raw, tokens, strict=True)):
             return None

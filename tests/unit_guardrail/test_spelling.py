@@ -179,3 +179,9 @@ def test_whatever_the_cuts_the_text_keeps_its_tokens_and_loses_the_rest(
     if not stripped:
         assert len(found.logprobs) == len(pieces)
     assert reply("[x]" + text, *tokens).logprobs is None
+
+
+def test_empty_lists_of_bytes_are_bytes_that_were_not_told() -> None:
+    """As the OpenAI Agents SDK passes on a server's ``null``."""
+    found = reply("Paris is it", ("Paris", []), (" is", []), (" it", []), ("<|im_end|>", []))
+    assert (found.tokens, found.token_bytes) == (("Paris", " is", " it"), None)
