@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from collections.abc import Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import Any
 
 from langchain_core.callbacks import Callbacks
@@ -24,6 +18,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 
 from ._callbacks import without_streams
+from ._crew import side_by_side
 from ._limits import bound_for_threads, current_bound
 from ._readable import refuse_unreadable
 from ._spelling import text_tokens
@@ -35,13 +30,6 @@ __all__ = ["SAMPLE_INDEX", "acall_concurrently", "call_concurrently", "read_repl
 
 DEFAULT_CONCURRENCY = 16
 """Calls in flight at once, unless the caller says otherwise."""
-PATIENCE = 0.002
-"""Seconds in which the caller has to get two answers, or threads take part."""
-REST = 150
-"""Looks of the lookout at nothing before it goes to sleep."""
-MOST_HELPERS = 256
-"""Threads that all sync guards of a process share; started as they are needed."""
-_helpers = ThreadPoolExecutor(MOST_HELPERS, thread_name_prefix="guardrail")
 SAMPLE_INDEX = "guardrail_sample"
 """Run metadata key that numbers a call: -1 for the primary answer, 0 ... n - 1 for the samples."""
 
@@ -104,7 +92,7 @@ def call_concurrently(
             return _error(error, started)
 
     if bound is None:
-        return _assemble(prompts, plan, calls, _in_threads(run, calls, max_concurrency or DEFAULT_CONCURRENCY))
+        return _assemble(prompts, plan, calls, side_by_side(run, calls, max_concurrency or DEFAULT_CONCURRENCY))
     bound.draws()
 
     def run_in_slot(call: _Call) -> _Reply:
@@ -112,131 +100,7 @@ def call_concurrently(
             return run(call)
 
     workers = min(max_concurrency or bound.n, bound.n)
-    return _assemble(prompts, plan, calls, _in_threads(run_in_slot, calls, workers))
-
-
-def _in_threads(run: Callable[[_Call], _Reply], calls: Sequence[_Call], workers: int) -> list[_Reply]:
-    """Run calls side by side; see `_Crew`."""
-    crew = _Crew(run, calls, workers)
-    try:
-        if len(calls) > 1 and workers > 1:
-            _lookout.watch(crew)
-        crew.work()
-        return crew.replies()
-    except BaseException:  # Ctrl-C while calling or waiting: what has not begun is not begun
-        crew.stop()
-        raise
-
-
-class _Crew:
-    """The caller takes one call after the other, and threads of a shared pool help it.
-
-    Handing every call to a thread would cost several times as much as a call to a fast model does. So the lookout calls
-    them once the caller makes little progress: a fast model answers everything by itself, while calls that wait for a
-    server run at once. As the caller helps itself, a pool that is busy (guards within guards, many batches) makes a
-    call slower but cannot block it.
-    """
-
-    def __init__(self, run: Callable[[_Call], _Reply], calls: Sequence[_Call], workers: int) -> None:
-        self._run = run
-        self._workers = workers
-        self._context = copy_context()
-        self._waiting = deque(enumerate(calls))
-        self._made: SimpleQueue[tuple[int, _Reply | BaseException]] = SimpleQueue()
-        self._n = len(calls)
-        self._seen: int | None = None
-
-    def work(self) -> None:
-        """Take calls until none is left."""
-        while True:
-            try:
-                place, call = self._waiting.popleft()
-            except IndexError:
-                return
-            try:
-                self._made.put((place, self._context.copy().run(self._run, call)))
-            except BaseException as error:  # no Exception, which is a reply: the process is to end
-                self.stop()
-                self._made.put((place, error))
-
-    def stop(self) -> None:
-        """Start no further call; those under way go on, and nobody waits for them."""
-        self._waiting.clear()
-
-    def looked_after(self) -> bool:
-        """Whether nothing is left to watch: all calls are taken, or helpers were called as the caller is slow."""
-        before, self._seen = self._seen, self._made.qsize()
-        if before is not None and self._seen < before + 2:  # one answer after the other would be slower
-            for _ in range(min(len(self._waiting), self._workers - 1)):
-                _helpers.submit(self.work)
-            return True
-        return not self._waiting
-
-    def replies(self) -> list[_Reply]:
-        """All replies in the order of the calls, once they are there; what ends the process is raised at once."""
-        found: dict[int, _Reply] = {}
-        while len(found) < self._n:
-            place, reply = self._made.get()
-            if isinstance(reply, BaseException):
-                raise reply
-            found[place] = reply
-        return [found[place] for place in range(self._n)]
-
-
-class _Lookout:
-    """One thread that looks at every crew now and then, and sleeps while there are none.
-
-    A thread of their own would cost crews of a fast model more than their calls do: waking it takes its time from them.
-    """
-
-    def __init__(self) -> None:
-        self._new: deque[_Crew] = deque()
-        self._awake = threading.Event()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def watch(self, crew: _Crew) -> None:
-        """Look after a crew from now on."""
-        self._new.append(crew)
-        if not self._awake.is_set():
-            with self._lock:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._look, name="guardrail-lookout", daemon=True)
-                    self._thread.start()
-                self._awake.set()
-
-    def _look(self) -> None:
-        crews: list[_Crew] = []
-        idle = 0
-        while True:
-            self._awake.wait()
-            time.sleep(PATIENCE)
-            idle = 0 if self._new or crews else idle + 1
-            while self._new:
-                crews.append(self._new.popleft())
-            try:
-                crews = [crew for crew in crews if not crew.looked_after()]
-            except RuntimeError:  # the interpreter ends, and starts no thread any more: callers do it all themselves
-                crews = []
-            if idle > REST:
-                idle = 0
-                self._awake.clear()
-                if self._new:  # added between the look and the sleep
-                    self._awake.set()
-
-
-_lookout = _Lookout()
-
-
-def _hire() -> None:
-    """New threads after a fork: a child process has none of its parent's, and nothing would notice."""
-    global _helpers, _lookout
-    _helpers = ThreadPoolExecutor(MOST_HELPERS, thread_name_prefix="guardrail")
-    _lookout = _Lookout()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_hire)
+    return _assemble(prompts, plan, calls, side_by_side(run_in_slot, calls, workers))
 
 
 async def acall_concurrently(
