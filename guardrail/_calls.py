@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,22 +122,16 @@ async def acall_concurrently(
     slots = asyncio.Semaphore(max_concurrency or default)
 
     async def run(call: _Call) -> _Reply:
-        started = time.perf_counter()
-        try:
-            return _reply(await quiet.agenerate([call.messages], **call.settings(ambient)), started)
-        except Exception as error:
-            return _error(error, started)
-
-    async def run_in_slot(call: _Call) -> _Reply:
-        async with slots:
-            if bound is None:
-                return await run(call)
-            async with bound.ain_flight():
-                return await run(call)
+        async with slots, nullcontext() if bound is None else bound.ain_flight():
+            started = time.perf_counter()
+            try:
+                return _reply(await quiet.agenerate([call.messages], **call.settings(ambient)), started)
+            except Exception as error:
+                return _error(error, started)
 
     if bound is not None:
         bound.draws()
-    return _assemble(prompts, plan, calls, await asyncio.gather(*(run_in_slot(call) for call in calls)))
+    return _assemble(prompts, plan, calls, await asyncio.gather(*(run(call) for call in calls)))
 
 
 def quiet_copy(model: BaseChatModel) -> BaseChatModel:
@@ -194,10 +189,10 @@ def read_reply(message: AIMessage) -> Sample:
     Raises:
         UnreadableReplyError: The reply cannot be judged and given out as it is; see `guardrail._readable`.
     """
-    refuse_unreadable(message)
+    text = message.content if isinstance(message.content, str) else str(message.text)
+    refuse_unreadable(message, text)
     metadata = message.response_metadata
     finish = metadata.get("finish_reason") or metadata.get("stop_reason")
-    text = message.content if isinstance(message.content, str) else str(message.text)
     found: dict[str, Any] = {} if metadata.get("logprobs") is None else _measured(_without_end(metadata["logprobs"]))
     if not (message.tool_calls or message.additional_kwargs.get("function_call")):
         found = _of_text(text, found)

@@ -86,8 +86,12 @@ def too_deep(value: Any) -> bool:
     return any(isinstance(one, dict | list) for one in level)
 
 
-def refuse_unreadable(message: AIMessage) -> None:
+def refuse_unreadable(message: AIMessage, text: str) -> None:
     """Refuse a reply that cannot be judged and given out as it is.
+
+    Args:
+        message: The reply.
+        text: Its text.
 
     Raises:
         UnreadableReplyError: Broken text, arguments that are no plain JSON, or a tool call that could not be parsed.
@@ -97,7 +101,7 @@ def refuse_unreadable(message: AIMessage) -> None:
             f"a call of the tool {spelled(str(bad.get('name')))!r} has arguments that are no JSON object: "
             f"{spelled(str(bad.get('args')))[:80]!r}"
         )
-    _refuse(str(message.text), ((call["name"], call["args"]) for call in message.tool_calls))
+    _refuse(text, ((call["name"], call["args"]) for call in message.tool_calls))
 
 
 def only_readable(drawn: SampleSet) -> SampleSet:
