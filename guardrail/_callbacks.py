@@ -29,6 +29,8 @@ __all__ = ["child_callbacks", "hushed", "note_verdict", "without_streams"]
 
 NO_STREAM = "nostream"
 """Tag of runs that a graph keeps out of its message stream."""
+GRAPH_STREAM = "__pregel_stream"
+"""Where a LangGraph run's configuration keeps its stream, into which graphs that are run inside write as well."""
 
 
 def child_callbacks(
@@ -62,14 +64,17 @@ def without_streams(callbacks: Callbacks) -> Callbacks:
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """No handler that streams in the ambient run: what a judge or an observer calls inside is in no stream either."""
+    """No stream in the ambient run: what a judge or an observer calls inside, a model or a graph, is in none either."""
     ambient = var_child_runnable_config.get()
-    callbacks = ambient.get("callbacks") if ambient else None
+    callbacks, own = (ambient.get("callbacks"), ambient.get("configurable") or {}) if ambient else (None, {})
     quiet = without_streams(callbacks)
-    if ambient is None or quiet is callbacks:
+    if ambient is None or (quiet is callbacks and GRAPH_STREAM not in own):
         yield
         return
-    token = var_child_runnable_config.set(RunnableConfig(**{**ambient, "callbacks": quiet}))
+    configurable = {name: value for name, value in own.items() if name != GRAPH_STREAM}
+    token = var_child_runnable_config.set(
+        RunnableConfig(**{**ambient, "callbacks": quiet, "configurable": configurable})
+    )
     try:
         yield
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +18,6 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from ._callbacks import child_callbacks, hushed, note_verdict
 from ._guarded import Guarded
 from ._limits import bounded, limit_of
-from ._measuring import is_slow
 from ._messages import accepted_answer, chat_result
 from ._structured import FORM, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
 from .artifact import CalibrationArtifact
@@ -33,9 +31,9 @@ from .monitor import SafetySwitch
 from .sampling import adraw, draw
 from .stopping import adraw_until_decided, draw_until_decided, worthwhile
 from .trust import Trust, agreement_rate
-from .types import SampleSet, SamplingPlan, Uncertainty, Verdict
+from .types import SamplingPlan, Verdict
 from .uncertainty import Estimator, from_spec
-from .verdict import decide
+from .verdict import adecide, decide
 from .watching import Watch, observers
 
 __all__ = ["Guardrail"]
@@ -196,7 +194,7 @@ class Guardrail(Guarded):
         if doubt.problem is None:
             return self._trust.noted(await self._adraw_and_decide(messages, callbacks), doubt)
         drawn = await adraw(self.model, [messages], self._plan.primary_only(), callbacks=callbacks)
-        return self._trust.noted(await self._adecide(doubt.mark(drawn[0])), doubt)
+        return self._trust.noted(await adecide(doubt.mark(drawn[0]), self.artifact, self._estimator), doubt)
 
     async def _adraw_and_decide(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
         limit = self.max_concurrency
@@ -209,17 +207,7 @@ class Guardrail(Guarded):
             callbacks=callbacks,
             max_concurrency=limit,
         )
-        return await self._adecide(found.drawn, found.uncertainty)
-
-    async def _adecide(self, drawn: SampleSet, settled: Uncertainty | None = None) -> Verdict:
-        if settled is None and self._measures_slowly:
-            return await asyncio.to_thread(decide, drawn, self.artifact, self._estimator)
-        return decide(drawn, self.artifact, self._estimator, settled=settled)
-
-    @cached_property
-    def _measures_slowly(self) -> bool:
-        """Whether measuring would hold an event loop up."""
-        return is_slow(self._estimator)
+        return await adecide(found.drawn, self.artifact, self._estimator, settled=found.uncertainty)
 
     @cached_property
     def _waves_threshold(self) -> float | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
+from ._measuring import is_slow
 from .artifact import CalibrationArtifact
 from .gate import accepts
 from .judges import normalise
@@ -13,7 +15,7 @@ from .stopping import adapted
 from .types import Meaning, Reason, SampleSet, SamplingPlan, Uncertainty, Verdict
 from .uncertainty import Clusters, Estimator, Evidence, Needs, answer_text, measure
 
-__all__ = ["decide"]
+__all__ = ["adecide", "decide"]
 
 
 def decide(
@@ -51,6 +53,15 @@ def decide(
         samples=tuple(texts),
         cost=drawn.cost,
     )
+
+
+async def adecide(
+    drawn: SampleSet, artifact: CalibrationArtifact, estimator: Estimator, *, settled: Uncertainty | None = None
+) -> Verdict:
+    """`decide` for async callers: in a thread where measuring may take noticeable time, else right here."""
+    if settled is None and is_slow(estimator):
+        return await asyncio.to_thread(decide, drawn, artifact, estimator)
+    return decide(drawn, artifact, estimator, settled=settled)
 
 
 def _measured(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[Uncertainty, Clusters | None]:

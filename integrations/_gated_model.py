@@ -16,11 +16,12 @@ from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import ConfigDict, Field
 
-from guardrail._callbacks import child_callbacks, note_verdict
+from guardrail._callbacks import child_callbacks, hushed, note_verdict
 from guardrail._calls import acall_concurrently, call_concurrently
+from guardrail._limits import bounded, limit_of
 from guardrail._messages import _message as sample_message
 from guardrail._messages import with_verdict
 from guardrail._structured import form_of
@@ -30,7 +31,7 @@ from guardrail.fallback import Abstention, Form, OnAbstain, Wording, afall_back,
 from guardrail.identity import ModelIdentity, identify
 from guardrail.prompting import question_text
 from guardrail.sampling import adraw, draw, is_native
-from guardrail.trust import Trust
+from guardrail.trust import Doubt, Trust
 from guardrail.types import Sample, SampleSet, SamplingPlan, Verdict
 from guardrail.watching import Watch
 
@@ -99,6 +100,30 @@ class GatedModel(BaseChatModel):
     disable_streaming: bool = True
     cache: Any = False
 
+    def invoke(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AIMessage:
+        """What may go out, within ``max_concurrency`` of the agent's configuration."""
+        with bounded(limit_of(config)):
+            return super().invoke(input, config, stop=stop, **kwargs)
+
+    async def ainvoke(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AIMessage:
+        """`invoke` without blocking the event loop."""
+        with bounded(limit_of(config)):
+            return await super().ainvoke(input, config, stop=stop, **kwargs)
+
     def _generate(
         self,
         messages: list[BaseMessage],
@@ -108,23 +133,14 @@ class GatedModel(BaseChatModel):
     ) -> ChatResult:
         form, model = self._checked(messages, stop, kwargs)
         callbacks = child_callbacks(run_manager)
-        doubt = self._trust.examine()
-        if doubt.problem is not None:
-            drawn = doubt.mark(draw(model, [messages], self._plan.primary_only(), callbacks=callbacks)[0])
-        elif not self._primary_first(model):
-            drawn = draw(model, [messages], self._plan, callbacks=callbacks, max_concurrency=self.max_concurrency)[0]
-        else:
-            drawn = draw(model, [messages], self._plan.primary_only(), callbacks=callbacks)[0]
-            if self._gates.gated(drawn.primary, self.answers) and drawn.problem is None:
-                more = call_concurrently(
-                    model, [messages], self._plan, callbacks=callbacks, max_concurrency=self.max_concurrency, first=0
-                )
-                drawn = joined(drawn, more[0])
-        judgement = self._gates.judge(drawn, self.answers)
-        if judgement.verdict is not None:
-            verdict = self._watch.final(self._trust.noted(judgement.verdict, doubt), messages)
-            judgement = Judgement(verdict, judgement.by_name)
-            note_verdict(run_manager, verdict)
+        with hushed():
+            doubt = self._trust.examine()
+            drawn = self._drawn(model, messages, doubt, callbacks)
+            judgement = self._gates.judge(drawn, self.answers)
+            if judgement.verdict is not None:
+                verdict = self._watch.final(self._trust.noted(judgement.verdict, doubt), messages)
+                judgement = Judgement(verdict, judgement.by_name)
+                note_verdict(run_manager, verdict)
         message = self._settled(judgement, drawn, messages)
         if message is None:
             message = fall_back(self._abstention(judgement, messages, callbacks, form))
@@ -140,29 +156,53 @@ class GatedModel(BaseChatModel):
     ) -> ChatResult:
         form, model = self._checked(messages, stop, kwargs)
         callbacks = child_callbacks(run_manager)
-        doubt = await self._trust.aexamine()
-        limit = self.max_concurrency
-        if doubt.problem is not None:
-            drawn = doubt.mark((await adraw(model, [messages], self._plan.primary_only(), callbacks=callbacks))[0])
-        elif not self._primary_first(model):
-            drawn = (await adraw(model, [messages], self._plan, callbacks=callbacks, max_concurrency=limit))[0]
-        else:
-            drawn = (await adraw(model, [messages], self._plan.primary_only(), callbacks=callbacks))[0]
-            if self._gates.gated(drawn.primary, self.answers) and drawn.problem is None:
-                more = await acall_concurrently(
-                    model, [messages], self._plan, callbacks=callbacks, max_concurrency=limit, first=0
-                )
-                drawn = joined(drawn, more[0])
-        judgement = self._gates.judge(drawn, self.answers)
-        if judgement.verdict is not None:
-            verdict = await self._watch.afinal(self._trust.noted(judgement.verdict, doubt), messages)
-            judgement = Judgement(verdict, judgement.by_name)
-            note_verdict(run_manager, verdict)
+        with hushed():
+            doubt = await self._trust.aexamine()
+            drawn = await self._adrawn(model, messages, doubt, callbacks)
+            judgement = await self._gates.ajudge(drawn, self.answers)
+            if judgement.verdict is not None:
+                verdict = await self._watch.afinal(self._trust.noted(judgement.verdict, doubt), messages)
+                judgement = Judgement(verdict, judgement.by_name)
+                note_verdict(run_manager, verdict)
         message = self._settled(judgement, drawn, messages)
         if message is None:
             message = await afall_back(self._abstention(judgement, messages, callbacks, form))
             message = self._noted(message, judgement)
         return ChatResult(generations=[ChatGeneration(message=message)])
+
+    # -- drawing -----------------------------------------------------------------------------------------------------
+
+    def _drawn(
+        self, model: BaseChatModel, messages: Sequence[BaseMessage], doubt: Doubt, callbacks: Callbacks
+    ) -> SampleSet:
+        """The candidate and, where it is gated and could be accepted, the samples it is judged by."""
+        limit = self.max_concurrency
+        if doubt.problem is not None:
+            return doubt.mark(draw(model, [messages], self._plan.primary_only(), callbacks=callbacks)[0])
+        if not self._primary_first(model):
+            return draw(model, [messages], self._plan, callbacks=callbacks, max_concurrency=limit)[0]
+        drawn = draw(model, [messages], self._plan.primary_only(), callbacks=callbacks)[0]
+        if drawn.problem is not None or not self._gates.gated(drawn.primary, self.answers):
+            return drawn
+        more = call_concurrently(model, [messages], self._plan, callbacks=callbacks, max_concurrency=limit, first=0)
+        return joined(drawn, more[0])
+
+    async def _adrawn(
+        self, model: BaseChatModel, messages: Sequence[BaseMessage], doubt: Doubt, callbacks: Callbacks
+    ) -> SampleSet:
+        """`_drawn` without blocking the event loop."""
+        limit = self.max_concurrency
+        if doubt.problem is not None:
+            return doubt.mark((await adraw(model, [messages], self._plan.primary_only(), callbacks=callbacks))[0])
+        if not self._primary_first(model):
+            return (await adraw(model, [messages], self._plan, callbacks=callbacks, max_concurrency=limit))[0]
+        drawn = (await adraw(model, [messages], self._plan.primary_only(), callbacks=callbacks))[0]
+        if drawn.problem is not None or not self._gates.gated(drawn.primary, self.answers):
+            return drawn
+        more = await acall_concurrently(
+            model, [messages], self._plan, callbacks=callbacks, max_concurrency=limit, first=0
+        )
+        return joined(drawn, more[0])
 
     # -- before the call ---------------------------------------------------------------------------------------------
 

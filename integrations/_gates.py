@@ -12,7 +12,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.types import Sample, SampleSet, SamplingPlan, Verdict
 from guardrail.uncertainty import Estimator, from_spec
-from guardrail.verdict import decide
+from guardrail.verdict import adecide, decide
 
 from ._held import strictest
 
@@ -166,14 +166,31 @@ class Gates:
     def judge(self, drawn: SampleSet, answers: Collection[str] = ()) -> Judgement:
         """Verdicts on a complete set."""
         concerned = self.gated(drawn.primary, answers)
-        known: dict[str, Verdict] = {}
-        for artifact in concerned.values():
-            if artifact.digest not in known:
-                known[artifact.digest] = decide(drawn, artifact, self.estimators[artifact.digest])
-        verdicts = {name: known[artifact.digest] for name, artifact in concerned.items()}
-        return Judgement(strictest(list(verdicts.values())) if verdicts else None, verdicts)
+        known = {
+            digest: decide(drawn, artifact, self.estimators[digest]) for digest, artifact in _each(concerned).items()
+        }
+        return _judgement(concerned, known)
+
+    async def ajudge(self, drawn: SampleSet, answers: Collection[str] = ()) -> Judgement:
+        """`judge` without blocking the event loop."""
+        concerned = self.gated(drawn.primary, answers)
+        known = {
+            digest: await adecide(drawn, artifact, self.estimators[digest])
+            for digest, artifact in _each(concerned).items()
+        }
+        return _judgement(concerned, known)
 
     def _estimator(self, artifact: CalibrationArtifact) -> Estimator:
         spec = artifact.estimator
         judge = self.judges.get(spec.judge.name) if spec.judge is not None else None
         return from_spec(spec, judge=judge, similarity=self.similarity, entailment=self.entailment)  # type: ignore[arg-type]
+
+
+def _each(concerned: Mapping[str, CalibrationArtifact]) -> dict[str, CalibrationArtifact]:
+    """Each artifact once, by digest."""
+    return {artifact.digest: artifact for artifact in concerned.values()}
+
+
+def _judgement(concerned: Mapping[str, CalibrationArtifact], known: Mapping[str, Verdict]) -> Judgement:
+    verdicts = {name: known[artifact.digest] for name, artifact in concerned.items()}
+    return Judgement(strictest(list(verdicts.values())) if verdicts else None, verdicts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactMismatchError
 from guardrail.prompting import PromptWrapping
 from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.uncertainty import make
 from integrations._framework_gate import MOST_IN_MEMORY, Gate, VerdictStore, arguments_of, refuse_settings
+
+from ..unit_guardrail.test_async_measuring import Patient
 
 TOOLS = Bindings(tools=({"type": "function", "function": {"name": "pay", "parameters": {}}},))
 ASKED = PromptWrapping().messages("?")
@@ -35,8 +39,6 @@ def gate(*amounts: int, on_abstain: Any = "hold", **given: Any) -> Gate:
 
 @pytest.fixture
 def verdict() -> Verdict:
-    import asyncio
-
     return asyncio.run(gate(5).ask(ASKED, TOOLS)).verdict
 
 
@@ -119,6 +121,20 @@ async def test_the_same_words_to_another_question_are_another_answer() -> None:
     assert one.given_out([*other, AIMessage("No"), *asked], "Yes") == (False, None)
     assert one.given_out([], "Yes") == (False, None)
     assert one.given_out([SystemMessage("Be brief."), *asked, paying(5)], "Yes")[0] is True
+
+
+async def test_the_loop_runs_while_a_judge_thinks() -> None:
+    judge, model = Patient(), ScriptedChat(default=["Paris", "Rome", "Oslo"])
+    spec = make("discrete_semantic_entropy", judge=judge).spec
+    made = artifact(model, bindings=None).model_copy(update={"estimator": spec})
+    one = Gate(model, made, on_abstain="message", verdicts=None, settings={"judge": judge})
+    asked = asyncio.create_task(one.ask(ASKED, Bindings()))
+    while not (judge.thinking.is_set() or asked.done()):
+        await asyncio.sleep(0.001)
+    judge.loop_ran.set()  # reached only if the judge does not hold the loop up
+    await asked
+    assert judge.threads
+    assert not judge.held_up
 
 
 async def test_a_request_must_offer_what_was_calibrated() -> None:

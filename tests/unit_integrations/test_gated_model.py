@@ -14,10 +14,8 @@ pytest.importorskip("langchain.agents", reason="the `agents` extra is not instal
 from langchain.agents import create_agent
 from langchain_core.runnables import RunnableLambda
 from langgraph.graph import END, START, MessagesState, StateGraph
-from pydantic import Field
 
 from guardrail._limits import current_bound
-from guardrail.errors import UsageError
 from guardrail.judges import JudgeSpec
 from guardrail.prompting import PromptWrapping
 from guardrail.testing import ScriptedChat, make_artifact
@@ -30,17 +28,21 @@ from ..unit_guardrail.test_limits import Busy, Seen, soon
 from .agent_fakes import SYSTEM
 
 ASKED: Any = {"messages": "what?"}
-SAME = ["Paris", "Paris!", "paris?", "Paris,", "Paris;"]
+SAME = ["Paris", "It is Paris", "Paris, France", "In Paris", "Paris it is"]
+"""Other words for one thing; only a judge can say so."""
 PROMPT = PromptWrapping(system=SYSTEM)
 
 
 class Own:
-    """Somebody's judge."""
+    """Somebody's judge; counts what it is asked."""
+
+    asked = 0
 
     def __init__(self, same: Any, name: str = "own") -> None:
         self.spec, self._same = JudgeSpec(name=name, version=1, params={}), same
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        self.asked += len(pairs)
         return [self._same(one, other) for one, other in pairs]
 
 
@@ -70,12 +72,13 @@ def test_the_loop_runs_while_a_judge_thinks() -> None:
 
     async def run() -> dict[str, Any]:
         asked = asyncio.create_task(agent.ainvoke(ASKED))
-        while not judge.thinking.is_set():
+        while not (judge.thinking.is_set() or asked.done()):
             await asyncio.sleep(0.001)
         judge.loop_ran.set()  # reached only if the judge does not hold the loop up
-        return await asyncio.wait_for(asked, PATIENCE)  # type: ignore[no-any-return]
+        return await asyncio.wait_for(asked, PATIENCE)
 
     result = asyncio.run(run())
+    assert judge.threads
     assert not judge.held_up
     assert threading.get_ident() not in judge.threads
     judge.threads.clear()
@@ -87,7 +90,7 @@ def test_a_judge_that_costs_nothing_stays_on_the_loop(monkeypatch: pytest.Monkey
         raise AssertionError("a thread for a comparison of strings")
 
     monkeypatch.setattr(asyncio, "to_thread", refused)
-    assert judged_as(asyncio.run(agent_of(ScriptedChat(default=SAME)).ainvoke(ASKED)))["accepted"]
+    assert judged_as(asyncio.run(agent_of(ScriptedChat(default=["Paris"])).ainvoke(ASKED)))["accepted"]
 
 
 # -- what streams show ---------------------------------------------------------------------------------------------
@@ -121,46 +124,37 @@ async def test_no_stream_shows_what_a_judge_asks(judge: str, subgraphs: bool) ->
     def watched(verdict: Verdict, messages: Any) -> None:  # an observer asks, too
         JUDGES[judge]().equivalent("", [("a", "b")])
 
-    model = ScriptedChat(default=SAME)
-    agent = agent_of(model, judge=JUDGES[judge](), on_verdict=watched)
+    own = JUDGES[judge]()
+    agent = agent_of(ScriptedChat(default=SAME), judge=own, on_verdict=watched)
     modes: Any = {"stream_mode": ["values", "updates", "messages", "custom"], "subgraphs": subgraphs}
     chunks = list(agent.stream(ASKED, **modes))
     assert len(chunks) >= 3
     assert MARK not in str(chunks)
+    asked, own.asked = own.asked, 0
     chunks = [chunk async for chunk in agent.astream(ASKED, **modes)]
     assert len(chunks) >= 3
     assert MARK not in str(chunks)
-    assert "Paris!" not in str(chunks)
+    assert own.asked == asked > 0
 
 
 @pytest.mark.filterwarnings("ignore:The v3 streaming protocol")
 @pytest.mark.parametrize("version", ["v2", "v3"])
 @pytest.mark.parametrize("judge", JUDGES)
 async def test_no_event_shows_what_a_judge_asks(judge: str, version: Any) -> None:
-    agent = agent_of(ScriptedChat(default=SAME), judge=JUDGES[judge]())
+    own = JUDGES[judge]()
+    agent = agent_of(ScriptedChat(default=SAME), judge=own)
     events = agent.astream_events(ASKED, version=version)
     seen = [event async for event in (events if version == "v2" else await events)]
+    assert own.asked
     assert "Paris" in str(seen)
     assert MARK not in str(seen)
-    assert "Paris!" not in str(seen)
 
 
 # -- how many calls at once ----------------------------------------------------------------------------------------
 
 
-class Counted(Busy):
-    """Counts its calls in flight, and keeps the limit it ran under."""
-
-    bounds: list[Any] = Field(default_factory=list)
-
-    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-        bound = current_bound()
-        self.bounds.append(None if bound is None else bound.n)
-        return super()._generate(messages, stop, run_manager, **kwargs)
-
-
-def counted(n: int) -> Counted:
-    return Counted(default=["a", "b", "c"], seen=Seen(), crowd=n + 1)
+def counted(n: int) -> Busy:
+    return Busy(default=["a", "b", "c"], seen=Seen(), crowd=n + 1)
 
 
 @pytest.mark.parametrize("exempt", [(), ("reads",)], ids=["all at once", "primary first"])
@@ -191,7 +185,6 @@ def test_without_a_limit_there_is_none() -> None:
     agent = agent_of(model, n=10)
     asyncio.run(agent.ainvoke(ASKED))
     assert model.seen.peak == 11
-    assert set(model.bounds) == {None}
 
 
 def test_a_judge_and_a_fallback_are_under_the_same_limit() -> None:
@@ -203,16 +196,9 @@ def test_a_judge_and_a_fallback_are_under_the_same_limit() -> None:
         return False
 
     model = counted(2)
-    taking_over = RunnableLambda(lambda messages: str(noted(messages)))
+    taking_over: Any = RunnableLambda(lambda messages: str(noted(messages)))
     agent = agent_of(model, judge=Own(noted), on_abstain=taking_over)
     assert agent.invoke(ASKED, {"max_concurrency": 2})["messages"][-1].text == "False"
     asyncio.run(agent.ainvoke(ASKED, {"max_concurrency": 2}))
-    assert len(limits) > 4
+    assert len(limits) >= 2 * 2  # the judge and the fallback, sync and async
     assert set(limits) == {2}
-
-
-def test_a_limit_that_is_none_is_refused() -> None:
-    model = counted(2)
-    with pytest.raises(UsageError, match="max_concurrency must be a whole number of at least 1"):
-        agent_of(model).invoke(ASKED, {"max_concurrency": -1})
-    assert model.seen.calls == 0
