@@ -41,16 +41,6 @@ _SUSPECT = re.compile(
     r"|(?<=\d:)(?=\d)|(?<=\d :)(?= \d)|(?<=\.)(?=\d)(?:(?<!\w\.)|(?=\d+[^\W\d])))"
 )
 """What a text must hold for an ASCII mark to be kept: hyphens inside words, say, are passed over quickly."""
-
-_TAG = re.compile(r"</?([a-z][\w-]*) ?/?>")
-_BULLET = re.compile(r"(?m)^[ \t]*[-*+][ \t]+")
-_MATH = re.compile(r"(?<![\w$])\$\$?(?=\S)([^$\n]{0,200}[^\s$])\$\$?(?![\w$])")
-_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3})(?=[^\s*])(.{0,200}?[^\s*])\1(?![\w*])")
-
-_NUMBER = re.compile(r" ?-?\.?\d")
-_WORD = re.compile(r"\w")
-_ANY = re.compile(r"[-+#<>=$%*/^:]|\.\w")
-"""What ASCII text holds wherever `_Patterns.suspect` finds something; quicker to look for."""
 _SUFFIXES = "#\u266d\u266e\u2660-\u2667"  # sharp, flat, natural; suits of cards
 _SUFFIXED = re.compile(rf"[-+*%\u2030{_SUFFIXES}]$")
 _COMPARISONS = {"==": "=", "===": "=", "!==": "!=", "<>": "!=", "=<": "<="}
@@ -262,8 +252,9 @@ class _Reader:
         in_word = start == self._end and not before.isdecimal()
         if len(found) > 2:
             return
-        if left and not right:  # "O-", "i--"
-            self._glue(found)
+        if left and not right:  # "O-", "i--"; but one dash only in "O-)--", for "O---" would be a rule when read again
+            if self._tokens and not self._tokens[-1].endswith("-"):
+                self._glue(found)
         elif found == "-" and self._patterns.amount.match(self._text, end):  # "5-3", "- 5"; not "Covid-19"
             if not in_word:
                 self._tokens.append(found)

@@ -93,9 +93,7 @@ def _is_figure(word: str) -> bool:
 
 
 def _bare(word: str) -> str:
-    while len(word) > 1 and word[0] in _OPENING:
-        word = word[2:] if word[0] == "(" and word[1] == ")" else word[1:]
-    return word.rstrip(_CLOSING)
+    return word.lstrip(_OPENING).rstrip(_CLOSING)
 
 
 def _closes(word: str) -> bool:
@@ -146,8 +144,11 @@ class _Reader:
             negative = negative or sign
             if (found["sign"] or found["inner"] or found["money"]) and first != place:
                 return None
-        if not money and _CURRENCY.fullmatch(self._at(first - 1)):
-            first, money = first - 1, self._at(first - 1)
+        before = self._at(first - 1)
+        if _CURRENCY.fullmatch(before):
+            if money and not (money == "$" and (_dimension(before) in _FAMILY or _dimension(before) == "USD")):
+                return None  # "CAD $5" are Canadian dollars, "EUR $5" is anything
+            first, money = first - 1, before
         minus = self._at(first - 1) == "-" and self._at(first - 2) == "="
         if minus or self._at(first - 1).casefold() == "negative":
             first, negative = first - 1, not negative
@@ -211,10 +212,10 @@ class _Reader:
 
     def _measured(self, value: Fraction, money: str, after: str, at: int, closed: bool) -> tuple[Number, int] | None:
         following = [] if closed else self._following(at)
-        if following and not after and not money and following[0] in _UNCLEAR:
+        if following and not after and following[0] in _UNCLEAR:
             return None
         if following and following[-1] == "in" and len(following) == 1 and not after and not money:
-            following = ["inch"] if self._ends(at) else []
+            following = ["inch"]
         glued = money + after if after.startswith("/") or not money else money
         given = [glued] if glued else []
         unit, taken = _longest(given, following)
@@ -240,16 +241,12 @@ class _Reader:
         found: list[str] = []
         for word in self._words[at : at + 4]:
             bare = word.rstrip(_CLOSING)
-            if not bare or word[0] in _OPENING or (_is_figure(bare) and find_unit(bare) is None):
+            if not bare or (_is_figure(bare) and find_unit(bare) is None):
                 break
             found.append(bare)
             if _closes(word):
                 break
         return found
-
-    def _ends(self, at: int) -> bool:
-        """Whether "in" at a word is an inch: nothing follows, or another number does."""
-        return at + 1 >= len(self._words) or self._words[at] != "in"
 
     def _goes_on(self, first: int, end: int, closed: bool) -> bool:
         """Whether a number is part of a date, a time of day, a year of an era, a calculation, or of "2 and a half"."""
@@ -263,7 +260,7 @@ class _Reader:
         after = "" if closed else self._at(end).strip(_CLOSING)
         if after.casefold() in _PARTS or (after == "and" and self._at(end + 1) in _MORE):
             return True
-        return after.casefold() in _CLOCK or after in _ERAS or self._at(first - 1) in _ERAS or after in _OPERATORS
+        return after.casefold() in _CLOCK or after in _ERAS or one.strip(_CLOSING) in _ERAS or after in _OPERATORS
 
     def _left(self, first: int) -> str:
         """What stands before a number: "none" of its business, a "part" of the same quantity, or "unclear"."""
@@ -279,8 +276,6 @@ class _Reader:
         if near is not None and near == first - 2 and before == ":":
             return "unclear"
         if near is None or any(_closes(self._words[p]) and self._words[p][-1] != "," for p in range(near, first)):
-            return "none"
-        if any(self._words[place] in ("=", "\u2248", "\u2192", "|") for place in range(near, first)):
             return "none"
         if word in ("and", "or", "&"):
             read = self._alone(near)
@@ -328,6 +323,11 @@ def _agreed(money: str, unit: Unit | None, named: tuple[Unit | None, int]) -> tu
     if other == unit or (money == "$" and other[0] in _FAMILY):
         return other, taken
     return (None, 0)
+
+
+def _dimension(currency: str) -> str | None:
+    unit = find_unit(currency.rstrip("."))
+    return None if unit is None else unit[0]
 
 
 def _balanced(word: str, bare: str) -> bool:

@@ -10,7 +10,7 @@ __all__ = ["plain_words"]
 
 _POWERS = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b]+")
 _SPECIAL = {
-    **dict.fromkeys("\u2212\u2010\u2011\u2012\u2013\ufe63\uff0d", "-"),
+    **dict.fromkeys("\u2212\u2010\u2011\u2012\u2013", "-"),
     **dict.fromkeys("\u2014\u2015", "\u2014"),
     **dict.fromkeys("\u2018\u2019\u02bc", "'"),
     **dict.fromkeys("\u201c\u201d\u00ab\u00bb", '"'),

@@ -15,6 +15,9 @@ from guardrail.judges import make as make_judge
 from guardrail.sampling import plan_for
 from guardrail.types import OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from guardrail.uncertainty import Evidence, available, from_spec, make, measure, measure_all
+from guardrail.uncertainty.base import Missing
+from guardrail.uncertainty.clustering import Clusters
+from guardrail.uncertainty.entropy import graded_disagreement
 
 EXACT = ExactJudge()
 
@@ -161,6 +164,15 @@ def test_graded_disagreement_by_hand() -> None:
     # a judge that calls them the same does not make them alike: no vote against, 3 (1 - 2/3) / 3 of one vote
     same = score("graded_disagreement", answers(*["york city"] * 3, primary="new york city"), make_judge("token_f1"))
     assert same.value == pytest.approx((1 / 3) / 4, abs=1e-15)
+
+
+def test_a_primary_answer_that_was_not_compared_is_no_agreement() -> None:
+    clusters = Clusters(assignment=(0, 0))
+    unread = graded_disagreement(Evidence(drawn=answers("a", "a"), clusters=clusters))
+    unrated = graded_disagreement(Evidence(drawn=answers("a", "a"), clusters=clusters, primary_cluster=0))
+    assert isinstance(unread, Missing)
+    assert isinstance(unrated, Missing)
+    assert (unread.reason, unrated.reason) == (Unmeasured.EMPTY_ANSWER, Unmeasured.SAMPLING_SHORTFALL)
 
 
 def test_graded_disagreement_compares_with_the_primary_only() -> None:

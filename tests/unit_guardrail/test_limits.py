@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import pytest
@@ -16,8 +16,8 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableLambda
 from pydantic import ValidationError
 
-from guardrail import Guardrail, UsageError
-from guardrail._limits import Limit, bound_for_threads, bounded, current_bound, limit_of
+from guardrail import Guardrail, UsageError, _limits
+from guardrail._limits import Bound, Limit, bound_for_threads, bounded, current_bound, give_back, in_flight, limit_of
 from guardrail.judges.chat import ChatJudge
 from guardrail.routing import Cascade
 from guardrail.testing import ScriptedChat, make_artifact
@@ -349,6 +349,71 @@ def test_slots_survive_cancelled_and_interrupted_waiting() -> None:
         assert [task.cancelled() for task in waiting] == [True, True, False]
 
     asyncio.run(run())
+
+
+def test_slots_go_to_whoever_waited_longest_and_still_waits() -> None:
+    limit = Limit(1)
+    limit.acquire()
+    withdrawn, first, second = (limit._turn() for _ in range(3))
+    assert withdrawn is not None
+    assert first is not None
+    assert second is not None
+    limit._withdraw(withdrawn)
+    limit.release()
+    assert [turn.done() for turn in (first, second)] == [True, False]
+
+
+def test_an_interrupted_thread_keeps_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Future[None]):
+        def result(self, timeout: float | None = None) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(_limits, "Future", Interrupted)
+    with bounded(3), bounded(2):
+        found = bound_for_threads()
+    assert found is not None
+    inner, outer = found.limits
+    for _ in range(3):
+        outer.acquire()
+    with pytest.raises(KeyboardInterrupt), found.in_flight():
+        raise AssertionError("there was no slot")
+    assert inner._free == 2  # taken before the wait for the outer one
+    outer.release()
+    assert outer._free == 1
+
+
+def test_a_cancelled_task_keeps_no_slot() -> None:
+    async def enter(found: Bound) -> None:
+        async with found.ain_flight():
+            raise AssertionError("there was no slot")
+
+    async def run() -> None:
+        with bounded(3), bounded(2):
+            found = current_bound()
+        assert found is not None
+        inner, outer = found.limits
+        for _ in range(3):
+            outer.acquire()
+        task = asyncio.create_task(enter(found))
+        await asyncio.sleep(0)
+        assert inner._free == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert inner._free == 2
+
+    asyncio.run(run())
+
+
+def test_a_limit_as_tight_is_shared_and_keeps_the_call_around_it() -> None:
+    with bounded(2), bounded(2):
+        found = bound_for_threads()
+        assert found is not None
+        assert len(found.limits) == 1
+        with in_flight(), bounded(1):
+            assert found.limits[0]._free == 1
+            give_back()  # also from under a tighter limit
+            assert found.limits[0]._free == 2
 
 
 def test_threads_and_tasks_share_the_slots() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from calibrate.correctness import Exact
@@ -47,6 +47,9 @@ DIFFERENT = [
     ("F\u266f", "F\u266d"),
     ("Q\u2660", "Q\u2665"),
     ("-\u221e", "\u221e"),
+    ("10\u2082", "102"),
+    ("5\u2030", "5"),
+    ("Q\u2666", "Q\u2667"),
 ]
 SAME = [
     ("*Paris*", "Paris"),
@@ -75,6 +78,21 @@ SAME = [
     ("F\u266f", "f#"),
     ("* Paris\n* Rome", "Paris\nRome"),
     ("It's #1!", "it's 1"),
+    ("x === 5", "x = 5"),
+    ("x <> 5", "x != 5"),
+    ("x \u2260 5", "x != 5"),
+    ("A \u2194 B", "A <-> B"),
+    ("3\u00b74", "3*4"),
+    ("\u20145", "-5"),
+    ("Q\u2665\ufe0f", "Q\u2665"),
+    ("-> Paris", "Paris"),
+    ("5 *see below", "5 see below"),
+    ("Paris ^1", "Paris 1"),
+    ("Paris---", "Paris"),
+    ("vitamin-C", "vitamin C"),
+    ("AB - the type", "AB the type"),
+    ("x#y", "x y"),
+    ("x**", "x"),
 ]
 
 
@@ -93,6 +111,28 @@ def test_punctuation_that_does_not(a: str, b: str) -> None:
     assert normalise(a) == normalise(b)
     assert guards_hold(a, b)
     assert Exact().label(a, Question(id="q", question="?", references=(b,))).correct is True
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("C ++", "c++"),
+        ("AB -", "ab-"),
+        ("5%/cup", "5% / cup"),
+        ("7$75", "7 $75"),
+        ("$AAPL", "$ aapl"),
+        ("apples + pears", "apples + pears"),
+        ("(2+3)^2", "2 + 3 ^ 2"),
+        ("10 : 30", "10 : 30"),
+        ("vitamin-C > 5", "vitamin c > 5"),
+        ("AB - type > 5", "ab type > 5"),
+        ("<i>5", "i 5"),
+        ("*5*-6", "5 -6"),
+        ("0-)--", "0-"),
+    ],
+)
+def test_how_marks_are_written(text: str, normal: str) -> None:
+    assert normalise(text) == normal == normalise(normal)
 
 
 @pytest.mark.parametrize(
@@ -196,6 +236,8 @@ TEXTS = st.one_of(
 
 
 @given(TEXTS)
+@example("0\u2010)\u207b\u207b")
+@example("foo--)-")
 def test_normalising_twice_changes_nothing_and_keeps_the_words(text: str) -> None:
     """What early stopping rests on: everything a light judge reads is the same for all texts with one normal form."""
     once = normalise(text)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from guardrail.judges import NumericJudge
 from guardrail.judges.number_reading import figures, parse_number
-from guardrail.judges.numbers import Number, same_number
+from guardrail.judges.numbers import ROUNDING, Number, may_join, same_number
 from guardrail.judges.units import find_unit
 
 
@@ -69,6 +69,34 @@ def same(a: str, b: str) -> bool | None:
         ("5 in total", "5"),
         ("48 in April and 24 in May", None),
         ("She sold 24 in May", "24"),
+        ("5K", "5000"),
+        ("5B", "5000000000"),
+        ("5 thousand. Million more", "5000"),
+        ("-3 x 10^5", "-300000"),
+        ("3x10^5", "300000"),
+        ("3 \\cdot 10^5", "300000"),
+        ("10^{5}", "100000"),
+        ("x = - -5", "5"),
+        ("x=5", "5"),
+        ("3rd", "3"),
+        ('("5")', "5"),
+        ("\u00ab5\u00bb", "5"),
+        ("(5)apples", "5"),
+        ("total(5)", "5"),
+        ("`42`", "42"),
+        ("_42_", "42"),
+        ("4\u200b2", "42"),
+        ("\ufe635", "-5"),
+        ("\uff0d5", "-5"),
+        ("1\u20442", "1/2"),
+        ("50\u066a", "1/2"),
+        ("50\\%", "1/2"),
+        ("\\dfrac{3}{4}", "3/4"),
+        ("1{,}000", "1000"),
+        ("\\(42\\)", "42"),
+        ("3 \u2192 5", "5"),
+        ("2+3->5", "5"),
+        ("| 3 | 5 |", "5"),
     ],
 )
 def test_what_is_read(text: str, value: str | None) -> None:
@@ -82,10 +110,15 @@ between 5 and 6 | 5 km to 6 km | 5 or 6 | 3, 5 | (4, 6.0) | 200, 40, and 40 | 86
 1 in 10 | 3:1 | 5 \u00b1 1 | < 5 | x > 5 | \u22645 | 5+ | not 42 | at least 5 | more than 5 | up to 5 | 3 + 4 | 3*x
 4*chickens | 180 - 3*x | 7 = 3 + 4 | 5 minus 3 | - 5 | -2^2 | 2^0.5 | 1/0 | 1/2/3 | 3.33... | 5' | 5" | 555-1234
 1 212 555 1234 | the 1960s | 5 K | 2 and a half | 3 quarters | 2 3/2 | 1e9999 | 10^999 | 5x | 5 ft 3 kg
-5 km, 6 km | $5 km"""
+5 km, 6 km | $5 km | $5 M | $5 K | 5 M | EUR $5 | Rs $5 | CAD \u20ac5 | \u20ac5 CAD | US$5 CAD | A.D. 500
+500 A.D. | AD 500 | 1234,567 | litres per 100 | at most 5 | 5 point 6 | 5 \u2014 6 | June 3 | March 3 | May of 2020
+5 fourths | +-5 | 1 -1/2 | 1 2/2 | 1.5 1/2 | 10^5 1/2 | 1e2 1/2 | 3k x 10^5 | 3^2 x 10^5 | 5KUSD | 5 \u00d7 x
+out of 5 | 5 h 6 | 5 km more and 3 m | 5 us dollars a day 6 | 5 km 0.5 km | 5 ft 12 in | 5 ft -3 in | 0^0 | 0^-1
+5 \\pm 1 | \\leq 5 | \\lt 5 | 10 000,5 | $5km | 10 000/3
+1 week 1 day 2 hours 3 minutes 4 seconds"""
 
 
-@pytest.mark.parametrize("text", ["", "9" * 500, *UNCLEAR.replace("\n", " | ").split(" | ")])
+@pytest.mark.parametrize("text", ["", "9" * 500, f"1/{'9' * 500}", *UNCLEAR.replace("\n", " | ").split(" | ")])
 def test_what_is_not_guessed(text: str) -> None:
     assert parse_number(text) is None
 
@@ -119,6 +152,20 @@ def test_what_is_not_guessed(text: str) -> None:
         ("20 \u00b0C", "\u00b0C", "20"),
         ("20 degrees Celsius", "\u00b0C", "20"),
         ("5 pounds", "pound", "5"),
+        ("1 day 2 hours 3 minutes 4 seconds", "time", "93784"),
+        ("5 min. 3 sec.", "time", "303"),
+        ("-5 ft 3 in", "length", "-1.6002"),
+        ("5 in", "length", "0.127"),
+        ("( 5 in )", "length", "0.127"),
+        ("5 km, per hour", "length", "5000"),
+        ("5 km\u2014a lot", "length", "5000"),
+        ("20s", "time", "20"),
+        ("105s", "time", "105"),
+        ("20^\\circ C", "\u00b0C", "20"),
+        ("$5b", "USD", "5000000000"),
+        ("$5CAD", "CAD", "5"),
+        ("CAD $5", "CAD", "5"),
+        ("USD $5", "USD", "5"),
     ],
 )
 def test_units(text: str, dimension: str, amount: str) -> None:
@@ -134,12 +181,17 @@ DIFFERENT = """5 km | 5 m
 1234567890123456789 | 1234567890123456788; 5 km | 5 km/h; 5 m | 5 m^2; 32 \u00b0F | 32 \u00b0C; 5 per day | 5 per week
 50% | 50; 5% | 5 km; <5 | >5; < 5 | > 5; 5 + 3 | 5 - 3; 5' | 5"; 5 pounds | \u00a35; 1 GB | 1 MB; 5 dozen | 5
 5 ft 3 in | 6 ft 3 in; 3 and 5 | 4 and 5; May 3, 2020 | June 3, 2020; 42 | 10:30; 2 and a half | 2; 10 am | 10 pm
-Step 1: v2 | Step 1: v3; 1000000001 nm | 1000000002 nm; 5 yen | 5 dollars; 0 | 1e-300; 5 | five"""
+Step 1: v2 | Step 1: v3; 1000000001 nm | 1000000002 nm; 5 yen | 5 dollars; 0 | 1e-300; 5 | five
+five | six; $5 M | $5; CAD $5 | $5; $5 per minute | $5 per hour; 3.33... | 3.33"""
 SAME = """5 km | 5000 m; 1 mile | 1609.344 m; 1 kg | 1000 g; 90 min | 1.5 hours; 1 week | 7 days; 5 km | 5; 5 | 5 m
 $5 | 5 dollars; 50 cents | $0.50; 5 million | 5,000,000; \u00bd | 50%; 10 000 | 10,000; 1e3 | 1 thousand; 10 AM | 10 am
 0.3333333333 | 1/3; 0.3 | 0.30000000000000004; 63.99999999999999 | 64; 10:30 | 10:30; 2020-05-03 | 2020-05-03.
 36 km/h | 10 m/s; 1 litre | 1000 cm^3; 1 ml | 1 cm3; 5 apples | 5 pears; 2.125551234 billion | 2125551234
-$18 per day | 18 dollars a day; Five | five."""
+$18 per day | 18 dollars a day; Five | five.; 5 in total | 5 km; 1 yard | 3 ft; 1 foot | 12 inches; 1 l | 10 dl
+1 hectare | 10000 m^2; 1 lb | 16 oz; 1 decade | 10 years; 1 century | 100 years; 1 gallon | 4 quarts; 1 quart | 2 pints
+1 pint | 2 cups; 1 tbsp | 3 tsp; 1 GW | 1000 MW; 1 kcal | 1000 cal; 1 bar | 100 kPa; \u00a31 | 100 pence; \u20b95 | Rs 5
+\u20a95 | 5 KRW; 5 pounds sterling | \u00a35; 1 nautical mile | 1852 m; 1 square yard | 9 ft squared
+1 cubic metre | 1000 l"""
 
 
 def pairs(text: str) -> list[tuple[str, ...]]:
@@ -211,6 +263,35 @@ def test_every_text_is_read_or_not_and_sameness_is_symmetric(a: str, b: str) -> 
 @given(st.integers(-(10**30), 10**30), st.integers(-3, 3))
 def test_whole_numbers_are_compared_exactly(value: int, step: int) -> None:
     assert same_number(Number(Fraction(value)), Number(Fraction(value + step))) is (step == 0)
+
+
+def test_the_border_of_rounding_counts_as_equal() -> None:
+    one, below, lower = (Number(1 - step * ROUNDING) for step in (0, 1, 2))
+    assert same_number(below, one)
+    assert not same_number(lower, one)
+
+
+def test_chains_through_units_take_three_steps_a_change() -> None:
+    plain, other = Number(Fraction(13)), Number(Fraction(17))
+    assert not may_join(plain, other, 4)  # one change at most, and 17 / 13 is no ratio of two units
+    assert may_join(plain, other, 5)
+    assert may_join(plain, Number(Fraction(13000)), 2)
+    assert not may_join(plain, Number(Fraction(13000)), 1)
+    assert may_join(plain, Number(Fraction(13 * 1728)), 2)  # cubic feet, cubic inches
+    assert may_join(plain, Number(13 * Fraction("1609.344") / 604800), 2)  # miles a week, metres a second
+    assert not may_join(plain, Number(Fraction(0)), 9)
+    assert not may_join(Number(Fraction(-13)), Number(Fraction(0)), 9)
+
+
+def test_signs_between_unread_numbers_must_agree() -> None:
+    assert figures("x = 5 + 3, ok") == ("=", "5", "+", "3")
+
+
+def test_what_is_no_unit() -> None:
+    assert find_unit("$ per m^2") is not None
+    assert find_unit("kg per second") == ("mass per 1 time", Fraction(1))
+    for words in ("$ a km", "$ per 5x", "square kg", "G", "H"):
+        assert find_unit(words) is None
 
 
 def test_long_texts_are_read_in_linear_time() -> None:

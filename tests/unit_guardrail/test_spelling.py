@@ -141,6 +141,8 @@ def test_an_empty_answer_has_no_tokens() -> None:
     for tokens in (("<|im_end|>",), ("<think>", "so"), ("\n",), ()):
         found = reply("", *tokens)
         assert (found.tokens, found.logprobs) == ((), ())
+    blank = reply(" \n", " ", "\n", "</s>")
+    assert (blank.tokens, blank.logprobs) == ((), ())
     empty = measure(SampleSet(question="q", primary=found), make("perplexity"), SamplingPlan(n=0, logprobs=True))
     assert empty.reason is Unmeasured.EMPTY_ANSWER
 
