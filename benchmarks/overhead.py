@@ -66,9 +66,12 @@ def median(run: Callable[[], Any], repeats: int) -> float:
 
 
 def in_turn(plain: Callable[[], Any], other: Callable[[], Any], repeats: int) -> tuple[float, float, float]:
-    """Median seconds of both over five rounds and the median ratio: in turn, so that both see the same machine."""
+    """Median seconds of both over rounds of five calls each and the median ratio.
+
+    Rounds are short, so that both see the same machine: a shared one changes its speed within tenths of a second.
+    """
     plain(), other()
-    rounds = [(median(plain, repeats // 5), median(other, repeats // 5)) for _ in range(5)]
+    rounds = [(median(plain, 5), median(other, 5)) for _ in range(max(repeats // 5, 5))]
     theirs, ours = (statistics.median(column) for column in zip(*rounds, strict=True))
     return theirs, ours, statistics.median(ours / theirs for theirs, ours in rounds)
 
@@ -223,7 +226,7 @@ async def against_endpoint(url: str, count: int, repeats: int) -> None:
 def main() -> None:
     """Run the parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=50, help="of the instant part")
+    parser.add_argument("--repeats", type=int, default=300, help="of the instant part")
     parser.add_argument("--requests", type=int, default=200, help="guarded requests at once")
     parser.add_argument("--rounds", type=int, default=5, help="of the endpoint part")
     parser.add_argument("--latency", type=float, default=0.05, help="seconds an answer takes")
