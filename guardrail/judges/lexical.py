@@ -105,11 +105,17 @@ def _guarded(text: str) -> tuple[tuple[str, ...], bool]:
             continue
         if is_operator(word):
             signs += [word + _exact(found[i + 1] if i + 1 < len(found) else "")] if word != "=" else []
-        elif (_NUMBER.match(word) or word[0].isalnum()) and not ends_in_mark(word):  # "5", "-5", "5km", "b12"
-            signs += [_exact(number[0]) for number in _NUMBER.finditer(word)]
-        else:  # "c++", "$50", "50%", "-x"
-            signs.append(_exact(word))
+        else:
+            signs += _signs(word)
     return tuple(sorted(signs)), any(_BARE.sub("", word) in _NEGATIONS for word in found)
+
+
+@lru_cache(maxsize=8192)
+def _signs(word: str) -> tuple[str, ...]:
+    """What must be the same of a word with digits or marks: its numbers, or all of it."""
+    if (_NUMBER.match(word) or word[0].isalnum()) and not ends_in_mark(word):  # "5", "-5", "5km", "b12"
+        return tuple(_exact(number[0]) for number in _NUMBER.finditer(word))
+    return (_exact(word),)  # "c++", "$50", "50%", "-x"
 
 
 def _exact(word: str) -> str:
