@@ -11,7 +11,7 @@ import pytest
 from langchain_core.exceptions import OutputParserException
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.tools import tool
 from pydantic import BaseModel
 
@@ -254,8 +254,9 @@ def test_what_servers_add_to_a_schema_is_no_difference() -> None:
     )
     added |= {"additionalProperties": False, "strict": True}
     sent = {"type": "json_schema", "json_schema": {"name": "Person", "strict": True, "schema": added}}
-    guarded(WRITER, bindings_for(response_format=sent)).with_structured_output(plain)
-    guarded(WRITER, bindings_for(response_format=plain)).with_structured_output(added)
+    for calibrated, asked in ((sent, plain), (plain, added)):
+        made = guarded(WRITER, bindings_for(response_format=calibrated)).with_structured_output(asked)
+        assert isinstance(made, Runnable)
 
 
 def test_another_model_or_a_person_may_give_a_valid_answer() -> None:

@@ -18,6 +18,7 @@ from guardrail.monitor.drift import DRIFT_BETS
 from guardrail.monitor.risk import RISK_BETS
 from guardrail.testing import ScriptedChat, make_artifact
 
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 STREAMS, STEPS, DELTA = 1_000, 2_000, 0.1
 FALSE_ALARMS = DELTA + 3.1 * math.sqrt(DELTA * (1 - DELTA) / STREAMS)
 """At most this share may alarm: a valid monitor exceeds it in fewer than one of a thousand runs (binomial)."""
@@ -125,6 +126,20 @@ def test_a_shift_is_found_once_and_told_in_words(tmp_path: Path) -> None:
     assert 200 < alarms[0].at < 300
     assert "less certainly" in alarms[0].detail
     assert alarms[0].wealth >= 100
+
+
+@pytest.mark.skipif(not (DATA / "mmlu-pro-confidence.csv").is_file(), reason="the shared data are not here")
+def test_a_real_shift_of_topic_is_found_soon_and_no_shift_seldom_is() -> None:
+    """Real scores, seeded streams: MMBench goes on with spatial relations alone, MMLU-Pro with law alone."""
+    from benchmarks.monitoring import Change, drift, mmbench, mmlu_pro
+
+    for data, topic in ((mmbench(DATA, "v1.6-34b"), "spatial_relationship"), (mmlu_pro(DATA, "gpt-4.1"), "law")):
+        shifted = [drift(Change(data, topic, 0.1, frozenset({topic})), seed)[0] for seed in range(20)]
+        quiet = [drift(Change(data, "none", 0.1), seed)[0] for seed in range(20)]
+        delays = sorted(run.delay for run in shifted if run.delay is not None)
+        assert len(delays) >= 15
+        assert delays[len(delays) // 2] <= 60
+        assert sum(run.early or run.delay is not None for run in quiet) <= 5  # delta .05: P(Bin(20, .05) > 5) < .001
 
 
 def test_one_bet_by_hand() -> None:
