@@ -1,8 +1,7 @@
-"""What an agent's checkpoint keeps about a judged message: frozen values, packed into one plain string.
+"""What a graph's state keeps about a judged message: frozen values, as plain JSON or as one packed string.
 
-A graph shows its state in several streams, so a held-back candidate must not lie in it as readable text. Packing keeps
-it out of every display; it is not encryption: whoever may read checkpoints may read what was held back (use LangGraph's
-encrypted serialiser where that matters).
+Plain JSON is what lies in checkpoints. A graph also shows its state in several streams, where a held-back candidate
+must not be readable: there it is packed (`integrations._note_channel`). Packing is not encryption.
 """
 
 from __future__ import annotations
@@ -21,10 +20,23 @@ from guardrail._readable import json_fault, spelled
 from guardrail.judges import canonical_calls
 from guardrail.types import Frozen, Reason, ToolCall, Verdict
 
-__all__ = ["Held", "Judged", "Kept", "Note", "Order", "call_digest", "pack", "same_call", "strictest", "unpack"]
+__all__ = [
+    "Held",
+    "Judged",
+    "Kept",
+    "Note",
+    "Order",
+    "call_digest",
+    "from_json",
+    "pack",
+    "same_call",
+    "strictest",
+    "to_json",
+    "unpack",
+]
 
-PREFIX = "acrc-guardrail/1:"
-"""Start of a packed note; the number is the layout's version."""
+LAYOUT = "acrc-guardrail/1"
+"""Name of a note's layout, with its version. It stands before a packed note and in a plain one."""
 
 
 class Kept(Frozen):
@@ -153,18 +165,33 @@ def same_call(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return bool(a and b and call_digest(a)) and call_digest(a) == call_digest(b)
 
 
+def to_json(note: Note) -> dict[str, Any]:
+    """A note as plain JSON: objects, lists, texts, numbers, true, false and null."""
+    return {"layout": LAYOUT, **note.model_dump(mode="json")}
+
+
+def from_json(value: object) -> Note | None:
+    """The note of its plain JSON; None where it is none of this layout (then nothing was judged)."""
+    if not isinstance(value, Mapping) or value.get("layout") != LAYOUT:
+        return None
+    try:
+        return Note.model_validate({name: part for name, part in value.items() if name != "layout"})
+    except ValueError:
+        return None
+
+
 def pack(note: Note) -> str:
     """A note as one string."""
     # In ASCII, so that metadata with broken characters, which a server may send, do not stop anything.
     text = json.dumps(note.model_dump(mode="json"), separators=(",", ":"))
-    return PREFIX + base64.b64encode(zlib.compress(text.encode())).decode()
+    return f"{LAYOUT}:{base64.b64encode(zlib.compress(text.encode())).decode()}"
 
 
 def unpack(packed: object) -> Note | None:
     """The note of a packed string; None where there is none, or it is not readable (then nothing was judged)."""
-    if not isinstance(packed, str) or not packed.startswith(PREFIX):
+    if not isinstance(packed, str) or not packed.startswith(f"{LAYOUT}:"):
         return None
     try:
-        return Note.model_validate(json.loads(zlib.decompress(base64.b64decode(packed[len(PREFIX) :]))))
+        return Note.model_validate(json.loads(zlib.decompress(base64.b64decode(packed[len(LAYOUT) + 1 :]))))
     except (ValueError, zlib.error):
         return None

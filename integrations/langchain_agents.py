@@ -8,8 +8,8 @@ How it works, in the order of a step:
 
 1. ``wrap_model_call`` puts a gated model in the place of the agent's (`_gated_model`). It draws the artifact's samples
    with the request's very messages, system prompt, tools and settings, judges the message, and lets it out or not.
-2. A message that is held for a person is frozen in the state as one packed string (`_held`). The conversation shows a
-   line that says so.
+2. A message that is held for a person is frozen in the state (`_held`): plain JSON in checkpoints, packed where streams
+   show the state (`_note_channel`). The conversation shows a line that says so.
 3. ``after_model``, another node, interrupts with the frozen candidate. A resumed run draws nothing again.
 4. What was decided goes back through the model node, so that every other middleware sees the real message.
 5. ``wrap_tool_call`` runs a gated call only if this very call was accepted or approved.
@@ -40,6 +40,7 @@ from guardrail.watching import Observer, Watch, observers
 from ._gated_model import Frozen, GatedModel, HeldBack, Outcome
 from ._gates import ANSWER, Gates, load
 from ._held import Held, Judged, Kept, Note, Order, call_digest, pack, same_call, unpack
+from ._note_channel import NoteChannel
 from .langgraph_review import ALL_DECISIONS, HOLDING, DecisionType, ask, held_message, lean, released
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ MODELS = 16
 class GuardrailState(AgentState[Any]):
     """State of a guarded agent: one more key, in no input and no output."""
 
-    guardrail: NotRequired[Annotated[str | None, PrivateStateAttr]]
-    """What was judged of the last message, packed; see `integrations._held`."""
+    guardrail: NotRequired[Annotated[str | None, NoteChannel, PrivateStateAttr]]
+    """What was judged of the last message; see `integrations._note_channel`."""
 
 
 class _Held(HeldBack, GraphBubbleUp):

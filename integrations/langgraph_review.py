@@ -28,6 +28,7 @@ from guardrail.types import Verdict
 
 from ._decisions import ALL_DECISIONS, Decision, DecisionType, answer_schema
 from ._held import Held, Judged, Kept, Note, Order, call_digest, pack, same_call, unpack
+from ._note_channel import NoteChannel
 from ._review_bridge import ReviewBridge
 
 if TYPE_CHECKING:
@@ -176,8 +177,8 @@ class GuardedState(TypedDict):
 
     messages: Annotated[list[AnyMessage], add_messages]
     """The conversation."""
-    guardrail: NotRequired[str | None]
-    """The packed candidate, while one is held back."""
+    guardrail: NotRequired[Annotated[str | None, NoteChannel]]
+    """The candidate and its verdict, while one is held back; see `integrations._note_channel`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,9 @@ def main(what: str, url: str, out: str) -> None:
         if what == "ask":
             result = agent.invoke({"messages": "pay bob"}, CONFIG)
             (found,) = result["__interrupt__"]
-            Path(out).write_text(json.dumps({"value": found.value, "made": model.made}), encoding="utf-8")
+            frozen = saver.get_tuple(CONFIG).checkpoint["channel_values"]["guardrail"]
+            found_now = {"value": found.value, "made": model.made, "frozen": frozen}
+            Path(out).write_text(json.dumps(found_now), encoding="utf-8")
             time.sleep(600)  # killed here
         result = agent.invoke(Command(resume={"decisions": [{"type": "approve"}]}), CONFIG)
         shown = [message.text for message in result["messages"]]

@@ -47,7 +47,7 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     make_artifact(chat, n=4).save("plain.json")
     names: dict[str, Any] = {"chat": chat, "balance": balance, "transfer": transfer, "SYSTEM": SYSTEM}
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for number, block in enumerate(blocks):
         exec(compile(block, f"docs/agents.md, block {number + 1}", "exec"), names)
         if number == 0:
@@ -56,6 +56,9 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             ]
             assert names["result"]["messages"][-1].text == "Done."
         if number == 1:
+            assert names["held"]["message"]["tool_calls"][0]["args"] == {"to": "alex.meyer", "amount": 40}
+            assert "0.5623 > 0.1 nats" in names["held"]["verdict"]["detail"]  # -3/4 ln 3/4 - 1/4 ln 1/4
+        if number == 2:
             assert len(names["bridge"].store.items()) == 1
             names["bridge"].store.close()
     assert names["app"].invoke({"messages": ["Send 3 to Bob"]}, {"configurable": {"thread_id": "p"}})

@@ -19,7 +19,7 @@ from langchain.agents.middleware import (
 )
 from langchain.agents.middleware.types import ModelResponse
 from langchain.agents.structured_output import ToolStrategy
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
@@ -28,7 +28,6 @@ from pydantic import BaseModel, ValidationError
 from guardrail.errors import AbstainedError, ArtifactMismatchError, UsageError
 from guardrail.monitor import SafetySwitch
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Verdict
-from integrations._held import unpack
 from integrations.langchain_agents import GuardrailMiddleware
 
 from .agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of, balance, calls, sending, transfer
@@ -659,16 +658,6 @@ def test_a_new_question_makes_an_undecided_candidate_stale() -> None:
     assert not any(isinstance(message, ToolMessage) for message in result["messages"])
 
 
-def test_a_decision_cannot_be_given_from_outside_as_state() -> None:
-    model = fresh(UNSURE)
-    agent = agent_of(model, gate(model))
-    interrupt_of(agent.invoke({"messages": "pay bob"}, CONFIG))
-    packed = agent.get_state(CONFIG).values["guardrail"]
-    other: Any = {"configurable": {"thread_id": "2"}}
-    result = agent.invoke({"messages": [HumanMessage("pay bob", id="h")], "guardrail": packed}, other)
-    assert interrupt_of(result)["type"] == "guardrail_review"
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -812,20 +801,6 @@ async def test_no_sample_of_an_accepted_answer_is_streamed() -> None:
         "on_chat_model_end",
     ]
     assert not any(mark in json.dumps(events, default=str) for mark in ("Paris?", "Paris,", "Paris;"))
-
-
-def test_the_state_is_one_plain_string() -> None:
-    model = unsure_answers()
-    agent = agent_of(model, gate(model))
-    agent.invoke({"messages": "what?"}, CONFIG)
-    values = agent.get_state(CONFIG).values
-    assert isinstance(values["guardrail"], str)
-    note = unpack(values["guardrail"])
-    assert note is not None
-    assert note.held is not None
-    assert note.held.message.text == "secret-0"
-    assert unpack("acrc-guardrail/1:garbage") is None
-    assert unpack(None) is None
 
 
 # -- what a guard has, an agent's gates have -----------------------------------------------------------------------

@@ -24,7 +24,6 @@ from langgraph.types import Command
 from guardrail import Guardrail
 from guardrail.errors import UsageError
 from guardrail.types import ToolCall
-from integrations._held import unpack
 from integrations.langgraph_review import GuardedState, ReviewBridge, guarded_nodes
 from tests import postgres
 
@@ -167,6 +166,7 @@ def test_a_killed_process_resumes_on_sqlite(tmp_path: Path) -> None:
     seen = kill_and_resume(str(tmp_path / "checkpoints.db"), tmp_path)
     assert (seen.killed, seen.resumed) == (-signal.SIGKILL, 0)
     assert seen.asked["value"]["candidate"]["tool_calls"] == [{"name": "transfer", "args": {"to": "bob", "amount": 5}}]
+    assert seen.asked["frozen"]["held"]["message"]["tool_calls"][0]["args"] == {"to": "bob", "amount": 5}
     assert seen.done["calls"] == [{"to": "bob", "amount": 5}]
     assert seen.done["texts"] == ["pay bob", "", "sent 5 to bob", "Done."]
     assert (seen.asked["made"], seen.done["made"]) == (5, 5)  # the second: of the last answer; no transfer drawn again
@@ -181,6 +181,7 @@ def test_a_killed_process_resumes_on_postgresql(tmp_path: Path) -> None:
         seen = kill_and_resume(url.replace("postgresql+psycopg://", "postgresql://"), tmp_path)
     assert (seen.killed, seen.resumed) == (-signal.SIGKILL, 0)
     assert seen.asked["value"]["candidate"]["tool_calls"] == [{"name": "transfer", "args": {"to": "bob", "amount": 5}}]
+    assert seen.asked["frozen"]["held"]["message"]["tool_calls"][0]["args"] == {"to": "bob", "amount": 5}
     assert seen.done["calls"] == [{"to": "bob", "amount": 5}]
     assert seen.done["texts"] == ["pay bob", "", "sent 5 to bob", "Done."]
     assert (seen.asked["made"], seen.done["made"]) == (5, 5)  # the second: of the last answer; no transfer drawn again
@@ -503,14 +504,3 @@ def test_what_nobody_decides_in_time_is_rejected(tmp_path: Path) -> None:
         result = bridge.resume(graph, CONFIG)
         assert result is not None
         assert result["messages"][-1].text == "Nobody decided in time."
-
-
-def test_the_state_of_a_plain_graph_is_one_plain_string() -> None:
-    graph = graph_of(Counter())
-    graph.invoke({"messages": ["anything"]}, CONFIG)
-    packed = graph.get_state(CONFIG).values["guardrail"]
-    assert isinstance(packed, str)
-    assert "ans" not in packed
-    note = unpack(packed)
-    assert note is not None
-    assert note.held is not None
