@@ -6,7 +6,8 @@ after every other middleware has had its way with the request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -26,7 +27,7 @@ from guardrail._messages import _message as sample_message
 from guardrail._messages import with_verdict
 from guardrail._structured import form_of
 from guardrail.bindings import bindings_for
-from guardrail.errors import ArtifactMismatchError
+from guardrail.errors import AbstainedError, ArtifactMismatchError
 from guardrail.fallback import Abstention, Form, OnAbstain, Wording, afall_back, fall_back
 from guardrail.identity import ModelIdentity, identify
 from guardrail.prompting import question_text
@@ -35,11 +36,12 @@ from guardrail.trust import Doubt, Trust
 from guardrail.types import Sample, SampleSet, SamplingPlan, Verdict
 from guardrail.watching import Watch
 
-from ._gates import Gates, Judgement
-from ._held import Held, Judged, Kept, Order, call_digest
+from ._abstentions import Abstentions
+from ._gates import ANSWER, Gates, Judgement
+from ._held import Held, Kept, Order, call_digest, judged_of
 from .langgraph_review import lean
 
-__all__ = ["Frozen", "GatedModel", "HeldBack", "Outcome", "carrying"]
+__all__ = ["Frozen", "GatedModel", "HeldBack", "Outcome", "carrying", "name_of"]
 
 TRANSPORT = frozenset(
     {
@@ -88,6 +90,10 @@ class GatedModel(BaseChatModel):
     """`Watch`: the switch and the observers."""
     outcome: Any = Field(repr=False)
     """`Outcome`, filled by the call."""
+    abstentions: Any = Field(default_factory=Abstentions, repr=False)
+    """`Abstentions` of the middleware."""
+    step: str | None = None
+    """The step of the agent that calls; see `this_step`."""
     held_back: Any = Field(repr=False)
     """What is raised with a `Held`, where a person is to decide; None takes ``on_abstain``."""
     on_abstain: Any = "message"
@@ -132,6 +138,7 @@ class GatedModel(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         form, model = self._checked(messages, stop, kwargs)
+        self.abstentions.check(self.step, messages)
         callbacks = child_callbacks(run_manager)
         with hushed():
             doubt = self._trust.examine()
@@ -143,7 +150,8 @@ class GatedModel(BaseChatModel):
                 note_verdict(run_manager, verdict)
         message = self._settled(judgement, drawn, messages)
         if message is None:
-            message = fall_back(self._abstention(judgement, messages, callbacks, form))
+            with self._remembered(messages):
+                message = fall_back(self._abstention(judgement, messages, callbacks, form))
             message = self._noted(message, judgement)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
@@ -155,6 +163,7 @@ class GatedModel(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         form, model = self._checked(messages, stop, kwargs)
+        self.abstentions.check(self.step, messages)
         callbacks = child_callbacks(run_manager)
         with hushed():
             doubt = await self._trust.aexamine()
@@ -166,7 +175,8 @@ class GatedModel(BaseChatModel):
                 note_verdict(run_manager, verdict)
         message = self._settled(judgement, drawn, messages)
         if message is None:
-            message = await afall_back(self._abstention(judgement, messages, callbacks, form))
+            with self._remembered(messages):
+                message = await afall_back(self._abstention(judgement, messages, callbacks, form))
             message = self._noted(message, judgement)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
@@ -277,11 +287,17 @@ class GatedModel(BaseChatModel):
         held = Held(
             question=question_text(messages),
             message=Kept.of(message),
-            judged=tuple(_judged(message, judgement)),
+            judged=judged_of(message, self._verdicts(judgement), self.answers, lean(judgement.verdict)),
             verdict=lean(judgement.verdict),
         )
         self._outcome.held = held
         raise self.held_back(held)
+
+    def _verdicts(self, judgement: Judgement) -> dict[str, Verdict]:
+        """What the gates say about each call, by the tool's name; a structured answer's call is the answer."""
+        lean_ones = {name: lean(verdict) for name, verdict in judgement.by_name.items()}
+        answer = lean_ones.pop(ANSWER, None)
+        return lean_ones if answer is None else {**lean_ones, **dict.fromkeys(self.answers, answer)}
 
     def _message(self, candidate: Sample, judgement: Judgement, drawn: SampleSet) -> AIMessage:
         """A candidate as a message with its verdict (without its content, where it was held back) and the usage."""
@@ -297,6 +313,15 @@ class GatedModel(BaseChatModel):
     def _outcome(self) -> Outcome:
         outcome: Outcome = self.outcome
         return outcome
+
+    @contextmanager
+    def _remembered(self, messages: Sequence[BaseMessage]) -> Iterator[None]:
+        """Note an abstention that is raised, for whoever tries again."""
+        try:
+            yield
+        except AbstainedError as error:
+            self.abstentions.note(self.step, messages, error)
+            raise
 
     def _abstention(
         self, judgement: Judgement, messages: Sequence[BaseMessage], callbacks: Callbacks, form: Form
@@ -339,6 +364,11 @@ class GatedModel(BaseChatModel):
         bound: Runnable[LanguageModelInput, AIMessage] = self.bind(**asked.model_dump(exclude_defaults=True), **kwargs)
         return bound
 
+    @property
+    def model_name(self) -> str:
+        """Name of the agent's model: LangChain chooses by it how structured output is asked for."""
+        return name_of(self.model)
+
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> Any:
         return self.model._get_ls_params(stop=stop)
 
@@ -347,10 +377,25 @@ class GatedModel(BaseChatModel):
         return "guardrail_agent"
 
 
+def name_of(model: BaseChatModel) -> str:
+    """The model's name where LangChain looks for it; never empty, or it would look further."""
+    names = [getattr(model, field, None) for field in ("model_name", "model", "model_id")]
+    return next((name for name in names if name and isinstance(name, str)), "unnamed")
+
+
 class Frozen(BaseChatModel):
     """Gives out one message that was decided about before; draws nothing."""
 
     message: AIMessage
+    model_name: str = ""
+    """Name of the model in whose place it stands, see `name_of`."""
+    cache: Any = False
+    """No cache: it knows messages by the prompt, and people decide differently about the same prompt."""
+
+    @classmethod
+    def in_place_of(cls, model: BaseChatModel, message: AIMessage) -> Frozen:
+        """One that LangChain treats as it treats the model."""
+        return cls(message=message, model_name=name_of(model), profile=model.profile)
 
     def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
         return ChatResult(generations=[ChatGeneration(message=self.message)])
@@ -369,6 +414,7 @@ class _Carrying(BaseChatModel):
 
     model: BaseChatModel
     settings: Mapping[str, Any]
+    cache: Any = False
 
     def _generate(
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
@@ -421,21 +467,3 @@ def joined(primary: SampleSet, rest: SampleSet) -> SampleSet:
             "problem_detail": problem.problem_detail,
         }
     )
-
-
-def _judged(message: AIMessage, judgement: Judgement) -> list[Judged]:
-    """What a person decides about: every gated call of the message, or the answer."""
-    found = [
-        Judged(
-            name=call["name"],
-            call_id=str(call["id"]),
-            args=dict(call["args"]),
-            verdict=lean(judgement.by_name[call["name"]]),
-        )
-        for call in message.tool_calls
-        if call["name"] in judgement.by_name
-    ]
-    if found:
-        return found
-    assert judgement.verdict is not None, "only a verdict holds a message back"
-    return [Judged(name="answer", call_id=None, args={"text": str(message.text)}, verdict=lean(judgement.verdict))]

@@ -10,11 +10,11 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage
-from pydantic import Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from guardrail._readable import json_fault, spelled
 from guardrail.judges import canonical_calls
@@ -28,6 +28,7 @@ __all__ = [
     "Order",
     "call_digest",
     "from_json",
+    "judged_of",
     "pack",
     "same_call",
     "strictest",
@@ -80,6 +81,8 @@ class Judged(Frozen):
     """Id of the tool call; None for an answer."""
     args: dict[str, Any]
     """Arguments of the call; for an answer {"text": ...}."""
+    is_answer: bool = False
+    """Whether the call is the structured answer, which no tool runs."""
     verdict: Verdict
     """What its artifact says about the message it is part of."""
 
@@ -128,16 +131,45 @@ class Order(Frozen):
 class Note(Frozen):
     """What the state holds about the agent's last message."""
 
+    model_config = ConfigDict(frozen=True, extra="ignore")  # notes of before may say more
+
     phase: Literal["held", "released", "done"]
     """Waiting for a person; decided, and to be given out by the model node; given out."""
-    after: str | None = None
-    """Id of the message the candidate answers; another last message makes the note stale."""
+    placeholder: str | None = None
+    """Id of the message that stands in the conversation while held."""
     held: Held | None = None
     """The message and its verdicts, while held."""
     message: Kept | None = None
     """What the model node gives out, while released."""
     orders: dict[str, Order] = Field(default_factory=dict)
     """Tool calls that were decided about, by id. A gated call that is not among them is not run."""
+
+
+def judged_of(
+    message: AIMessage, verdicts: Mapping[str, Verdict], answers: Collection[str], whole: Verdict
+) -> tuple[Judged, ...]:
+    """What a person decides about: the judged calls of a message and a structured answer beside them, or the answer.
+
+    Args:
+        message: The candidate.
+        verdicts: What is said about calls, by tool name; of others a person is not asked.
+        answers: Tools whose call is the answer.
+        whole: What is said about the message.
+    """
+    found = tuple(
+        Judged(
+            name=call["name"],
+            call_id=str(call["id"]),
+            args=dict(call["args"]),
+            is_answer=call["name"] in answers,
+            verdict=verdicts[call["name"]],
+        )
+        for call in message.tool_calls
+        if call["name"] in verdicts
+    )
+    if all(one.is_answer for one in found):
+        return (Judged(name="answer", call_id=None, args={"text": str(message.text)}, verdict=whole),)
+    return found
 
 
 def strictest(verdicts: list[Verdict]) -> Verdict:

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
+from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolMessage
@@ -37,10 +38,13 @@ from guardrail.trust import Trust, agreement_rate
 from guardrail.types import Cost, Reason, Sample, Uncertainty, Unmeasured, Verdict
 from guardrail.watching import Observer, Watch, observers
 
+from ._abstentions import Abstentions, this_step
 from ._gated_model import Frozen, GatedModel, HeldBack, Outcome
-from ._gates import ANSWER, Gates, load
-from ._held import Held, Judged, Kept, Note, Order, call_digest, pack, same_call, unpack
+from ._gates import Gates, load
+from ._held import Held, Kept, Note, Order, call_digest, judged_of, pack, unpack
 from ._note_channel import NoteChannel
+from ._structured_answers import fits, structured_names
+from ._tool_orders import edited, order_of, told
 from .langgraph_review import ALL_DECISIONS, HOLDING, DecisionType, ask, held_message, lean, released
 
 if TYPE_CHECKING:
@@ -69,9 +73,6 @@ else:
     from langgraph.types import Command, TracePolicy, omit_payload
 
 __all__ = ["GuardrailMiddleware", "GuardrailState"]
-
-EDITED = "Note: a person changed this call before it ran; it ran with {args}. Do not repeat the original call."
-"""Text put before the result of a tool call that a reviewer edited."""
 
 MODELS = 16
 """Model objects whose probes are remembered: an agent has one, unless another middleware makes them anew."""
@@ -107,7 +108,8 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool.
         exempt: Tools whose calls pass: those that only read.
         on_abstain: "interrupt": a person decides (needs a checkpointer). "message": the agent ends with
-            ``abstain_message``. "raise": `AbstainedError`, which ``ModelFallbackMiddleware`` takes for a failure.
+            ``abstain_message``. "raise": `AbstainedError`, which ``ModelFallbackMiddleware`` takes for a failure; a
+            retry of the same step gets it again, without another draw, unless nothing could be measured.
             A Runnable (a stronger model) gets the messages and the tools and answers in place. Any other callable gets
             the `Verdict` and returns a text, an AIMessage, or None for the message.
         abstain_message: Text of an abstention; see `Guardrail`.
@@ -181,6 +183,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         self._watch = Watch(switch, observers(on_verdict))
         self._max_concurrency = max_concurrency
         self._trusts: dict[int, tuple[BaseChatModel, Trust]] = {}
+        self._abstentions = Abstentions()
 
     # -- the model call ----------------------------------------------------------------------------------------------
 
@@ -188,22 +191,23 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         """Draw and judge in place of the model, or give out what a person has decided."""
-        note = self._pending(request)
+        note = _released(request.state)
         if note is not None and note.message is not None:
-            return self._given_out(handler(self._replaying(request, note.message)), note)
+            decided = _decided(note.message)
+            return _given_out(handler(_replaying(request, decided)), decided, note)
         outcome = Outcome()
         gated = self._gated(request, outcome)
         try:
             response = handler(request if gated is None else request.override(model=gated))
         except _Held as held:
-            return self._holding_back(request, held.held)
+            return self._holding_back(held.held)
         if outcome.held is not None:  # somebody below took the signal for a failure
-            return self._holding_back(request, outcome.held)
+            return self._holding_back(outcome.held)
         stray = self._stray(response, outcome)
         if stray is None or self._unjudged == "pass":
             return self._let_out(response, outcome if stray is None else None)
         if self._on_abstain == "interrupt":
-            return self._holding_back(request, self._unjudged_held(request, stray))
+            return self._holding_back(self._unjudged_held(request, stray))
         verdict = self._unjudged_verdict(stray)
         message = fall_back(self._abstention(request, verdict))
         return self._let_out(ModelResponse(result=[with_verdict(message, verdict)]), None)
@@ -212,38 +216,26 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         """`wrap_model_call` without blocking the event loop."""
-        note = self._pending(request)
+        note = _released(request.state)
         if note is not None and note.message is not None:
-            return self._given_out(await handler(self._replaying(request, note.message)), note)
+            decided = _decided(note.message)
+            return _given_out(await handler(_replaying(request, decided)), decided, note)
         outcome = Outcome()
         gated = self._gated(request, outcome)
         try:
             response = await handler(request if gated is None else request.override(model=gated))
         except _Held as held:
-            return self._holding_back(request, held.held)
+            return self._holding_back(held.held)
         if outcome.held is not None:
-            return self._holding_back(request, outcome.held)
+            return self._holding_back(outcome.held)
         stray = self._stray(response, outcome)
         if stray is None or self._unjudged == "pass":
             return self._let_out(response, outcome if stray is None else None)
         if self._on_abstain == "interrupt":
-            return self._holding_back(request, self._unjudged_held(request, stray))
+            return self._holding_back(self._unjudged_held(request, stray))
         verdict = self._unjudged_verdict(stray)
         message = await afall_back(self._abstention(request, verdict))
         return self._let_out(ModelResponse(result=[with_verdict(message, verdict)]), None)
-
-    def _pending(self, request: ModelRequest[Any]) -> Note | None:
-        """What a person has decided about the answer to this very state, if anything."""
-        note = unpack(request.state.get("guardrail"))
-        if note is None or note.phase != "released" or note.after != _last_id(request.state):
-            return None
-        return note
-
-    def _replaying(self, request: ModelRequest[Any], message: Kept) -> ModelRequest[Any]:
-        return request.override(model=Frozen(message=message.to_message()))
-
-    def _given_out(self, response: ModelResponse[Any], note: Note) -> ExtendedModelResponse[Any]:
-        return _extended(response, Note(phase="done", orders=note.orders))
 
     def _gated(self, request: ModelRequest[Any], outcome: Outcome) -> GatedModel | None:
         """The gated model for one request; None for a model that is not the calibrated one and may pass."""
@@ -263,10 +255,12 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             held_back=_Held if self._on_abstain == "interrupt" else None,
             on_abstain=self._on_abstain,
             abstain_message=self._abstain_message,
-            answers=_structured_names(request.response_format),
+            answers=structured_names(request.response_format),
             settings=self._settings,
             max_concurrency=self._max_concurrency,
             profile=request.model.profile,
+            abstentions=self._abstentions,
+            step=this_step(),
         )
 
     def _trust(self, model: BaseChatModel) -> Trust:
@@ -295,9 +289,9 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         orders = {str(call["id"]): Order(digest=call_digest(call), decision="not_gated") for call in calls}
         return _extended(response, Note(phase="done", orders=orders))
 
-    def _holding_back(self, request: ModelRequest[Any], held: Held) -> ExtendedModelResponse[Any]:
-        response = ModelResponse(result=[held_message(held, self._holding)])
-        return _extended(response, Note(phase="held", after=_last_id(request.state), held=held))
+    def _holding_back(self, held: Held) -> ExtendedModelResponse[Any]:
+        placeholder = held_message(held, self._holding)
+        return _extended(ModelResponse(result=[placeholder]), Note(phase="held", placeholder=placeholder.id, held=held))
 
     # -- messages of other models ------------------------------------------------------------------------------------
 
@@ -332,15 +326,15 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         verdict = lean(self._unjudged_verdict(message))
         if verdict.candidate is None:  # nothing of it can be shown or stored as it is
             message = AIMessage(content="")
-        judged = tuple(
-            Judged(name=call["name"], call_id=str(call["id"]), args=dict(call["args"]), verdict=verdict)
-            for call in message.tool_calls
-            if call["name"] not in self._gates.exempt
+        calls: list[Any] = [{**call, "id": f"call_{uuid4().hex}"} for call in message.tool_calls]  # two may share an id
+        message = message.model_copy(update={"tool_calls": calls})
+        verdicts = {call["name"]: verdict for call in calls if call["name"] not in self._gates.exempt}
+        return Held(
+            question=question_text(request.messages),
+            message=Kept.of(with_verdict(message, verdict)),
+            judged=judged_of(message, verdicts, structured_names(request.response_format), verdict),
+            verdict=verdict,
         )
-        answer = Judged(name=ANSWER, call_id=None, args={"text": str(message.text)}, verdict=verdict)
-        kept = Kept.of(with_verdict(message, verdict))
-        question = question_text(request.messages)
-        return Held(question=question, message=kept, judged=judged or (answer,), verdict=verdict)
 
     def _abstention(self, request: ModelRequest[Any], verdict: Verdict) -> Abstention:
         system = [] if request.system_message is None else [request.system_message]
@@ -350,17 +344,30 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
 
     # -- the person --------------------------------------------------------------------------------------------------
 
+    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """A new turn: what was held in an earlier one, or decided and not given out, is dropped."""
+        note = unpack(state.get("guardrail"))
+        return None if note is None or note.phase == "done" else {"guardrail": None}
+
+    async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """`before_agent` for async agents."""
+        return self.before_agent(state, runtime)
+
     @hook_config(can_jump_to=["model"])
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Ask about what was held back; the decided message goes out through the model node."""
         note = unpack(state.get("guardrail"))
         if note is None or note.phase != "held" or note.held is None:
             return None
-        placeholder = state["messages"][-1]
         decisions = ask(note.held, self._allowed)
         message, orders = released(note.held, decisions, lambda verdict: worded(self._abstain_message, verdict))
-        note = Note(phase="released", after=note.after, message=message, orders=orders)
-        return {"messages": [RemoveMessage(id=placeholder.id)], "guardrail": pack(note), "jump_to": "model"}
+        update: dict[str, Any] = {
+            "guardrail": pack(Note(phase="released", message=message, orders=orders)),
+            "jump_to": "model",
+        }
+        if any(one.id == note.placeholder for one in state["messages"]):  # an application may have removed it
+            update["messages"] = [RemoveMessage(id=str(note.placeholder))]
+        return update
 
     @hook_config(can_jump_to=["model"])
     async def aafter_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
@@ -377,103 +384,50 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         What is compared is the request that arrives here. Middleware that stands after this one in the list can still
         change it, unseen.
         """
-        order = self._order(request)
+        order = order_of(request, self._gates.exempt)
         if isinstance(order, ToolMessage):
             return order
-        return _told(handler(_edited(request, order)), order)
+        return told(handler(edited(request, order)), order, request.tool_call["id"])
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
     ) -> ToolMessage | Command[Any]:
         """`wrap_tool_call` without blocking the event loop."""
-        order = self._order(request)
+        order = order_of(request, self._gates.exempt)
         if isinstance(order, ToolMessage):
             return order
-        return _told(await handler(_edited(request, order)), order)
-
-    def _order(self, request: ToolCallRequest) -> Order | ToolMessage:
-        """What was decided about a call, or the message that takes the place of its result."""
-        call = _running(request)
-        judged = _call_in(request.state["messages"], call["id"]) or call
-        if judged["name"] in self._gates.exempt and call["name"] in self._gates.exempt:
-            return Order(digest="", decision="exempt")
-        note = unpack(request.state.get("guardrail"))
-        order = None if note is None or note.phase != "done" else note.orders.get(str(call["id"]))
-        if order is None or not order.digest or order.digest != call_digest(judged):
-            said = (
-                f"The call of {call['name']} was not run: no gate has judged it. It was changed after it was judged, "
-                "or did not come from the guarded model."
-            )
-            return _tool_message(call, said, "error")
-        if not same_call(call, judged):
-            if same_call(call, _policy_edit(request)):  # a person's word, and a later one than any in this order
-                return Order(digest=order.digest, decision="approve")
-            said = f"The call of {call['name']} was not run: other middleware changed it after it was judged."
-            return _tool_message(call, said, "error")
-        if order.decision == "reject":
-            return _tool_message(call, str(order.message), "error")
-        if order.decision == "respond":
-            return _tool_message(call, str(order.message), "success")
-        return order
+        return told(await handler(edited(request, order)), order, request.tool_call["id"])
 
 
 def _extended(response: ModelResponse[Any], note: Note) -> ExtendedModelResponse[Any]:
     return ExtendedModelResponse(model_response=response, command=Command(update={"guardrail": pack(note)}))
 
 
-def _last_id(state: Mapping[str, Any]) -> str | None:
-    messages = state["messages"]
-    return cast("str | None", messages[-1].id) if messages else None
+def _released(state: Mapping[str, Any]) -> Note | None:
+    """What a person has decided in this turn and did not go out yet, if anything; see `before_agent`."""
+    note = unpack(state.get("guardrail"))
+    return note if note is not None and note.phase == "released" else None
+
+
+def _decided(message: Kept) -> AIMessage:
+    """A decided message under an id by which it is known again."""
+    return message.to_message().model_copy(update={"id": f"guardrail-{uuid4()}"})
+
+
+def _replaying(request: ModelRequest[Any], decided: AIMessage) -> ModelRequest[Any]:
+    """The request to a model that gives out a decided message."""
+    request = request.override(model=Frozen.in_place_of(request.model, decided))
+    return request if fits(request.response_format, decided) else request.override(response_format=None)
+
+
+def _given_out(response: ModelResponse[Any], decided: AIMessage, note: Note) -> ExtendedModelResponse[Any]:
+    """The decided message as other middleware saw it; itself, where one of them asked another model instead."""
+    if not any(one.id == decided.id for one in response.result):
+        response = ModelResponse(result=[decided])
+    return _extended(response, Note(phase="done", orders=note.orders))
 
 
 def _tool_name(tool: Any) -> str:
     if isinstance(tool, dict):
         return str(tool.get("function", tool).get("name", tool.get("type")))
     return str(tool.name)
-
-
-def _structured_names(response_format: Any) -> tuple[str, ...]:
-    """Names of the tools whose call is the structured answer."""
-    specs = getattr(response_format, "schema_specs", None)
-    if specs is not None:
-        return tuple(spec.name for spec in specs)
-    schema = getattr(response_format, "schema", response_format)
-    name = getattr(schema, "__name__", None) or (schema.get("title") if isinstance(schema, dict) else None)
-    return () if name is None else (str(name),)
-
-
-def _call_in(messages: Sequence[BaseMessage], call_id: Any) -> Mapping[str, Any] | None:
-    for message in reversed(messages):
-        if isinstance(message, AIMessage):
-            return next((cast("Mapping[str, Any]", c) for c in message.tool_calls if c["id"] == call_id), None)
-    return None
-
-
-def _running(request: ToolCallRequest) -> Mapping[str, Any]:
-    """The call of a request, under the name of the tool that would run."""
-    call = cast("Mapping[str, Any]", request.tool_call)
-    return call if request.tool is None else {**call, "name": request.tool.name}
-
-
-def _policy_edit(request: ToolCallRequest) -> Mapping[str, Any]:
-    """The call that a person put in its place in ``HumanInTheLoopMiddleware`` (batched); empty where nobody did."""
-    edits = request.state.get("hitl_edited_tool_calls") or {}
-    return cast("Mapping[str, Any]", edits.get(request.tool_call["id"], {}))
-
-
-def _tool_message(call: Mapping[str, Any], said: str, status: Literal["success", "error"]) -> ToolMessage:
-    return ToolMessage(content=said, name=call["name"], tool_call_id=call["id"], status=status)
-
-
-def _edited(request: ToolCallRequest, order: Order) -> ToolCallRequest:
-    if order.decision != "edit" or order.args is None:
-        return request
-    return request.override(tool_call={**request.tool_call, "args": order.args})
-
-
-def _told(result: ToolMessage | Command[Any], order: Order) -> ToolMessage | Command[Any]:
-    """The result, preceded by a note where a person changed the call."""
-    if order.decision != "edit" or not isinstance(result, ToolMessage) or not isinstance(result.content, str):
-        return result
-    args = ", ".join(f"{name}={value!r}" for name, value in (order.args or {}).items())
-    return result.model_copy(update={"content": f"{EDITED.format(args=args)}\n{result.content}"})

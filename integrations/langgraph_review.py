@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast
+from uuid import uuid4
 
 from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.runnables import RunnableLambda
@@ -109,7 +110,8 @@ def released(
     """What goes out after the decisions, and what becomes of each tool call.
 
     The message is the very candidate that was judged, with the decision in its metadata. For an answer edit, reject and
-    respond change its text; for tool calls an edit may.
+    respond change its text. The text beside tool calls goes out if all of them are approved or edited: nobody has
+    approved it otherwise. A structured answer beside them goes out if it is approved, or as it was edited.
 
     Args:
         held: What was held back.
@@ -122,15 +124,36 @@ def released(
     message = held.message.model_copy(update={"metadata": {**held.message.metadata, "guardrail": guardrail}})
     if held.kind == "answer":
         return _answered(held, message, decisions[0], refusal), {}
-    text = next((decision["text"] for decision in decisions if decision["type"] == "edit" and "text" in decision), None)
-    message = message if text is None else message.model_copy(update={"text": text})
-    decided = {one.call_id: decision for one, decision in pairs}
-    orders = {}
+    decided = {one.call_id: (one, decision) for one, decision in pairs}
+    calls, orders = [], {}
     for call in held.message.tool_calls:
-        decision = decided.get(call["id"])
-        order = Order(digest=call_digest(call), decision="exempt")
-        orders[str(call["id"])] = order if decision is None else _order(call, decision)
-    return message, orders
+        one, decision = decided.get(call["id"], (None, None))
+        if decision is None:
+            orders[str(call["id"])] = Order(digest=call_digest(call), decision="exempt")
+        elif one is not None and one.is_answer:
+            calls += _structured(call, decision)
+            continue
+        else:
+            orders[str(call["id"])] = _order(call, decision)
+        calls.append(call)
+    return message.model_copy(update={"text": _beside(message.text, decisions), "tool_calls": tuple(calls)}), orders
+
+
+def _beside(text: str, decisions: Sequence[Decision]) -> str:
+    """The text that goes out beside calls: a person's, or the model's where everything it was about is approved."""
+    given = next(
+        (decision["text"] for decision in decisions if decision["type"] == "edit" and "text" in decision), None
+    )
+    if given is not None:
+        return given
+    return text if all(decision["type"] in ("approve", "edit") for decision in decisions) else ""
+
+
+def _structured(call: dict[str, Any], decision: Decision) -> list[dict[str, Any]]:
+    """A structured answer as it goes out: the call, the mended call, or none."""
+    if decision["type"] == "edit":
+        return [{**call, "args": decision["edited_action"]["args"]}]
+    return [call] if decision["type"] == "approve" else []
 
 
 def _answered(held: Held, message: Kept, decision: Decision, refusal: Callable[[Verdict], str]) -> Kept:
@@ -166,7 +189,8 @@ def _order(call: Mapping[str, Any], decision: Decision) -> Order:
 
 def held_message(held: Held, text: str = HOLDING) -> AIMessage:
     """What stands in the conversation while a person decides: no answer, no calls, the verdict in the metadata."""
-    return AIMessage(content=text, response_metadata={**held.message.metadata, "guardrail_held": True})
+    metadata = {**held.message.metadata, "guardrail_held": True}
+    return AIMessage(content=text, response_metadata=metadata, id=f"guardrail-held-{uuid4()}")
 
 
 # -- plain graphs ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,128 @@
+"""A retry gets the verdict again, not another draw: otherwise a wrong answer would look certain sooner or later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
+
+from langchain.agents import create_agent
+from langchain.agents.middleware import ModelFallbackMiddleware, ModelRetryMiddleware, wrap_model_call
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+
+from guardrail.errors import AbstainedError, UnmeasuredError
+from guardrail.types import Reason
+from integrations import _abstentions
+from integrations._abstentions import Abstentions, this_step
+from integrations.langchain_agents import GuardrailMiddleware
+
+from .agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of
+from .test_langchain_agents import Alarmed
+
+CONFIG: Any = {"configurable": {"thread_id": "1"}}
+
+
+def retry() -> ModelRetryMiddleware:
+    return ModelRetryMiddleware(max_retries=3, initial_delay=0, jitter=False, on_failure="error")
+
+
+def agent_of(model: AgentChat, *others: Any, first: bool = False, **more: Any) -> Any:
+    made = artifact_of(model)
+    own = GuardrailMiddleware(made, tools={"*": made}, exempt=["balance"], on_abstain="raise", **more)
+    middleware = [own, *others] if first else [*others, own]
+    saver = InMemorySaver()
+    return create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=middleware, checkpointer=saver)
+
+
+def raised(agent: Any, asked: Any = "what?", config: Any = CONFIG) -> AbstainedError:
+    with pytest.raises(AbstainedError) as caught:
+        agent.invoke(asked if asked is None else {"messages": asked}, config)
+    return caught.value
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_retry_draws_nothing_and_gets_the_same_verdict(first: bool) -> None:
+    model = Counter()
+    error = raised(agent_of(model, retry(), first=first))
+    assert (error.verdict.reason, model.made) == (Reason.ABOVE_THRESHOLD, 5)
+    assert error.verdict.candidate is not None
+    assert error.verdict.candidate.text == "ans0"
+
+
+@pytest.mark.parametrize("first", [False, True])
+async def test_nor_does_it_async(first: bool) -> None:
+    model = Counter()
+    with pytest.raises(AbstainedError):
+        await agent_of(model, retry(), first=first).ainvoke({"messages": "what?"}, CONFIG)
+    assert model.made == 5
+
+
+def test_running_the_same_step_again_is_a_retry_too() -> None:
+    model = Counter()
+    agent = agent_of(model)
+    raised(agent)
+    assert raised(agent, None).verdict.candidate is not None
+    assert model.made == 5
+
+
+def test_another_turn_and_another_thread_are_asked_anew() -> None:
+    model = Counter()
+    agent = agent_of(model)
+    raised(agent)
+    raised(agent, "what?")
+    raised(agent, "what?", {"configurable": {"thread_id": "2"}})
+    assert model.made == 15
+
+
+def test_other_messages_in_the_same_step_are_another_question() -> None:
+    model = Counter()
+
+    @wrap_model_call
+    def rephrased(request: Any, handler: Any) -> Any:
+        try:
+            return handler(request)
+        except AbstainedError:
+            return handler(request.override(messages=[HumanMessage("what exactly?")]))
+
+    raised(agent_of(model, rephrased))
+    assert model.made == 10
+
+
+def test_what_could_not_be_measured_is_tried_again() -> None:
+    model = AgentChat(steps={("what?", 0): [ConnectionError("down")]})
+    error = raised(agent_of(model, retry()))
+    assert isinstance(error, UnmeasuredError)
+    assert model.made == 4  # of each attempt the first answer, which failed
+
+
+def test_what_an_alarm_held_back_is_tried_again() -> None:
+    model = AgentChat(steps={("what?", 0): ["Paris"]})
+    error = raised(agent_of(model, retry(), switch=Alarmed()))
+    assert (error.verdict.reason, model.made) == (Reason.SUSPENDED, 4 * 5)
+
+
+def test_a_fallback_model_answers_as_before() -> None:
+    other = AgentChat(steps={("what?", 0): ["other"]}, name_of_model="other")
+    agent = agent_of(Counter(), ModelFallbackMiddleware(other), unjudged="pass")
+    assert agent.invoke({"messages": "what?"}, CONFIG)["messages"][-1].text == "other"
+
+
+def test_only_the_latest_steps_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_abstentions, "STEPS", 2)
+    error = raised(agent_of(Counter()))
+    known, asked = Abstentions(), [HumanMessage("what?", id="1")]
+    for step in ("a", "b", "a", "c", None):
+        known.note(step, asked, error)
+    known.check("b", asked)
+    known.check(None, asked)
+    known.check("a", [HumanMessage("else?", id="1")])
+    for step in ("a", "c"):
+        with pytest.raises(AbstainedError):
+            known.check(step, asked)
+
+
+def test_outside_a_graph_there_is_no_step() -> None:
+    assert this_step() is None
