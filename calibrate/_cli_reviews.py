@@ -19,7 +19,20 @@ from ._cli_fit import tell_verdict
 from .pipeline import HeldOut
 from .progress import bar
 from .records import write_records
-from .reviews import AcceptedError, Learned, Missing, Pool, Respond, accepted_error, feed, learn, read_reviews
+from .reviews import (
+    AcceptedError,
+    Learned,
+    Missing,
+    Pool,
+    Respond,
+    Waiting,
+    accepted_error,
+    feed,
+    learn,
+    read_reviews,
+    refuse_open_as_wrong,
+    waiting,
+)
 from .words import percent
 
 if TYPE_CHECKING:
@@ -97,6 +110,8 @@ def from_reviews(
     Watch only: [cyan]calibrate from-reviews reviews.db --artifact artifact.json --monitor risk[/cyan]
     """
     _refuse_existing(out)
+    if monitor is not None:
+        refuse_open_as_wrong(missing)
     database = store.removeprefix("sqlite:///")
     keep_inputs([artifact, *(earlier or ()), None if "://" in database else Path(database)], [out, records])
     loaded = CalibrationArtifact.load(artifact)
@@ -105,7 +120,8 @@ def from_reviews(
         pool = _read(opened, [loaded, *before], respond, since)
         _refuse_others(pool, ignore_others)
         _tell_pool(pool)
-        _tell_accepted(accepted_error(pool, missing=missing), loaded)
+        waits = waiting([item for item in pool.items if item.audited], missing)
+        _tell_accepted(accepted_error(pool, missing=missing), waits, loaded)
         if monitor is not None:
             _watch(opened, pool, loaded, monitor, min_audit_rate, missing)
     if out is None:
@@ -198,9 +214,12 @@ def _tell_pool(pool: Pool) -> None:
         say(f"{left_out} items of other artifacts are left out.")
 
 
-def _tell_accepted(found: AcceptedError | None, artifact: CalibrationArtifact) -> None:
+def _tell_accepted(found: AcceptedError | None, waits: Waiting | None, artifact: CalibrationArtifact) -> None:
+    if waits is not None:
+        say(waits.told("decided audits"), "yellow")
     if found is None:
-        say("No audited answer has been decided, so nothing is known about the error rate of answers that were given.")
+        why = "No audited answer has been decided" if waits is None else "The oldest audit is still open"
+        say(f"{why}, so nothing is known about the error rate of answers that were given.")
         return
     how = "exact" if found.exact else "betting, over several audit rates"
     say(
@@ -224,12 +243,15 @@ def _watch(
     monitors = Monitors(store)
     own = Pool(tuple(item for item in pool.items if item.verdict.artifact == artifact.digest), {}, 0)
     smallest = min((item.chance for item in own.items if item.audited), default=None)
-    shared = monitors.known_risk(name)
+    begun = monitors.known_risk(name)
+    if begun is not None and begun.state.artifact is None and begun.state.n > 0:
+        say(f"Monitor {name} was begun without an artifact; from now on it audits {artifact.digest} only.", "yellow")
+    shared = monitors.known_risk(name, artifact=artifact.digest)
     if shared is None:
         rate = smallest if min_audit_rate is None else min_audit_rate
         if rate is None:
             raise UsageError("no answer was audited yet. Say with --min-audit-rate how small the rate will be.")
-        shared = monitors.risk(name, artifact.alpha, min_audit_rate=rate)
+        shared = monitors.risk(name, artifact.alpha, min_audit_rate=rate, artifact=artifact.digest)
     elif shared.state.alpha != artifact.alpha:
         raise UsageError(
             f"monitor {name!r} tests alpha {shared.state.alpha:g}, the artifact promises {artifact.alpha:g}. Begin one "
@@ -238,10 +260,21 @@ def _watch(
     with bar(console, "Monitoring", "audits") as progress:
         new = feed(own, shared, missing=missing, progress=progress)
     state = shared.state
-    say(f"Monitor {name}: {new} new audits, {state.n} in all; wealth {state.wealth:.3g}, alarm at {1 / state.delta:g}.")
-    alarm = next((view.alarm for view in monitors.all() if view.name == name), None)
-    if alarm is not None:
-        console.print(Panel(escape(alarm.detail), title="Alarm", title_align="left", border_style="red"))
+    waits = waiting([item for item in own.items if item.audited], missing)
+    more = "" if waits is None else f"; {waits.decided} decided ones wait behind item {waits.item}"
+    say(
+        f"Monitor {name}: {new} new audits, {state.n} in all{more}; wealth {state.wealth:.3g}, alarm at "
+        f"{1 / state.delta:g}."
+    )
+    view = next(view for view in monitors.all() if view.name == name)
+    if view.alarm is not None:
+        console.print(Panel(escape(view.alarm.detail), title="Alarm", title_align="left", border_style="red"))
+    if view.acknowledged:
+        say(
+            f"The alarm of monitor {name} was acknowledged: it never alarms again, and no switch holds answers back "
+            "for it, whatever the audits say. Begin one under another name: --monitor NEW-NAME.",
+            "bold red",
+        )
 
 
 def _tell_sample(learned: Learned) -> None:
@@ -249,6 +282,8 @@ def _tell_sample(learned: Learned) -> None:
         f"Sample: {learned.used} of {learned.decided} decisions, so that every question is in it with probability "
         f"{percent(learned.rate)}; {len(learned.file.records)} for the fit, {len(learned.test)} for the test."
     )
+    if learned.waits is not None:
+        say(learned.waits.told("more decisions of the sample"), "yellow")
 
 
 def _tell_comparison(old: CalibrationArtifact, learned: Learned) -> None:

@@ -17,10 +17,13 @@ from .types import Sample, SampleSet, Unmeasured
 
 __all__ = [
     "DEEPEST",
+    "PACKED",
     "UnreadableReplyError",
     "json_fault",
     "only_readable",
+    "only_storable",
     "refuse_unreadable",
+    "refuse_unstorable",
     "spelled",
     "text_fault",
     "too_deep",
@@ -28,6 +31,8 @@ __all__ = [
 
 DEEPEST = 100
 """Levels to which arguments may be nested. pydantic's writer stops at 255, the interpreter's recursion at about 500."""
+PACKED = range(-(2**63), 2**64)
+"""Integers that MessagePack has, in which LangGraph stores a graph's state."""
 
 
 class UnreadableReplyError(ValueError):
@@ -47,8 +52,13 @@ def text_fault(text: str) -> str | None:
     return f"half of a surrogate pair ({spelled(text[place])}), which is no character"
 
 
-def json_fault(value: Any) -> str | None:
-    """Why a value is not plain JSON that is read back as it was written, or None. Never recurses."""
+def json_fault(value: Any, *, packed: bool = False) -> str | None:
+    """Why a value is not plain JSON that is read back as it was written, or None. Never recurses.
+
+    Args:
+        value: Any value.
+        packed: Whether it has to fit into a LangGraph state, too: JSON's integers have no limit, `PACKED` has.
+    """
     waiting: list[tuple[Any, int]] = [(value, 0)]
     while waiting:
         one, depth = waiting.pop()
@@ -57,6 +67,10 @@ def json_fault(value: Any) -> str | None:
             found = text_fault(one)
         elif isinstance(one, float) and not math.isfinite(one):
             found = f"the number {one}, which JSON does not have"
+        elif packed and isinstance(one, int) and one not in PACKED:
+            found = (
+                f"an integer of {one.bit_length()} bits; LangGraph stores -2**63 to 2**64 - 1, and texts of any length"
+            )
         elif isinstance(one, Mapping | list | tuple):
             if depth >= DEEPEST:
                 return f"values nested more than {DEEPEST} deep"
@@ -98,8 +112,8 @@ def refuse_unreadable(message: AIMessage, text: str) -> None:
     """
     for bad in message.invalid_tool_calls:
         raise UnreadableReplyError(
-            f"a call of the tool {spelled(str(bad.get('name')))!r} has arguments that are no JSON object: "
-            f"{spelled(str(bad.get('args')))[:80]!r}"
+            f"a call of the tool {spelled(str(bad.get('name')))!r} has arguments that are no JSON object "
+            f"({len(str(bad.get('args')))} characters)"
         )
     _refuse(text, ((call["name"], call["args"]) for call in message.tool_calls))
 
@@ -122,6 +136,33 @@ def only_readable(drawn: SampleSet) -> SampleSet:
             "problem_detail": told,
         }
     )
+
+
+def only_storable(drawn: SampleSet) -> SampleSet:
+    """The set without a primary answer that a LangGraph state cannot hold; its ``problem`` says so.
+
+    The samples stay as they are: they are only measured, and shown as texts.
+    """
+    try:
+        if drawn.primary is not None:
+            refuse_unstorable(drawn.primary)
+    except UnreadableReplyError as error:
+        told = str(error) if drawn.problem is None else f"{drawn.problem_detail}; {error}"
+        problem = drawn.problem or Unmeasured.MODEL_FAILED
+        return drawn.model_copy(update={"primary": None, "problem": problem, "problem_detail": told})
+    return drawn
+
+
+def refuse_unstorable(sample: Sample) -> None:
+    """Refuse a readable reply that a LangGraph state cannot hold.
+
+    Raises:
+        UnreadableReplyError: A call has an integer outside `PACKED`.
+    """
+    for call in sample.tool_calls:
+        fault = json_fault(call.arguments, packed=True)
+        if fault is not None:
+            raise UnreadableReplyError(f"the call of {spelled(call.name)!r} holds {fault}")
 
 
 def _fault(sample: Sample) -> str | None:

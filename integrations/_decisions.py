@@ -1,8 +1,8 @@
 """What a person may answer to an interrupt: the shapes, checked before any of it is kept.
 
 LangGraph validates an answer against the interrupt's schema and keeps it only then. So the schema refuses everything
-that could not be carried out: an answer without text, arguments of another tool, a number that JSON does not have. The
-same interrupt can then be answered again.
+that could not be carried out: an answer without text, arguments of another tool, a number that JSON does not have or
+LangGraph cannot store. The same interrupt can then be answered again.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def _said(text: str) -> str:
 
 
 def _plain(args: dict[str, Any]) -> dict[str, Any]:
-    fault = json_fault(args)
+    fault = json_fault(args, packed=True)
     if fault is not None:
-        raise ValueError(f"the arguments hold {fault}")
+        raise ValueError(f"the arguments hold {fault}. Mend them, or reject the call")
     return args
 
 

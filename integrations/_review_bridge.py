@@ -1,15 +1,17 @@
 """From a paused graph to the review queue and back: the queue is where the person answers.
 
 Nothing happens inside a node: the graph pauses, and whoever runs it calls `enqueue`, and `resume` after the decision.
-Both may be called again at any time, also by another process after a crash: an item's key is its interrupt's id.
+Both may be called again at any time, also by another process, at once or after a crash: an item's key is its
+interrupt's id, and an item is carried out by one call of `resume` at a time.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import ValidationError
 
@@ -18,7 +20,7 @@ from guardrail.types import Verdict
 from ._decisions import checked
 
 if TYPE_CHECKING:
-    from guardrail.review import CandidateRule, Content, Decision, Item, ReviewStore
+    from guardrail.review import CandidateRule, Charge, Content, Decision, Item, ReviewStore
 
 __all__ = ["ReviewBridge"]
 
@@ -29,7 +31,27 @@ LEFT = "The interrupt is not open any more: a new message came in its conversati
 LOOK_BACK = 50
 """Checkpoints of a thread that are searched for interrupts that were left behind."""
 
+ENDED = ("decided", "expired")
+"""States of an item about which nothing is left to decide."""
+
+_Open: TypeAlias = "tuple[str, dict[str, Any], Item]"
+"""An open interrupt: its id, its value, its item."""
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Work:
+    """How far one run of a graph came: whether the graph was started, and whether it returned."""
+
+    started: bool = False
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a graph is run with: a command with answers, or None to go on from where it stopped."""
+
+    input: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +79,8 @@ class ReviewBridge:
         metadata: Stored with each item.
         candidates: Calibrated list of answers to show, or one for each artifact; see `CandidateRule`.
         on_stale: Told about every item that `drop_stale` finds, whoever called it.
+        lease: Seconds for which one `resume` has a thread for itself. Let it be longer than the longest run of the
+            graph: after it another call takes the run for dead and goes on, and a tool that still runs is run again.
     """
 
     store: ReviewStore
@@ -65,6 +89,7 @@ class ReviewBridge:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     candidates: CandidateRule | Sequence[CandidateRule] | None = None
     on_stale: Callable[[Item], object] | None = None
+    lease: float = 600.0
 
     def enqueue(self, graph: Any, config: Any) -> list[Item]:
         """The items of the thread's open guardrail interrupts; those that are new are added, stale ones are closed."""
@@ -78,29 +103,58 @@ class ReviewBridge:
         self._drop(_ids([one async for one in graph.aget_state_history(config, limit=LOOK_BACK)]), found)
         return [item for _, _, item in found]
 
-    def resume(self, graph: Any, config: Any) -> dict[str, Any] | None:
+    def resume(self, graph: Any, config: Any, **run: Any) -> dict[str, Any] | None:
         """Go on with what is decided. The graph's result may hold the next interrupt.
 
+        Where a run that was given a decision ended early (its process died, or a tool or a model failed), the graph
+        goes on from where it stopped. One call at a time does so in a thread, for ``lease`` seconds.
+
+        Args:
+            graph: The graph.
+            config: Its configuration, with the thread's id.
+            **run: Further arguments of the graph's ``invoke``, e.g. ``context=``.
+
         Returns:
-            The graph's result. None while nothing is decided, and also if nothing waits in the thread any more: the
-            items of interrupts that were left behind are then closed, logged, and given to ``on_stale``.
+            The graph's result. None while nothing is decided or another call is at it, and also if nothing waits in the
+            thread any more: the items of interrupts that were left behind are then closed, logged, and given to
+            ``on_stale``.
         """
-        found = self._open(graph.get_state(config), config)
-        answers = self._answers(found)
-        if answers:
-            return graph.invoke(_command(answers), config)  # type: ignore[no-any-return]
-        if not found:
-            self.drop_stale(graph, config)
+        state = graph.get_state(config)
+        found = self._open(state, config)
+        if _undecided(found):
+            return None
+        past = list(graph.get_state_history(config, limit=LOOK_BACK))
+        charges = self._taken(state, found, past)
+        if charges:
+            with self._work(charges) as work:
+                given = self._given(graph.get_state(config), config, charges)
+                if given is not None:
+                    work.started = True
+                    result: dict[str, Any] = graph.invoke(given.input, config, **run)
+                    work.done = True
+                    return result
+        elif not found:
+            self._drop(_ids(past), found)
         return None
 
-    async def aresume(self, graph: Any, config: Any) -> dict[str, Any] | None:
+    async def aresume(self, graph: Any, config: Any, **run: Any) -> dict[str, Any] | None:
         """`resume` for async checkpointers."""
-        found = self._open(await graph.aget_state(config), config)
-        answers = self._answers(found)
-        if answers:
-            return await graph.ainvoke(_command(answers), config)  # type: ignore[no-any-return]
-        if not found:
-            await self.adrop_stale(graph, config)
+        state = await graph.aget_state(config)
+        found = self._open(state, config)
+        if _undecided(found):
+            return None
+        past = [one async for one in graph.aget_state_history(config, limit=LOOK_BACK)]
+        charges = self._taken(state, found, past)
+        if charges:
+            with self._work(charges) as work:
+                given = self._given(await graph.aget_state(config), config, charges)
+                if given is not None:
+                    work.started = True
+                    result: dict[str, Any] = await graph.ainvoke(given.input, config, **run)
+                    work.done = True
+                    return result
+        elif not found:
+            self._drop(_ids(past), found)
         return None
 
     def drop_stale(self, graph: Any, config: Any) -> list[Item]:
@@ -119,7 +173,56 @@ class ReviewBridge:
         found = self._open(await graph.aget_state(config), config)
         return self._drop(_ids([one async for one in graph.aget_state_history(config, limit=LOOK_BACK)]), found)
 
-    def _answers(self, found: Sequence[tuple[str, dict[str, Any], Item]]) -> dict[str, Any]:
+    def _taken(self, state: Any, found: Sequence[_Open], past: Sequence[Any]) -> list[Charge]:
+        """The right to go on in this thread; empty where there is nothing to go on with, or another call has it.
+
+        It is the right to all decided items of the step that waits, or that was not finished, so that no two calls run
+        one thread at once.
+        """
+        if not found and not _unfinished(state):
+            return []
+        names = dict.fromkeys([*(name for name, _, _ in found), *_newest_step(past)])
+        there = [item for name in names if (item := self.store.find(name)) is not None]
+        ended = [item for item in there if item.state in ENDED]
+        if not found and all(item.lease_until is None for item in ended):
+            return []
+        return self.store.take_up([item.id for item in ended], seconds=self.lease)
+
+    @contextmanager
+    def _work(self, charges: Sequence[Charge]) -> Iterator[_Work]:
+        """One run of the graph: when it returns its items are settled; after an error they can be taken up again.
+
+        Where the run is broken off (Ctrl-C, a cancelled task, a kill) tools may still be running: the lease runs out.
+        """
+        work = _Work()
+        try:
+            yield work
+        except Exception:
+            self._put_down(charges, work)
+            raise
+        self._put_down(charges, work)
+
+    def _put_down(self, charges: Sequence[Charge], work: _Work) -> None:
+        for charge in charges:
+            if work.done:
+                self.store.put_down(charge, what=self._outcome(charge.item), again=False)
+            else:
+                self.store.put_down(charge, again=work.started or charge.item.lease_until is not None)
+
+    def _outcome(self, item: Item) -> str:
+        handed = any(event.what == "handed_over" for event in self.store.trail(item.id))
+        return "carried_out" if handed else "lapsed"
+
+    def _given(self, state: Any, config: Any, charges: Sequence[Charge]) -> _Given | None:
+        """What the graph is to go on with now that no other call is at it; None if another call did it meanwhile."""
+        ours = {charge.item.id for charge in charges}
+        answers = self._answers([one for one in self._open(state, config) if one[2].id in ours])
+        if answers:
+            return _Given(_command(answers))
+        left_off = any(charge.item.lease_until is not None for charge in charges)
+        return _Given(None) if left_off and _unfinished(state) else None
+
+    def _answers(self, found: Sequence[_Open]) -> dict[str, Any]:
         """What the graph is resumed with, by interrupt; only what it will take, so that no decision stops it."""
         answers = {}
         for name, value, item in found:
@@ -145,7 +248,7 @@ class ReviewBridge:
         _log.warning("the decision about review item %s cannot be carried out, so nothing runs: %s", item.id, why)
         return _lapsed(value, f"The reviewer's {item.decision.action} could not be carried out: {why}")
 
-    def _drop(self, past: Sequence[str], found: Sequence[tuple[str, dict[str, Any], Item]]) -> list[Item]:
+    def _drop(self, past: Sequence[str], found: Sequence[_Open]) -> list[Item]:
         """Settle the items of past interrupts, newest first, up to the first that is settled already."""
         still_open = {name for name, _, _ in found}
         dropped = []
@@ -170,7 +273,7 @@ class ReviewBridge:
         known = {"handed_over", "not_carried_out"}
         return item.content.edits == "any" or any(event.what in known for event in self.store.trail(item.id))
 
-    def _open(self, state: Any, config: Any) -> list[tuple[str, dict[str, Any], Item]]:
+    def _open(self, state: Any, config: Any) -> list[_Open]:
         thread = config["configurable"]["thread_id"]
         found = []
         for one in state.interrupts:
@@ -268,6 +371,26 @@ def _fixed(value: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _lapsed(value: Mapping[str, Any], why: str) -> dict[str, Any]:
     return {"decisions": [{"type": "lapse", "message": why}] * len(value["action_requests"])}
+
+
+def _undecided(found: Sequence[_Open]) -> bool:
+    """Whether interrupts are open and none is decided: what `resume` finds most of the time."""
+    return bool(found) and not any(item.state in ENDED for _, _, item in found)
+
+
+def _unfinished(state: Any) -> bool:
+    """Whether a run ended early: its step has tasks (that may be done, but are not applied), and none asks anybody."""
+    return bool(state.tasks) and not state.interrupts
+
+
+def _newest_step(past: Iterable[Any]) -> list[str]:
+    """Ids of the interrupts of the newest step that had some; none if a new message, or an update, came after it."""
+    for snapshot in past:
+        if snapshot.interrupts:
+            return _ids([snapshot])
+        if (snapshot.metadata or {}).get("source") != "loop":
+            break
+    return []
 
 
 def _ids(history: Iterable[Any]) -> list[str]:

@@ -14,9 +14,9 @@ The error rate among accepted answers is estimated from the audits alone, each w
 
 from __future__ import annotations
 
-from .audits import AcceptedError, accepted_error, feed
+from .audits import AcceptedError, accepted_error, feed, refuse_open_as_wrong
 from .learning import Learned, learn, thinned
-from .pool import Missing, Pool, Respond, Reviewed, read_reviews
+from .pool import Missing, Pool, Respond, Reviewed, Waiting, read_reviews, waiting
 
 __all__ = [
     "AcceptedError",
@@ -25,9 +25,12 @@ __all__ = [
     "Pool",
     "Respond",
     "Reviewed",
+    "Waiting",
     "accepted_error",
     "feed",
     "learn",
     "read_reviews",
+    "refuse_open_as_wrong",
     "thinned",
+    "waiting",
 ]

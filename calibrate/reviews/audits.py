@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from guardrail.errors import UsageError
 from guardrail.monitor import RiskMonitor
 from guardrail.types import Frozen
 
@@ -16,7 +17,7 @@ from .pool import Missing, Pool, Reviewed, settled, until_open
 if TYPE_CHECKING:
     from guardrail.review import SharedRisk
 
-__all__ = ["AcceptedError", "accepted_error", "feed"]
+__all__ = ["AcceptedError", "accepted_error", "feed", "refuse_open_as_wrong"]
 
 
 class AcceptedError(Frozen):
@@ -73,25 +74,43 @@ def feed(pool: Pool, monitor: SharedRisk, *, missing: Missing = "wait", progress
     """Give audited answers to a risk monitor, in order of arrival, each once however often this is run.
 
     Only up to the first audit that is still open: which ones are decided first may depend on whether they are right,
-    and a monitor that sees the decided ones only would then be misled. Audits that expired are left out.
+    and a monitor that sees the decided ones only would then be misled. Audits that expired are left out, and so are
+    those of another artifact than the monitor's, where it knows its own.
 
     Args:
         pool: The queue.
         monitor: The monitor.
-        missing: "wrong" counts open and expired audits as wrong, "leave-out" passes over both.
+        missing: "leave-out" passes over open audits, too.
         progress: Reports audits taken in.
 
     Returns:
         Audits that were new to the monitor.
+
+    Raises:
+        UsageError: ``missing`` is "wrong".
     """
-    audits = [item for item in pool.items if item.audited]
+    refuse_open_as_wrong(missing)
+    state = monitor.state
+    audits = [item for item in pool.items if item.audited and state.artifact in (None, item.verdict.artifact)]
     told = until_open(audits) if missing == "wait" else audits
-    before = monitor.state.n
     for done, item in enumerate(told, start=1):
-        if item.correct is not None or missing == "wrong":
+        if item.correct is not None:
             monitor.update(not item.correct, audit_rate=item.chance, key=item.name)
         progress(done, len(told))
-    return monitor.state.n - before
+    return monitor.state.n - state.n
+
+
+def refuse_open_as_wrong(missing: Missing) -> None:
+    """Refuse to tell a monitor that an answer is wrong which nobody has decided: it never takes anything back.
+
+    Raises:
+        UsageError: ``missing`` is "wrong".
+    """
+    if missing == "wrong":
+        raise UsageError(
+            'a monitor cannot be fed with missing "wrong": it would count open audits as wrong for good, also those '
+            'that are approved later. Feed it with "wait" (the default) or "leave-out", in a run of its own.'
+        )
 
 
 def _sequence(audits: Iterable[Reviewed], smallest: float) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from ..collect import package_versions
 from ..datasets import fingerprint
 from ..pipeline import HeldOut, fit_artifact, held_out, part_header, split
 from ..records import Record, RecordFile, RecordHeader
-from .pool import Missing, Pool, Respond, Reviewed, settled
+from .pool import Missing, Pool, Respond, Reviewed, Waiting, settled, waiting
 
 __all__ = ["Learned", "learn", "thinned"]
 
@@ -36,6 +36,7 @@ class Learned:
         decided: Decisions in the pool.
         old: What the artifact in force does on the test records.
         new: What the new one does on them.
+        waits: Decisions that belong to the sample, but cannot be used yet.
     """
 
     artifact: CalibrationArtifact
@@ -47,6 +48,7 @@ class Learned:
     decided: int
     old: HeldOut
     new: HeldOut
+    waits: Waiting | None
 
 
 def thinned(pool: Pool, *, missing: Missing = "wait") -> tuple[list[Reviewed], float]:
@@ -62,19 +64,25 @@ def thinned(pool: Pool, *, missing: Missing = "wait") -> tuple[list[Reviewed], f
     Raises:
         UsageError: Answers were accepted and none of them audited, or nothing is left.
     """
+    kept, rate = _kept(pool)
+    sample = settled(kept, missing)
+    if not sample:
+        still_open, waits = sum(item.open for item in kept), waiting(kept, missing)
+        raise UsageError(
+            f"no reviewed item can be used: {len(pool.items)} items of these artifacts, {len(kept)} after thinning, "
+            f"{still_open} of them still open. Decide open items, or see --missing."
+            + ("" if waits is None else f" {waits.told('decisions')}")
+        )
+    return sample, rate
+
+
+def _kept(pool: Pool) -> tuple[list[Reviewed], float]:
+    """The items of the sample, decided or not, and the probability with which every question came into it."""
     from guardrail.review.auditing import chosen
 
     _refuse_unaudited(pool)
     rate = min((item.chance for item in pool.items), default=1.0)
-    kept = [item for item in pool.items if chosen(item.key, rate / item.chance, salt="thin")]
-    sample = settled(kept, missing)
-    if not sample:
-        waits = sum(item.open for item in kept)
-        raise UsageError(
-            f"no reviewed item can be used: {len(pool.items)} items of these artifacts, {len(kept)} after thinning, "
-            f"{waits} of them still open. Decide open items, or see --missing."
-        )
-    return sample, rate
+    return [item for item in pool.items if chosen(item.key, rate / item.chance, salt="thin")], rate
 
 
 def learn(
@@ -138,6 +146,7 @@ def learn(
         decided=sum(item.correct is not None for item in pool.items),
         old=held_out(artifact, test, key),
         new=held_out(new, test, key),
+        waits=waiting(_kept(pool)[0], missing),
     )
 
 

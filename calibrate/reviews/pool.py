@@ -6,6 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from guardrail.artifact import CalibrationArtifact
@@ -17,7 +18,7 @@ from ..progress import Progress, silent
 if TYPE_CHECKING:
     from guardrail.review import Item, ReviewStore
 
-__all__ = ["Missing", "Pool", "Respond", "Reviewed", "read_reviews", "settled", "until_open"]
+__all__ = ["Missing", "Pool", "Respond", "Reviewed", "Waiting", "read_reviews", "settled", "until_open", "waiting"]
 
 PAGE = 500
 """Items read at a time."""
@@ -50,6 +51,7 @@ class Reviewed:
         action: What was decided.
         context: The conversation it was asked in, as far as the item knows it: the same question in another one may
             have another right answer.
+        arrived: When it came into the queue, in seconds since 1970 UTC.
     """
 
     key: str
@@ -62,11 +64,40 @@ class Reviewed:
     open: bool
     action: str | None
     context: str = ""
+    arrived: float = 0.0
 
     @property
     def audited(self) -> bool:
         """Whether it is an accepted answer."""
         return self.verdict.accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Decisions that are not used yet, because an item that arrived before them is still open (see `Missing`).
+
+    Attributes:
+        decided: How many.
+        item: Id of the oldest open item.
+        arrived: When that one came into the queue, in seconds since 1970 UTC.
+    """
+
+    decided: int
+    item: str
+    arrived: float
+
+    def told(self, what: str) -> str:
+        """In words, with the way out.
+
+        Args:
+            what: What waits, e.g. "decided audits".
+        """
+        since = datetime.fromtimestamp(self.arrived, UTC)
+        return (
+            f"{self.decided} {what} wait behind item {self.item}, open since {since:%Y-%m-%d %H:%M} UTC: they are used "
+            "in order of arrival, because which are decided first may depend on whether they are right. Decide that "
+            f"item (/items/{self.item} on the review page, where an administrator can take it back from its holder)."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +162,13 @@ def until_open(items: Sequence[Reviewed]) -> list[Reviewed]:
     return list(items[:first])
 
 
+def waiting(items: Sequence[Reviewed], missing: Missing = "wait") -> Waiting | None:
+    """What waits for the oldest open item; None where nothing does."""
+    used = len(until_open(items)) if missing == "wait" else len(items)
+    decided = sum(item.correct is not None for item in items[used:])
+    return Waiting(decided, items[used].name, items[used].arrived) if decided else None
+
+
 def settled(items: Sequence[Reviewed], missing: Missing) -> list[Reviewed]:
     """Items with a label each, as `Missing` says."""
     if missing == "leave-out":
@@ -174,6 +212,7 @@ def _reviewed(item: Item, respond: Respond) -> Reviewed:
         open=item.state in ("pending", "claimed"),
         action=action,
         context=_context(item),
+        arrived=item.created,
     )
 
 

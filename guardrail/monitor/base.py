@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from ..errors import UsageError
 from ..types import Frozen
-from .betting import BettingState
+from .betting import BettingState, amount
 
 __all__ = ["Alarm", "Monitor", "check_unit", "read_state"]
 
@@ -29,7 +29,7 @@ class Alarm(Frozen):
     at: int
     """After how many updates."""
     wealth: float
-    """The betting wealth then; the alarm line is 1/delta."""
+    """The betting wealth then; the alarm line is 1/delta. Of a state that was loaded, the largest it has been."""
     delta: float
     """Probability of a false alarm over the whole life of the monitor is at most this."""
     detail: str
@@ -37,7 +37,10 @@ class Alarm(Frozen):
 
 
 class Monitor:
-    """What both monitors do besides betting: report an alarm once, save, load. Updates are thread-safe."""
+    """What both monitors do besides betting: report an alarm once, save, load. Updates are thread-safe.
+
+    An alarm that stands in a state to continue from is reported at once: whoever listens has not heard it yet.
+    """
 
     kind: Literal["risk", "drift"]
     state: BettingState
@@ -51,6 +54,15 @@ class Monitor:
         """Whether an alarm was raised."""
         return bool(self.state.alarmed)
 
+    @property
+    def alarm(self) -> Alarm | None:
+        """The alarm that was raised, if any, in the words of now."""
+        state = self.state
+        if state.alarmed_at is None:
+            return None
+        wealth = amount(state.peak_log_wealth)
+        return Alarm(monitor=self.kind, at=state.alarmed_at, wealth=wealth, delta=state.delta, detail=self._detail())
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the state as JSON, atomically."""
         target = Path(path)
@@ -62,12 +74,15 @@ class Monitor:
             temporary.unlink(missing_ok=True)
         return target
 
-    def _report(self, before: BettingState, detail: Callable[[], str]) -> None:
-        state = self.state
-        if state.alarmed and not before.alarmed and self._on_alarm is not None:
-            self._on_alarm(
-                Alarm(monitor=self.kind, at=state.n, wealth=state.wealth, delta=state.delta, detail=detail())
-            )
+    def _report(self) -> None:
+        """Report the alarm, if there is one."""
+        alarm = self.alarm
+        if alarm is not None and self._on_alarm is not None:
+            self._on_alarm(alarm)
+
+    def _detail(self) -> str:
+        """What an alarm says was found, and what to do."""
+        raise NotImplementedError
 
 
 def check_unit(name: str, value: float) -> None:

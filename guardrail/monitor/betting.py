@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from ..types import Frozen
 
-__all__ = ["JUMPS", "BettingState", "even", "jump"]
+__all__ = ["JUMPS", "BettingState", "amount", "even", "jump"]
 
 JUMPS = (1e-4, 1e-3, 1e-2, 1e-1)
 """Rates at which money is spread over the bets again before each bet; the money is divided equally over the rates.
@@ -38,6 +38,11 @@ def jump(capital: NDArray[np.float64], gains: NDArray[np.float64]) -> NDArray[np
 def even(bets: int) -> tuple[tuple[float, ...], ...]:
     """Money divided equally over jump rates and bets."""
     return ((1 / (bets * len(JUMPS)),) * bets,) * len(JUMPS)
+
+
+def amount(log_wealth: float) -> float:
+    """The wealth itself; infinity where it exceeds what a float holds."""
+    return math.exp(log_wealth) if log_wealth < 700 else math.inf
 
 
 class BettingState(Frozen):
@@ -71,14 +76,16 @@ class BettingState(Frozen):
         money = [share for row in self.shares for share in row]
         if not (all(share >= 0 for share in money) and abs(sum(money) - 1) < 1e-6):
             raise ValueError("shares must be at least 0 and sum to 1")
+        if self.alarmed_at is not None and not 1 <= self.alarmed_at <= self.n:
+            raise ValueError(f"an alarm at update {self.alarmed_at} of {self.n} cannot be")
         if self.alarmed_at is None and self.peak_log_wealth >= -math.log(self.delta):
             raise ValueError("the wealth has reached 1/delta, but there is no alarm")
         return self
 
     @property
     def wealth(self) -> float:
-        """The betting wealth; infinity where it exceeds what a float holds."""
-        return math.exp(self.log_wealth) if self.log_wealth < 700 else math.inf
+        """The betting wealth."""
+        return amount(self.log_wealth)
 
     @property
     def alarmed(self) -> bool:

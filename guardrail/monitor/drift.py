@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import logging
 import math
 import os
 import random
@@ -14,11 +15,14 @@ from langchain_core.messages import BaseMessage
 
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError
+from ..stopping import is_bound
 from ..types import Verdict
 from .base import Alarm, Monitor, check_unit, read_state
 from .betting import BettingState, even
 
-__all__ = ["DRIFT_BETS", "DriftMonitor", "DriftState"]
+__all__ = ["DRIFT_BETS", "DriftMonitor", "DriftState", "score_of"]
+
+log = logging.getLogger("guardrail")
 
 DRIFT_BETS = (-2.0, -1.0, 0.0, 1.0, 2.0)
 """Slopes of the betting function 1 + s (p - 1/2), which averages 1 over uniform p and is >= 0 for |s| <= 2."""
@@ -57,7 +61,7 @@ class DriftMonitor(Monitor):
         artifact: Its stored calibration scores are the reference.
         delta: Probability of ever raising a false alarm, in (0, 1).
         seed: Of the randomiser theta.
-        on_alarm: Called once, with an `Alarm`.
+        on_alarm: Called once, with an `Alarm`; at once where the state has one.
         state: Continue from this state instead (`load`).
     """
 
@@ -86,6 +90,8 @@ class DriftMonitor(Monitor):
             delta=delta, seed=seed, calibration_digest=artifact.digest, shares=even(len(DRIFT_BETS))
         )
         self._known = sorted((*artifact.calibration.uncertainty, *self.state.stream))
+        self._strangers: set[str] = set()
+        self._report()
 
     @classmethod
     def load(
@@ -95,7 +101,11 @@ class DriftMonitor(Monitor):
         *,
         on_alarm: Callable[[Alarm], object] | None = None,
     ) -> Self:
-        """Continue from a saved state."""
+        """Continue from a saved state; an alarm that stands in it is told to ``on_alarm`` at once.
+
+        Raises:
+            UsageError: The file cannot be read, is damaged, or is of another monitor or artifact.
+        """
         state = read_state(path, DriftState)
         if not state.n == len(state.stream) == len(state.p_values):
             raise UsageError(
@@ -122,7 +132,8 @@ class DriftMonitor(Monitor):
                 update={**before.bet(gains), "stream": (*before.stream, score), "p_values": (*before.p_values, p)}
             )
             after = self.state
-        self._report(before, self._detail)
+        if after.alarmed and not before.alarmed:
+            self._report()
         return after
 
     def follow(self, state: DriftState) -> None:
@@ -135,10 +146,11 @@ class DriftMonitor(Monitor):
     def watch(self, verdict: Verdict, messages: Sequence[BaseMessage] = ()) -> None:
         """Take in the score of a verdict, accepted or not: ``Guardrail(on_verdict=monitor.watch)``.
 
-        A verdict without a score is left out.
+        What is left out, and what is refused: see `score_of`.
         """
-        if verdict.uncertainty.value is not None:
-            self.update(verdict.uncertainty.value)
+        score = score_of(verdict, self.state.calibration_digest, self._strangers)
+        if score is not None:
+            self.update(score)
 
     def _p_value(self, score: float) -> float:
         below, up_to = bisect.bisect_left(self._known, score), bisect.bisect_right(self._known, score)
@@ -153,3 +165,35 @@ class DriftMonitor(Monitor):
             f"alike (false alarm probability {self.state.delta:g}). The calibrated promise has lost its ground; look "
             "at recent questions, audit accepted answers, and calibrate again on questions like them."
         )
+
+
+def score_of(verdict: Verdict, artifact: str, strangers: set[str]) -> float | None:
+    """What a drift monitor takes in of a verdict.
+
+    Args:
+        verdict: Any verdict.
+        artifact: Digest of the artifact whose calibration scores the stream is compared with.
+        strangers: Other artifacts that were met; each is logged once.
+
+    Returns:
+        The score; None where there is none, or where another artifact judged.
+
+    Raises:
+        UsageError: A bound from early stopping. Leaving bounds out would keep the hard questions only.
+    """
+    if verdict.artifact != artifact:
+        if verdict.artifact not in strangers:
+            strangers.add(verdict.artifact)
+            log.warning(
+                "guardrail: a drift monitor of artifact %s leaves out the verdicts of artifact %s. Where that one is "
+                "to be watched, give it a monitor of its own.",
+                artifact,
+                verdict.artifact,
+            )
+        return None
+    if is_bound(verdict.uncertainty):
+        raise UsageError(
+            "a drift monitor compares scores, but this verdict was settled early and has a bound instead of a score "
+            f'({verdict.uncertainty.detail}). Give early_stopping="off" to the guard.'
+        )
+    return verdict.uncertainty.value

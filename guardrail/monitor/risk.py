@@ -28,6 +28,8 @@ class RiskState(BettingState):
     """Error rate among accepted answers that was promised."""
     min_audit_rate: float
     """Smallest probability with which an accepted answer is audited; bets are sized for it."""
+    artifact: str | None = None
+    """Digest of the artifact that accepted the answers; None where nobody said, as in states of earlier versions."""
     tallies: tuple[tuple[float, int, int], ...] = ()
     """(audit rate, audited answers, wrong ones among them)."""
 
@@ -62,7 +64,9 @@ class RiskMonitor(Monitor):
         alpha: Promised error rate among accepted answers, in (0, 1).
         delta: Probability of ever raising a false alarm, in (0, 1).
         min_audit_rate: Smallest audit probability that will occur, in (0, 1].
-        on_alarm: Called once, with an `Alarm`.
+        artifact: Digest of the artifact that accepts the answers (``artifact.digest``). Money won against one artifact
+            says nothing about another, so a state of another one is refused; a state of none becomes this one's.
+        on_alarm: Called once, with an `Alarm`; at once where the state has one.
         state: Continue from this state instead (`load`).
     """
 
@@ -75,6 +79,7 @@ class RiskMonitor(Monitor):
         *,
         delta: float = 0.05,
         min_audit_rate: float = 1.0,
+        artifact: str | None = None,
         on_alarm: Callable[[Alarm], object] | None = None,
         state: RiskState | None = None,
     ) -> None:
@@ -88,15 +93,32 @@ class RiskMonitor(Monitor):
                 f"the saved monitor has alpha {state.alpha}, delta {state.delta}, audit rate {state.min_audit_rate}; "
                 f"asked for {alpha}, {delta} and {min_audit_rate}. Start a new one, or ask for the same."
             )
-        self.state = state or RiskState(
-            alpha=alpha, delta=delta, min_audit_rate=min_audit_rate, shares=even(len(RISK_BETS))
-        )
+        if state is not None and artifact is not None and state.artifact not in (None, artifact):
+            raise UsageError(
+                f"the saved monitor audits artifact {state.artifact}, not {artifact}. Begin a new monitor for a new "
+                "artifact, in the review store under a new name."
+            )
+        if state is None:
+            state = RiskState(alpha=alpha, delta=delta, min_audit_rate=min_audit_rate, shares=even(len(RISK_BETS)))
+        self.state = state if artifact is None else state.model_copy(update={"artifact": artifact})
+        self._report()
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, on_alarm: Callable[[Alarm], object] | None = None) -> Self:
-        """Continue from a saved state."""
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        artifact: str | None = None,
+        on_alarm: Callable[[Alarm], object] | None = None,
+    ) -> Self:
+        """Continue from a saved state; an alarm that stands in it is told to ``on_alarm`` at once.
+
+        Raises:
+            UsageError: The file cannot be read, is damaged, or is of another monitor or artifact.
+        """
         state = read_state(path, RiskState)
-        return cls(state.alpha, delta=state.delta, min_audit_rate=state.min_audit_rate, on_alarm=on_alarm, state=state)
+        alpha, delta, rate = state.alpha, state.delta, state.min_audit_rate
+        return cls(alpha, delta=delta, min_audit_rate=rate, artifact=artifact, on_alarm=on_alarm, state=state)
 
     def update(self, error: bool, *, audit_rate: float | None = None) -> RiskState:
         """Take in one audited accepted answer.
@@ -119,9 +141,10 @@ class RiskMonitor(Monitor):
             )
         with self._lock:
             before = self.state
-            self.state = before.after(error=bool(error), audit_rate=rate)
-        self._report(before, self._detail)
-        return self.state
+            after = self.state = before.after(error=bool(error), audit_rate=rate)
+        if after.alarmed and not before.alarmed:
+            self._report()
+        return after
 
     def interval(self, level: float = 0.95) -> tuple[float, float, float] | None:
         """Estimate of the error rate among accepted answers with a confidence sequence: valid at every time.

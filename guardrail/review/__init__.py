@@ -29,7 +29,7 @@ from .outbox import Deliverer, sign, verify  # noqa: E402
 from .purging import Purged  # noqa: E402
 from .shared_monitors import SharedDrift, SharedRisk  # noqa: E402
 from .shared_switch import SharedSwitch  # noqa: E402
-from .store import Lease, ReviewStore  # noqa: E402
+from .store import Charge, Lease, ReviewStore  # noqa: E402
 
 __all__ = [
     "ACTIONS",
@@ -39,6 +39,7 @@ __all__ = [
     "Candidate",
     "CandidateRule",
     "CandidateSet",
+    "Charge",
     "Content",
     "Decision",
     "Deliverer",

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from .._persisted import Persisted
+from ..stopping import is_bound
 from ..types import Frozen, Verdict
 
 __all__ = ["CandidateRule", "CandidateSet", "conformal_rank", "ranked", "shown_answers"]
@@ -53,6 +54,9 @@ class CandidateSet(Frozen):
 class CandidateRule(Persisted):
     """How long the list must be; fitted by `calibrate.candidate_sets.fit_candidates`."""
 
+    needs_samples: ClassVar[bool] = True
+    """All samples of the plan: a guard that shows this list does not stop early."""
+
     artifact: str
     """Digest of the calibration artifact whose samples, judge and plan this was fitted with."""
     epsilon: float = Field(gt=0.0, lt=1.0)
@@ -69,9 +73,13 @@ class CandidateRule(Persisted):
     """Which questions the promise is about: those the guard holds back, or all."""
 
     def select(self, verdict: Verdict) -> CandidateSet | None:
-        """The set for one question; None where the model gave no answers or another artifact judged them."""
+        """The set for one question; None where nothing is promised of it.
+
+        So it is where the model gave no answers, where another artifact judged them, and where drawing stopped early:
+        the quantile is about the shares among all samples of the plan, and few samples have other shares.
+        """
         answers = shown_answers(verdict)
-        if not answers or verdict.artifact != self.artifact:
+        if not answers or verdict.artifact != self.artifact or _cut_short(verdict):
             return None
         scores = ranked([share for _, share in answers])
         quantile = self.quantile
@@ -86,6 +94,15 @@ def shown_answers(verdict: Verdict) -> tuple[tuple[str, float], ...]:
     if verdict.meanings:
         return tuple((meaning.text, meaning.share) for meaning in verdict.meanings)
     return verdict.alternatives
+
+
+def _cut_short(verdict: Verdict) -> bool:
+    """Whether the shares are of fewer samples than at calibration.
+
+    An adaptive plan measures the same first samples on both sides, so the clusters that a judge formed of them are the
+    calibrated ones; a verdict settled early has no clusters.
+    """
+    return is_bound(verdict.uncertainty) or (verdict.cost.saved > 0 and not verdict.meanings)
 
 
 def ranked(shares: Sequence[float]) -> list[float]:

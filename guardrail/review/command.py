@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import errno
 import getpass
+import math
 import os
 import socket
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ..errors import UsageError, require
@@ -51,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--purge",
         type=float,
         metavar="DAYS",
-        help="delete what was decided or expired more than DAYS days ago, with its callbacks, and end",
+        help="delete what arrived more than DAYS days ago and is decided or expired, with its callbacks, and end; "
+        "what arrived later all stays, so that what is learned from it is like the questions that are asked",
     )
     parser.add_argument("--dry-run", action="store_true", help="with --purge: only say how much would be deleted")
 
@@ -82,10 +85,17 @@ def _purge(arguments: argparse.Namespace) -> int:
     with ReviewStore(_database(arguments)) as store:
         purged = store.purge(arguments.purge * DAY, who=_user(), dry_run=arguments.dry_run)
     said = "Would delete" if arguments.dry_run else "Deleted"
-    older = f"decided or expired more than {arguments.purge:g} days ago"
-    _say(f"{said} {purged.items} items {older}, and {purged.callbacks} callbacks of theirs.")
+    older = f"that arrived more than {arguments.purge:g} days ago"
+    _say(f"{said} {purged.items} decided or expired items {older}, and {purged.callbacks} callbacks of theirs.")
     if purged.kept:
-        _say(f"{purged.kept} items as old stay: their callbacks are still to be delivered.")
+        _say(f"{purged.kept} items as old stay: whoever waits for them may not know yet what was decided.")
+    if purged.open:
+        _say(f"{purged.open} items as old stay: nobody has decided them yet.")
+    if purged.kept or purged.open:
+        since = datetime.fromtimestamp(math.ceil(purged.since), UTC)
+        _say(f"These are no fair sample. Learn without them: calibrate from-reviews --since {since:%Y-%m-%dT%H:%M:%S}")
+    if purged.in_log:
+        _say("Somebody is reading the database, so the deleted texts may still be in its -wal file. Purge again later.")
     return 0
 
 

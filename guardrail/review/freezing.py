@@ -2,7 +2,8 @@
 
 A model can write what no database of text holds: half of a surrogate pair becomes U+FFFD, a number that JSON has not
 (NaN) null. Where the candidate holds such a thing it is shown like this; but it is then no longer what was judged, so
-it can be rejected or answered, not approved or edited. What is nested deeper than a reader goes is refused.
+it can be rejected or answered, not approved or edited. In an audit all is allowed: nothing goes out, and a right answer
+must not be labelled wrong for a character. What is nested deeper than a reader goes is refused.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def frozen(content: Content) -> Content:
         read = _through(content.model_dump_json())
     except ValueError:
         read = _mended(content)
-    if _plain(read.candidate) == _plain(content.candidate):
+    if content.kind == "audit" or _plain(read.candidate) == _plain(content.candidate):
         return read
     allowed = tuple(action for action in content.allowed if action in _LEFT)
     if not allowed:

@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from .._readable import json_fault
 from ..types import Frozen, Sample, ToolCall, Verdict
 from .candidates import CandidateSet
 
@@ -18,7 +19,8 @@ Kind = Literal["answer", "tool_call", "audit"]
 """A held-back answer, a held-back tool call, or an accepted answer that is checked afterwards."""
 State = Literal["pending", "claimed", "decided", "expired"]
 Edits = Literal["any", "text", "arguments"]
-"""What an edit may change: anything; the text of an answer; or tool calls' arguments and the text beside them."""
+"""What an edit may change: anything; the text of an answer; or tool calls' arguments and the text beside them (of calls
+that wait in a LangGraph state, which does not hold every number)."""
 
 
 class Candidate(Frozen):
@@ -83,6 +85,11 @@ class Content(Frozen):
                 f"an edit changes arguments, but this one calls {[call.name for call in theirs]} in place of "
                 f"{[call.name for call in ours]}. Reject it to make another call."
             )
+        if self.edits == "arguments":
+            for call in theirs:
+                fault = json_fault(call.arguments, packed=True)
+                if fault is not None:
+                    return f"the arguments of {call.name} hold {fault}. Mend them, or reject the call."
         for place in self.fixed:
             if ours[place : place + 1] != theirs[place : place + 1]:
                 return (
@@ -155,7 +162,8 @@ class Item(Frozen):
     holder: str | None = None
     """Who holds it."""
     lease_until: float | None = None
-    """Until when."""
+    """Until when. Of a decided or expired item: until when somebody has it to carry it out, or, if that time is over,
+    had it and was not done; see `ReviewStore.take_up`."""
     callback: str | None = None
     """URL that is told about the decision."""
     decision: Decision | None = None
@@ -175,7 +183,8 @@ class Event(Frozen):
     """Reviewer, or "system"."""
     what: str
     """enqueued, claimed, renewed, released, lease_expired, decided, refused, expired, extended, reopened, cancelled,
-    handed_over, not_carried_out, delivered, delivery_failed, not_queued, purged, alarm or alarm_acknowledged."""
+    taken_up, handed_over, carried_out, not_carried_out, lapsed, put_down, delivered, delivery_failed, not_queued,
+    purged, alarm or alarm_acknowledged."""
     detail: dict[str, Any] = Field(default_factory=dict)
     """Particulars."""
 

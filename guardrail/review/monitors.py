@@ -90,6 +90,7 @@ class Monitors:
         *,
         delta: float = 0.05,
         min_audit_rate: float = 1.0,
+        artifact: str | None = None,
         on_alarm: Callable[[Alarm], object] | None = None,
     ) -> SharedRisk:
         """The `RiskMonitor` of this name, begun if there is none.
@@ -99,12 +100,13 @@ class Monitors:
             alpha: Promised error rate among accepted answers.
             delta: Probability of ever raising a false alarm.
             min_audit_rate: Smallest audit probability that will occur.
+            artifact: Digest of the artifact that accepts the answers; see `RiskMonitor`.
             on_alarm: Called once in this process, when it learns of the alarm, or now if there is one already.
 
         Raises:
-            UsageError: There is one of this name with other settings.
+            UsageError: There is one of this name with other settings, or for another artifact.
         """
-        fresh = RiskMonitor(alpha, delta=delta, min_audit_rate=min_audit_rate)
+        fresh = RiskMonitor(alpha, delta=delta, min_audit_rate=min_audit_rate, artifact=artifact)
         return SharedRisk(self.store, name, fresh, on_alarm)
 
     def drift(
@@ -128,7 +130,7 @@ class Monitors:
         then: Literal["abstain", "stricter"] = "abstain",
         *,
         threshold: float | None = None,
-        names: Sequence[str] | None = None,
+        names: str | Sequence[str] | None = None,
         every: float = 5.0,
     ) -> SharedSwitch:
         """A switch that follows alarms in the database, whichever process raised them.
@@ -136,10 +138,15 @@ class Monitors:
         Args:
             then: As in `SafetySwitch`.
             threshold: As in `SafetySwitch`.
-            names: Only these monitors; default: all of the store.
+            names: Only these monitors, or only this one; default: all of the store. While one of them is not in the
+                store nothing is accepted.
             every: Seconds after which the database is looked at again.
+
+        Raises:
+            UsageError: As `SafetySwitch`, and for names that no monitor can have, or none at all.
         """
-        return SharedSwitch(self.store, then, threshold, None if names is None else tuple(names), every)
+        named = (names,) if isinstance(names, str) else None if names is None else tuple(names)
+        return SharedSwitch(self.store, then, threshold, named, every)
 
     def acknowledge(self, name: str, *, who: str) -> None:
         """A person has looked at the alarm: switches let answers pass again. It stands in the audit trail.
@@ -158,14 +165,21 @@ class Monitors:
             connection.execute(update(monitors).where(monitors.c.name == name).values(acknowledged=now))
             log(connection, "", now, who, "alarm_acknowledged", {"monitor": name})
 
-    def known_risk(self, name: str, *, on_alarm: Callable[[Alarm], object] | None = None) -> SharedRisk | None:
-        """The `RiskMonitor` of this name with the settings it was begun with, or None."""
+    def known_risk(
+        self, name: str, *, artifact: str | None = None, on_alarm: Callable[[Alarm], object] | None = None
+    ) -> SharedRisk | None:
+        """The `RiskMonitor` of this name with the settings it was begun with, or None.
+
+        Raises:
+            UsageError: It audits another artifact.
+        """
         with self.store.database.read() as connection:
             row = fetch(connection, name)
         if row is None or row.kind != "risk":
             return None
         state = RiskState.model_validate_json(row.state)
-        return SharedRisk(self.store, name, risk_monitor(state, state), on_alarm)
+        asked = state if artifact is None else state.model_copy(update={"artifact": artifact})
+        return SharedRisk(self.store, name, risk_monitor(asked, state), on_alarm)
 
     def all(self) -> list[MonitorView]:
         """Every monitor, alarms first, then by name."""

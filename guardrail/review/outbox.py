@@ -8,18 +8,24 @@ is killed in between leaves the callback due again. So a receiver may see a call
 Every request carries ``Guardrail-Signature: t=<seconds>,v1=<hex>`` with HMAC-SHA256 of ``<seconds>.<body>``; `verify`
 refuses a wrong signature and one older than five minutes. Within these five minutes a recorded request can be replayed;
 the event id catches that, too.
+
+Callbacks of one item may overtake each other: one that failed is tried again later. A decision drops what still waits
+to say that the item expired; for what is on its way just then, every body says when its event was (``at``).
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import random
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sqlalchemy import func, select, update
+from sqlalchemy.exc import DBAPIError
 
 from ..errors import UsageError
 from .limits import check_seconds, mended
@@ -33,6 +39,9 @@ __all__ = ["REPLAY_WINDOW", "Deliverer", "sign", "verify"]
 REPLAY_WINDOW = 300.0
 """Seconds in which a signature is good."""
 _LEAST_SECRET = 16
+_LONGEST_WAIT = 60.0
+"""Most seconds before `Deliverer.run` looks again after the database failed."""
+_log = logging.getLogger(__name__)
 
 
 def sign(secret: str | bytes, body: bytes, at: float) -> str:
@@ -111,6 +120,9 @@ class Deliverer:
     def run_once(self) -> int:
         """Close what is too late, and post everything that is due. Returns the number of deliveries."""
         self.store.expire()
+        return self._deliver()
+
+    def _deliver(self) -> int:
         delivered = 0
         while not self._stop.is_set() and (post := self._take()) is not None:
             problem = self._send(post)
@@ -119,10 +131,16 @@ class Deliverer:
         return delivered
 
     def run(self, poll: float = 1.0) -> None:
-        """Deliver until `stop` is called, looking every ``poll`` seconds."""
+        """Deliver until `stop` is called, looking every ``poll`` seconds.
+
+        A database that fails ends nothing: it is logged, and asked again after a pause that doubles up to a minute.
+        """
+        failures = 0
         while not self._stop.is_set():
-            self.run_once()
-            self._stop.wait(poll)
+            # Each by itself: an item that cannot be closed must not hold up the callbacks.
+            done = [self._tried("expire", self.store.expire), self._tried("deliver", self._deliver)]
+            failures = 0 if all(done) else failures + 1
+            self._stop.wait(min(poll * 2.0 ** min(failures, 40), max(poll, _LONGEST_WAIT)))
 
     def start(self, poll: float = 1.0) -> None:
         """`run` in a thread."""
@@ -136,6 +154,17 @@ class Deliverer:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+
+    @staticmethod
+    def _tried(what: str, do: Callable[[], int]) -> bool:
+        try:
+            do()
+        except Exception as error:  # whatever it was, the next callback must not wait for a restart
+            # Without the lines that hold the values: questions and answers.
+            why = ": " + str(error.orig).partition("\n")[0] if isinstance(error, DBAPIError) else ""
+            _log.warning("the deliverer could not %s and tries again: %s%s", what, type(error).__name__, why)
+            return False
+        return True
 
     def _take(self) -> _Post | None:
         database = self.store.database

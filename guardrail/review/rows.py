@@ -9,7 +9,7 @@ import json
 import secrets
 from typing import Any
 
-from sqlalchemy import Row, and_, or_, select, update
+from sqlalchemy import Row, and_, exists, or_, select, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql import ColumnElement
 
@@ -23,9 +23,11 @@ __all__ = [
     "as_item",
     "check_id",
     "close",
+    "ended",
     "fetch",
     "free",
     "free_again",
+    "given_back",
     "in_time",
     "log",
     "post",
@@ -45,6 +47,17 @@ def free(now: float) -> ColumnElement[bool]:
     """Whether an item can be claimed: nobody's, or its lease is over."""
     stale = and_(items.c.state == "claimed", items.c.lease_until <= now)
     return and_(or_(items.c.state == "pending", stale), in_time(now))
+
+
+def ended(now: float) -> ColumnElement[bool]:
+    """Whether nothing is left to decide about an item, and nobody is just carrying it out."""
+    unheld = or_(items.c.lease_until.is_(None), items.c.lease_until <= now)
+    return and_(items.c.state.in_(("decided", "expired")), unheld)
+
+
+def given_back(reviewer: str) -> ColumnElement[bool]:
+    """Whether this reviewer has given an item back before."""
+    return exists().where(events.c.item == items.c.id, events.c.who == reviewer, events.c.what == "released")
 
 
 def check_id(item: str) -> None:
@@ -118,7 +131,7 @@ def wanted_again(connection: Connection, row: Row[Any], now: float, until: float
         return
     changed: dict[str, Any] = {"deadline": latest}
     if row.state == "expired":
-        changed |= {"state": "pending", "holder": None}
+        changed |= {"state": "pending", "holder": None, "lease_until": None}
     connection.execute(update(items).where(items.c.number == row.number).values(**changed))
     log(connection, row.id, now, SYSTEM, "reopened" if late else "extended", {"until": latest})
 
@@ -129,9 +142,13 @@ def post(connection: Connection, item: Item, now: float) -> None:
         return
     identity, decision = secrets.token_hex(16), item.decision
     outcome = None if decision is None else decision.outcome(item.content)
+    if decision is not None:  # "nobody decided" is no longer true, so it must not arrive after this
+        late = update(outbox).where(outbox.c.item == item.id, outbox.c.state == "waiting")
+        connection.execute(late.values(state="dropped"))
     body = {
         "id": identity,
         "type": "review.expired" if decision is None else "review.decided",
+        "at": now,
         "ticket": item.id,
         "key": item.key,
         "kind": item.content.kind,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,14 +15,18 @@ from sqlalchemy.engine import Connection
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError
 from ..monitor import Alarm, DriftMonitor, DriftState, RiskMonitor, RiskState
+from ..monitor.drift import score_of
 from ..types import Verdict
 from .errors import ReviewError
 from .limits import LONGEST_KEY, check_text
 from .monitor_rows import LONGEST_MONITOR, dump, fetch, monitors, seen, steps, steps_of
-from .rows import SYSTEM, log
+from .rows import SYSTEM
+from .rows import log as note
 from .store import ReviewStore
 
 __all__ = ["SharedDrift", "SharedRisk", "risk_monitor"]
+
+log = logging.getLogger("guardrail")
 
 
 class _Shared:
@@ -31,7 +36,7 @@ class _Shared:
         check_text("a monitor's name", name, LONGEST_MONITOR)
         self.name = name
         self._store, self._on_alarm = store, on_alarm
-        self._told = False
+        self._told = self._warned = False
         self._lock = threading.Lock()
 
     def _begin(self, kind: str, state: RiskState | DriftState) -> Any:
@@ -46,6 +51,17 @@ class _Shared:
             if row.kind != kind:
                 raise UsageError(f"monitor {self.name!r} of this store is a {row.kind} monitor, not a {kind} monitor.")
             return row
+
+    def _warn_if_over(self, row: Any) -> None:
+        """A monitor that is fed after its alarm was acknowledged guards nothing: once per object, loudly."""
+        if row.acknowledged is None or self._warned:
+            return
+        self._warned = True
+        log.warning(
+            "guardrail: the alarm of monitor %r was acknowledged, so it never alarms again and holds no answer back, "
+            "whatever it finds. Begin one under another name.",
+            self.name,
+        )
 
     def _tell(self, alarm: str | None, acknowledged: float | None) -> None:
         if alarm is None or self._told:
@@ -67,7 +83,7 @@ class _Shared:
         values = {"name": self.name, "n": state.n, "at": now, "log_wealth": state.log_wealth, **step}
         connection.execute(steps.insert().values(**values))
         if alarm is not None:
-            log(connection, "", now, SYSTEM, "alarm", {"name": self.name, **alarm.model_dump(mode="json")})
+            note(connection, "", now, SYSTEM, "alarm", {"name": self.name, **alarm.model_dump(mode="json")})
         return str(told) if told is not None else None
 
 
@@ -102,14 +118,14 @@ class SharedRisk(_Shared):
         with self._lock:
             with self._store.database.write() as connection:
                 row = fetch(connection, self.name, lock=True)
-                heard: list[Alarm] = []
-                monitor = self._monitor(row, heard.append)
+                monitor = self._monitor(row)
                 if key is not None and seen(connection, self.name, key):
                     return monitor.state
                 rate = self._asked.min_audit_rate if audit_rate is None else audit_rate
                 state = monitor.update(error, audit_rate=rate)
                 step = {"key": key, "value": float(bool(error)), "chance": rate}
-                alarm = self._write(connection, row, state, step, heard[0] if heard else None)
+                alarm = self._write(connection, row, state, step, monitor.alarm if row.alarm is None else None)
+            self._warn_if_over(row)
             self._tell(alarm, row.acknowledged)
             return state
 
@@ -117,8 +133,8 @@ class SharedRisk(_Shared):
         """As `RiskMonitor.interval`."""
         return risk_monitor(self._asked, self.state).interval(level)
 
-    def _monitor(self, row: Any, on_alarm: Callable[[Alarm], object] | None = None) -> RiskMonitor:
-        return risk_monitor(self._asked, RiskState.model_validate_json(row.state), on_alarm)
+    def _monitor(self, row: Any) -> RiskMonitor:
+        return risk_monitor(self._asked, RiskState.model_validate_json(row.state))
 
 
 class SharedDrift(_Shared):
@@ -136,7 +152,7 @@ class SharedDrift(_Shared):
     ) -> None:
         super().__init__(store, name, on_alarm)
         self._artifact = artifact
-        self._heard: list[Alarm] = []
+        self._strangers: set[str] = set()
         self._local: DriftMonitor | None = None
         self._settings = (fresh.state.delta, fresh.state.seed)
         row = self._begin("drift", fresh.state)
@@ -166,20 +182,21 @@ class SharedDrift(_Shared):
                     monitor = self._caught_up(connection, row)
                     if key is not None and seen(connection, self.name, key):
                         return monitor.state
-                    self._heard.clear()
                     state = monitor.update(uncertainty)
                     step = {"key": key, "value": float(uncertainty), "chance": state.p_values[-1]}
-                    alarm = self._write(connection, row, state, step, self._heard[0] if self._heard else None)
+                    alarm = self._write(connection, row, state, step, monitor.alarm if row.alarm is None else None)
             except BaseException:
                 self._local = None  # it may be ahead of the database: read it again
                 raise
+            self._warn_if_over(row)
             self._tell(alarm, row.acknowledged)
             return state
 
     def watch(self, verdict: Verdict, messages: Sequence[BaseMessage] = ()) -> None:
-        """Take in the score of a verdict: ``Guardrail(on_verdict=drift.watch)``. One without a score is left out."""
-        if verdict.uncertainty.value is not None:
-            self.update(verdict.uncertainty.value)
+        """Take in the score of a verdict, as `DriftMonitor.watch`: ``Guardrail(on_verdict=drift.watch)``."""
+        score = score_of(verdict, self._artifact.digest, self._strangers)
+        if score is not None:
+            self.update(score)
 
     def _caught_up(self, connection: Connection, row: Any) -> DriftMonitor:
         """The monitor in memory, after what others wrote since."""
@@ -200,14 +217,13 @@ class SharedDrift(_Shared):
                 f"{self._settings[0]} and {self._settings[1]}. Ask for the same, or begin one under another name."
             )
         if self._local is None:
-            on_alarm = self._heard.append
-            self._local = DriftMonitor(self._artifact, delta=state.delta, on_alarm=on_alarm, state=state)
+            self._local = DriftMonitor(self._artifact, delta=state.delta, state=state)
         else:
             self._local.follow(state)
         return self._local
 
 
-def risk_monitor(asked: RiskState, state: RiskState, on_alarm: Callable[[Alarm], object] | None = None) -> RiskMonitor:
+def risk_monitor(asked: RiskState, state: RiskState) -> RiskMonitor:
     """The monitor with that state, if its settings are those asked for."""
     rate = asked.min_audit_rate
-    return RiskMonitor(asked.alpha, delta=asked.delta, min_audit_rate=rate, on_alarm=on_alarm, state=state)
+    return RiskMonitor(asked.alpha, delta=asked.delta, min_audit_rate=rate, artifact=asked.artifact, state=state)

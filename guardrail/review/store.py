@@ -32,10 +32,10 @@ from .limits import LONGEST_KEY, LONGEST_NAME, check_seconds, check_text, storab
 from .purging import Purged, purge
 from .schema import events, items, outbox
 
-__all__ = ["Lease", "ReviewStore"]
+__all__ = ["Charge", "Lease", "ReviewStore"]
 
 LEASE = 600.0
-"""Seconds a reviewer has by default."""
+"""Seconds a reviewer has by default, and whoever carries a decision out."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _LONGEST_WORD = 32
 
@@ -54,6 +54,19 @@ class Lease:
     item: Item
     token: str
     reviewer: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """A decided or expired item that is yours for a while, to carry out what became of it.
+
+    Attributes:
+        item: The item as it was before. One whose ``lease_until`` is set was taken up before, and not carried out.
+        until: When others can take it up, in seconds since 1970.
+    """
+
+    item: Item
     until: float
 
 
@@ -157,6 +170,8 @@ class ReviewStore:
     ) -> Lease | None:
         """Take the oldest free item; nobody else gets it until the lease is over.
 
+        What this reviewer gave back comes last, so that the next one is another one.
+
         Args:
             reviewer: Who takes it.
             seconds: Length of the lease.
@@ -183,7 +198,11 @@ class ReviewStore:
                 free = and_(free, items.c.kind.in_(kinds))
             found = select(items).where(free).order_by(items.c.number).limit(1)
             # A named item is waited for; otherwise whatever another worker is just taking is passed over.
-            row = connection.execute(found.with_for_update(skip_locked=item is None)).one_or_none()
+            found = found.with_for_update(skip_locked=item is None)
+            row = None
+            if item is None:
+                row = connection.execute(found.where(~rows.given_back(reviewer))).one_or_none()
+            row = row or connection.execute(found).one_or_none()
             if row is None:
                 if item is not None:
                     rows.fetch(connection, item)
@@ -321,6 +340,50 @@ class ReviewStore:
                 rows.log(connection, row.id, now, rows.SYSTEM, "lease_expired", {"holder": row.holder})
             return len(closed)
 
+    # -- carrying out ----------------------------------------------------------------------------------------------
+
+    def take_up(self, wanted: Sequence[str], *, seconds: float = LEASE) -> list[Charge]:
+        """Take decided or expired items to carry them out: all of them or none, and only one worker at a time.
+
+        Args:
+            wanted: Their ids.
+            seconds: After so long others can take them up, unless `put_down` comes first.
+
+        Returns:
+            A charge for each. None at all where somebody else has one of them, or one is open or deleted.
+
+        Raises:
+            UsageError: A time that is not positive or above ten years.
+        """
+        check_seconds("a lease", seconds, "Use 600.")
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            until = now + seconds
+            # In one order, so that two workers do not wait for each other.
+            found = select(items).where(items.c.id.in_(wanted), rows.ended(now)).order_by(items.c.number)
+            free = connection.execute(found.with_for_update()).all()
+            if len(free) < len(set(wanted)):
+                return []
+            for row in free:
+                connection.execute(update(items).where(items.c.number == row.number).values(lease_until=until))
+                rows.log(connection, row.id, now, rows.SYSTEM, "taken_up", {"until": until})
+            return [Charge(rows.as_item(row), until) for row in free]
+
+    def put_down(self, charge: Charge, *, what: str = "put_down", again: bool) -> None:
+        """End a charge. One that others have taken over meanwhile stays theirs.
+
+        Args:
+            charge: What `take_up` returned.
+            what: Line of the audit trail that says what became of it.
+            again: Whether the item still is to be carried out: the next charge shows that it was taken up before.
+        """
+        check_text("what", what, _LONGEST_WORD)
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            mine = and_(items.c.id == charge.item.id, items.c.lease_until == charge.until)
+            connection.execute(update(items).where(mine).values(lease_until=now if again else None))
+            rows.log(connection, charge.item.id, now, rows.SYSTEM, what, {})
+
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     def wait(self, item: str, seconds: float) -> Decision | None:
@@ -434,7 +497,7 @@ class ReviewStore:
         """Delete what nobody waits for any more, contents and callbacks; see `guardrail.review.purging`.
 
         Args:
-            older_than: Seconds since the decision, or since the item expired; at most ten years.
+            older_than: Seconds since the item arrived; at most ten years.
             who: For the audit trail, which keeps its lines and gets one that says who deleted how many.
             dry_run: Only count.
 

@@ -29,6 +29,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..errors import UsageError
+from ..judges.tool_call import canonical_calls
 from ..types import ToolCall
 from .accounts import Account, Accounts
 from .choices import choices_of, choose
@@ -40,7 +41,7 @@ from .errors import (
     UnknownItemError,
     UnstorableError,
 )
-from .item import Candidate, Decision, Item
+from .item import Candidate, Content, Decision, Item, State
 from .limits import check_seconds
 from .monitor_plot import wealth_plot
 from .monitors import Monitors, MonitorView
@@ -52,6 +53,8 @@ __all__ = ["review_app"]
 
 COOKIE = "guardrail_review"
 LARGEST_FORM = 1_000_000
+LARGEST_DECISION = 16_000_000
+"""Bytes of a decision, which may hold an edited answer; the edited text is sent as it is (multipart)."""
 PAGE = 50
 POINTS = 400
 """Points of a monitor's plot."""
@@ -107,20 +110,20 @@ def review_app(
     routes = [
         Route("/health", site.health),
         Route("/sign-in", site.open(site.sign_in_page)),
-        Route("/sign-in", site.open(site.sign_in, form=True), methods=["POST"]),
-        Route("/sign-out", site.closed(site.sign_out, form=True), methods=["POST"]),
+        Route("/sign-in", site.open(site.sign_in, form=LARGEST_FORM), methods=["POST"]),
+        Route("/sign-out", site.closed(site.sign_out, form=LARGEST_FORM), methods=["POST"]),
         Route("/", site.closed(site.queue)),
         Route("/history", site.closed(site.history)),
         Route("/trail", site.closed(site.trail, admin=True)),
         Route("/monitor", site.closed(site.monitor)),
-        Route("/monitor/acknowledge", site.closed(site.acknowledge, form=True, admin=True), methods=["POST"]),
-        Route("/next", site.closed(site.next_item, form=True), methods=["POST"]),
+        Route("/monitor/acknowledge", site.closed(site.acknowledge, form=LARGEST_FORM, admin=True), methods=["POST"]),
+        Route("/next", site.closed(site.next_item, form=LARGEST_FORM), methods=["POST"]),
         Route("/items/{item}", site.closed(site.show)),
-        Route("/items/{item}/claim", site.closed(site.claim, form=True), methods=["POST"]),
-        Route("/items/{item}/renew", site.closed(site.renew, form=True), methods=["POST"]),
-        Route("/items/{item}/release", site.closed(site.release, form=True), methods=["POST"]),
-        Route("/items/{item}/take-back", site.closed(site.take_back, form=True, admin=True), methods=["POST"]),
-        Route("/items/{item}/decide", site.closed(site.decide, form=True), methods=["POST"]),
+        Route("/items/{item}/claim", site.closed(site.claim, form=LARGEST_FORM), methods=["POST"]),
+        Route("/items/{item}/renew", site.closed(site.renew, form=LARGEST_FORM), methods=["POST"]),
+        Route("/items/{item}/release", site.closed(site.release, form=LARGEST_FORM), methods=["POST"]),
+        Route("/items/{item}/take-back", site.closed(site.take_back, form=LARGEST_FORM, admin=True), methods=["POST"]),
+        Route("/items/{item}/decide", site.closed(site.decide, form=LARGEST_DECISION), methods=["POST"]),
         Mount("/static", StaticFiles(directory=folder)),
     ]
     middleware = [
@@ -194,17 +197,17 @@ class _Site:
 
     # -- frame -----------------------------------------------------------------------------------------------------
 
-    def open(self, handler: Handler, *, form: bool = False) -> Callable[[Request], Awaitable[Response]]:
-        """A page for everybody."""
+    def open(self, handler: Handler, *, form: int = 0) -> Callable[[Request], Awaitable[Response]]:
+        """A page for everybody. ``form``: bytes of the form it takes; 0: none."""
         return partial(self._serve, handler, form, signed_in=False, admin=False)
 
     def closed(
-        self, handler: Handler, *, form: bool = False, admin: bool = False
+        self, handler: Handler, *, form: int = 0, admin: bool = False
     ) -> Callable[[Request], Awaitable[Response]]:
         """A page for those who signed in."""
         return partial(self._serve, handler, form, signed_in=True, admin=admin)
 
-    async def _serve(self, handler: Handler, form: bool, request: Request, *, signed_in: bool, admin: bool) -> Response:
+    async def _serve(self, handler: Handler, form: int, request: Request, *, signed_in: bool, admin: bool) -> Response:
         session = self._sessions.read(request.cookies.get(COOKIE))
         account = None
         if session is not None and session.name:
@@ -216,7 +219,7 @@ class _Site:
             if admin and call.account.role != "admin":
                 raise _Refused(403, "For administrators", "Your account may not do this.")
             if form:
-                call.form = await self._form(request, session)
+                call.form = await self._form(request, session, form)
             response = await handler(call)
         except _Refused as refused:
             response = self._error(call, refused.status, refused.title, refused.text, refused.headers)
@@ -226,12 +229,13 @@ class _Site:
             self._remember(response, call.session)
         return response
 
-    async def _form(self, request: Request, session: Session | None) -> FormData:
+    async def _form(self, request: Request, session: Session | None, most: int) -> FormData:
         """The fields of a form of ours, and of no other site's."""
         length = request.headers.get("content-length", "")
-        if not length.isdigit() or int(length) > LARGEST_FORM:
-            raise _Refused(413, "Too large", "A form may carry one megabyte.")
-        form = await request.form(max_files=0, max_fields=50, max_part_size=LARGEST_FORM)
+        if not length.isdigit() or int(length) > most:
+            text = f"This form may carry {most // 1_000_000} MB. Go back and shorten the text; nothing was changed."
+            raise _Refused(413, "Too large", text)
+        form = await request.form(max_files=0, max_fields=50, max_part_size=most)
         given = form.get("form_token")
         if session is None or not isinstance(given, str) or not self._sessions.genuine(session, given):
             raise _Refused(403, "This form is too old", "Go back, reload the page and try again. Nothing was changed.")
@@ -298,21 +302,25 @@ class _Site:
     # -- the queue -------------------------------------------------------------------------------------------------
 
     async def queue(self, call: _Call) -> Response:
-        def find() -> dict[str, Any]:
-            self._store.expire()
-            waiting = self._store.items(["pending", "claimed"], limit=PAGE)
-            return {"items": waiting, "stats": self._store.stats(), "now": self._now()}
-
-        return self._page(call, "queue.html", **await run_in_threadpool(find))
+        await run_in_threadpool(self._store.expire)
+        page, found = await self._listed(call, ["pending", "claimed"], newest=False)
+        if page and not found["items"]:  # they were decided meanwhile
+            return RedirectResponse("/", 303)
+        return self._page(call, "queue.html", page=page, **found)
 
     async def history(self, call: _Call) -> Response:
+        page, found = await self._listed(call, ["decided", "expired"], newest=True)
+        return self._page(call, "history.html", page=page, **found)
+
+    async def _listed(self, call: _Call, states: list[State], *, newest: bool) -> tuple[int, dict[str, Any]]:
         page = _page_number(call.request)
 
         def find() -> dict[str, Any]:
-            done = self._store.items(["decided", "expired"], newest=True, limit=PAGE + 1, offset=page * PAGE)
-            return {"items": done[:PAGE], "more": len(done) > PAGE, "stats": self._store.stats(), "now": self._now()}
+            listed = self._store.items(states, newest=newest, limit=PAGE + 1, offset=page * PAGE)
+            more = len(listed) > PAGE
+            return {"items": listed[:PAGE], "more": more, "stats": self._store.stats(), "now": self._now()}
 
-        return self._page(call, "history.html", page=page, **await run_in_threadpool(find))
+        return page, await run_in_threadpool(find)
 
     async def trail(self, call: _Call) -> Response:
         lines = await run_in_threadpool(self._store.trail, limit=200)
@@ -393,7 +401,7 @@ def _decision(call: _Call, item: Item) -> Decision:
         return _choice(call, item, note)
     try:
         if action == "edit":
-            return Decision(action="edit", candidate=_edited(call, item), note=note)
+            return _edit(item.content, _edited(call, item), note)
         text = call.field("text") if action == "respond" else None
         return Decision(action=action, text=text, note=note)
     except ValidationError as error:
@@ -415,6 +423,29 @@ def _choice(call: _Call, item: Item, note: str) -> Decision:
         )
         raise _Refused(422, "This answer is not on the list", why)
     return decision
+
+
+def _edit(content: Content, mended: Candidate, note: str) -> Decision:
+    """An edit that changes nothing approves: recorded as an edit, it would say that the candidate is wrong."""
+    if content.candidate is None or not _unchanged(content.candidate, mended):
+        return Decision(action="edit", candidate=mended, note=note)
+    if "approve" in content.allowed:
+        return Decision(action="approve", note=note)
+    text = "An edit says that the model's answer is wrong, but this one is the same. Go back and change it, or reject."
+    raise _Refused(422, "Nothing was edited", text)
+
+
+def _unchanged(one: Candidate, other: Candidate) -> bool:
+    try:
+        same_calls = canonical_calls(one.tool_calls) == canonical_calls(other.tool_calls)
+    except RecursionError:  # deeper than anything that was stored; the store says so
+        return False
+    return same_calls and _in_a_field(one.text) == _in_a_field(other.text)
+
+
+def _in_a_field(text: str) -> str:
+    """As a browser's text field gives it back: one kind of line end, no NUL."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
 
 
 def _edited(call: _Call, item: Item) -> Candidate:

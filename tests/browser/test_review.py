@@ -156,6 +156,62 @@ def test_the_candidates_digit_approves(open_as: Open, store: ReviewStore) -> Non
     assert decision_of(store).action == "approve"
 
 
+@pytest.mark.parametrize("text", ["漢" * 130_000, '{"a":\n' * 60_000], ids=["letters", "lines"])
+@pytest.mark.parametrize("key", ["a", "r", "2", "e"])
+def test_however_long_an_answer_is_it_can_be_decided(open_as: Open, store: ReviewStore, key: str, text: str) -> None:
+    item = store.enqueue(held_back(answer=text))
+    page = open_as("ann")
+    press(page, "n")
+    expect(page.get_by_role("button", name="Approve")).to_be_visible()
+    with page.expect_request(re.compile("/decide$"), timeout=60_000) as asked:
+        press(page, key)
+        if key == "e":
+            press(page, "Control+End")
+            page.keyboard.type("!")
+            press(page, "Control+Enter")
+    expect(page.get_by_text("Nothing waits.")).to_be_visible(timeout=60_000)
+    found = store.item(item.id).decision
+    assert found is not None
+    assert found.action == {"a": "approve", "r": "reject", "2": "edit", "e": "edit"}[key]
+    if key == "e":
+        assert found.candidate is not None
+        assert found.candidate.text == text + "!"
+    else:
+        assert len(asked.value.post_data or "") < 1000, "only an edit sends the text"
+
+
+def test_a_note_goes_with_whatever_is_decided(open_as: Open, store: ReviewStore) -> None:
+    item = store.enqueue(held_back())
+    page = open_as("ann")
+    press(page, "n")
+    page.get_by_label("Note for the record").fill("looked it")
+    press(page, "Escape")
+    press(page, "w")
+    page.keyboard.type("Woolf.")
+    note = page.get_by_label("Note on this answer")
+    expect(note).to_have_value("looked it")
+    note.press("End")
+    page.keyboard.type(" up")
+    note.press("Enter")  # must not give anything out by accident
+    expect(page.get_by_label("Note for the record")).to_have_value("looked it up")
+    assert store.item(item.id).decision is None
+    press(page, "Control+Enter")
+    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    found = decision_of(store)
+    assert (found.action, found.text, found.note) == ("respond", "Woolf.", "looked it up")
+
+
+def test_an_edit_that_changes_nothing_approves(open_as: Open, store: ReviewStore) -> None:
+    store.enqueue(held_back(answer="\n two \r\nlines\n"))
+    page = open_as("ann")
+    press(page, "n")
+    expect(page.get_by_role("button", name="Approve")).to_be_visible()
+    press(page, "e")
+    press(page, "Control+Enter")
+    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    assert decision_of(store).action == "approve"
+
+
 def test_one_click_on_another_answer_with_a_note(open_as: Open, store: ReviewStore) -> None:
     store.enqueue(held_back())
     page = open_as("ann", viewport={"width": 1100, "height": 900})

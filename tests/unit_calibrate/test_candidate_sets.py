@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from calibrate.candidate_sets import Judged, evaluate_candidates, fit_candidates, judge_candidates, quantile
 from calibrate.correctness import make_rule
 from calibrate.records import Record
+from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactTamperedError, UsageError
-from guardrail.review import CandidateRule, conformal_rank
+from guardrail.review import CandidateRule, ReviewStore, ask_reviewer, conformal_rank, ticket
 from guardrail.review.candidates import ranked
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Reason, Sample, SampleSet, Uncertainty, Verdict
+from guardrail.types import Cost, Meaning, Reason, Sample, SampleSet, Uncertainty, Verdict
 
 
 def artifact(threshold: float = 0.5) -> CalibrationArtifact:
@@ -198,3 +200,45 @@ def test_another_artifacts_verdict_gets_no_list() -> None:
     other: dict[str, Any] = {"artifact": "sha256:other"}
     assert rule.select(judged([1.0], [True]).verdict.model_copy(update=other)) is None
     assert rule.select(judged([], []).verdict) is None
+
+
+MANY = ScriptedChat(script={"q?": [f"190{i}" for i in (1, 2, 3, 4, 1, 5, 1, 2, 3, 6, 7)]})
+
+
+def test_a_verdict_settled_early_gets_no_list() -> None:
+    """It has fewer samples than the quantile is about; the same question in full gets one.
+
+    Three samples that differ: with ten the entropy is at least that of 8, 1 and 1, which is .64.
+    """
+    made = make_artifact(MANY, threshold=0.5)
+    rule = fit_candidates([judged([1.0], [True], digest=made.digest)] * 9, made, epsilon=0.2)
+    early = Guardrail(model=MANY, artifact=made, early_stopping="on").assess("q?")
+    full = Guardrail(model=MANY, artifact=made, early_stopping="off").assess("q?")
+    assert not early.accepted
+    assert early.alternatives
+    assert early.cost.saved > 0
+    assert rule.select(early) is None
+    assert rule.select(full) is not None
+
+
+def test_fewer_samples_are_no_matter_where_calibration_had_as_few() -> None:
+    """An adaptive plan: the clusters are of the same first samples on both sides. Without clusters they are not."""
+    whole = judged([0.5, 0.5], [True, False]).verdict
+    rule = fit_candidates([judged([1.0], [True])] * 9, artifact(), epsilon=0.2)
+    short = whole.model_copy(update={"cost": Cost(saved=5)})
+    assert rule.select(whole) is not None
+    assert rule.select(short) is None
+    assert rule.select(short.model_copy(update={"meanings": (Meaning(text="Rome", size=5, share=1.0),)})) is not None
+
+
+def test_a_guard_that_shows_a_calibrated_list_does_not_stop_early(tmp_path: Path) -> None:
+    made = make_artifact(MANY, threshold=0.5)
+    rule = fit_candidates([judged([1.0], [True], digest=made.digest)] * 9, made, epsilon=0.2)
+    with ReviewStore(tmp_path / "reviews.db") as store:
+        for hook in (ask_reviewer(store, wait=1, candidates=rule), ticket(store, candidates=rule)):
+            with pytest.raises(ValidationError, match='early_stopping="off"'):
+                Guardrail(model=MANY, artifact=made, on_abstain=hook, early_stopping="on")
+            Guardrail(model=MANY, artifact=made, on_abstain=hook, early_stopping="off").invoke("q?")
+        Guardrail(model=MANY, artifact=made, on_abstain=ticket(store), early_stopping="on").invoke("q?")
+        shown = [item.content.candidate_set for item in store.items()]
+    assert [one is not None for one in shown] == [True, True, False]

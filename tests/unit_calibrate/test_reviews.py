@@ -14,11 +14,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from langchain_core.messages import HumanMessage
 from typer.testing import CliRunner
 
 from calibrate._cli import app
 from calibrate.records import read_records
-from calibrate.reviews import Pool, Reviewed, accepted_error, feed, learn, read_reviews, thinned
+from calibrate.reviews import (
+    Pool,
+    Reviewed,
+    Waiting,
+    accepted_error,
+    feed,
+    learn,
+    read_reviews,
+    thinned,
+    waiting,
+)
 from calibrate.thresholds import fit
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
@@ -209,6 +220,34 @@ def test_an_alarm_needs_no_waiting_but_order(tmp_path: Path) -> None:
     assert monitor.state.tallies == ((0.5, 6, 6),)
 
 
+def test_a_monitor_is_fed_the_audits_of_its_own_artifact(tmp_path: Path) -> None:
+    monitors = Monitors(ReviewStore(tmp_path / "reviews.db"))
+    other = item("b", 0.1, False, 0.5, verdict=verdict_of("b", 0.1, artifact_of(alpha=0.2)))
+    pool = Pool((item("a", 0.1, True, 0.5), replace(other, correct=None, open=True), item("c", 0.1, False, 0.5)), {}, 0)
+    monitor = monitors.risk("risk", 0.15, min_audit_rate=0.5, artifact=ARTIFACT.digest)
+    assert feed(pool, monitor) == 2
+    assert monitor.state.tallies == ((0.5, 2, 1),)
+    assert monitor.state.artifact == ARTIFACT.digest
+
+
+def test_what_waits_for_an_open_item_is_counted() -> None:
+    first = item("b", 0.1, None, 0.5, arrived=1_750_000_000.0)
+    items = [item("a", 0.1, True, 0.5), first, item("c", 0.1, None, 0.5), item("d", 0.1, True), item("e", 0.1, False)]
+    found = waiting(items)
+    assert found == Waiting(decided=2, item="b", arrived=1_750_000_000.0)
+    assert "2 decided audits wait behind item b, open since 2025-06-15 15:06 UTC" in found.told("decided audits")
+    assert waiting(items, "wrong") is None
+    assert waiting(items, "leave-out") is None
+    assert waiting(items[:3]) is None  # two are open, and nothing that is decided waits for them
+    assert waiting(items[3:]) is None
+
+
+def test_decisions_that_only_wait_are_named_where_nothing_can_be_used() -> None:
+    items = (item("b", 0.1, None), *(item(f"{i}", 0.1, True) for i in range(3)))
+    with pytest.raises(UsageError, match=r"1 of them still open.* 3 decisions wait behind item b"):
+        thinned(Pool(items, {}, 0))
+
+
 # -- on a real store --------------------------------------------------------------------------------------------------
 
 
@@ -238,8 +277,6 @@ def fill(store: ReviewStore, n: int, seed: int = 0, artifact: CalibrationArtifac
         content = content_of(verdict, ())
         named = content.model_copy(update={"question": f"question {seed}.{i}?"})
         if verdict.accepted:
-            from langchain_core.messages import HumanMessage
-
             sample(verdict, [HumanMessage(named.question)])
         else:
             store.enqueue(named, key=f"held:{seed}.{i}")
@@ -354,6 +391,95 @@ def test_end_to_end_with_a_guard(tmp_path: Path) -> None:
     assert (learned.new.n, learned.new.n_errors) == (6, 0)
 
 
+def audited_store(path: Path, artifact: CalibrationArtifact, n: int) -> tuple[ReviewStore, Path]:
+    """A store with n audits of answers that an artifact accepted, and the artifact's file."""
+    store = ReviewStore(path / "reviews.db")
+    more_audits(store, artifact, n)
+    return store, artifact.save(path / "artifact.json")
+
+
+def more_audits(store: ReviewStore, artifact: CalibrationArtifact, n: int) -> None:
+    sample = audit_sample(store, 1.0)
+    for i in range(n):
+        name = f"{artifact.digest} {i}"
+        sample(verdict_of(name, 0.1, artifact), [HumanMessage(f"question {name}?")])
+
+
+def test_one_open_audit_is_named_with_what_waits_behind_it(tmp_path: Path) -> None:
+    store, artifact = audited_store(tmp_path, ARTIFACT, 20)
+    hard = store.claim("ada")
+    assert hard is not None
+    decide(store, lambda _: "approve")
+    command = ("from-reviews", tmp_path / "reviews.db", "--artifact", artifact)
+    told = run(*command, "--monitor", "risk")
+    assert f"19 decided audits wait behind item {hard.item.id}, open since 20" in told
+    assert f"Decide that item (/items/{hard.item.id} on the review page" in told
+    assert "No audited answer has been decided" not in told
+    assert "The oldest audit is still open, so nothing is known" in told
+    assert f"0 new audits, 0 in all; 19 decided ones wait behind item {hard.item.id};" in told
+    store.decide(hard, Decision(action="approve"))
+    told = run(*command, "--monitor", "risk")
+    assert "20 new audits, 20 in all; wealth" in told
+    assert "wait behind" not in told
+
+
+def test_no_decided_audit_is_called_that(tmp_path: Path) -> None:
+    _, artifact = audited_store(tmp_path, ARTIFACT, 3)
+    assert "No audited answer has been decided" in run(
+        "from-reviews", tmp_path / "reviews.db", "--artifact", artifact
+    )  # fmt: skip
+
+
+def test_the_line_of_the_sample_says_what_waits(tmp_path: Path) -> None:
+    """40 audits, of which the 31st stays open: 30 are used, 9 wait."""
+    store, artifact = audited_store(tmp_path, ARTIFACT, 30)
+    decide(store, lambda content: "approve")
+    sample = audit_sample(store, 1.0)
+    for i in range(10):
+        sample(verdict_of(f"late {i}", 0.1), [HumanMessage(f"late {i}?")])
+    hard = store.claim("ada")
+    assert hard is not None
+    decide(store, lambda _: "approve")
+    told = run("from-reviews", tmp_path / "reviews.db", "--artifact", artifact, "--out", tmp_path / "new.json")
+    assert "Sample: 30 of 39 decisions" in told
+    assert f"9 more decisions of the sample wait behind item {hard.item.id}" in told
+
+
+def test_a_monitor_of_another_artifact_is_not_fed(tmp_path: Path) -> None:
+    store, first = audited_store(tmp_path, ARTIFACT, 5)
+    second = artifact_of(threshold=0.2)
+    more_audits(store, second, 5)
+    decide(store, lambda _: "approve")
+    command = ("from-reviews", tmp_path / "reviews.db", "--ignore-others", "--monitor", "risk", "--artifact")
+    assert "5 new audits, 5 in all" in run(*command, first)
+    told = run(*command, second.save(tmp_path / "second.json"), code=2)
+    assert ARTIFACT.digest in told
+    assert second.digest in told
+    assert "new name" in told
+    monitor = Monitors(store).known_risk("risk")
+    assert monitor is not None
+    assert (monitor.state.n, monitor.state.artifact) == (5, ARTIFACT.digest)
+
+
+def test_a_monitor_begun_without_an_artifact_says_whose_it_is_now(tmp_path: Path) -> None:
+    store, artifact = audited_store(tmp_path, ARTIFACT, 5)
+    decide(store, lambda _: "approve")
+    Monitors(store).risk("risk", ARTIFACT.alpha).update(False)
+    command = ("from-reviews", tmp_path / "reviews.db", "--artifact", artifact, "--monitor", "risk")
+    assert f"begun without an artifact; from now on it audits {ARTIFACT.digest} only" in run(*command)
+    assert "begun without" not in run(*command)
+
+
+def test_an_acknowledged_monitor_that_is_fed_says_that_it_never_alarms_again(tmp_path: Path) -> None:
+    store, artifact = audited_store(tmp_path, ARTIFACT, 20)
+    decide(store, lambda _: "reject")
+    command = ("from-reviews", tmp_path / "reviews.db", "--artifact", artifact, "--monitor", "risk")
+    assert "never alarms again" not in run(*command)
+    Monitors(store).acknowledge("risk", who="ada")
+    more_audits(store, artifact_of(), 1)
+    assert "was acknowledged: it never alarms again" in run(*command)
+
+
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 
@@ -383,6 +509,19 @@ def test_an_existing_artifact_and_a_missing_store_are_refused(reviewed: Path, tm
     assert "exists" in run("from-reviews", reviewed, "--artifact", old, "--out", old, code=2)
     assert "no review store" in run("from-reviews", tmp_path / "no.db", "--artifact", old, code=2)
     assert not (tmp_path / "no.db").exists()
+
+
+def test_a_monitor_is_told_of_open_audits_neither_by_the_command_nor_else(reviewed: Path, tmp_path: Path) -> None:
+    artifact = reviewed.with_name("artifact.json")
+    told = run("from-reviews", reviewed, "--artifact", artifact, "--monitor", "new", "--missing", "wrong", code=2)
+    assert "count open audits as wrong for good" in told
+    with ReviewStore(reviewed) as store:
+        assert Monitors(store).known_risk("new") is None
+    monitors = Monitors(ReviewStore(tmp_path / "reviews.db"))
+    monitor = monitors.risk("risk", 0.15, min_audit_rate=0.5)
+    with pytest.raises(UsageError, match="wrong for good"):
+        feed(Pool((item("a", 0.1, None, 0.5),), {}, 0), monitor, missing="wrong")
+    assert monitor.state.n == 0
 
 
 def test_a_queue_without_audits_is_refused() -> None:

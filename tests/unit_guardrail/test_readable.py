@@ -13,7 +13,15 @@ from langchain_core.messages import AIMessage
 
 from guardrail import Guardrail
 from guardrail._calls import read_reply
-from guardrail._readable import DEEPEST, UnreadableReplyError, json_fault, only_readable, spelled, text_fault
+from guardrail._readable import (
+    DEEPEST,
+    UnreadableReplyError,
+    json_fault,
+    only_readable,
+    only_storable,
+    spelled,
+    text_fault,
+)
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Reason, Sample, SampleSet, ToolCall, Unmeasured
 
@@ -48,7 +56,7 @@ def invalid(text: str) -> AIMessage:
         (calling({"list": [{"amount": -math.inf}]}), "the number -inf"),
         (calling({"to": nested(3000)}), "nested"),
         (calling({"to": {1, 2}}), "a set"),
-        (invalid("I sent it"), "'{bad'"),
+        (invalid("I sent it"), "no JSON object .4 characters"),
         (invalid(""), "'pay'"),
     ],
 )
@@ -101,3 +109,31 @@ def test_a_native_samplers_set_keeps_what_is_readable_and_says_so() -> None:
     failed = drawn.model_copy(update={"problem": Unmeasured.SAMPLING_SHORTFALL, "problem_detail": "too few"})
     assert only_readable(failed).problem is Unmeasured.SAMPLING_SHORTFALL
     assert only_readable(failed).problem_detail.startswith("too few; 2 of 4")
+
+
+@pytest.mark.parametrize("number", [-(2**63) - 1, 2**64, 25 * 10**18, 10**400])
+def test_an_integer_that_a_graphs_state_cannot_hold_is_json_nevertheless(number: int) -> None:
+    assert json_fault({"list": [{"amount": number}]}) is None
+    fault = json_fault({"list": [{"amount": number}]}, packed=True)
+    assert fault is not None
+    assert f"an integer of {number.bit_length()} bits" in fault
+
+
+@pytest.mark.parametrize("number", [-(2**63), 2**64 - 1, 0, True, 1e30])
+def test_a_number_that_a_graphs_state_holds_is_no_fault(number: float) -> None:
+    assert json_fault([number], packed=True) is None
+
+
+def test_only_the_candidate_has_to_fit_into_a_graphs_state() -> None:
+    """The samples are measured, not stored: they count as they did in calibration."""
+    big = Sample(text="", tool_calls=(ToolCall(name="pay", arguments={"amount": 2**64}),))
+    small = Sample(text="a")
+    drawn = SampleSet(question="q", primary=big, samples=(big, small))
+    kept = only_storable(drawn)
+    assert (kept.primary, kept.samples, kept.problem) == (None, (big, small), Unmeasured.MODEL_FAILED)
+    assert kept.problem_detail.startswith("the call of 'pay' holds an integer of 65 bits")
+    fits = drawn.model_copy(update={"primary": small})
+    assert only_storable(fits) is fits
+    failed = drawn.model_copy(update={"problem": Unmeasured.SAMPLING_SHORTFALL, "problem_detail": "too few"})
+    assert only_storable(failed).problem is Unmeasured.SAMPLING_SHORTFALL
+    assert only_storable(failed).problem_detail.startswith("too few; the call of 'pay'")

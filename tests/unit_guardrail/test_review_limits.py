@@ -162,6 +162,20 @@ def test_a_candidate_that_cannot_be_stored_can_be_answered_but_not_approved(stor
     assert decided == store.item(item.id)
 
 
+@pytest.mark.parametrize("argument", [None, HALF, math.nan])
+def test_an_audit_of_such_an_answer_can_still_call_it_right(store: ReviewStore, argument: Any) -> None:
+    calls = () if argument is None else (ToolCall(name="pay", arguments={"amount": argument}),)
+    candidate = Candidate(text=f"a{HALF}b", tool_calls=calls)
+    store.enqueue(Content(question="q", kind="audit", candidate=candidate, allowed=("approve", "edit", "reject")))
+    lease = store.claim("ann")
+    assert lease is not None
+    assert lease.item.content.candidate is not None
+    assert lease.item.content.candidate.text == "a\ufffdb"
+    decided = store.decide(lease, Decision(action="approve"))
+    assert decided.decision is not None
+    assert decided.decision.action == "approve"
+
+
 def test_what_is_broken_beside_the_candidate_takes_nothing_away(store: ReviewStore) -> None:
     content = Content(
         question=HALF,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import math
 import multiprocessing
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import update
+from sqlalchemy.engine import Connection
 
 from guardrail import Guardrail, Reason
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
@@ -17,7 +22,9 @@ from guardrail.errors import UsageError
 from guardrail.monitor import Alarm, DriftMonitor, RiskMonitor
 from guardrail.review import ReviewStore
 from guardrail.review.auditing import AUDIT_RATE, audit_sample, chosen
+from guardrail.review.monitor_rows import monitors as table
 from guardrail.review.monitors import Monitors
+from guardrail.review.shared_monitors import SharedRisk
 from guardrail.testing import ScriptedChat, make_artifact
 
 SURE, UNSURE = "Capital of France?", "Capital of Atlantis?"
@@ -104,14 +111,20 @@ def test_an_alarm_reaches_the_trail_every_process_and_the_next_start(store: Revi
     assert later == []
 
 
+def alarmed(monitors: Monitors, name: str = "risk", artifact: str | None = None) -> SharedRisk:
+    risk = monitors.risk(name, 0.1, artifact=artifact)
+    while not risk.state.alarmed:
+        risk.update(True)
+    return risk
+
+
 def test_a_switch_follows_the_database(store: ReviewStore) -> None:
     monitors = Monitors(store)
+    monitors.risk("other", 0.1)
     switch, deaf = monitors.switch(every=0.0), monitors.switch(names=["other"], every=0.0)
     guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL), switch=switch)
     assert guard.invoke(SURE).content == "Paris"
-    risk = monitors.risk("risk", 0.1)
-    while not risk.state.alarmed:
-        risk.update(True)
+    alarmed(monitors)
     assert guard.assess(SURE).reason is Reason.SUSPENDED
     assert "promised 10%" in guard.assess(SURE).detail
     assert deaf.allows(0.0)
@@ -125,6 +138,172 @@ def test_a_switch_that_cannot_read_allows_nothing(store: ReviewStore) -> None:
         connection.exec_driver_sql("DROP TABLE review_monitors")
     assert not switch.allows(0.0)
     assert "cannot be read" in switch.reason()
+
+
+class SlowStore:
+    """A store whose reading ends when it is told to, and says when it begins."""
+
+    def __init__(self, store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.began, self.may_end = threading.Event(), threading.Event()
+        read = store.database.read
+
+        @contextmanager
+        def slowly() -> Iterator[Connection]:
+            self.began.set()
+            assert self.may_end.wait(60)
+            with read() as connection:
+                yield connection
+
+        monkeypatch.setattr(store.database, "read", slowly)
+
+
+class NotedLock:
+    """A lock that says when a second thread asks for it, and is patient with slow machines where that one waits."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock, self.asked, self.second = lock, 0, threading.Event()
+
+    def acquire(self, timeout: float) -> bool:
+        self.asked += 1
+        if self.asked == 2:
+            self.second.set()
+        return bool(self.lock.acquire(timeout=60 if timeout else 0))
+
+    def release(self) -> None:
+        self.lock.release()
+
+
+def asking(switch: Any, answers: list[bool]) -> threading.Thread:
+    thread = threading.Thread(target=lambda: answers.append(switch.allows(0.0)))
+    thread.start()
+    return thread
+
+
+def test_nothing_passes_while_a_switch_looks_for_the_first_time(
+    store: ReviewStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monitors = Monitors(store)
+    alarmed(monitors)
+    switch, slow, first = monitors.switch(every=1.0), SlowStore(store, monkeypatch), list[bool]()
+    thread = asking(switch, first)
+    assert slow.began.wait(60)
+    assert not switch.allows(0.0)  # after a second
+    assert "still being read" in switch.reason()
+    slow.may_end.set()
+    thread.join()
+    assert first == [False]
+    assert "promised 10%" in switch.reason()
+
+
+def test_nothing_passes_while_a_database_hangs_that_could_be_read_before(
+    store: ReviewStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monitors = Monitors(store)
+    switch = monitors.switch(every=0.0)
+    assert switch.allows(0.0)
+    alarmed(monitors)
+    slow, first = SlowStore(store, monkeypatch), list[bool]()
+    thread = asking(switch, first)
+    assert slow.began.wait(60)
+    assert not switch.allows(0.0)
+    slow.may_end.set()
+    thread.join()
+    assert first == [False]
+
+
+def test_a_thread_waits_for_the_look_of_another(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    switch = Monitors(store).switch(every=3600.0)
+    slow, lock, answers = SlowStore(store, monkeypatch), NotedLock(threading.Lock()), list[bool]()
+    monkeypatch.setattr(switch, "_looking", lock)
+    threads = [asking(switch, answers)]
+    assert slow.began.wait(60)
+    threads.append(asking(switch, answers))
+    assert lock.second.wait(60)
+    slow.may_end.set()
+    for thread in threads:
+        thread.join()
+    assert answers == [True, True]
+
+
+def test_one_name_is_one_monitor_and_an_unknown_one_holds_back_until_it_is_there(store: ReviewStore) -> None:
+    monitors = Monitors(store)
+    switch = monitors.switch(names="desk-1 risk", every=0.0)
+    both = monitors.switch(names=["desk-1 risk", "desk-1 drift"], every=0.0)
+    assert not switch.allows(0.0)
+    assert "follows 'desk-1 risk', but" in switch.reason()
+    assert "Monitors.switch(names=...)" in switch.reason()
+    monitors.risk("desk-1 risk", 0.1)
+    assert switch.allows(0.0)
+    assert switch.reason() == ""
+    assert not both.allows(0.0)
+    assert "follows 'desk-1 drift', but" in both.reason()
+    alarmed(monitors, "desk-1 risk")
+    assert not switch.allows(0.0)
+    assert "promised 10%" in switch.reason()
+    monitors.acknowledge("desk-1 risk", who="ada")
+    assert switch.allows(0.0)
+
+
+def test_a_switch_that_would_follow_nothing_is_refused(store: ReviewStore) -> None:
+    for names in ([], "", ["x" * 129]):
+        with pytest.raises(UsageError, match=r"names? must|characters"):
+            Monitors(store).switch(names=names)
+
+
+def test_a_stored_risk_monitor_stays_with_its_artifact(store: ReviewStore) -> None:
+    monitors = Monitors(store)
+    monitors.risk("risk", 0.1, artifact="sha256:a").update(False)
+    refused = r"audits artifact sha256:a, not sha256:b.*new name"
+    with pytest.raises(UsageError, match=refused):
+        monitors.risk("risk", 0.1, artifact="sha256:b")
+    with pytest.raises(UsageError, match=refused):
+        monitors.known_risk("risk", artifact="sha256:b")
+    assert monitors.risk("risk", 0.1).update(False).artifact == "sha256:a"
+
+
+def test_a_risk_monitor_stored_without_an_artifact_is_taken_over_by_the_first(store: ReviewStore) -> None:
+    monitors = Monitors(store)
+    state = monitors.risk("risk", 0.1).update(False)
+    stored = json.loads(state.model_dump_json())
+    del stored["artifact"]  # as earlier versions wrote it
+    with store.database.write() as connection:
+        connection.execute(update(table).values(state=json.dumps(stored)))
+    one, other = (monitors.known_risk("risk", artifact=digest) for digest in ("sha256:a", "sha256:b"))
+    assert one is not None
+    assert other is not None
+    assert one.update(False).n == 2
+    with pytest.raises(UsageError, match="audits artifact sha256:a"):
+        other.update(False)
+    assert monitors.risk("risk", 0.1).state.n == 2
+
+
+def test_feeding_a_monitor_whose_alarm_was_acknowledged_is_said_loudly(
+    store: ReviewStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    monitors = Monitors(store)
+    risk = alarmed(monitors)
+    with caplog.at_level(logging.WARNING, logger="guardrail"):
+        risk.update(True)
+        assert not caplog.messages
+        monitors.acknowledge("risk", who="ada")
+        risk.update(True)
+        risk.update(True)
+    (line,) = caplog.messages
+    assert "'risk' was acknowledged, so it never alarms again" in line
+    assert monitors.switch().allows(0.0)
+
+
+def test_a_stored_drift_monitor_takes_in_whole_scores_of_its_own_artifact_only(store: ReviewStore) -> None:
+    model = ScriptedChat(script={SURE: ["Paris"]})
+    own, other = make_artifact(model, threshold=1.0), make_artifact(model, threshold=0.7)
+    drift = Monitors(store).drift("drift", own)
+    for artifact in (own, other):
+        Guardrail(model=model, artifact=artifact, early_stopping="off", on_verdict=drift.watch).invoke(SURE)
+    assert drift.state.stream == (0.0,)
+    early = Guardrail(model=model, artifact=own, early_stopping="on").assess(SURE)  # 7, 1, 1, 1 of 10 have .94
+    with pytest.raises(UsageError, match='early_stopping="off"'):
+        drift.watch(early)
+    assert drift.state.n == 1
 
 
 def test_an_update_that_fails_changes_nothing(store: ReviewStore) -> None:

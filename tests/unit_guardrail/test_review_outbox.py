@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from guardrail.errors import UsageError
 from guardrail.review import Candidate, Content, Decision, Deliverer, ReviewStore, rows, sign, verify
@@ -147,6 +148,52 @@ def test_expiry_and_its_callback_are_one_transaction(
             end()
             assert store.stats().undelivered == i + 1
         assert [store.item(one.id).state for one in (first, second)] == ["expired", "expired"]
+
+
+def test_that_nobody_decided_is_not_told_after_the_decision(
+    store: ReviewStore, receiver: Receiver, now: list[float]
+) -> None:
+    content = Content(question="q", candidate=Candidate(text="a"))
+    deliverer = Deliverer(store, SECRET, first_pause=60)
+    store.enqueue(content, key="k", callback=receiver.url, expires_in=10)
+    other = store.enqueue(content, key="other", callback=receiver.url, expires_in=10)
+    now[0] += 10
+    receiver.script = [503, 503]
+    assert deliverer.run_once() == 0
+    store.enqueue(content, key="k", callback=receiver.url, expires_in=100, reopen=True)
+    ticket = decide(store, receiver.url)
+    assert deliverer.run_once() == 1
+    now[0] += 3600
+    assert deliverer.run_once() == 1
+    assert [(got["type"], got["ticket"]) for got in receiver.accepted] == [
+        ("review.decided", ticket),
+        ("review.expired", other.id),
+    ]
+    assert (store.stats().undelivered, store.stats().dead) == (0, 0)
+
+
+def test_a_callback_says_when_its_event_was(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
+    """One that was on its way when the decision was made may come after it; the receiver can tell."""
+    content = Content(question="q", candidate=Candidate(text="a"))
+    store.enqueue(content, key="k", callback=receiver.url, expires_in=10)
+    now[0] += 10
+    deliverer = Deliverer(store, SECRET)
+    store.expire()
+    on_its_way = deliverer._take()
+    assert on_its_way is not None
+    now[0] += 5
+    store.enqueue(content, key="k", callback=receiver.url, expires_in=10, reopen=True)
+    ticket = decide(store, receiver.url)
+    now[0] += 100
+    assert deliverer.run_once() == 1
+    deliverer._mark(on_its_way, deliverer._send(on_its_way))
+    assert [(got["type"], got["at"]) for got in receiver.accepted] == [
+        ("review.decided", 1015.0),
+        ("review.expired", 1010.0),
+    ]
+    decision = store.item(ticket).decision
+    assert decision is not None
+    assert decision.at == receiver.accepted[0]["at"]
 
 
 class Dripping:
@@ -280,6 +327,84 @@ def test_the_thread_delivers_and_ends(tmp_path: Path, receiver: Receiver) -> Non
         deliverer.stop()
         assert len(receiver.accepted) == 1
         assert store.stats().undelivered == 0
+
+
+LOCKED = OperationalError("INSERT INTO ...", {"body": "the patient is called Erna"}, Exception("database is locked"))
+
+
+def failing(times: int, then: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that fails so often before it does what it should."""
+    left = [times]
+
+    def called(*given: Any) -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise LOCKED
+        return then(*given)
+
+    return called
+
+
+@pytest.mark.parametrize("where", ["_take", "_mark", "expire"])
+def test_a_database_that_fails_for_a_while_does_not_end_the_deliveries(
+    tmp_path: Path,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    where: str,
+) -> None:
+    owner: Any = ReviewStore if where == "expire" else Deliverer
+    monkeypatch.setattr(owner, where, failing(3, getattr(owner, where)))
+    with ReviewStore(tmp_path / "thread.db") as store:
+        decide(store, receiver.url)
+        late = store.enqueue(
+            Content(question="q", allowed=("reject",)), key="late", expires_in=0.001, callback=receiver.url
+        )
+        deliverer = Deliverer(store, SECRET, timeout=0.5, first_pause=0.01)
+        deliverer.start(poll=0.01)
+        until = time.monotonic() + 60
+        while (store.stats().undelivered or store.item(late.id).state != "expired") and time.monotonic() < until:
+            time.sleep(0.01)
+        deliverer.stop()
+        assert {got["type"] for got in receiver.accepted} == {"review.decided", "review.expired"}
+        assert store.stats().undelivered == 0
+    assert "database is locked" in caplog.text
+    assert "Erna" not in caplog.text
+
+
+class Waits(threading.Event):
+    """Remembers how long it was to wait, does not, and is set after so many."""
+
+    def __init__(self, rounds: int) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+        self._rounds = rounds
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.seconds.append(timeout)
+        if len(self.seconds) == self._rounds:
+            self.set()
+        return self.is_set()
+
+
+def test_the_pause_grows_while_the_database_fails(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReviewStore, "expire", failing(7, ReviewStore.expire))
+    deliverer = Deliverer(store, SECRET)
+    deliverer._stop = waits = Waits(9)
+    deliverer.run(poll=1.5)
+    assert waits.seconds == [3, 6, 12, 24, 48, 60, 60, 1.5, 1.5]
+
+
+def test_an_item_that_cannot_be_closed_holds_up_no_callback(
+    store: ReviewStore, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide(store, receiver.url)
+    monkeypatch.setattr(ReviewStore, "expire", failing(1, ReviewStore.expire))
+    deliverer = Deliverer(store, SECRET)
+    deliverer._stop = Waits(1)
+    deliverer.run()
+    assert len(receiver.accepted) == 1
 
 
 WORKER = """

@@ -136,6 +136,63 @@ def test_edited_tool_calls(store: ReviewStore, address: str) -> None:
     assert decision.candidate.tool_calls == (ToolCall(name="transfer", arguments={"amount": 4}),)
 
 
+@pytest.mark.parametrize("text", ["Virginia Woolf", "two\nlines\n", "\r\nold\rlines\r\n", " x", "NUL\0"])
+def test_an_edit_that_changes_nothing_approves(store: ReviewStore, address: str, text: str) -> None:
+    """As an edit it would teach that the candidate is wrong."""
+    item = store.enqueue(held_back(answer=text))
+    ann, _, lease = taken(address, item.id)
+    sent = text.replace("\0", "\ufffd").replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\r\n")
+    ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", edited=sent, note="looked it up")
+    decision = store.item(item.id).decision
+    assert decision is not None
+    assert (decision.action, decision.note, decision.outcome(item.content)) == (
+        "approve",
+        "looked it up",
+        item.content.candidate,
+    )
+
+
+@pytest.mark.parametrize(
+    ("edited", "amount", "action"), [("Done.", 5, "approve"), ("Done.", 4, "edit"), ("", 5, "edit")]
+)
+def test_an_edit_of_calls_counts_where_the_call_or_the_text_beside_it_is_another(
+    store: ReviewStore, address: str, edited: str, amount: int, action: str
+) -> None:
+    call = {"name": "transfer", "arguments": {"to": "Ann", "amount": 5.0}}
+    item = store.enqueue(held_back(candidate={"text": "Done.", "tool_calls": [call]}, kind="tool_call"))
+    ann, _, lease = taken(address, item.id)
+    calls = json.dumps([{"arguments": {"amount": amount, "to": "Ann"}, "name": "transfer"}])
+    ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", edited=edited, tool_calls=calls)
+    decision = store.item(item.id).decision
+    assert decision is not None
+    assert decision.action == action
+
+
+def test_an_edit_that_changes_nothing_is_refused_where_nothing_can_be_approved(
+    store: ReviewStore, address: str
+) -> None:
+    item = store.enqueue(held_back(allowed=("edit", "reject")))
+    ann, _, lease = taken(address, item.id)
+    edit = {"lease": lease, "action": "edit", "edited": "Virginia Woolf"}
+    status, text = ann.post(f"/items/{item.id}/decide", **edit)
+    assert (status, "Nothing was edited" in text) == (422, True)
+    assert store.item(item.id).decision is None
+
+
+def test_a_number_that_a_graphs_state_cannot_hold_is_refused_on_the_page(store: ReviewStore, address: str) -> None:
+    call = {"name": "transfer", "arguments": {"wei": 5}}
+    item = store.enqueue(held_back(candidate={"tool_calls": [call]}, kind="tool_call", edits="arguments"))
+    ann = Client(address).sign_in("ann")
+    ann.post(f"/items/{item.id}/claim")
+    lease = lease_of(ann.get(f"/items/{item.id}")[1])
+    call["arguments"] = {"wei": 25 * 10**18}
+    status, text = ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", tool_calls=json.dumps([call]))
+    assert status == 400
+    assert "hold an integer of 65 bits" in text
+    assert "Mend them, or reject the call." in text
+    assert store.item(item.id).state == "claimed"
+
+
 # -- another answer of the list ------------------------------------------------------------------------------------
 
 
@@ -452,9 +509,66 @@ def test_forged_cookies_are_no_session(address: str) -> None:
         assert ann.get("/history")[0] == 303
 
 
-def test_large_forms_are_refused(address: str) -> None:
-    ann = Client(address).sign_in("ann")
+def test_large_forms_are_refused(store: ReviewStore, address: str) -> None:
+    item = store.enqueue(held_back())
+    ann, _, lease = taken(address, item.id)
     assert ann.post("/next", note="x" * 1_000_001)[0] == 413
+    decide = {"lease": lease, "action": "respond"}
+    status, text = ann.post(f"/items/{item.id}/decide", text="x" * 16_000_001, **decide)
+    assert (status, "16 MB" in text) == (413, True)
+    assert store.item(item.id).decision is None
+    assert ann.post(f"/items/{item.id}/decide", text="x" * 2_000_000, **decide)[0] == 303
+
+
+def test_the_queue_has_pages(store: ReviewStore, address: str) -> None:
+    for i in range(120):
+        store.enqueue(held_back(f"Question {i}?"))
+    ann = Client(address).sign_in("ann")
+    shown, path = [], "/"
+    for older in (False, True, True):
+        page = ann.get(path)[1]
+        shown += re.findall(r"Question (\d+)\?", page)
+        assert (">Older<" in page) is older
+        newer = re.search(r'href="([^"]+)">Newer<', page)
+        path = newer[1] if newer else ""
+    assert path == ""
+    assert shown == [str(i) for i in range(120)]
+    # A page that emptied in the meantime leads back to the first.
+    assert ann.get("/?page=3")[0] == 303
+    assert ann.headers["location"] == "/"
+    for page in ("-1", "x", "999999999999"):
+        assert "Question 0?" in ann.get(f"/?page={page}")[1]
+
+
+def test_what_was_given_back_comes_last_for_who_gave_it_back(store: ReviewStore, address: str) -> None:
+    first, second, third = (store.enqueue(held_back(f"{i}?")) for i in range(3))
+    ann, bob = Client(address).sign_in("ann"), Client(address).sign_in("bob")
+
+    def next_of(client: Client, *, back: bool = True) -> str:
+        client.post("/next")
+        path = client.headers["location"]
+        if back:
+            client.post(f"{path}/release", lease=lease_of(client.get(path)[1]))
+        return path.removeprefix("/items/")
+
+    assert [next_of(ann) for _ in range(4)] == [first.id, second.id, third.id, first.id]
+    assert next_of(bob, back=False) == first.id
+    assert next_of(ann, back=False) == second.id, "with nothing else waiting it is offered again"
+
+
+def test_a_broken_audited_answer_can_be_called_right(store: ReviewStore, address: str) -> None:
+    broken: dict[str, Any] = {"candidate_set": None, "alternatives": (), "candidate": {"text": "Caf\ud83d"}}
+    item = store.enqueue(held_back(kind="audit", allowed=("approve", "edit", "reject"), **broken))
+    ann, _, lease = taken(address, item.id)
+    page = ann.get(f"/items/{item.id}")[1]
+    assert "stands for a character that could not be read or stored" in page
+    assert "cannot be approved" not in page
+    assert ann.post(f"/items/{item.id}/decide", lease=lease, action="approve")[0] == 303
+    held = store.enqueue(held_back(**broken))
+    ann.post(f"/items/{held.id}/claim")
+    page = ann.get(f"/items/{held.id}")[1]
+    assert "cannot be approved" in page
+    assert 'value="approve"' not in page
 
 
 def test_strange_paths(store: ReviewStore, address: str) -> None:

@@ -20,6 +20,7 @@ from guardrail.errors import UsageError
 from guardrail.review import (
     AlreadyDecidedError,
     Candidate,
+    Charge,
     Content,
     Decision,
     ItemExpiredError,
@@ -447,3 +448,106 @@ def test_misuse(tmp_path: Path) -> None:
             connection.exec_driver_sql("UPDATE review_meta SET value = '99'")
     with pytest.raises(UsageError, match="layout '99'"):
         ReviewStore(tmp_path / "reviews.db")
+
+
+# -- carrying out --------------------------------------------------------------------------------------------------
+
+
+def decided(store: ReviewStore) -> str:
+    item = store.enqueue(content())
+    lease = store.claim("ann", item=item.id)
+    assert lease is not None
+    store.decide(lease, APPROVE)
+    return item.id
+
+
+def test_a_decision_is_carried_out_by_one_at_a_time(store: ReviewStore, now: list[float]) -> None:
+    item = decided(store)
+    (first,) = store.take_up([item], seconds=60)
+    assert (first.item.lease_until, first.until) == (None, 1060.0)
+    now[0] = 1059.9
+    assert store.take_up([item]) == []
+    now[0] = 1060.0  # whoever had it is taken for dead
+    (second,) = store.take_up([item], seconds=60)
+    assert second.item.lease_until == 1060.0  # it was taken up before
+    store.put_down(first, again=True)
+    assert store.take_up([item]) == []  # too late: it is another's now
+    store.put_down(second, what="carried_out", again=False)
+    assert words(store, item)[3:] == ["taken_up", "taken_up", "put_down", "carried_out"]
+    (third,) = store.take_up([item])
+    assert third.item.lease_until is None
+
+
+def test_what_was_put_down_unfinished_is_free_at_once_and_says_so(store: ReviewStore) -> None:
+    item = decided(store)
+    (first,) = store.take_up([item])
+    store.put_down(first, again=True)
+    (second,) = store.take_up([item])
+    assert second.item.lease_until == 1000.0
+    assert second.item.decision is not None
+
+
+def test_items_are_taken_up_all_or_none(store: ReviewStore) -> None:
+    one, other = decided(store), decided(store)
+    still_open = store.enqueue(content()).id
+    for wanted in ([one, still_open], [one, "no such item"]):
+        assert store.take_up(wanted) == []
+    (charge,) = store.take_up([other])
+    assert store.take_up([one, other]) == []
+    store.put_down(charge, again=False)
+    assert [charge.item.id for charge in store.take_up([one, other])] == [one, other]
+
+
+def test_an_expired_item_is_taken_up_too_and_a_decision_told_twice_stays_one(store: ReviewStore) -> None:
+    item = store.enqueue(content())
+    store.cancel(item.id, why="x")
+    assert len(store.take_up([item.id])) == 1
+    lease = store.claim("ann", item=store.enqueue(content()).id)
+    assert lease is not None
+    store.decide(lease, APPROVE)
+    store.take_up([lease.item.id])
+    assert store.decide(lease, APPROVE).decision is not None  # a retry after an answer that got lost
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), 1e12])
+def test_a_charge_has_a_length(store: ReviewStore, seconds: float) -> None:
+    with pytest.raises(UsageError, match="ten years"):
+        store.take_up([decided(store)], seconds=seconds)
+
+
+def test_threads_that_take_up_the_same_items_at_once_do_not_share_them(store: ReviewStore) -> None:
+    wanted = [decided(store) for _ in range(2)]
+    found: list[list[Charge]] = []
+    start = threading.Barrier(6)
+
+    def work(order: list[str]) -> None:
+        start.wait()
+        found.append(store.take_up(order))
+
+    workers = [threading.Thread(target=work, args=(wanted[:: 1 if i % 2 else -1],)) for i in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert sorted(len(charges) for charges in found) == [0, 0, 0, 0, 0, 2]
+
+
+def test_an_edit_with_a_number_that_a_graphs_state_cannot_hold_is_refused(store: ReviewStore) -> None:
+    """It was recorded, and stopped the graph at every resume."""
+    calls = [{"name": "pay", "arguments": {"wei": 5}}]
+    waits = content(kind="tool_call", candidate={"tool_calls": calls}, edits="arguments")
+    item = store.enqueue(waits)
+    lease = store.claim("ann", item=item.id)
+    assert lease is not None
+    more = {"tool_calls": [{"name": "pay", "arguments": {"wei": 25 * 10**18}}]}
+    edit = Decision.model_validate({"action": "edit", "candidate": more})
+    with pytest.raises(UsageError, match=r"pay hold an integer of 65 bits.*Mend them, or reject"):
+        store.decide(lease, edit)
+    assert store.item(item.id).state == "claimed"
+    # Where no graph waits, JSON's own numbers do.
+    lease = store.claim("ann", item=store.enqueue(waits.model_copy(update={"edits": "any"})).id)
+    assert lease is not None
+    store.decide(lease, edit)
+    made = store.item(lease.item.id).decision
+    assert made is not None
+    assert made.candidate == edit.candidate

@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("langgraph", reason="the `agents` extra is not installed")
 
+from langchain.tools import ToolRuntime
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command
@@ -356,7 +357,7 @@ def test_a_decision_that_cannot_be_carried_out_runs_nothing_and_ends(
     assert answer.status == "error"
     assert "The reviewer's edit could not be carried out: an edit changes arguments" in answer.text
     assert said(result)[-1] == "Done."
-    assert [event.what for event in store.trail(item.id)][-1] == "not_carried_out"
+    assert [event.what for event in store.trail(item.id)][-2:] == ["not_carried_out", "lapsed"]
     assert "cannot be carried out" in caplog.text
     assert bridge.resume(agent, CONFIG) is None
 
@@ -454,7 +455,7 @@ def test_what_was_carried_out_is_not_called_stale(store: Any) -> None:
     bridge.resume(agent, CONFIG)
     agent.invoke({"messages": "never mind"}, CONFIG)
     assert bridge.drop_stale(agent, CONFIG) == []
-    assert [event.what for event in store.trail(item.id)][-2:] == ["decided", "handed_over"]
+    assert [event.what for event in store.trail(item.id)][-2:] == ["handed_over", "carried_out"]
 
 
 def test_only_the_threads_own_items_are_closed(store: Any) -> None:
@@ -469,6 +470,317 @@ def test_only_the_threads_own_items_are_closed(store: Any) -> None:
     states = {name: store.item(one.id).state for name, one in
               {"first": first, "elsewhere": elsewhere, "others": others, "again": again}.items()}  # fmt: skip
     assert states == {"first": "expired", "elsewhere": "pending", "others": "pending", "again": "pending"}
+
+
+# -- runs that end early -------------------------------------------------------------------------------------------
+
+
+def flaky(fails: list[BaseException], ran: list[int], also: Any = None) -> Any:
+    """The tools, with a transfer that fails while there is an error left, and runs ``also`` before it returns."""
+    from langchain_core.tools import tool
+
+    from .agent_fakes import balance, close
+
+    @tool
+    def transfer(to: str, amount: int) -> str:
+        """Send money."""
+        if fails:
+            raise fails.pop()
+        ran.append(amount)
+        if also is not None:
+            also()
+        return f"sent {amount} to {to}"
+
+    return [balance, transfer, close]
+
+
+def approved(store: Any, tools: Any, more: Any = (), **bridging: Any) -> tuple[Any, ReviewBridge, Any]:
+    """An agent, a bridge, and the item of its approved transfer of 5."""
+    from .test_langchain_agents import agent_of, gate
+
+    steps = {("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."], **dict(more)}
+    model = AgentChat(steps=steps)
+    agent = agent_of(model, gate(model), tools=tools)
+    bridge, item = queued(store, agent, **bridging)
+    decide(store, item, action="approve")
+    return agent, bridge, item
+
+
+def happened(store: Any, item: Any) -> list[str]:
+    return [event.what for event in store.trail(item.id)][3:]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_an_approved_call_outlives_an_error_of_its_tool(store: Any, is_async: bool) -> None:
+    """Its interrupt was answered, so every later resume found nothing open, and the call was lost."""
+    ran: list[int] = []
+    agent, bridge, item = approved(store, flaky([ConnectionError("bank is down")], ran))
+
+    async def resume() -> Any:
+        return await bridge.aresume(agent, CONFIG) if is_async else bridge.resume(agent, CONFIG)
+
+    with pytest.raises(ConnectionError):
+        await resume()
+    assert happened(store, item) == ["taken_up", "handed_over", "put_down"]
+    result = await resume()
+    assert (said(result)[-1], ran) == ("Done.", [5])
+    assert happened(store, item)[3:] == ["taken_up", "carried_out"]
+    assert (await resume(), ran) == (None, [5])
+    assert happened(store, item)[5:] == []
+
+
+def stumbling(fails: list[BaseException], after: str = "tool") -> Any:
+    """A step before each model call that follows such a message; it fails while there is an error left."""
+    from langchain.agents.middleware import before_model
+
+    @before_model
+    def stumble(state: Any, runtime: Any) -> None:
+        if fails and state["messages"][-1].type == after:
+            raise fails.pop()
+
+    return stumble
+
+
+def test_what_fails_after_the_call_is_repeated_without_the_call(store: Any) -> None:
+    from .test_langchain_agents import agent_of, gate
+
+    ran: list[int] = []
+    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
+    agent = agent_of(model, [stumbling([RuntimeError("down")]), gate(model)], tools=flaky([], ran))
+    bridge, item = queued(store, agent)
+    decide(store, item, action="approve")
+    with pytest.raises(RuntimeError):
+        bridge.resume(agent, CONFIG)
+    assert said(bridge.resume(agent, CONFIG))[-1] == "Done."
+    assert ran == [5]
+
+
+def test_a_killed_process_loses_no_approved_call(tmp_path: Path) -> None:
+    pytest.importorskip("langgraph.checkpoint.sqlite", reason="langgraph-checkpoint-sqlite is not installed")
+    pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    url = str(tmp_path / "checkpoints.db")
+    assert run_process("die", url, tmp_path / "died.json").wait(timeout=300) == -signal.SIGKILL
+    assert run_process("again", url, tmp_path / "again.json").wait(timeout=300) == 0
+    found = json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))
+    assert found["at_once"] is None  # the dead process still has the item
+    assert found["texts"] == ["pay bob", "", "sent 5 to bob", "Done."]
+    assert found["afterwards"] is None
+    assert found["made"] == 5  # of the last answer; no transfer drawn again
+    assert found["trail"][3:] == ["taken_up", "handed_over", "taken_up", "carried_out"]
+
+
+@pytest.mark.parametrize("moved", ["a message", "a message whose turn fails", "an update"])
+def test_a_thread_that_has_moved_on_is_not_run_again(store: Any, moved: str) -> None:
+    """A newer message took the place of the approved call, whether its own turn has ended or not."""
+    from .test_langchain_agents import agent_of, gate
+
+    ran: list[int] = []
+    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], **NEVER_MIND})
+    fails: list[BaseException] = [ConnectionError("bank is down")]
+    stumbles: list[BaseException] = []
+    agent = agent_of(model, [stumbling(stumbles, after="human"), gate(model)], tools=flaky(fails, ran))
+    bridge, item = queued(store, agent)
+    decide(store, item, action="approve")
+    with pytest.raises(ConnectionError):
+        bridge.resume(agent, CONFIG)
+    if moved == "an update":
+        agent.update_state(CONFIG, {"messages": []}, as_node="model")
+    elif moved == "a message":
+        agent.invoke({"messages": "never mind"}, CONFIG)
+    else:
+        stumbles.append(RuntimeError("down"))
+        with pytest.raises(RuntimeError):
+            agent.invoke({"messages": "never mind"}, CONFIG)
+    before = agent.get_state(CONFIG)
+    assert bool(before.tasks) == (moved != "a message")
+    assert bridge.resume(agent, CONFIG) is None
+    assert (agent.get_state(CONFIG).config, ran) == (before.config, [])
+    assert happened(store, item)[2:] == ["put_down"]
+
+
+def test_a_graph_that_stops_where_it_should_is_left_there(store: Any) -> None:
+    """It has work left, but the run that was given the decision returned."""
+    from langchain.agents import create_agent
+
+    from .agent_fakes import SYSTEM
+    from .test_langchain_agents import gate
+
+    ran: list[int] = []
+    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
+    agent: Any = create_agent(
+        model,
+        tools=flaky([], ran),
+        system_prompt=SYSTEM,
+        middleware=[gate(model)],
+        checkpointer=InMemorySaver(),
+        interrupt_before=["tools"],
+    )
+    bridge, item = queued(store, agent)
+    decide(store, item, action="approve")
+    assert bridge.resume(agent, CONFIG) is not None
+    assert agent.get_state(CONFIG).next == ("tools",)
+    assert bridge.resume(agent, CONFIG) is None
+    assert ran == []
+    assert happened(store, item) == ["taken_up", "handed_over", "carried_out"]
+
+
+def test_what_lapsed_and_failed_is_carried_on_as_well(tmp_path: Path) -> None:
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    from .test_langchain_agents import agent_of, gate
+
+    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
+    agent = agent_of(model, [stumbling([RuntimeError("down")]), gate(model)])
+    now = 1000.0
+    with review.ReviewStore(tmp_path / "reviews.db", clock=lambda: now) as store:
+        bridge, item = queued(store, agent, expires_in=60)
+        now = 1061.0
+        store.expire()
+        with pytest.raises(RuntimeError):
+            bridge.resume(agent, CONFIG)
+        assert said(bridge.resume(agent, CONFIG))[-1] == "Done."
+        assert [event.what for event in store.trail(item.id)][2:] == ["taken_up", "put_down", "taken_up", "lapsed"]
+        assert bridge.resume(agent, CONFIG) is None
+
+
+# -- two at once ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_who_comes_while_another_resumes_gets_none(store: Any, is_async: bool) -> None:
+    """Both ran the approved call."""
+    ran: list[int] = []
+    others: list[Any] = []
+
+    def comes() -> None:
+        if len(ran) > 1:  # that would be its own run
+            return
+        others.append(bridge.resume(agent, CONFIG))
+
+    agent, bridge, _ = approved(store, flaky([], ran, also=comes))
+    result = await bridge.aresume(agent, CONFIG) if is_async else bridge.resume(agent, CONFIG)
+    assert said(result)[-1] == "Done."
+    assert (ran, others) == ([5], [None])
+
+
+def test_who_read_the_interrupt_before_another_answered_it_gets_none(store: Any) -> None:
+    ran: list[int] = []
+    agent, bridge, item = approved(store, flaky([], ran))
+
+    class Slow:
+        """The agent; between the reading of its state and what follows another call resumes it."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(agent, name)
+
+        def get_state_history(self, *args: Any, **given: Any) -> Any:
+            found = list(agent.get_state_history(*args, **given))
+            assert bridge.resume(agent, CONFIG) is not None
+            return found
+
+    assert bridge.resume(Slow(), CONFIG) is None
+    assert ran == [5]
+    assert happened(store, item) == ["taken_up", "handed_over", "carried_out", "taken_up", "put_down"]
+    assert bridge.resume(agent, CONFIG) is None
+
+
+def test_a_run_that_was_broken_off_keeps_its_lease(tmp_path: Path) -> None:
+    """After Ctrl-C a tool may still be running, so nobody goes on before the lease is over."""
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    now = 1000.0
+    with review.ReviewStore(tmp_path / "reviews.db", clock=lambda: now) as store:
+        ran: list[int] = []
+        agent, bridge, _ = approved(store, flaky([KeyboardInterrupt()], ran), lease=60)
+        with pytest.raises(KeyboardInterrupt):
+            bridge.resume(agent, CONFIG)
+        now = 1059.9
+        assert bridge.resume(agent, CONFIG) is None
+        assert ran == []
+        now = 1060.0
+        assert said(bridge.resume(agent, CONFIG))[-1] == "Done."
+        assert ran == [5]
+
+
+# -- what the graph is run with ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Who:
+    """A graph's context."""
+
+    user: str
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_resumed_run_gets_the_callers_arguments(store: Any, is_async: bool) -> None:
+    """Without its context a tool failed, and nobody could give it one."""
+    from langchain_core.tools import tool
+
+    from .agent_fakes import balance, close
+    from .test_langchain_agents import agent_of, gate
+
+    @tool
+    def transfer(to: str, amount: int, runtime: ToolRuntime[Who, Any]) -> str:
+        """Send money."""
+        return f"sent {amount} to {to} for {runtime.context.user}"
+
+    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
+    agent = agent_of(model, gate(model), tools=[balance, transfer, close], context_schema=Who)
+    bridge = ReviewBridge(store)
+    agent.invoke({"messages": "pay bob"}, CONFIG, context=Who("ann"))
+    bridge.enqueue(agent, CONFIG)
+    decide(store, action="approve")
+    with pytest.raises(AttributeError, match="user"):
+        bridge.resume(agent, CONFIG)
+    given: Any = {"context": Who("ann"), "durability": "sync"}
+    result = await bridge.aresume(agent, CONFIG, **given) if is_async else bridge.resume(agent, CONFIG, **given)
+    assert said(result)[2] == "sent 5 to bob for ann"
+
+
+WEI = ToolCall(name="transfer", arguments={"to": "bob", "amount": 25 * 10**18})
+
+
+@pytest.mark.parametrize("number", [-(2**63) - 1, -(2**63), 2**64 - 1, 2**64])
+def test_a_number_is_storable_if_langgraph_stores_it(number: int) -> None:
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+    from guardrail._readable import json_fault
+
+    try:
+        JsonPlusSerializer().dumps_typed({"amount": number})
+    except TypeError:
+        assert json_fault({"amount": number}, packed=True) is not None
+    else:
+        assert json_fault({"amount": number}, packed=True) is None
+
+
+def test_an_edit_with_a_number_that_langgraph_cannot_store_is_refused_and_can_be_made_again() -> None:
+    """It was kept, and stopped the graph at every resume."""
+    from pydantic import ValidationError
+
+    agent = transferring(5, 0, 1, 2, 3)
+    agent.invoke({"messages": "pay bob"}, CONFIG)
+    edit = {"type": "edit", "edited_action": {"name": "transfer", "args": dict(WEI.arguments)}}
+    with pytest.raises(ValidationError, match=r"an integer of 65 bits.*Mend them, or reject the call"):
+        agent.invoke(Command(resume={"decisions": [edit]}), CONFIG)
+    assert said(agent.invoke(APPROVE, CONFIG))[-1] == "Done."
+
+
+def test_the_queue_refuses_a_number_that_langgraph_cannot_store(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from guardrail.review import Content
+
+    agent = transferring(5, 0, 1, 2, 3)
+    bridge, item = queued(store, agent)
+    with pytest.raises(UsageError, match="transfer hold an integer of 65 bits"):
+        decide(store, action="edit", candidate={"tool_calls": [WEI]})
+    with monkeypatch.context() as older:  # that recorded it
+        older.setattr(Content, "why_not", lambda *_: None)
+        decide(store, item, action="edit", candidate={"tool_calls": [WEI]})
+    result = bridge.resume(agent, CONFIG)
+    assert result is not None
+    assert (
+        "could not be carried out: the arguments of transfer hold an integer of 65 bits" in result["messages"][2].text
+    )
+    assert said(result)[-1] == "Done."
 
 
 # -- calibrated lists ----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from guardrail.monitor.betting import JUMPS
 from guardrail.monitor.drift import DRIFT_BETS
 from guardrail.monitor.risk import RISK_BETS
 from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Reason, Uncertainty, Verdict
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 STREAMS, STEPS, DELTA = 1_000, 2_000, 0.1
@@ -126,6 +128,100 @@ def test_a_shift_is_found_once_and_told_in_words(tmp_path: Path) -> None:
     assert 200 < alarms[0].at < 300
     assert "less certainly" in alarms[0].detail
     assert alarms[0].wealth >= 100
+
+
+def alarmed_risk(**settings: str) -> RiskMonitor:
+    monitor = RiskMonitor(0.1, **settings)  # type: ignore[arg-type]
+    while not monitor.alarmed:
+        monitor.update(True)
+    return monitor
+
+
+def test_an_alarm_in_a_saved_state_holds_answers_back_after_a_restart(tmp_path: Path) -> None:
+    known = artifact_with(np.arange(3.0))
+    drift = DriftMonitor(known)
+    while not drift.alarmed:
+        drift.update(9.0)
+    drift.update(1.0)  # the wealth may fall again
+    risk = alarmed_risk()
+    for monitor in (risk, drift):
+        path, switch = monitor.save(tmp_path / f"{monitor.kind}.json"), SafetySwitch()
+        if monitor is risk:
+            RiskMonitor.load(path, on_alarm=switch.alarm)
+        else:
+            DriftMonitor.load(path, known, on_alarm=switch.alarm)
+        assert not switch.allows(0.0)
+        assert switch.alarms == (monitor.alarm,)
+        assert switch.alarms[0].at == monitor.state.alarmed_at
+        assert switch.alarms[0].wealth >= 20
+
+
+def test_an_alarm_is_reported_once_and_by_none_that_is_quiet(tmp_path: Path) -> None:
+    heard: list[Alarm] = []
+    resumed = RiskMonitor(0.1, state=alarmed_risk().state, on_alarm=heard.append)
+    resumed.update(True)
+    assert len(heard) == 1
+    quiet = RiskMonitor.load(RiskMonitor(0.1).save(tmp_path / "risk.json"), on_alarm=heard.append)
+    assert quiet.alarm is None
+    assert len(heard) == 1
+
+
+def test_a_risk_monitor_stays_with_its_artifact(tmp_path: Path) -> None:
+    first = RiskMonitor(0.1, artifact="sha256:a")
+    first.update(False)
+    path = first.save(tmp_path / "risk.json")
+    with pytest.raises(UsageError, match="audits artifact sha256:a, not sha256:b"):
+        RiskMonitor.load(path, artifact="sha256:b")
+    assert RiskMonitor.load(path, artifact="sha256:a").state == RiskMonitor.load(path).state == first.state
+
+
+def test_a_risk_state_that_names_no_artifact_is_taken_over_by_the_first(tmp_path: Path) -> None:
+    old = RiskMonitor(0.1)
+    old.update(True)
+    path = old.save(tmp_path / "risk.json")
+    stored = json.loads(path.read_text())
+    del stored["artifact"]  # as earlier versions wrote it
+    path.write_text(json.dumps(stored))
+    assert RiskMonitor.load(path).state == old.state
+    taken = RiskMonitor.load(path, artifact="sha256:a")
+    assert taken.state == old.state.model_copy(update={"artifact": "sha256:a"})
+    with pytest.raises(UsageError, match="new name"):
+        RiskMonitor(0.1, artifact="sha256:b", state=taken.state)
+
+
+def verdict_of(artifact: CalibrationArtifact, score: float, detail: str = "") -> Verdict:
+    return Verdict(
+        accepted=True,
+        reason=Reason.WITHIN_THRESHOLD,
+        detail="",
+        uncertainty=Uncertainty(value=score, unit="nats", estimator="e", detail=detail),
+        threshold=0.5,
+        alpha=0.1,
+        guarantee="",
+        artifact=artifact.digest,
+        candidate=None,
+    )
+
+
+def test_a_drift_monitor_leaves_out_what_another_artifact_judged(caplog: pytest.LogCaptureFixture) -> None:
+    own, other = artifact_with(np.arange(3.0)), artifact_with(np.arange(4.0))
+    monitor = DriftMonitor(own)
+    with caplog.at_level(logging.WARNING, logger="guardrail"):
+        for score in (0.1, 0.2):
+            monitor.watch(verdict_of(own, score))
+            monitor.watch(verdict_of(other, 9.0))
+    assert monitor.state.stream == (0.1, 0.2)
+    (line,) = caplog.messages
+    assert own.digest in line
+    assert other.digest in line
+
+
+def test_a_drift_monitor_refuses_a_bound_in_place_of_a_score() -> None:
+    own = artifact_with(np.arange(3.0))
+    monitor = DriftMonitor(own)
+    with pytest.raises(UsageError, match='early_stopping="off"'):
+        monitor.watch(verdict_of(own, 0.4, "settled by 3 of 10 samples: between 0 and 0.4 whatever the others say"))
+    assert monitor.state.n == 0
 
 
 @pytest.mark.skipif(not (DATA / "mmlu-pro-confidence.csv").is_file(), reason="the shared data are not here")
@@ -248,6 +344,8 @@ def test_a_stricter_switch_fits_what_accepts_less_or_nothing() -> None:
         ({"n": -1}, "cannot be"),
         ({"delta": 0.0}, "delta"),
         ({"peak_log_wealth": 9.0}, "no alarm"),
+        ({"alarmed_at": 2}, "at update 2 of 1"),
+        ({"alarmed_at": 0}, "at update 0 of 1"),
         ({"unknown": 1}, "unknown"),
         ({"n": 5}, "n is 5"),
     ],

@@ -28,21 +28,21 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// Enter in the note must not press the first button by accident.
-document.querySelector("#note")?.addEventListener("keydown", (event) => {
-  if (event.key === "Enter") event.preventDefault();
+// Each form has a field for the note, and they say the same: none is lost because the decision is made in another form.
+const notes = document.querySelectorAll("input[name=note]");
+notes.forEach((note) => {
+  note.addEventListener("input", () => notes.forEach((other) => { other.value = note.value; }));
+  // Enter must not press the first button by accident.
+  note.addEventListener("keydown", (event) => { if (event.key === "Enter") event.preventDefault(); });
 });
 
-// A decision is sent once, however often the key is pressed.
-document.querySelectorAll("form").forEach((form) => {
-  form.addEventListener("submit", (event) => {
-    if (form.dataset.sent) event.preventDefault();
-    form.dataset.sent = "yes";
-  });
+// A decision is sent once, however often the key is pressed and whichever forms ask for it.
+let sent = false;
+document.addEventListener("submit", (event) => {
+  if (sent) event.preventDefault();
+  sent = true;
 });
-window.addEventListener("pageshow", () => {
-  document.querySelectorAll("form").forEach((form) => delete form.dataset.sent);
-});
+window.addEventListener("pageshow", () => { sent = false; });
 
 const article = document.querySelector("[data-lease]");
 if (article) {
