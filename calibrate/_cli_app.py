@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ class _Commands(TyperGroup):
         except BrokenPipeError:
             raise  # the reader went away (`| head`); typer ends quietly
         except OSError as error:
-            raise _told(f"{error.filename or 'file'}: {error.strerror or error}", 1) from error
+            raise _told(_of_file(error), 1) from error
         except KeyboardInterrupt as error:
             raise _told("Stopped. What is on disk stays; the same command goes on from there.", 130) from error
 
@@ -93,10 +94,12 @@ def keep_inputs(read: Iterable[Path | str | None], written: Iterable[Path | None
         written: Files it will write, those it derives from ``--out`` included. Leave out what it changes in place.
 
     Raises:
-        UsageError: One of them is the same file, by whatever path.
+        UsageError: One of them is the same file, by whatever path; or a folder has the name of a file to write.
     """
     known = [Path(one) for one in read if isinstance(one, Path) or (one is not None and one.endswith(".json"))]
     for target in (one for one in written if one is not None):
+        if target.is_dir():
+            raise UsageError(f"{target} is a folder, and a file is written here. Name a file in it: {target / 'NAME'}.")
         for source in known:
             if _same_file(source, target):
                 raise UsageError(
@@ -144,6 +147,19 @@ def first_problem(error: ValidationError) -> str:
 def _told(message: str, code: int) -> typer.Exit:
     errors.print(Panel(escape(message), title="Error", title_align="left", border_style="red"))
     return typer.Exit(code)
+
+
+def _of_file(error: OSError) -> str:
+    """The file as the user named it, and what is wrong with it: outputs are `.NAME.X.part` first, beside a lock."""
+    path = Path(error.filename or "file")
+    reason = error.strerror or str(error)
+    unfinished = re.fullmatch(r"\.(.+)\.(?:\w+\.part|lock)", path.name)
+    if unfinished is None:
+        return f"{path}: {reason}"
+    return (
+        f"{path.with_name(unfinished[1])} cannot be written ({reason}). Name a file in a folder that exists and that "
+        "you may write to, on a disk with room."
+    )
 
 
 def _same_file(one: Path, other: Path) -> bool:

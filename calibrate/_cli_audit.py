@@ -56,7 +56,8 @@ def audit(
     with _two_for_failures():
         loaded = CalibrationArtifact.load(artifact)
         file = read_records(records)
-        key = None if estimator is None else stored_key(file.header.estimators, estimator)
+        header = file.header
+        key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
         file, key = prepared(file, loaded, key)
         if calibration is not None:
             refuse_shared(file, read_records(calibration))

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from guardrail.bindings import read_bindings
+from guardrail.judges import default_judge
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling import plan_for
 from guardrail.types import SamplingPlan
@@ -133,8 +134,9 @@ def plan_from(
     """The plan that gives the named estimators (or the default one) what they need."""
     labels = option_labels(questions)
     names = list(estimators) or [default_estimator(options=labels is not None)]
+    bindings = None if tools is None else read_bindings(tools)
     return plan_for(
-        [parse_estimator(name) for name in names],
+        [parse_estimator(name, judge=default_judge(bindings)) for name in names],
         options=labels,
         n=n,
         temperature=temperature,
@@ -142,7 +144,7 @@ def plan_from(
         max_tokens=max_tokens,
         stop=stop,
         seed=seed,
-        bindings=None if tools is None else read_bindings(tools),
+        bindings=bindings,
     )
 
 

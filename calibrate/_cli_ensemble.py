@@ -47,7 +47,7 @@ def ensemble(
     file = read_records(records)
     groups: Groups = "cluster" if cluster_by_group else "category"
     names = [name.strip() for name in cut(members, ",") if name.strip()]
-    specs = fit_members(file, [stored_key(file.header.estimators, name) for name in names])
+    specs = fit_members(file, [stored_key(file.header.estimators, name, file.header.plan.bindings) for name in names])
     train, rest = cut_for_training(file.records, train_fraction=train_fraction, groups=groups, seed=seed)
     found = fit_ensemble(train, specs, groups=groups, seed=seed)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -15,17 +15,19 @@ from rich.table import Table
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
+from guardrail.judges import default_judge
 from guardrail.outcome import Feasible
 
 from . import words
 from ._cli_app import app, console, finish, keep_inputs, say
+from ._cli_label import tell_structured
 from .estimator_names import stored_key
 from .label_checks import ks_two_sample, suspicious
 from .labels import GivenLabels, read_labels
 from .pipeline import Groups, fit_artifact, held_out, part_header, require_same, split
 from .prediction_powered import artifact_with_people
 from .records import Record, RecordFile, read_records, write_records
-from .scoring import arrays, default_estimator
+from .scoring import arrays, default_estimator, estimator_key, parse_estimator
 from .words import caveats, certificate, facts, headline, next_steps, ranking, second_look
 
 __all__ = ["chosen_estimator", "fit", "inspect", "tell_second_look", "tell_verdict", "warn_incomplete"]
@@ -72,6 +74,7 @@ def fit(
     keep_inputs([records, test, human_labels, estimator], [out, *also])
     file = read_records(records)
     key = chosen_estimator(file, estimator)
+    tell_structured(file, key)
     groups: Groups = "cluster" if cluster_by_group else "category"
     if human_labels is not None:
         if rule is not None or test is not None or test_fraction or cluster_by_group:
@@ -172,13 +175,16 @@ def inspect(
 
 
 def chosen_estimator(file: RecordFile, name: str | None) -> str:
-    """The estimator a user named, or the default for this kind of question."""
+    """The estimator a user named, or the default for this kind of question and answer."""
+    plan = file.header.plan
     if name is not None:
-        key = stored_key(file.header.estimators, name)
+        key = stored_key(file.header.estimators, name, plan.bindings)
         if key != name and not name.endswith(".json"):
             say(f"--estimator {name}: the scores of {key}.")
         return key
-    usual = default_estimator(options=file.header.plan.options is not None)
+    usual = estimator_key(
+        parse_estimator(default_estimator(options=plan.options is not None), judge=default_judge(plan.bindings))
+    )
     known = sorted(file.header.estimators)
     if usual in known or not known:
         return usual

@@ -16,13 +16,14 @@ from ._cli_app import app, console, finish, keep_inputs, say
 from ._cli_collect import RecordsArgument, changed_file
 from ._cli_models import resolve_model
 from .correctness import ChatJudge, CorrectnessRule, available_rules, default_rule, label_records, make_rule
+from .correctness.advice import structured_advice
 from .labelling import contradictions
 from .labels import apply_labels, read_labels
 from .progress import Progress, bar, silent
 from .records import RecordFile, read_records
 from .words import percent, spec_words
 
-__all__ = ["label", "label_file", "refuse_mixed", "rule_from", "tell_labels"]
+__all__ = ["label", "label_file", "refuse_mixed", "rule_from", "tell_labels", "tell_structured"]
 
 
 @app.command()
@@ -31,7 +32,8 @@ def label(
     rule: Annotated[
         str | None,
         typer.Option(
-            help=f"{', '.join(available_rules())}. Default: option if the questions have options, else token_f1."
+            help=f"{', '.join(available_rules())}. Default: option if the questions have options, json if answers have "
+            "a format, tool_call if tools are offered, else token_f1."
         ),
     ] = None,
     threshold: Annotated[float | None, typer.Option(help="token_f1: smallest F1 that counts as right (0.5).")] = None,
@@ -92,6 +94,7 @@ def label(
                 ),
             )
     tell_labels(labelled)
+    tell_structured(labelled)
     finish([target], f"calibrate fit {target} --alpha 0.1")
 
 
@@ -127,7 +130,7 @@ def rule_from(
     judge_model: str | None = None,
     cache: Path | None = None,
 ) -> CorrectnessRule:
-    """The correctness rule a user named, or the default for these questions.
+    """The correctness rule a user named, or the default for these questions and answers.
 
     Args:
         file: The records.
@@ -144,7 +147,7 @@ def rule_from(
         refuse_mixed(name, threshold=threshold, tolerance=tolerance)
         return ChatJudge(resolve_model(judge_model), cache)
     params = {key: value for key, value in (("threshold", threshold), ("tolerance", tolerance)) if value is not None}
-    return make_rule(name or default_rule(file.records).spec.name, **params)
+    return make_rule(name or default_rule(file.records, file.header.plan.bindings).spec.name, **params)
 
 
 def refuse_mixed(name: str | None, *, threshold: float | None, tolerance: float | None) -> None:
@@ -184,3 +187,12 @@ def tell_labels(file: RecordFile) -> None:
             f"  {len(twice)} questions are labelled both ways, e.g. {first.id!r} and {second.id!r}: `fit` will stop.",
             "yellow",
         )
+
+
+def tell_structured(file: RecordFile, estimator: str | None = None) -> None:
+    """Warn where answers are JSON or tool calls, and the rule (or the estimator's judge) compares words."""
+    spec = file.header.correctness
+    scores = file.header.estimators.get(estimator or "")
+    judge = None if scores is None or scores.judge is None else scores.judge.name
+    for sentence in structured_advice(file.records, "" if spec is None else spec.name, judge):
+        say(sentence, "yellow")

@@ -67,6 +67,6 @@ def report(
 def estimator_of(file: RecordFile, artifact: CalibrationArtifact, name: str | None) -> str:
     """Key of the artifact's estimator in a record file."""
     if name is not None:
-        return stored_key(file.header.estimators, name)
+        return stored_key(file.header.estimators, name, file.header.plan.bindings)
     keys = [key for key, spec in file.header.estimators.items() if spec == artifact.estimator]
     return keys[0] if keys else chosen_estimator(file, None)

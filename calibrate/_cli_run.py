@@ -12,14 +12,18 @@ import typer
 from langchain_core.language_models import BaseChatModel
 
 from guardrail.artifact import CalibrationArtifact
+from guardrail.bindings import read_bindings
 from guardrail.errors import UsageError
+from guardrail.judges import default_judge
 from guardrail.prompting import PromptWrapping
+from guardrail.types import Bindings
+from guardrail.uncertainty import Estimator
 
 from . import words
 from ._cli_app import app, console, finish, keep_inputs, say
 from ._cli_collect import plan_from, tell_collected
 from ._cli_fit import tell_verdict
-from ._cli_label import label_file, refuse_mixed, rule_from, tell_labels
+from ._cli_label import label_file, refuse_mixed, rule_from, tell_labels, tell_structured
 from ._cli_models import MODEL_HELP, resolve_model
 from .collect import collect_records
 from .correctness import CorrectnessRule, make_rule
@@ -55,6 +59,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
     key = _checked(settings, questions)  # before the model, which may take minutes to load
     model = resolve_model(settings.model)
     records = _records(settings, model, questions, settings.out / "records.jsonl", settings.questions.name)
+    tell_structured(records, key)
     test = None
     if test_questions:
         name = (settings.test_questions or settings.questions).name
@@ -96,7 +101,8 @@ def _questions(path: Path, format: str | None) -> list[Question]:
 
 def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
     """Key of the estimator, after refusing what would fail only when the model has been asked everything."""
-    estimator = parse_estimator(settings.estimator or default_estimator(options=option_labels(questions) is not None))
+    bindings = None if settings.tools is None else read_bindings(settings.tools)
+    estimator = _estimator(settings, bindings, options=option_labels(questions) is not None)
     support = estimator.spec.support
     request_for(settings.rule, alpha=settings.alpha, delta=settings.delta, support=support, options={})
     if settings.judge_model is not None:
@@ -104,6 +110,11 @@ def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
     elif settings.correctness is not None:
         make_rule(settings.correctness)
     return estimator_key(estimator)
+
+
+def _estimator(settings: RunConfig, bindings: Bindings | None, *, options: bool) -> Estimator:
+    name = settings.estimator or default_estimator(options=options)
+    return parse_estimator(name, judge=default_judge(bindings))
 
 
 def _records(
@@ -139,7 +150,7 @@ def _records(
             progress=progress,
         )
     tell_collected(done)
-    estimator = parse_estimator(settings.estimator or default_estimator(options=plan.options is not None))
+    estimator = _estimator(settings, plan.bindings, options=plan.options is not None)
     with bar(console, f"scoring ({path.stem})", "records") as progress:
 
         def change(file: RecordFile) -> RecordFile:

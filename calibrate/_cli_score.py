@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from guardrail.judges import Judge, make
+from guardrail.judges import Judge, default_judge, make
 from guardrail.judges.cache import PairCache
 from guardrail.judges.chat import ChatJudge
 from guardrail.types import SamplingPlan
@@ -69,7 +69,6 @@ def score(
     Example: [cyan]calibrate score records.jsonl --estimators all --judge "nli(model=./weights)"[/cyan]
     """
     roles: dict[str, Any] = {
-        "judge": _judge(judge),
         "similarity": None if similarity is None else named_similarity(similarity),
         "entailment": None if entailment is None else named_entailment(entailment),
     }
@@ -79,13 +78,15 @@ def score(
     keep_inputs([*names, cache], [target])
     keep_inputs([records], [cache])
     everything = len(names) < len(estimator or ["all"])
-    named = [parse_estimator(name, **roles) for name in names]
+    named_judge = _judge(judge)
     refused: dict[str, str] = {}
     opened: list[PairCache] = []
 
     def chosen(plan: SamplingPlan) -> Sequence[Estimator]:
+        comparing = {"judge": named_judge or default_judge(plan.bindings), **roles}
+        named = [parse_estimator(name, **comparing) for name in names]
         found = list(named)
-        for each in (parse_estimator(name, **roles) for name in available()) if everything else ():
+        for each in (parse_estimator(name, **comparing) for name in available()) if everything else ():
             missing = lacking(each, plan)
             if missing is None:
                 found.append(each)

@@ -29,6 +29,8 @@ MOST_NEEDED = 10_000_000
 """Larger numbers of labels are not worth naming."""
 FEWEST_COINCIDENCES = 10
 """Fewer equal continuous scores than this are not taken for the same questions."""
+SHUFFLES = 99
+"""Orders that records are brought into to see whether theirs is that of the calibration records by chance."""
 GIVEN = "given"
 """Name of the correctness rule of labels that people gave."""
 
@@ -245,7 +247,7 @@ def refuse_shared(fresh: RecordFile, calibration: RecordFile) -> None:
 
 
 def _refuse_calibration(file: RecordFile, artifact: CalibrationArtifact, estimator: str) -> None:
-    """By the fingerprint of the questions and, for continuous scores, by the scores themselves."""
+    """By the fingerprint of the questions, by the scores in their order and, for continuous scores, by coincidences."""
 
     def used(record: Record) -> bool:
         score = record.scores.get(estimator)
@@ -258,6 +260,13 @@ def _refuse_calibration(file: RecordFile, artifact: CalibrationArtifact, estimat
             "new questions."
         )
     refuse_overlap(artifact.estimator, file.records, what="fresh")
+    if _has_them_in_order(artifact, _values(file.records, estimator)):
+        raise UsageError(
+            f"all {len(artifact.calibration.uncertainty)} scores of the artifact's calibration set occur in "
+            f"{file.path}, in their order, and in none of {SHUFFLES} random orders of its records: it holds the "
+            "questions the artifact was fitted on. Leave them out (--calibration RECORDS names them); the part that "
+            "`calibrate fit --test-fraction` kept out is in a file of its own."
+        )
     again, once = _seen_before(artifact, file.records, estimator)
     if again >= max(FEWEST_COINCIDENCES, once / 2):
         raise UsageError(
@@ -301,6 +310,25 @@ def _seen_before(artifact: CalibrationArtifact, records: Sequence[Record], estim
     new, new_count = np.unique(_values(records, estimator), return_counts=True)
     single = old[old_count == 1]
     return int(np.isin(new[new_count == 1], single).sum()), int(single.size)
+
+
+def _has_them_in_order(artifact: CalibrationArtifact, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
+    """Whether the calibration scores are among these in the order they have there, and that is no chance.
+
+    New questions come in no order of their own, so all of their orders are equally likely to have the scores: one that
+    does while none of `SHUFFLES` others do has probability 1 / (SHUFFLES + 1) at most.
+    """
+    old = artifact.calibration.uncertainty
+    if not _among(old, values.tolist()):
+        return False
+    draws = np.random.default_rng(0)
+    return not any(_among(old, draws.permutation(values).tolist()) for _ in range(SHUFFLES))
+
+
+def _among(some: Sequence[float], values: Sequence[float]) -> bool:
+    """Whether some values are all there, in order."""
+    rest = iter(values)
+    return all(any(value == one for value in rest) for one in some)
 
 
 def _values(records: Sequence[Record], estimator: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -20,6 +20,8 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.cascade_artifact import CascadeArtifact, CascadeOutcome
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
+from guardrail.routing import GOES_ON
+from guardrail.types import Unmeasured
 
 from .bounds import clopper_pearson_interval
 from .collect import package_versions
@@ -37,7 +39,8 @@ class Matched:
 
     Attributes:
         ids: Of the questions, shape (n,).
-        uncertainty: Shape (n, stages); +inf where a stage's uncertainty was not measured (that stage never answers).
+        uncertainty: Shape (n, stages); +inf where a stage never answers: its uncertainty was not measured, or an
+            earlier stage ends the question at run time (it could not decide, for another reason than `GOES_ON`).
         error: 1 where the stage's answer is wrong, shape (n, stages); 0 where it was not measured.
     """
 
@@ -117,7 +120,7 @@ def matched(
     by_id = [{record.id: record for record in file.records} for file in files]
     ids, scores, errors = [], [], []
     for name in (record.id for record in first.records if record.id in wanted):
-        row = [_item(table[name], key) for table, key in zip(by_id, estimators, strict=True)]
+        row = _row([table[name] for table in by_id], estimators)
         values, wrong = zip(*row, strict=True)
         if None in wrong or not any(math.isfinite(value) for value in values):
             continue
@@ -127,6 +130,25 @@ def matched(
     if not ids:
         raise UsageError("no question has scores and labels in all files. Run `calibrate score` and `calibrate label`.")
     return Matched(tuple(ids), np.array(scores, dtype=np.float64), np.array(errors, dtype=np.int64))
+
+
+def _row(records: Sequence[Record], keys: Sequence[str]) -> list[tuple[float, int | None]]:
+    """Score and error of one question at each stage, as a cascade would get to them at run time."""
+    row: list[tuple[float, int | None]] = []
+    ended = False
+    for record, key in zip(records, keys, strict=True):
+        item = _item(record, key)
+        row.append((math.inf, 0) if ended else item)
+        ended = ended or (not math.isfinite(item[0]) and _reason(record, key) not in GOES_ON)
+    return row
+
+
+def _reason(record: Record, key: str) -> Unmeasured | None:
+    """Why a record's uncertainty was not measured; None where it was never drawn."""
+    score = record.scores.get(key)
+    if score is not None:
+        return score.reason
+    return None if record.drawn is None else record.drawn.problem
 
 
 def _item(record: Record, key: str) -> tuple[float, int | None]:

@@ -21,6 +21,7 @@ from guardrail.judges import (
 from guardrail.judges import make as make_judge
 from guardrail.judges.registry import is_light
 from guardrail.judges.similarity import is_light_similarity
+from guardrail.types import Bindings
 from guardrail.uncertainty import Estimator, EstimatorSpec, make
 from guardrail.uncertainty import available as estimators
 
@@ -87,7 +88,7 @@ def parse_estimator(
     return make(found.name, clustering="greedy" if found.clustering == "greedy" else "components", **chosen)
 
 
-def stored_key(known: Mapping[str, EstimatorSpec], text: str) -> str:
+def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings | None = None) -> str:
     """The key of the scores that a user means, among those of a record file.
 
     A key itself, the path of an ensemble file, or what was written to make the scores: a model is not loaded to find
@@ -97,6 +98,7 @@ def stored_key(known: Mapping[str, EstimatorSpec], text: str) -> str:
     Args:
         known: Keys and specs of the file's header.
         text: What the user wrote.
+        bindings: The plan's tools and answer format, which decide the default judge.
 
     Returns:
         The key; the text itself when nothing fits (whoever looks for its scores says that there are none).
@@ -113,7 +115,7 @@ def stored_key(known: Mapping[str, EstimatorSpec], text: str) -> str:
     except UsageError:
         return text
     fits = [key for key, spec in known.items() if found.fits(spec)]
-    usual = [key for key in fits if found.usual(known[key])]
+    usual = [key for key in fits if found.usual(known[key], bindings)]
     if len(usual) == 1 or len(fits) == 1:
         return (usual if len(usual) == 1 else fits)[0]
     if not fits:
@@ -197,9 +199,9 @@ class _Written:
             return False
         return all(_is(role, part, getattr(spec, role)) for role, part in self.parts.items() if part)
 
-    def usual(self, spec: EstimatorSpec) -> bool:
+    def usual(self, spec: EstimatorSpec, bindings: Bindings | None) -> bool:
         """Whether a spec has the default wherever nothing is said."""
-        default = make(self.name).spec
+        default = make(self.name, bindings=bindings).spec
         open_roles = [role for role, part in self.parts.items() if not part]
         same = all(getattr(spec, role) == getattr(default, role) for role in open_roles)
         return same and (self.clustering != "" or spec.clustering == default.clustering)

@@ -207,7 +207,8 @@ def _scored(
 
 def _keys(source: Source, estimators: Sequence[str] | None) -> list[str]:
     known = source.file.header.estimators
-    keys = [stored_key(known, name) for name in estimators or ()] or sorted(known)
+    bindings = source.file.header.plan.bindings
+    keys = [stored_key(known, name, bindings) for name in estimators or ()] or sorted(known)
     if not keys:
         raise UsageError(f"{source.file.path} has no scores. Run: calibrate score {source.file.path}")
     unknown = [key for key in keys if key not in known]

@@ -380,7 +380,7 @@ def _refuse_other_collection(path: Path, there: RecordHeader, here: RecordHeader
 
 def _replace(path: Path, header: RecordHeader, records: Iterable[Record]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".part", delete=False) as stream:
         temporary = Path(stream.name)
         try:
             stream.write(json.dumps({"header": header.model_dump(mode="json")}, ensure_ascii=False).encode() + b"\n")

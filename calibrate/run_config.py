@@ -36,7 +36,8 @@ class RunConfig(Frozen):
     delta: float | None = Field(default=None, description="Failure probability, for rules that have one (0.1).")
     correctness: str | None = Field(
         default=None,
-        description="exact, numeric, option, token_f1 or chat_judge. Default: option with options, else token_f1.",
+        description="exact, json, numeric, option, token_f1, tool_call, chat_judge. Default: option with options, json "
+        "for answers in a format, tool_call with tools, else token_f1.",
     )
     judge_model: str | None = Field(default=None, description="chat_judge: the model that judges, written like model.")
     threshold: float | None = Field(default=None, description="token_f1: smallest F1 that counts as right (0.5).")

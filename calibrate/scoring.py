@@ -71,8 +71,9 @@ def default_estimator(*, options: bool) -> str:
 
 
 def supported(plan: SamplingPlan) -> list[Estimator]:
-    """Every estimator that can be computed from what the plan draws, with its default judge."""
-    return [estimator for estimator in map(make, available()) if lacking(estimator, plan) is None]
+    """Every estimator that can be computed from what the plan draws, with the plan's default judge."""
+    made = (make(name, bindings=plan.bindings) for name in available())
+    return [estimator for estimator in made if lacking(estimator, plan) is None]
 
 
 def lacking(estimator: Estimator, plan: SamplingPlan) -> str | None:

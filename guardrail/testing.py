@@ -123,7 +123,7 @@ def make_artifact(
         n: Number of samples.
         bindings: Tools and answer format it should load with.
     """
-    made = make(estimator)
+    made = make(estimator, bindings=bindings)
     common: dict[str, Any] = {
         "rule": "none",
         "alpha": alpha,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from .base import BatchRule, CorrectnessRule, Label
 from .chat_judge import ChatJudge
+from .json_values import JsonValues
 from .numbers import parse_number
 from .registry import available_rules, default_rule, label_records, make_rule
 from .rules import Exact, Numeric, Option, TokenF1
@@ -19,6 +20,7 @@ __all__ = [
     "ChatJudge",
     "CorrectnessRule",
     "Exact",
+    "JsonValues",
     "Label",
     "Numeric",
     "Option",

@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from guardrail.errors import UsageError
+from guardrail.judges.json_value import is_structured
+from guardrail.types import Bindings
 from guardrail.uncertainty import answer_text
 
 from ..progress import Progress, silent
 from ..records import Record
 from .base import BatchRule, CorrectnessRule, Label
 from .chat_judge import ChatJudge
+from .json_values import JsonValues
 from .rules import Exact, Numeric, Option, TokenF1
 from .tool_calls import ToolCalls
 
@@ -20,6 +23,7 @@ __all__ = ["available_rules", "default_rule", "label_records", "make_rule"]
 _RULES: dict[str, Callable[..., CorrectnessRule]] = {
     "chat_judge": ChatJudge,
     "exact": Exact,
+    "json": JsonValues,
     "numeric": Numeric,
     "option": Option,
     "token_f1": TokenF1,
@@ -48,9 +52,21 @@ def make_rule(name: str, **params: Any) -> CorrectnessRule:
         raise UsageError(f"correctness rule {name} does not take {sorted(params)}: {error}") from error
 
 
-def default_rule(records: Sequence[Record]) -> CorrectnessRule:
-    """`Option` when every question has options, else `TokenF1`. By the questions alone, never by the answers."""
-    return Option() if records and all(record.options for record in records) else TokenF1()
+def default_rule(records: Sequence[Record], bindings: Bindings | None = None) -> CorrectnessRule:
+    """The rule used when none is named: by the questions and the plan, never by the answers.
+
+    `Option` when every question has options; else `JsonValues` for answers in a format, `ToolCalls` where tools are
+    offered, and `TokenF1` for all others.
+
+    Args:
+        records: The records.
+        bindings: The plan's tools and answer format.
+    """
+    if records and all(record.options for record in records):
+        return Option()
+    if is_structured(bindings):
+        return JsonValues()
+    return ToolCalls() if bindings is not None and bindings.tools else TokenF1()
 
 
 def label_records(records: Sequence[Record], rule: CorrectnessRule, progress: Progress = silent) -> list[Record]:
@@ -75,10 +91,10 @@ def label_records(records: Sequence[Record], rule: CorrectnessRule, progress: Pr
 
 
 def _text(record: Record, rule: CorrectnessRule) -> str:
-    """What the rule reads: the answer's text; for a rule about tool calls, their canonical JSON where there are any."""
+    """What the rule reads: the answer's text; for rules about JSON, that of its tool calls where there are any."""
     assert record.drawn is not None, "only answers that were drawn are labelled"
     assert record.drawn.primary is not None, "only answers that were drawn are labelled"
-    return answer_text(record.drawn.primary) if isinstance(rule, ToolCalls) else record.drawn.primary.text
+    return answer_text(record.drawn.primary) if isinstance(rule, ToolCalls | JsonValues) else record.drawn.primary.text
 
 
 def _labelled(record: Record, found: Iterator[Label]) -> Record:

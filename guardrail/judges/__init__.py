@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from .base import Entailment, EntailmentScores, Item, Judge, JudgeSpec
+from .json_value import JsonJudge
 from .lexical import ExactJudge, TokenF1Judge, token_f1
 from .normalise import is_refusal, normalise, words
 from .numeric import NumericJudge
-from .registry import available, available_entailments, make, make_entailment
+from .registry import available, available_entailments, default_judge, make, make_entailment
 from .similarity import (
     GuardedJaccard,
     Jaccard,
@@ -26,6 +27,7 @@ __all__ = [
     "GuardedJaccard",
     "Item",
     "Jaccard",
+    "JsonJudge",
     "Judge",
     "JudgeSimilarity",
     "JudgeSpec",
@@ -38,6 +40,7 @@ __all__ = [
     "available_entailments",
     "available_similarities",
     "canonical_calls",
+    "default_judge",
     "from_judge",
     "is_canonical_call",
     "is_refusal",

@@ -16,6 +16,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
+from .._failures import told
 from .._limits import in_flight
 from ..errors import UsageError
 from ..identity import identify
@@ -121,8 +122,7 @@ class ChatJudge:
         replies = self._texts(prompts) if self._structured is None else self._objects(self._structured, prompts)
         failed = [reply for reply in replies if isinstance(reply, Exception)]
         if failed:
-            first = f"{type(failed[0]).__name__}: {failed[0]}"
-            _LOG.warning("%d of %d judgements failed, the first with %s", len(failed), len(replies), first)
+            _LOG.warning("%d of %d judgements failed, the first with %s", len(failed), len(replies), told(failed[0]))
         verdict_of = {item: read_verdict(reply) for item, reply in zip(distinct, replies, strict=True)}
         return [verdict_of[item] for item in ordered]
 

@@ -6,12 +6,14 @@ import re
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
+from math import prod
 
+from .formulas import in_formula, is_symbol, is_variable
 from .numbers import Number
 from .plain_text import plain_words
-from .units import PERCENT, Unit, find_unit
+from .units import FUNCTION_WORDS, PERCENT, Unit, find_unit, looks_like_unit
 
-__all__ = ["figures", "parse_number"]
+__all__ = ["commands", "figures", "parse_number"]
 
 _GROUPS = r"[1-9]\d{0,2}(?:(?:,\d{3})+|(?:'\d{3})+|(?:_\d{3})+)"
 _MONEY = (
@@ -30,6 +32,7 @@ _LONGEST = 400
 _PARTS_OF_A_SUM = 4
 """Quantities that make up one: days, hours, minutes, seconds."""
 _OPENING, _CLOSING = "([\"'#", ".,;:!?)]\"'"
+_LARGE = {"quadr": 15, "quint": 18, "sext": 21, "sept": 24, "oct": 27, "non": 30, "dec": 33}
 _SCALES = {
     **dict.fromkeys(("hundred", "hundreds"), 100),
     **dict.fromkeys(("dozen", "dozens"), 12),
@@ -37,11 +40,26 @@ _SCALES = {
     **dict.fromkeys(("million", "millions", "mn", "mln", "mio"), 10**6),
     **dict.fromkeys(("billion", "billions", "bn", "bln"), 10**9),
     **dict.fromkeys(("trillion", "trillions", "tn", "trn"), 10**12),
+    **{f"{name}illion{s}": 10**power for name, power in _LARGE.items() for s in ("", "s")},
+    **dict.fromkeys(("lakh", "lakhs", "lac", "lacs"), 10**5),
+    **dict.fromkeys(("crore", "crores"), 10**7),
+    **dict.fromkeys(("milliard", "milliards", "mrd", "mld", "mlrd"), 10**9),
+    **{"tsd": 10**3, "\u767e": 100, "\u5343": 10**3},
+    **dict.fromkeys("\u4e07\u842c", 10**4),
+    **dict.fromkeys("\u5104\u4ebf", 10**8),
 }
 _ATTACHED = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9}
 _ATTACHED_TO_MONEY = {"m": 10**6, "b": 10**9, "t": 10**12, "T": 10**12}
-_UNCLEAR = {"k", "K", "M", "B", "T"}
-"""Letters that may be a unit or a scale where they stand apart from the number: "5 K" is 5000, or kelvin."""
+_UNCLEAR = {"k", "K", "M", "B", "T", "mil", "bil", "tril", "gross", "score", "grand", "\u5146"}
+"""What may be a unit, a scale or neither where it stands apart from the number: "5 K" is 5000, or kelvin."""
+_UNREAD_SCALE = re.compile(
+    r"[mb]ill?i[ao](?:rd|n)|mill[io\u00f3]|mil[ih\u00e3]|tausend|duizend|tusen|mila\b|mille\b|[\u767e\u5343\u4e07\u842c\u5104\u4ebf\u5146]"
+    r"|\u0442\u044b\u0441|\u043c\u0438\u043b\u043b|\u043c\u043b[\u043d\u0440]|\ub9cc|\uc5b5|\ucc9c|\u0932\u093e\u0916|\u0915\u0930\u094b"
+    r"|\u0645\u0644\u064a|\u0623\u0644\u0641"
+)
+"""Beginnings of words for thousands, millions and more in some other languages."""
+_EXTRA = {"more", "full", "whole", "extra", "additional", "total", "entire", "consecutive"}
+"""Adjectives that change no unit: "5 more miles"."""
 _OPERATORS = {"-", "+", "*", "\u00d7", "\u00b7", "\u00f7", "/", "^", "\u00b1", "x", "X"}
 _BOUNDS = {"<", ">", "<=", ">=", "\u2264", "\u2265", "not", "than", "least", "most", "under", "over", "above", "below"}
 _BOUNDS |= {"exceeding", "within", "per", "plus", "minus", "between", "version"}
@@ -66,9 +84,10 @@ def parse_number(text: str) -> Number | None:
 
     The last word with a digit decides. Read: signs, thousands separators ("1,000", "1 000", "1'000"), decimals,
     fractions ("3/4", "1 1/2"), powers ("10^5", "3 x 10^5", "2e3"), percentages, scales ("5 million", "5k", "2 dozen"),
-    currencies, units and sums of units ("5 ft 3 in"). Unknown words after it do not count. Not read: dates, times,
-    ranges, bounds, lists, ratios, sums and products, decimal commas, version numbers, hexadecimal, leading zeros, and
-    digits inside a word; nothing before such a word is read in its place.
+    currencies, units and sums of units ("5 ft 3 in"). A word after it that looks like a unit is one of its
+    own; other unknown words do not count. Not read: dates, times, ranges, bounds, negations, lists, ratios, sums and
+    products, parts of formulas (`in_formula`), decimal commas, version numbers, hexadecimal, leading zeros, and digits
+    inside a word; nothing before such a word is read in its place.
     """
     words = plain_words(text)
     last = next((place for place in reversed(range(len(words))) if _is_figure(words[place])), None)
@@ -85,6 +104,11 @@ def figures(text: str) -> tuple[str, ...]:
     if not any(map(_DIGIT.search, words)):
         return ()
     return tuple(word for word in words if word and (_DIGIT.search(word) or not any(map(str.isalpha, word))))
+
+
+def commands(text: str) -> tuple[str, ...]:
+    """The words with a LaTeX command that is no markup, as they are written: signs and case count."""
+    return tuple(word for word in plain_words(text) if "\\" in word) if "\\" in text else ()
 
 
 def _is_figure(word: str) -> bool:
@@ -157,7 +181,8 @@ class _Reader:
         if measured is None:
             return None
         number, end = measured
-        if self._goes_on(first, end, closed and end == place + 1):
+        closed = closed and end == place + 1
+        if self._goes_on(first, end, closed) or in_formula(self._words, first, end, closed or self._ended(end)):
             return None
         return (replace(number, value=-number.value) if negative else number), first, end
 
@@ -192,15 +217,10 @@ class _Reader:
                 return None
             if after.casefold() in _SCALES:
                 value, after = value * _SCALES[after.casefold()], ""
-            elif find_unit(after) is None:
-                return Number(value), at  # "5-fold"
-        for letter, scale in {**_ATTACHED, **(_ATTACHED_TO_MONEY if money else {})}.items():
-            rest = after.removeprefix(letter)
-            if rest != after and not rest[:1].isalnum() and (money or find_unit(after) is None):
-                value, after = value * scale, rest
-                break
-        if after.casefold() in ("bn", "mn", "mln", "mio", "tn"):
-            value, after = value * _SCALES[after.casefold()], ""
+            elif find_unit(after) is None:  # "5-fold"
+                return Number(value, after if looks_like_unit(after) else None), at
+        scale, after = _attached(after, money)
+        value *= scale
         if after == "s" and value.denominator == 1 and value % 10 == 0 and value >= 100:
             return None  # the 1960s
         if after and find_unit(after) is None and not (money and after.startswith("/") and after[1:].isalpha()):
@@ -212,7 +232,7 @@ class _Reader:
 
     def _measured(self, value: Fraction, money: str, after: str, at: int, closed: bool) -> tuple[Number, int] | None:
         following = [] if closed else self._following(at)
-        if following and not after and following[0] in _UNCLEAR:
+        if following and not after and (following[0] in _UNCLEAR or _UNREAD_SCALE.match(following[0].casefold())):
             return None
         if following and following[-1] == "in" and len(following) == 1 and not after and not money:
             following = ["inch"]
@@ -221,6 +241,10 @@ class _Reader:
         unit, taken = _longest(given, following)
         if given and unit is None:
             return None
+        if money and not taken and following and looks_like_unit(following[0]) and find_unit(following[0]) is None:
+            return None  # "$5 Mrd": a scale, perhaps
+        if following and not money:
+            unit, taken = _unlisted(following) if unit is None else _compound(unit, taken, following)
         if money and after and not after.startswith("/"):
             other = find_unit(after)
             if other is None or unit is None or other[0] not in (unit[0], *_FAMILY):
@@ -241,12 +265,17 @@ class _Reader:
         found: list[str] = []
         for word in self._words[at : at + 4]:
             bare = word.rstrip(_CLOSING)
+            bare = bare[1:] if bare[:1] in ("(", "[") and word[-1] in ")]" else bare
             if not bare or (_is_figure(bare) and find_unit(bare) is None):
                 break
             found.append(bare)
             if _closes(word):
                 break
         return found
+
+    def _ended(self, end: int) -> bool:
+        """Whether the last word of a number and its unit ends a clause."""
+        return _closes(self._words[end - 1])
 
     def _goes_on(self, first: int, end: int, closed: bool) -> bool:
         """Whether a number is part of a date, a time of day, a year of an era, a calculation, or of "2 and a half"."""
@@ -268,6 +297,8 @@ class _Reader:
         word = before.casefold()
         if before in _OPERATORS or word in _BOUNDS or (word and word[-1] in "<>\u2264\u2265~\u00b1^*/+$"):
             return "unclear"
+        if len(before) == 3 and before.isupper() and find_unit(before) is not None:
+            return "unclear"  # "THB 5"
         if word == "to" and self._at(first - 2).casefold() == "up":
             return "unclear"
         if word == "of" and self._at(first - 2).casefold() == "out":
@@ -315,6 +346,53 @@ def _longest(given: list[str], following: list[str]) -> tuple[Unit | None, int]:
     return None, 0
 
 
+def _unlisted(words: list[str]) -> tuple[Unit | None, int]:
+    """The unit of words that start with none from the table, and how many it takes.
+
+    "apples per day" is a rate, "IU" a unit of its own, and so are "troy ounces"; "apples" are counted.
+    """
+    first, second = words[0], words[1] if len(words) > 1 else ""
+    if first in FUNCTION_WORDS or _is_other(first):
+        return None, 0
+    if first in _EXTRA:
+        unit, taken = _longest([], words[1:])
+        return unit, taken + 1 if unit else 0
+    if second in ("per", "a", "an", "each", "every") and len(words) > 2:
+        unit = find_unit(f"per {words[2]}") if second == "per" or _is_time(words[2]) else None
+        if unit is not None:
+            return unit, 3
+    if looks_like_unit(first):
+        return (first, Fraction(1)), 1
+    for taken in range(1, len(words) if first.istitle() else 2):
+        if words[taken - 1].casefold() in FUNCTION_WORDS or not words[taken - 1].isalpha():
+            break
+        name = words[taken] if taken < len(words) else ""
+        unit = find_unit(name) if name.islower() and len(name) > 2 else None
+        if unit is not None:
+            return (" ".join((*words[:taken], str(unit[1]), unit[0])).casefold(), Fraction(1)), taken + 1
+    return None, 0
+
+
+def _is_other(word: str) -> bool:
+    """Whether a word after a number makes it a time, a year or part of a calculation."""
+    return word.casefold() in _CLOCK or word in _ERAS or word in _OPERATORS or is_variable(word) or is_symbol(word)
+
+
+def _is_time(word: str) -> bool:
+    unit = find_unit(word)
+    return unit is not None and unit[0] in ("time", "months")
+
+
+def _compound(unit: Unit, taken: int, following: list[str]) -> tuple[Unit, int]:
+    """A unit, or a unit of its own where another one goes on: "N m", "kg m/s", "N \u00b7 m"."""
+    after = following[taken:]
+    further = 2 if len(after) > 1 and after[0] == "\u00b7" and after[1].isalpha() else 1
+    other = find_unit(after[further - 1]) if len(after) >= further else None
+    if other is None or unit == PERCENT:
+        return unit, taken
+    return (" ".join(following[: taken + further]), Fraction(1)), taken + further
+
+
 def _agreed(money: str, unit: Unit | None, named: tuple[Unit | None, int]) -> tuple[Unit | None, int]:
     """The unit of "$5 dollars" or "$5 CAD"; None where sign and word contradict each other."""
     other, taken = named
@@ -331,12 +409,29 @@ def _dimension(currency: str) -> str | None:
 
 
 def _balanced(word: str, bare: str) -> bool:
-    """Whether what surrounds a number is punctuation: 5' and 5" are feet and inches, 3.3... goes on."""
+    """Whether what surrounds a number is punctuation: 5' and 5" are feet and inches, 3.3... goes on, 5! may be 120."""
     tail = word[word.index(bare) + len(bare) :] if bare in word else ""
+    if "!" in tail and bare.isdigit():
+        return False
     for quote in "\"'":
         if tail.startswith(quote) and not word.startswith(quote) and f"({quote}" not in word:
             return False
     return not (tail.startswith("..") and "." in bare)
+
+
+def _attached(after: str, money: str) -> tuple[int, str]:
+    """The scale written on a number ("5k", "5bn"), and what stands behind it."""
+    if not after:
+        return 1, after
+    for letter, scale in {**_ATTACHED, **(_ATTACHED_TO_MONEY if money else {})}.items():
+        rest = after.removeprefix(letter)
+        if rest != after and not rest[:1].isalnum() and (money or find_unit(after) is None):
+            return scale, rest
+    if after.casefold() in ("bn", "mn", "mln", "mio", "tn"):
+        return _SCALES[after.casefold()], ""
+    if not after.isascii() and _SCALES.keys() >= set(after):  # characters for 100, 1000, 10,000 ...
+        return prod(_SCALES[char] for char in after), ""
+    return 1, after
 
 
 def _value(found: re.Match[str]) -> Fraction | None:

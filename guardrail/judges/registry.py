@@ -16,12 +16,14 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
 from ..errors import MissingDependencyError, UsageError
+from ..types import Bindings
 from .base import Entailment, Judge
+from .json_value import JsonJudge, is_structured
 from .lexical import ExactJudge, TokenF1Judge
 from .numeric import NumericJudge
 from .tool_call import ToolCallJudge
 
-__all__ = ["Registry", "available", "available_entailments", "is_light", "make", "make_entailment"]
+__all__ = ["Registry", "available", "available_entailments", "default_judge", "is_light", "make", "make_entailment"]
 
 Made = TypeVar("Made")
 
@@ -89,9 +91,26 @@ class Registry(Generic[Made]):
 _JUDGES: Registry[Judge] = Registry(
     "judge",
     "acrc_guardrail.judges",
-    {"exact": ExactJudge, "numeric": NumericJudge, "token_f1": TokenF1Judge, "tool_call": ToolCallJudge},
+    {
+        "exact": ExactJudge,
+        "json": JsonJudge,
+        "numeric": NumericJudge,
+        "token_f1": TokenF1Judge,
+        "tool_call": ToolCallJudge,
+    },
 )
 _ENTAILMENTS: Registry[Entailment] = Registry("entailment model", "acrc_guardrail.entailments", {})
+
+
+def default_judge(bindings: Bindings | None = None) -> Judge:
+    """The judge of an estimator that clusters, where none is named: for answers in a format `json`, else `token_f1`.
+
+    Among the words of an answer in a format are the names of its fields, which all answers share.
+
+    Args:
+        bindings: The plan's tools and answer format.
+    """
+    return JsonJudge() if is_structured(bindings) else TokenF1Judge()
 
 
 def available() -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 
-__all__ = ["PERCENT", "Unit", "find_unit", "ratios"]
+__all__ = ["FUNCTION_WORDS", "PERCENT", "Unit", "find_unit", "looks_like_unit", "ratios"]
 
 Unit = tuple[str, Fraction]
 """Dimension, and size in the dimension's base unit. Units of one dimension convert into each other."""
@@ -26,57 +26,131 @@ def _alone(*units: str) -> dict[str, Unit]:
     return {name: (names.split()[0], Fraction(1)) for names in units for name in names.split()}
 
 
+_POWERS_OF_TEN = {
+    **{"f": -15, "p": -12, "n": -9, "\u03bc": -6, "u": -6, "mc": -6, "m": -3, "c": -2, "d": -1},
+    **{"": 0, "h": 2, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15},
+}
+_NAMES_OF_PREFIXES = {
+    **{"femto": -15, "pico": -12, "nano": -9, "micro": -6, "milli": -3, "centi": -2, "deci": -1},
+    **{"": 0, "hecto": 2, "kilo": 3, "mega": 6, "giga": 9, "tera": 12, "peta": 15},
+}
+_PREFIXED: tuple[tuple[str, Fraction | int | str, str, str, str], ...] = (
+    (_METRE, 1, "m", "* f n \u03bc u m c d k M G T", "metre meter"),
+    (_KILOGRAM, "0.001", "g", "* f p n \u03bc u mc m c d h k M G T P", "gram gramme"),
+    (_KILOGRAM, 1000, "t", "* M G", "tonne"),
+    (_SECOND, 1, "s", "* f p n \u03bc u m", "second"),
+    ("length^3", "0.001", "l", "* f p n \u03bc u mc m c d h k M G", "litre liter"),
+    ("length^3", "0.001", "L", "* f p n \u03bc u mc m c d h k M G", ""),
+    ("amount", 1, "mol", "* f p n \u03bc u mc m k", "mole"),
+    ("concentration", 1, "M", "n \u03bc u mc m", "molar"),
+    ("energy", 1, "J", "* f p n \u03bc u m k M G T P", "joule"),
+    ("energy", 3600, "Wh", "* \u03bc u m k M G T P", "watt-hour watthour"),
+    ("electronvolt", 1, "eV", "* \u03bc u m k M G T P", "electronvolt"),
+    ("heat", 1, "cal", "* k M", "calorie"),
+    ("power", 1, "W", "* f p n \u03bc u m k M G T P", "watt"),
+    ("apparent power", 1, "VA", "* m k M G", ""),
+    ("voltage", 1, "V", "* f p n \u03bc u m k M G", "volt"),
+    ("current", 1, "A", "* f p n \u03bc u m k", "ampere amp"),
+    ("charge", 1, "C", "f p n \u03bc u m", "coulomb"),
+    ("battery", 1, "Ah", "* \u03bc u m k", "ampere-hour amp-hour"),
+    ("resistance", 1, "\u03a9", "* n \u03bc u m k M G T", "ohm"),
+    ("conductance", 1, "S", "n \u03bc u m", "siemens"),
+    ("capacitance", 1, "F", "f p n \u03bc u m", "farad"),
+    ("inductance", 1, "H", "n \u03bc u m", "henry"),
+    ("magnetic flux", 1, "Wb", "* n \u03bc u m", "weber"),
+    ("magnetic field", 1, "T", "f p n \u03bc u m", "tesla"),
+    ("frequency", 1, "Hz", "* n \u03bc u m k M G T P", "hertz"),
+    ("pressure", 1, "Pa", "* n \u03bc u m h k M G T P", "pascal"),
+    ("pressure", 100_000, "bar", "* \u03bc u m k M G", "bar"),
+    ("force", 1, "N", "* f p n \u03bc u m c d k M G", "newton"),
+    ("luminous intensity", 1, "cd", "* m k", "candela"),
+    ("luminous flux", 1, "lm", "* m k", "lumen"),
+    ("illuminance", 1, "lx", "* m k", "lux"),
+    ("activity", 1, "Bq", "* m k M G T P", "becquerel"),
+    ("absorbed dose", 1, "Gy", "* n \u03bc u m c k", "gray"),
+    ("equivalent dose", 1, "Sv", "* n \u03bc u m", "sievert"),
+    ("catalysis", 1, "kat", "* p n \u03bc u m", "katal"),
+    ("molecular mass", 1, "Da", "* k M", "dalton"),
+    ("parsec", 1, "pc", "k M G", "parsec"),
+    ("angle", 1, "rad", "* \u03bc u m", "radian"),
+)
+"""Units that take SI prefixes: dimension, size, symbol, the prefixes it takes ("*" for none), names, which take all.
+
+Left out are symbols that mean something else at least as often: pm, pH, TV, kt, and C, F, H, K, S, T alone.
+"""
+
+
+def _symbols() -> dict[str, Unit]:
+    """Symbols of SI units with their prefixes; case matters ("mW", "MW")."""
+    return {
+        prefix.strip("*") + symbol: (dimension, Fraction(size) * Fraction(10) ** _POWERS_OF_TEN[prefix.strip("*")])
+        for dimension, size, symbol, prefixes, _ in _PREFIXED
+        for prefix in prefixes.split()
+    }
+
+
+def _names() -> dict[str, Unit]:
+    return {
+        prefix + name: (dimension, Fraction(size) * Fraction(10) ** power)
+        for dimension, size, _, _, names in _PREFIXED
+        for name in names.split()
+        for prefix, power in _NAMES_OF_PREFIXES.items()
+    }
+
+
+_SI_SYMBOLS, _SI_NAMES = _symbols(), _names()
 _LENGTHS: dict[str, Fraction | int | str] = {
-    "nm nanometre nanometer": "1e-9",
-    "\u03bcm micrometre micrometer micron": "1e-6",
-    "mm millimetre millimeter": "0.001",
-    "cm centimetre centimeter": "0.01",
-    "dm decimetre decimeter": "0.1",
-    "m metre meter": 1,
-    "km kilometre kilometer": 1000,
+    "micron": "1e-6",
+    "\u00c5 \u00e5ngstr\u00f6m angstrom": "1e-10",
     "inch inches": _INCH,
     "ft foot feet": 12 * _INCH,
     "yd yard": 36 * _INCH,
+    "fathom": 72 * _INCH,
+    "furlong": 7920 * _INCH,
     "mi mile": 63360 * _INCH,
+    "nmi": 1852,
 }
+_BITS = {"k": "kilo", "M": "mega", "G": "giga", "T": "tera"}
 _SYMBOLS: dict[str, Unit] = {
+    **_SI_SYMBOLS,
+    **_SI_NAMES,
     **_table(_METRE, _LENGTHS),
-    **_table(_KILOGRAM, {"\u03bcg microgram": "1e-9", "mg milligram": "1e-6", "g gram gramme": "0.001"}),
-    **_table(_KILOGRAM, {"kg kilogram kilo": 1, "t tonne": 1000, "lb lbs": _POUND, "oz ounce": _POUND / 16}),
-    **_table(_SECOND, {"ns nanosecond": "1e-9", "\u03bcs microsecond": "1e-6", "ms millisecond": "0.001"}),
-    **_table(_SECOND, {"s sec second": 1, "min minute": 60, "h hr hrs hour": 3600, "day": 86400, "week": 604800}),
+    **_table(_KILOGRAM, {"kilo": 1, "lb lbs": _POUND, "oz ounce": _POUND / 16, "stone": 14 * _POUND}),
+    **_table(_SECOND, {"sec": 1, "min minute": 60, "h hr hrs hour": 3600, "day": 86400, "week": 604800}),
+    **_table(_SECOND, {"fortnight": 1_209_600}),
     **_table("months", {"month": 1, "yr yrs year": 12, "decade": 120, "century centuries": 1200}),
-    **_table("length^3", {"ml mL millilitre milliliter cc": "1e-6", "cl centilitre centiliter": "1e-5"}),
-    **_table("length^3", {"dl decilitre deciliter": "1e-4", "l L litre liter": "0.001"}),
-    **_table("length^2", {"hectare": 10_000, "acre": 43560 * (12 * _INCH) ** 2}),
+    **_table("months", {"millennium millennia": 12_000}),
+    **_table("length^3", {"cc": "1e-6"}),
+    **_table("length^2", {"ha hectare": 10_000, "acre": 43560 * (12 * _INCH) ** 2}),
     **_table("speed", {"m/s": 1, "km/h kmh km/hr kph kmph": 1000 / _HOUR, "mph mi/h": 63360 * _INCH / _HOUR}),
-    **_table("energy", {"J joule": 1, "kJ kilojoule": 1000, "MJ megajoule": 10**6, "Wh": 3600, "kWh": 3_600_000}),
-    **_table("heat", {"cal calorie": 1, "kcal kilocalorie": 1000}),
-    **_table("power", {"mW milliwatt": "0.001", "W watt": 1, "kW kilowatt": 1000, "MW megawatt": 10**6, "GW": 10**9}),
-    **_table("voltage", {"mV millivolt": "0.001", "V volt": 1, "kV kilovolt": 1000}),
-    **_table("current", {"mA milliamp": "0.001", "A amp ampere": 1}),
-    **_table("frequency", {"Hz hertz": 1, "kHz kilohertz": 1000, "MHz megahertz": 10**6, "GHz gigahertz": 10**9}),
-    **_table("pressure", {"Pa pascal": 1, "hPa mbar": 100, "kPa kilopascal": 1000, "bar": 100_000}),
-    **_table("force", {"N newton": 1, "kN": 1000}),
+    **_table("speed", {"knot": 1852 / _HOUR}),
+    **_table("pressure", {"atm atmosphere": 101_325}),
     # Gallons, tons and pounds differ between countries, or between mass and money: they are dimensions of their own.
     **_table("gallon", {"gal gallon": 16, "qt quart": 4, "pt pint": 2, "cup": 1}),
     **_table("spoon", {"tbsp tablespoon": 3, "tsp teaspoon": 1}),
-    **_table("ton", {"ton": 1}),
+    **_table("ton", {"ton": 1, "kiloton": 1000, "megaton": 10**6}),
     **_table("pound", {"pound": 1}),
     # 1 GB is 1000 or 1024 MB, and degrees of two scales are not multiples of each other: none of them converts.
-    **_alone("bit", "byte", "kB KB kilobyte", "MB megabyte", "GB gigabyte", "TB terabyte", "KiB", "MiB", "GiB", "TiB"),
-    **_alone("kbps", "Mbps", "Gbps", "\u00b0C celsius centigrade", "\u00b0F fahrenheit", "kelvin", "\u00b0 degree"),
-    **_alone(
-        "radian", "dB decibel", "mol mole", "\u03a9 ohm", "psi", "hp horsepower", "\u2030 permille", "bp bps", "pp"
-    ),
+    **_alone("bit", "byte", *(f"{short}B {name}byte" for short, name in _BITS.items()), "PB petabyte"),
+    **_alone(*(f"{short}bit {short}b {name}bit" for short, name in _BITS.items()), "KiB", "MiB", "GiB", "TiB"),
+    **{"KB": ("kB", Fraction(1)), **{f"{short}bps": (f"{short}bit per 1 time", Fraction(1)) for short in _BITS}},
+    **_alone("\u00b0C celsius centigrade", "\u00b0F fahrenheit", "kelvin", "\u00b0 degree", "Cal Calorie Calories"),
+    **_alone("dB decibel", "psi", "hp horsepower", "\u2030 permille", "bp bps", "pp", "mmHg", "torr", "erg", "dyne"),
+    **_alone("light-year lightyear ly", "AU au", "arcminute", "arcsecond", "gauss", "curie", "carat", "karat", "grain"),
+    **_alone("barrel bbl", "bushel", "pixel px", "dpi", "ppi", "rem", "baud", "IU", "BTU Btu BTUs"),
     **dict.fromkeys(("%", "percent", "pct"), PERCENT),
     **_table("USD", {"$ USD US$ usd dollar buck": 1, "\u00a2 cent": "0.01"}),
     **_table("EUR", {"\u20ac EUR eur euro": 1}),
     **_table("GBP", {"\u00a3 GBP gbp sterling": 1, "p pence penny": "0.01"}),
-    **_table("JPY", {"\u00a5 JPY jpy yen": 1}),
-    **_alone("INR \u20b9 Rs rupee", "CNY RMB yuan", "CHF", "CAD C$ CA$", "AUD A$ AU$", "NZD NZ$", "HKD HK$", "SGD S$"),
-    **_alone("MXN MX$", "BRL R$", "KRW \u20a9", "RUB \u20bd", "TRY \u20ba", "ILS \u20aa", "BTC \u20bf"),
-    **_alone("SEK", "NOK", "DKK", "PLN", "ZAR"),
+    **_table("JPY", {"\u00a5 JPY jpy yen \u5186": 1}),
+    **_alone("INR \u20b9 Rs rupee", "CNY RMB yuan renminbi \u5143", "CHF", "CAD C$ CA$", "AUD A$ AU$", "NZD NZ$"),
+    **_alone("HKD HK$", "SGD S$", "MXN MX$", "BRL R$", "KRW \u20a9", "RUB \u20bd ruble rouble", "TRY \u20ba"),
+    **_alone("ILS \u20aa shekel", "BTC \u20bf bitcoin", "SEK", "NOK", "DKK", "PLN zloty", "ZAR rand", "CZK", "HUF"),
+    **_alone("THB baht", "IDR rupiah", "MYR ringgit", "PHP", "VND", "AED", "SAR", "EGP", "NGN naira", "KES", "PKR"),
+    **_alone("BDT", "LKR", "ARS", "CLP", "COP", "PEN", "UAH", "TWD", "ETH"),
+    # Money of several countries: the name alone is not one of their currencies.
+    **_alone("peso pesos", "franc", "krona kronor", "krone kroner", "dinar", "dirham", "rial", "riyal", "shilling"),
+    **_alone("lira", "won"),
 }
 _PLURALS = {f"{name}s": unit for name, unit in _SYMBOLS.items() if name.isalpha() and name.islower() and len(name) > 2}
 _PHRASES: dict[str, Unit] = {
@@ -98,7 +172,16 @@ _PHRASES: dict[str, Unit] = {
     "fl. oz": ("fluid ounce", Fraction(1)),
     "nautical mile": (_METRE, Fraction(1852)),
     "nautical miles": (_METRE, Fraction(1852)),
-    "light years": ("light year", Fraction(1)),
+    **dict.fromkeys(("light year", "light years", "light-years"), _SYMBOLS["light-year"]),
+    "astronomical unit": _SYMBOLS["AU"],
+    "astronomical units": _SYMBOLS["AU"],
+    **{
+        f"{prefix}{one}{sign}hour{s}": (dimension, Fraction(size) * Fraction(10) ** power)
+        for one, dimension, size in (("watt", "energy", 3600), ("ampere", "battery", 1), ("amp", "battery", 1))
+        for prefix, power in _NAMES_OF_PREFIXES.items()
+        for sign in (" ", "-")
+        for s in ("", "s")
+    },
     "metric ton": _SYMBOLS["tonne"],
     "metric tons": _SYMBOLS["tonne"],
     "degrees c": _SYMBOLS["celsius"],
@@ -108,9 +191,22 @@ _PHRASES: dict[str, Unit] = {
     "degrees fahrenheit": _SYMBOLS["fahrenheit"],
     "\u00b0 f": _SYMBOLS["fahrenheit"],
 }
-_FOLDED = {name: unit for name, unit in (_SYMBOLS | _PLURALS).items() if len(name) > 2 and name.islower()} | {
-    name: _SYMBOLS[name] for name in ("km", "cm", "kg", "ft", "lb", "oz", "yd", "hr")
-}
+_FOLDED = {
+    name: unit
+    for name, unit in (_SYMBOLS | _PLURALS).items()
+    if len(name) > 2 and name.islower() and (name not in _SI_SYMBOLS or name in _SI_NAMES)
+} | {name: _SYMBOLS[name] for name in ("km", "cm", "kg", "ft", "lb", "oz", "yd", "hr")}
+_ANY_CASE = frozenset(name.casefold() for name in _SYMBOLS if len(name) > 1)
+_VOWELS = frozenset("aeiouy")
+_LONGEST_SYMBOL = 5
+FUNCTION_WORDS = {"a", "after", "all", "also", "an", "and", "are", "as", "at", "be", "because", "been"}
+FUNCTION_WORDS |= {"before", "but", "by", "did", "do", "during", "each", "every", "for", "from", "had", "has"}
+FUNCTION_WORDS |= {"have", "he", "her", "his", "i", "if", "in", "into", "is", "it", "its", "just", "left", "no"}
+FUNCTION_WORDS |= {"not", "of", "off", "on", "or", "our", "out", "over", "she", "since", "so", "than", "that"}
+FUNCTION_WORDS |= {"the", "their", "them", "then", "there", "they", "this", "to", "under", "until", "up"}
+FUNCTION_WORDS |= {"was", "we", "were", "when", "where", "which", "while", "who", "will", "with", "would"}
+FUNCTION_WORDS |= {"you", "your"}
+"""Words after a number that neither are units nor belong to one."""
 _POWERS = {"square": 2, "sq": 2, "sq.": 2, "cubic": 3, "cu": 3, "squared": 2, "cubed": 3}
 
 
@@ -133,6 +229,25 @@ def find_unit(words: str) -> Unit | None:
             under = _plain(bottom)
             return _rate(find_unit(top), bottom) if under and under[0] in (_SECOND, "months") else None
     return _plain(words)
+
+
+def looks_like_unit(word: str) -> bool:
+    """Whether an unknown word after a number is written as units are, rather than as things that are counted.
+
+    A known unit in another case ("MG", "Mol"), a word with a slash or a letter beyond ASCII ("wins/season"), a
+    compound with a unit ("man-hours"), a short word without vowels ("lbf"), or with capitals inside ("kWp", "BTU").
+    """
+    folded = word.casefold()
+    if not any(map(str.isalpha, word)) or folded in FUNCTION_WORDS:
+        return False
+    if folded in _ANY_CASE or not word.isascii() or "/" in word:
+        return True
+    if "-" in word:
+        return any(part and find_unit(part) is not None for part in folded.split("-"))
+    short = word.isalpha() and len(word) <= _LONGEST_SYMBOL
+    if word.istitle() and len(word) > 1:
+        return False
+    return short and (_VOWELS.isdisjoint(folded) or not (word.islower() or word.istitle()))
 
 
 def _plain(words: str) -> Unit | None:
@@ -166,9 +281,10 @@ def _rate(top: Unit | None, bottom: str) -> Unit | None:
 def ratios() -> frozenset[Fraction]:
     """Every factor by which a number can change when it is written in another unit of the same dimension."""
     sizes: dict[str, set[Fraction]] = {}
-    for dimension, size in _SYMBOLS.values():
+    for dimension, size in (*_SYMBOLS.values(), *_PHRASES.values()):
         sizes.setdefault(dimension, set()).add(size)
     for power in (2, 3):
         sizes.setdefault(f"{_METRE}^{power}", set()).update(size**power for size in sizes[_METRE])
-    sizes["speed"] |= {a / b for a in sizes[_METRE] for b in sizes[_SECOND]}
-    return frozenset(a / b for found in sizes.values() for a in found for b in found)
+    found = {dimension: {a / b for a in known for b in known} for dimension, known in sizes.items()}
+    speeds = {a * b for a in found[_METRE] for b in found[_SECOND]}
+    return frozenset(speeds.union(*found.values()))

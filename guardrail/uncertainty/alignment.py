@@ -10,8 +10,9 @@ from __future__ import annotations
 import codecs
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from ..types import Sample, Unmeasured
 from .base import Missing
@@ -57,7 +58,7 @@ def words(sample: Sample) -> tuple[Span, ...] | Missing:
         first = next((place for place in range(start, end) if not text[place].isspace()), start)
         word = next((i for i, (_, stop) in enumerate(places) if first < stop), len(places) - 1)
         costs[word].append(-logprob)
-    return tuple(Span(start, end, math.fsum(cost)) for (start, end), cost in zip(places, costs, strict=True))
+    return tuple(Span(start, end, _total(cost)) for (start, end), cost in zip(places, costs, strict=True))
 
 
 def spans(sample: Sample) -> tuple[Span, ...] | Missing:
@@ -80,14 +81,14 @@ def spans(sample: Sample) -> tuple[Span, ...] | Missing:
             waiting.append(-logprob)
         elif found and start < found[-1].end:
             last = found.pop()
-            found.append(Span(last.start, max(end, last.end), math.fsum((last.nll, *waiting, -logprob))))
+            found.append(Span(last.start, max(end, last.end), _total((last.nll, *waiting, -logprob))))
             waiting = []
         else:
-            found.append(Span(start, end, math.fsum((*waiting, -logprob))))
+            found.append(Span(start, end, _total((*waiting, -logprob))))
             waiting = []
     if waiting:
         last = found.pop()
-        found.append(Span(last.start, last.end, math.fsum((last.nll, *waiting))))
+        found.append(Span(last.start, last.end, _total((last.nll, *waiting))))
     return tuple(found)
 
 
@@ -115,7 +116,7 @@ def characters(sample: Sample) -> tuple[tuple[int, int], ...] | Missing:
     if spelled.strip() != text:
         return Missing(
             Unmeasured.NO_LOGPROBS,
-            f"the tokens spell {spelled.strip()[:60]!r}, which is not the answer {text[:60]!r}",
+            f"the {len(sample.tokens)} tokens do not spell the answer: they are {_differing(spelled.strip(), text)}",
         )
     before = len(spelled) - len(spelled.lstrip())
 
@@ -123,6 +124,12 @@ def characters(sample: Sample) -> tuple[tuple[int, int], ...] | Missing:
         return min(max(place - before, 0), len(text))
 
     return tuple((inside(start), inside(end)) for start, end in extents)
+
+
+def _differing(spelled: str, text: str) -> str:
+    """Where two texts part, without a word of either: an answer may be one that is held back."""
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(spelled, text, strict=False)))
+    return f"{len(spelled)} characters, it is {len(text)}, and they differ from character {same + 1} on"
 
 
 def _ends(lengths: Sequence[int]) -> list[tuple[int, int]]:
@@ -146,3 +153,11 @@ def _decoded(raw: Sequence[bytes]) -> tuple[str, list[tuple[int, int]]]:
             touched.append(len(text) if pending else len(text) - 1)
         extents.append((touched[0], touched[-1] + 1) if touched else (len(text), len(text)))
     return text + decoder.decode(b"", final=True), extents
+
+
+def _total(values: Iterable[float]) -> float:
+    """Their sum; infinite, which no estimator takes for a measurement, where it is too large for a number."""
+    try:
+        return math.fsum(values)
+    except OverflowError:
+        return math.inf

@@ -77,7 +77,8 @@ def _by_numbers(a: str, b: str, further: int) -> bool:
 
 _BRIDGES: dict[tuple[str, int], Bridges] = {
     ("exact", 2): _never,
-    ("numeric", 2): _by_numbers,
+    ("json", 1): _never,
+    ("numeric", 3): _by_numbers,
     ("token_f1", 2): _same_guards,
     ("tool_call", 1): _never,
     ("tool_call", 2): _never,

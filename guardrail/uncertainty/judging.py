@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .._failures import told
 from ..judges import Entailment, EntailmentScores, Item, Judge, Similarity
 from ..judges.base import by_question
 from ..types import Unmeasured
@@ -74,7 +75,7 @@ def entailment_rater(entailment: Entailment) -> Rater:
 
 def _verdict(value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"a verdict is True, False or None, got {value!r}")
+        raise ValueError(f"a verdict is True, False or None, got a {type(value).__name__}")
     return bool(value)
 
 
@@ -166,9 +167,9 @@ class _Pool:
             else:
                 answers = self.rater.single(question, pairs)
             if len(answers) != len(pairs):
-                raise ValueError(f"{len(answers)} answers for {len(pairs)} pairs")
+                return [_Failed(f"{len(answers)} answers for {len(pairs)} pairs", raised=True)] * len(pairs)
         except Exception as error:  # a judge is somebody else's code; whatever it raises is a missing measurement
-            return [_Failed(f"{type(error).__name__}: {error}", raised=True)] * len(pairs)
+            return [_Failed(f"it raised {told(error)}", raised=True)] * len(pairs)
         return answers
 
     def _checked(self, answer: Any) -> Any:

@@ -16,10 +16,12 @@ from ..judges import (
     JudgeSpec,
     RougeL,
     Similarity,
+    default_judge,
     make_entailment,
     make_similarity,
 )
 from ..judges import make as make_judge
+from ..types import Bindings
 from .base import Estimator, EstimatorSpec, Needs
 from .bounds import by_pairs, by_partition, by_primary, semantic_entropy_bounds
 from .clustering import Clustering
@@ -111,8 +113,6 @@ _ESTIMATORS |= {
         "semantic_entropy": semantic_entropy_bounds,
     }.items()
 }
-DEFAULT_JUDGE = "token_f1"
-"""Judge of the clustering estimators when none is given, at its default threshold."""
 
 
 def available() -> tuple[str, ...]:
@@ -127,17 +127,20 @@ def make(
     clustering: Clustering = "components",
     similarity: Similarity | None = None,
     entailment: Entailment | None = None,
+    bindings: Bindings | None = None,
 ) -> Estimator:
     """Make an estimator by name.
 
     Args:
         name: One of `available()`.
-        judge: Equivalence judge, for estimators that cluster. Default: `token_f1` at 0.5.
+        judge: Equivalence judge, for estimators that cluster. Default: `default_judge` of the bindings: `token_f1` at
+            0.5, or `json` where answers have a format.
         clustering: How verdicts become clusters.
         similarity: Graded similarity, for estimators over a graph or over pieces of an answer. Default:
             `guarded_jaccard`; `rouge_l` for `lexical_similarity`; `jaccard` for `graded_disagreement`.
         entailment: Entailment model, for estimators that look for contradictions. There is no default: without one
             they are unmeasured.
+        bindings: The plan's tools and answer format, which decide the default judge.
 
     Raises:
         UsageError: Unknown name, or a judge, similarity or entailment model for an estimator that uses none.
@@ -156,7 +159,7 @@ def make(
             instead = "pass similarity=from_judge(judge)" if rates else "leave judge out"
             raise UsageError(f"{name} groups no answers and takes no judge; {instead}")
         return estimator
-    return replace(estimator, judge=judge or make_judge(DEFAULT_JUDGE), clustering=clustering)
+    return replace(estimator, judge=judge or default_judge(bindings), clustering=clustering)
 
 
 def from_spec(

@@ -54,7 +54,8 @@ def verbalised(evidence: Evidence) -> float | Missing:
     stated = stated_confidence(reply.primary.text)
     if stated is None:
         return Missing(
-            Unmeasured.JUDGE_FAILED, f"asked for a number from 0 to 100, the model said {reply.primary.text[:60]!r}"
+            Unmeasured.JUDGE_FAILED,
+            f"asked for a number from 0 to 100, the model said something else, of length {len(reply.primary.text)}",
         )
     return 1 - stated
 

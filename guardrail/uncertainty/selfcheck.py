@@ -94,7 +94,10 @@ def selfcheck_prompt(evidence: Evidence) -> float | Missing:
             return Missing(reply.problem or Unmeasured.MODEL_FAILED, f"{SELFCHECK_PROMPT}: {reply.problem_detail}")
         said = _YES_OR_NO.match(reply.primary.text)
         if said is None:
-            return Missing(Unmeasured.JUDGE_FAILED, f"asked for yes or no, the model said {reply.primary.text[:60]!r}")
+            length = len(reply.primary.text)
+            return Missing(
+                Unmeasured.JUDGE_FAILED, f"asked for yes or no, the model said something else, of length {length}"
+            )
         against[text] = int(said[1].lower() == "no")
     return sum(against[text] for text in asked) / len(asked)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from calibrate._cli_app import errors
 from calibrate.collect import collect_records
 from calibrate.correctness import Exact, label_records
 from calibrate.datasets import read_questions
@@ -16,6 +17,12 @@ from guardrail.types import SamplingPlan
 from guardrail.uncertainty import make
 
 from . import fakes
+
+
+@pytest.fixture(autouse=True)
+def _wide_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths of temporary folders differ in length from machine to machine, and must not be broken by a box."""
+    monkeypatch.setattr(errors, "width", 400)
 
 
 @pytest.fixture(scope="session")

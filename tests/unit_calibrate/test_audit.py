@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from calibrate._cli import app
 from calibrate.audit import audit, audit_counts, labelled_needed, prepared, refuse_shared
 from calibrate.pipeline import fit_artifact, part_header, split
-from calibrate.records import RecordFile, read_records, write_records
+from calibrate.records import Record, RecordFile, read_records, write_records
 from calibrate.words import audited, shifted
 from guardrail.artifact import CalibrationArtifact, CorrectnessSpec
 from guardrail.errors import UsageError
@@ -158,6 +158,38 @@ def test_equal_continuous_scores_give_old_questions_away(parts: tuple[RecordFile
         prepared(both, artifact)
     some = RecordFile(known.path, known.header, (*renamed[:5], *file.records))
     assert audit(artifact, prepared(some, artifact)[0].records, KEY).seen_before == 5
+
+
+@pytest.mark.parametrize("coarse", [False, True])
+def test_calibration_questions_among_others_are_refused_by_their_scores_in_order(
+    labelled: RecordFile, coarse: bool
+) -> None:
+    def few(record: Record) -> Record:
+        score = record.scores[KEY]
+        assert score.value is not None
+        value = round(score.value, 1) if coarse else score.value
+        return record.model_copy(update={"scores": {KEY: score.model_copy(update={"value": value})}})
+
+    everything = RecordFile(labelled.path, labelled.header, tuple(map(few, labelled.records)))
+    kept, rest = split(everything.records, test_fraction=0.3, seed=0)
+    artifact = fit_artifact(everything, estimator=KEY, alpha=0.15, part=kept)
+    with pytest.raises(UsageError, match=f"all {len(kept)} scores of the artifact's calibration set occur"):
+        prepared(everything, artifact)
+    prepared(RecordFile(Path("rest.jsonl"), everything.header, tuple(rest)), artifact)
+
+
+def test_scores_that_any_order_has_do_not_give_old_questions_away(parts: tuple[RecordFile, RecordFile]) -> None:
+    old, fresh = parts
+
+    def constant(file: RecordFile) -> RecordFile:
+        same = [
+            r.model_copy(update={"scores": {KEY: r.scores[KEY].model_copy(update={"value": 0.5})}})
+            for r in file.records
+        ]
+        return RecordFile(file.path, file.header, tuple(same))
+
+    few = RecordFile(old.path, old.header, old.records[:60])
+    prepared(constant(fresh), fit_artifact(constant(few), estimator=KEY, alpha=0.15))
 
 
 def test_missing_scores_and_labels_are_made_as_the_artifact_says(parts: tuple[RecordFile, RecordFile]) -> None:

@@ -18,7 +18,8 @@ from calibrate.thresholds.stages import fit_stages, paths
 from guardrail.cascade_artifact import CascadeArtifact
 from guardrail.errors import ArtifactFormatError, ArtifactTamperedError, UsageError
 from guardrail.outcome import InfeasibleReason
-from guardrail.routing import Cascade
+from guardrail.routing import GOES_ON, Cascade
+from guardrail.types import Unmeasured
 
 from . import fakes
 
@@ -164,11 +165,10 @@ def test_records_are_matched_by_id_whatever_their_order(labelled: RecordFile) ->
     assert one.uncertainty.shape == (240, 2)
 
 
-def test_unmeasured_and_unlabelled_questions(labelled: RecordFile) -> None:
+@pytest.mark.parametrize("reason", Unmeasured)
+def test_unmeasured_and_unlabelled_questions(labelled: RecordFile, reason: Unmeasured) -> None:
     large = better(labelled)
-    estimator = (
-        labelled.records[0].scores[NAME].model_copy(update={"value": None, "reason": "model_failed", "detail": "down"})
-    )
+    estimator = labelled.records[0].scores[NAME].model_copy(update={"value": None, "reason": reason, "detail": "down"})
     changed = [
         labelled.records[0].model_copy(update={"scores": {NAME: estimator}}),
         labelled.records[1].model_copy(update={"correct": None}),
@@ -176,9 +176,15 @@ def test_unmeasured_and_unlabelled_questions(labelled: RecordFile) -> None:
     ]
     small = RecordFile(labelled.path, labelled.header, tuple(changed))
     found = matched([small, large], [NAME, NAME])
-    assert len(found.ids) == 239  # the one without a label is left out
-    assert found.uncertainty[0, 0] == INF  # the one without a score goes to the second stage
-    assert np.isfinite(found.uncertainty[0, 1])
+    assert "p1" not in found.ids  # the one without a label is left out
+    if reason in GOES_ON:
+        assert found.uncertainty[0, 0] == INF  # the one without a score goes to the second stage, as at run time
+        assert np.isfinite(found.uncertainty[0, 1])
+        return
+    assert found.ids[0] == "p2"  # the one that the first stage could not decide is answered by nobody, as at run time
+    turned = matched([large, small], [NAME, NAME])
+    assert np.isfinite(turned.uncertainty[0, 0])
+    assert turned.uncertainty[0, 1] == INF
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_option_without_options_cannot_be_labelled() -> None:
 
 def test_rules_by_name() -> None:
     assert make_rule("token_f1", threshold=0.7) == TokenF1(0.7)
-    with pytest.raises(UsageError, match="choose one of chat_judge, exact, numeric, option, token_f1"):
+    with pytest.raises(UsageError, match="choose one of chat_judge, exact, json, numeric, option, token_f1, tool_call"):
         make_rule("fuzzy")
     with pytest.raises(UsageError, match="does not take"):
         make_rule("exact", threshold=0.5)

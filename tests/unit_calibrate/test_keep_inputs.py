@@ -97,6 +97,32 @@ def test_records_are_changed_in_place_where_that_is_documented(folder: Path) -> 
     assert header.correctness.name == "token_f1"
 
 
+@pytest.mark.parametrize(
+    ("command", "folder_of"),
+    [
+        ("fit r.jsonl --alpha 0.15 --out kept", "kept"),
+        ("fit r.jsonl --alpha 0.15 --test-fraction 0.3 --out kept.json", "kept.test.jsonl"),
+        ("label r.jsonl --rule exact --out kept", "kept"),
+        ("report r.jsonl --artifact artifact.json --out kept", "kept"),
+    ],
+)
+def test_a_folder_in_place_of_an_output_is_named_before_anything_is_written(
+    folder: Path, command: str, folder_of: str
+) -> None:
+    Path(folder_of).mkdir()
+    before = _contents(folder)
+    code, told = _run(command)
+    assert (code, f"{folder_of} is a folder" in told) == (2, True), told
+    assert _contents(folder) == before
+
+
+@pytest.mark.parametrize("command", ["fit r.jsonl --alpha 0.15 --out FILE", "label r.jsonl --rule exact --out FILE"])
+def test_an_output_that_cannot_be_written_has_the_name_that_was_given(folder: Path, command: str) -> None:
+    name = 124 * "\u00e9"  # 248 bytes; the part written first has a longer name, too long for a file system
+    code, told = _run(command.replace("FILE", name))
+    assert (code, f"{name} cannot be written" in told, ".part" in told) == (1, True, False), told
+
+
 def test_an_earlier_result_may_be_replaced(folder: Path) -> None:
     assert _run("fit r.jsonl --alpha 0.2 --out artifact.json")[0] == 0
     assert CalibrationArtifact.load("artifact.json").alpha == 0.2

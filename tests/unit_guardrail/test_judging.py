@@ -181,7 +181,7 @@ def test_a_batch_that_raises_is_asked_again_question_by_question() -> None:
     drawns = [answers(f"q{i}", "a1", "b1") for i in range(3)]
     found = measure_many(drawns, [make("num_sets", judge=judge)], SamplingPlan(n=2))
     assert [row[0].value for row in found] == [2, None, 2]
-    assert "ValueError: bad row" in found[1][0].detail
+    assert "ValueError" in found[1][0].detail
     assert len(judge.batches) == 1 + 3
 
 
@@ -191,7 +191,7 @@ def test_a_bad_text_does_not_take_down_another_set_of_the_same_question() -> Non
     found = measure_many(drawns, [make("num_sets", judge=judge)], PLAN)
     # The pair (a1, b1) was asked beside the bad one, and again for the second set, which needs it too.
     assert [row[0].value for row in found] == [None, 3, 3]
-    assert "ValueError: bad text" in found[0][0].detail
+    assert "ValueError" in found[0][0].detail
 
 
 def test_texts_without_a_question_fail_apart_too() -> None:

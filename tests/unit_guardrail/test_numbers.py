@@ -194,16 +194,82 @@ $18 per day | 18 dollars a day; Five | five.; 5 in total | 5 km; 1 yard | 3 ft; 
 1 cubic metre | 1000 l"""
 
 
+# One or both of a pair cannot be read, or have units of their own: never the same.
+DIFFERENT_UNITS = """5 mg | 5 mcg; 5 mmol/l | 5 mol/l; 20 TWh | 20 GWh; 2 MPa | 2 kPa; 2 MHz | 2 mHz; 5 mW | 5 MW
+5 nF | 5 pF; 5 uA | 5 mA; 5 k\u03a9 | 5 M\u03a9; 5 mL | 5 \u00b5L; 5 Gbps | 5 Mbps; 5 Gb | 5 GB; 5 kN | 5 MN
+5 MG | 5 Mg
+5 MG | 5 mg; 5 terametres | 5 km; 5 IU | 5 mg; 5 lbf | 5 kgf; 5 kWp | 5 MWe; 5 wins/season | 5 wins/game; 5-IU | 5-mg
+5 atm | 5 Pa; 5 stone | 5 pounds; 5 AU | 5 ly; 5 parsecs | 5 km; 5 g | 5 G; 5 C | 5 F; 5 Cal | 5 cal
+5 light-years | 5 years; 5 man-hours | 5 hours; 5 kilowatt hours | 5 kilowatts; 5 troy ounces | 5 ounces; 5 N m | 5 N
+5 N\u00b7m | 5 mN\u00b7m; 5 apples per day | 5 apples per week; 5 apples a day | 5 apples a week; 5 (km) | 5 (m)
+5 pesos | 5 francs; 5 THB | 5 SEK; THB 5 | 5; 5 Hong Kong dollars | 5 dollars; 5 \u043b\u0435\u0442 | 5 \u043a\u043c
+3 lakh | 3 crore; 5 quadrillion | 5; 3 \u4e07 | 3 \u5104; 3 \u5343 | 3; 3\u4e07 | 3; 3 \u4e07\u4eba | 3
+3 \u5146 | 3; 5 mil | 5; 5 grand | 5; 5 Millionen | 5; 5 Mrd | 5; \u20b95 cr | \u20b95; $5 Mrd | $5"""
+SAME_UNITS = """500 mcg | 0.5 mg; 5 ug | 5 \u00b5g; 1 kWh | 3.6 MJ; 1 kilowatt hour | 1 kWh; 1000 mmol/l | 1 mol/l
+1 atm | 101325 Pa; 5 GW | 5000 megawatts; 1 m | 1000000000000 picometres; 5 Mbps | 5 Mb/s; 5 IU | 5 IU; 5 IU | 5
+5 N m | 5 N m
+5 more miles | 5 miles; 5 (km) | 5000 m; 5 nautical miles | 9.26 km; 5 light years | 5 light-years; 5 DVDs | 5 discs
+5 lakh | 500000; 5 crores | 50 million; 3 \u4e07 | 30000; 3\u5343 | 3000; 2 \u5104 | 200 million; 2 quintillion | 2e18
+5 men | 5 boys; Season 5 | 5; 5 World Cups | 5; 1 hr 5 min 30 sec | 3930 s"""
+# Part of a formula or of a phrase that makes another number of it.
+PART_OF_MORE = r"""\sqrt{2} | \sqrt2 | \sqrt[3]{2} | sqrt(2) | -\sqrt{2} | \boxed{\sqrt{2}} | 2 \sqrt{3}
+\frac{1}{\sqrt{3}} | \frac{\pi}{2}
+\frac{x}{4} | \frac{a+b}{2} | 3 \pi | 2 pi | 2 \u03c0 | 5 \u221ax | \u221a 2 | \u2211 5 | \log 5 | log 5 | ln(5)
+\sin(30) | f(5) | P(5)
+5! | (5!) | So 5! | 5 ! | 5 squared | 5 cubed | 5 factorial | the factorial of 5 | the square root of 16
+half of 10 | twice 5
+a third of the 9 | three times 5 | two hundred and 5 | 10 divided by 5 | 7 mod 5 | 7 choose 5 | 2 to the power 3
+x \neq 5 | x \ne 5 | x \u2260 5 | x != 5 | x ~= 5 | x =/= 5 | x isn't 5 | x is not equal to 5 | it is not exactly 5
+5 < x | 5 \u2265 x | 5 \leq x | 5 or more | 5 and above | greater than or equal to 5 | 3 i | 5 x | b_{5} | 5^n
+5^{n+1}
+2 \cdot \pi | \begin{pmatrix} x \\ 5 \end{pmatrix} | (\pi, 5) | \left\lfloor 5 \right\rfloor | 5 hundredths
+7 \bmod 5"""
+
+
+STILL_FIVE = r"""\sqrt{25} = 5 | \pi \approx 5 | \text{Total} = 5 | &= 5 \end{align*} | \emph{So} 5 | Great! 5
+5 \text{ cats} | So -5! | 5 cats! | Now We Are Six (5) | 5 (!!!) | \u2234 5 | Plan B 5 | the sum of 5 | x. 5
+We have log. Then 5"""
+
+
+def _written(texts: str) -> list[str]:
+    """Raw texts, apart from characters written as \\uXXXX."""
+    return texts.encode().decode("raw_unicode_escape").replace("\n", " | ").split(" | ")
+
+
+@pytest.mark.parametrize("text", _written(PART_OF_MORE))
+def test_a_part_of_a_formula_is_not_read(text: str) -> None:
+    assert parse_number(text) is None
+    assert same(text, text) is True
+
+
+@pytest.mark.parametrize("text", _written(STILL_FIVE))
+def test_what_surrounds_a_number_without_changing_it(text: str) -> None:
+    found = parse_number(text)
+    assert found is not None
+    assert abs(found.value) == 5
+
+
+def test_bars_around_a_negative_number_are_no_table() -> None:
+    assert parse_number("| -5 |") is None
+    assert parse_number(r"\left| -5 \right|") is None
+    assert parse_number("| 3 | 5 |") == Number(Fraction(5))
+
+
+def test_commands_that_are_not_read_count_as_written() -> None:
+    for a, b in ((r"-\sqrt{2}", r"\sqrt{2}"), (r"-\pi", r"\pi"), (r"\Delta", r"\delta")):
+        assert same(a, b) is False
+
+
 def pairs(text: str) -> list[tuple[str, ...]]:
     return [tuple(pair.split(" | ")) for pair in text.replace("\n", "; ").split("; ")]
 
 
-@pytest.mark.parametrize(("a", "b"), pairs(DIFFERENT))
+@pytest.mark.parametrize(("a", "b"), pairs(DIFFERENT) + pairs(DIFFERENT_UNITS))
 def test_different(a: str, b: str) -> None:
     assert same(a, b) is False
 
 
-@pytest.mark.parametrize(("a", "b"), pairs(SAME))
+@pytest.mark.parametrize(("a", "b"), pairs(SAME) + pairs(SAME_UNITS))
 def test_same(a: str, b: str) -> None:
     assert same(a, b) is True
 
@@ -211,7 +277,7 @@ def test_same(a: str, b: str) -> None:
 # -- many notations ----------------------------------------------------------------------------------------------------
 
 UNITS = ["", " km", " kg", "%", " hours", " dollars", " apples", " m^2", " km/h", " per day"]
-SENTENCES = ["{}", "The answer is {}.", "**{}**", "\\boxed{{{}}}", "2 + 2 = {}", "Step 1: none. So {}!"]
+SENTENCES = ["{}", "The answer is {}.", "**{}**", "\\boxed{{{}}}", "2 + 2 = {}", "Step 1: none. So {}."]
 
 
 def _thousands(value: int, sign: str) -> str:

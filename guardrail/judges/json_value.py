@@ -1,0 +1,103 @@
+"""Answers in a format: JSON compared as values, not as words, of which field names are most."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, NoReturn
+
+from .._readable import too_deep
+from ..types import Bindings
+from .base import JudgeSpec
+from .normalise import normalise
+
+__all__ = ["JsonJudge", "canonical_json", "is_structured", "read_json"]
+
+
+def is_structured(bindings: Bindings | None) -> bool:
+    """Whether answers follow a format: a JSON schema, or JSON mode."""
+    wanted = None if bindings is None else bindings.response_format
+    return wanted is not None and wanted.get("type") != "text"
+
+
+def read_json(text: str) -> Any:
+    """The value of a text that is JSON and nothing else; numbers are `Decimal`, hence exact.
+
+    Raises:
+        ValueError: It is no JSON, is nested too deep, or says two things: a field that is there twice.
+    """
+    try:
+        value = json.loads(
+            text, parse_int=Decimal, parse_float=Decimal, parse_constant=_refuse, object_pairs_hook=_object
+        )
+    except (ArithmeticError, RecursionError) as error:  # an exponent that no Decimal has, thousands of brackets
+        raise ValueError(f"cannot be read as JSON ({type(error).__name__})") from error
+    if too_deep(value):
+        raise ValueError("nested too deep")
+    return value
+
+
+def canonical_json(value: Any) -> str:
+    """One text for equal values of `read_json`: keys sorted, no white space, one way to write each number."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(key)}:{canonical_json(value[key])}" for key in sorted(value)) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(canonical_json, value)) + "]"
+    return _number(value) if isinstance(value, Decimal) else json.dumps(value)
+
+
+def _number(value: Decimal) -> str:
+    """All digits and an exponent: 1, 1.0 and 10e-1 are "1e0"."""
+    sign, digits, exponent = value.as_tuple()
+    kept = "".join(map(str, digits)).rstrip("0")
+    assert isinstance(exponent, int), "JSON has finite numbers only"
+    return f"{'-' * sign}{kept}e{exponent + len(digits) - len(kept)}" if kept else "0"
+
+
+def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(fields)
+    if len(found) < len(fields):
+        raise ValueError("a field is there twice")
+    return found
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"JSON has no {name}")
+
+
+@dataclass(frozen=True, slots=True)
+class JsonJudge:
+    """Two answers are the same iff they are equal as JSON values.
+
+    The order of fields and white space do not count; the order of lists does. Numbers are equal iff their values are,
+    exactly (1.0 is 1, 0.1 is not 0.10000001), texts iff every character is: "Rome" is not "rome", and "1" is not 1. So
+    a field with free text (a reason, say) makes nearly all answers differ.
+
+    A text that is no JSON (cut off, with words or a code fence around it, with a field that is there twice) differs
+    from every JSON value. Two such texts are the same iff their normalised strings are.
+
+    Example:
+        >>> judge = JsonJudge()
+        >>> judge.equivalent("", [('{"city": "Rome", "n": 1}', '{"n": 1.0, "city": "Rome"}')])
+        [True]
+        >>> judge.equivalent("", [('{"city": "Rome"}', '{"city": "Lyon"}')])
+        [False]
+    """
+
+    @property
+    def spec(self) -> JudgeSpec:
+        """Name, version and parameters."""
+        return JudgeSpec(name="json", version=1, params={})
+
+    def identity(self, text: str) -> str:
+        """Canonical JSON of the value, or the normalised text; the first word says which."""
+        try:
+            return f"json {canonical_json(read_json(text))}"
+        except ValueError:
+            return f"text {normalise(text)}"
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        """Equality of values; the question plays no part."""
+        return [self.identity(a) == self.identity(b) for a, b in pairs]
