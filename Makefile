@@ -21,7 +21,7 @@ demo: $(READY) ## Calibrate and gate the embedded model; then recorded outputs o
 	@$(BIN)/python -m examples.demo
 
 test: lint ## Lint, types and tests
-	@$(BIN)/python -m pytest -q -m "not slow and not peers"
+	@$(BIN)/python -m pytest -q -m "not slow and not peers" -n 2 --dist loadfile --benchmark-disable
 
 test-slow: $(READY) ## The slow rest of the tests
 	@$(BIN)/python -m pytest -q -m slow

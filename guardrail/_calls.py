@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from langchain_core.runnables.config import ensure_config
 
 from ._callbacks import without_streams
 from ._crew import side_by_side
+from ._failures import told
 from ._limits import bound_for_threads, current_bound
 from ._readable import refuse_unreadable
 from ._spelling import text_tokens
@@ -27,12 +28,23 @@ from .bindings import call_settings
 from .prompting import question_text
 from .types import Cost, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 
-__all__ = ["SAMPLE_INDEX", "acall_concurrently", "call_concurrently", "read_reply"]
+__all__ = ["SAMPLE_INDEX", "acall_concurrently", "call_concurrently", "cut_off", "read_reply"]
 
 DEFAULT_CONCURRENCY = 16
 """Calls in flight at once, unless the caller says otherwise."""
 SAMPLE_INDEX = "guardrail_sample"
 """Run metadata key that numbers a call: -1 for the primary answer, 0 ... n - 1 for the samples."""
+_ENDED = ("finish_reason", "stop_reason", "stopReason", "done_reason")
+"""Where LangChain's integrations say why an answer ended: OpenAI and Gemini, Anthropic, Bedrock Converse, Ollama."""
+_REFUSED = frozenset({
+    "content_filter", "refusal",  # OpenAI; Anthropic
+    "blocklist", "model_armor", "prohibited_content", "recitation", "safety", "spii",  # Gemini
+    "content_filtered", "guardrail_intervened",  # Bedrock
+    "error_toxic",  # Cohere
+})  # fmt: skip
+"""Reasons that say the model or its server refused, or took what was said away."""
+_CUT = frozenset({"length", "max_output_tokens", "max_tokens", "model_context_window_exceeded", "model_length"})
+"""Reasons that say the answer is not whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +190,32 @@ def _error(error: Exception, started: float) -> _Reply:
     return _Reply(None, error, None, started, time.perf_counter())
 
 
+def cut_off(message: AIMessage) -> bool:
+    """Whether the answer ended because it became too long, so that it is not whole."""
+    return not _CUT.isdisjoint(map(_folded, _ended(message.response_metadata)))
+
+
+def _ended(metadata: Mapping[str, Any]) -> list[str]:
+    """Why an answer ended, in the server's words; more than one where the metadata says it in several places."""
+    partly = metadata.get("incomplete_details")  # OpenAI's Responses API
+    found = [*(metadata.get(name) for name in _ENDED), partly.get("reason") if isinstance(partly, Mapping) else None]
+    return [str(reason) for reason in found if reason]
+
+
+def _folded(reason: str) -> str:
+    """A reason in one spelling: "SAFETY", and "FinishReason.SAFETY" as Python writes a member of an enum, are equal."""
+    return reason.rpartition(".")[2].casefold()
+
+
+def _refused(message: AIMessage) -> bool:
+    if message.additional_kwargs.get("refusal") or not _REFUSED.isdisjoint(
+        map(_folded, _ended(message.response_metadata))
+    ):
+        return True
+    blocks = message.content if isinstance(message.content, list) else []
+    return any(isinstance(block, dict) and block.get("type") == "refusal" for block in blocks)
+
+
 def read_reply(message: AIMessage) -> Sample:
     """A `Sample` from a chat model's message.
 
@@ -192,7 +230,6 @@ def read_reply(message: AIMessage) -> Sample:
     text = message.content if isinstance(message.content, str) else str(message.text)
     refuse_unreadable(message, text)
     metadata = message.response_metadata
-    finish = metadata.get("finish_reason") or metadata.get("stop_reason")
     found: dict[str, Any] = {} if metadata.get("logprobs") is None else _measured(_without_end(metadata["logprobs"]))
     if not (message.tool_calls or message.additional_kwargs.get("function_call")):
         found = _of_text(text, found)
@@ -200,8 +237,8 @@ def read_reply(message: AIMessage) -> Sample:
         found["tool_calls"] = tuple(ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls)
     return Sample(
         text=text.strip(),
-        finish_reason=None if finish is None else str(finish),
-        refusal=bool(message.additional_kwargs.get("refusal")) or finish == "content_filter",
+        finish_reason=next(iter(_ended(metadata)), None),
+        refusal=_refused(message),
         **found,
     )
 
@@ -273,11 +310,7 @@ def _assemble(
 def _sample_set(messages: Sequence[BaseMessage], plan: SamplingPlan, pairs: list[tuple[_Call, _Reply]]) -> SampleSet:
     primary = next((reply.sample for call, reply in pairs if call.index < 0), None)
     samples = tuple(reply.sample for call, reply in pairs if call.index >= 0 and reply.sample is not None)
-    errors = [reply.error for _, reply in pairs if reply.error is not None]
-    problem, detail = None, ""
-    if errors:
-        problem = Unmeasured.MODEL_FAILED
-        detail = f"{len(errors)} of {len(pairs)} calls failed, the first with {type(errors[0]).__name__}: {errors[0]}"
+    problem, detail = _problem(pairs, samples)
     used = [reply.usage for _, reply in pairs if reply.usage is not None]
     return SampleSet(
         question=question_text(messages),
@@ -292,3 +325,14 @@ def _sample_set(messages: Sequence[BaseMessage], plan: SamplingPlan, pairs: list
         problem=problem,
         problem_detail=detail,
     )
+
+
+def _problem(pairs: list[tuple[_Call, _Reply]], samples: Sequence[Sample]) -> tuple[Unmeasured | None, str]:
+    errors = [reply.error for _, reply in pairs if reply.error is not None]
+    if errors:
+        first = told(errors[0], asking=True)
+        return Unmeasured.MODEL_FAILED, f"{len(errors)} of {len(pairs)} calls failed, the first with {first}"
+    refused = sum(sample.refusal for sample in samples)
+    if refused:
+        return Unmeasured.REFUSED, f"{refused} of {len(samples)} samples are refusals or were filtered"
+    return None, ""

@@ -11,10 +11,12 @@ from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.retry import ExponentialJitterParams
 from pydantic import field_validator, model_validator
 
 from ._limits import bounded, limit_of
 from ._messages import as_chunk
+from ._retrying import Retriable, Retry
 from .errors import UsageError
 from .models import resolve_model
 
@@ -137,6 +139,41 @@ class Guarded(BaseChatModel):
         while one is not None:
             yield one
             one = await anext(found, None)
+
+    def with_retry(
+        self,
+        *,
+        retry_if_exception_type: Retriable = (Exception,),
+        wait_exponential_jitter: bool = True,
+        exponential_jitter_params: ExponentialJitterParams | None = None,
+        stop_after_attempt: int = 3,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """A guard that is asked again where its uncertainty could not be measured (`UnmeasuredError`).
+
+        It is asked again after an alarm, too, and, under "message" and "raise", after errors that are no abstention.
+
+        A measured abstention is never retried, whatever is named here, not even `AbstainedError`: drawing again until
+        the gate accepts would void the artifact's promise. Neither are errors of a Runnable or handler as
+        ``on_abstain``, which may come after one; a Runnable can bring a ``with_retry`` of its own. With
+        ``on_abstain="message"`` an abstention raises nothing that could be retried.
+
+        A retry around a chain that holds the guard is LangChain's, and cannot know this: retry the guard within the
+        chain instead (docs/langchain.md).
+
+        Args:
+            retry_if_exception_type: As LangChain's: types, or a function of the error. It can only narrow the above.
+            wait_exponential_jitter: As LangChain's.
+            exponential_jitter_params: As LangChain's.
+            stop_after_attempt: As LangChain's.
+        """
+        return Retry.of(
+            self,
+            getattr(self, "on_abstain", None),
+            retry_if_exception_type,
+            wait_exponential_jitter=wait_exponential_jitter,
+            exponential_jitter_params=exponential_jitter_params,
+            max_attempt_number=stop_after_attempt,
+        )
 
     # -- streaming: one chunk, after the verdict -----------------------------------------------------------------------
 

@@ -13,10 +13,13 @@ from uuid import uuid4
 
 from pydantic import ValidationError
 
+from ._readable import json_fault, spelled
 from .errors import ArtifactFormatError, ArtifactTamperedError
 from .types import Frozen
 
 __all__ = ["Persisted"]
+
+MEND = "copy it again or run `calibrate fit`."
 
 
 class Persisted(Frozen):
@@ -64,7 +67,8 @@ class Persisted(Frozen):
         """Read an artifact and refuse what cannot be trusted.
 
         Raises:
-            ArtifactFormatError: Missing, truncated, not JSON, wrong schema, or from a future version.
+            ArtifactFormatError: Missing, truncated, not JSON, with values that JSON does not have, wrong schema, or
+                from a future version.
             ArtifactTamperedError: The content does not match its digest.
         """
         try:
@@ -76,7 +80,11 @@ class Persisted(Frozen):
         except json.JSONDecodeError as error:
             raise ArtifactFormatError(
                 f"{path}: not complete JSON (line {error.lineno}, column {error.colno}: {error.msg}). "
-                "The file is truncated or is no artifact; copy it again or run `calibrate fit`."
+                f"The file is truncated or is no artifact; {MEND}"
+            ) from error
+        except (ValueError, RecursionError) as error:  # an integer of thousands of digits, thousands of brackets
+            raise ArtifactFormatError(
+                f"{path}: cannot be read as JSON ({error}). The file was edited or is no artifact; {MEND}"
             ) from error
         return cls._from_content(content, str(path))
 
@@ -84,6 +92,9 @@ class Persisted(Frozen):
     def _from_content(cls, content: Any, path: str) -> Self:
         if not isinstance(content, dict) or "schema_version" not in content:
             raise ArtifactFormatError(f"{path}: has no schema_version, so it is no calibration artifact.")
+        fault = _fault(content)
+        if fault is not None:
+            raise ArtifactFormatError(f"{path}: {fault}. Somebody edited it; {MEND}")
         version, supported = content["schema_version"], cls.SCHEMA_VERSION
         if version != supported:
             raise ArtifactFormatError(
@@ -106,6 +117,20 @@ class Persisted(Frozen):
             raise ArtifactFormatError(
                 f"{path}: field {field!r} is wrong: {first['msg']} ({error.error_count()} errors)."
             ) from error
+
+
+def _fault(content: dict[str, Any]) -> str | None:
+    """The first value of which no digest can be made, with its field, or None."""
+    fault, place, inner = json_fault(content), "", content
+    while fault is not None and isinstance(inner, dict):
+        name = next((name for name in inner if json_fault(inner[name]) is not None), None)
+        if name is None:  # it is one of the names
+            break
+        place, inner = f"{place}.{name}".lstrip("."), inner[name]
+        fault = json_fault(inner)
+    if fault is None:
+        return None
+    return f"field {spelled(place)[:80]!r} holds {fault}" if place else f"it holds {fault}"
 
 
 def _digest(content: dict[str, Any]) -> str:

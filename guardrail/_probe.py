@@ -16,6 +16,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 
 from ._calls import quiet_copy, read_reply
+from ._failures import told
 from ._limits import adopt, ain_flight, bound_for_threads, in_flight
 from .probing import (
     Probeable,
@@ -25,6 +26,7 @@ from .probing import (
     conclude,
     longer_calls,
     probe_calls,
+    wants_alone,
     wants_probe,
 )
 from .sampling import is_native
@@ -221,30 +223,29 @@ def _ask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
     try:
         if isinstance(model, Probeable):
             reply = model.answer_probe(call)
-            return _both(reply, model.answer_probe(replace(call, n=1))) if reply.rejected and call.n > 1 else reply
+            return _both(reply, model.answer_probe(replace(call, n=1))) if wants_alone(call, reply) else reply
         with in_flight():
             message = quiet_copy(model).invoke([HumanMessage(call.prompt)], {"callbacks": []}, **_params(call))
         return _reply(message, call)
     except Exception as error:  # whatever a model raises: the probe comes to no conclusion
-        return ProbeReply(error=f"{type(error).__name__}: {error}")
+        return ProbeReply(error=told(error, asking=True))
 
 
 async def _aask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
     try:
         if isinstance(model, Probeable):
             reply = await model.aanswer_probe(call)
-            alone = reply.rejected and call.n > 1
-            return _both(reply, await model.aanswer_probe(replace(call, n=1))) if alone else reply
+            return _both(reply, await model.aanswer_probe(replace(call, n=1))) if wants_alone(call, reply) else reply
         async with ain_flight():
             message = await quiet_copy(model).ainvoke([HumanMessage(call.prompt)], {"callbacks": []}, **_params(call))
         return _reply(message, call)
     except Exception as error:
-        return ProbeReply(error=f"{type(error).__name__}: {error}")
+        return ProbeReply(error=told(error, asking=True))
 
 
-def _both(rejected: ProbeReply, alone: ProbeReply) -> ProbeReply:
-    """The reply to a call without n, with the cost of the one with n that the server would not take."""
-    return replace(alone, cost=rejected.cost + alone.cost)
+def _both(together: ProbeReply, alone: ProbeReply) -> ProbeReply:
+    """The one answer to a call without n, with the cost of the call with n that was of no use."""
+    return replace(alone, texts=alone.texts[:1], cost=together.cost + alone.cost)
 
 
 def _params(call: ProbeCall) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
@@ -12,9 +13,11 @@ from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.output_parsers.openai_tools import JsonOutputKeyToolsParser, PydanticToolsParser
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
+from langchain_core.utils.json import parse_json_markdown
 from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import ValidationError
 
+from ._calls import cut_off
 from ._messages import with_verdict
 from .bindings import bindings_for, check_bindings, json_format
 from .errors import AbstainedError, ArtifactMismatchError, UsageError
@@ -144,14 +147,48 @@ def _core(schema: Any) -> Any:
 
 
 def parser_of(schema: Any, method: Method) -> Runnable[Any, Any]:
-    """What makes objects of the schema out of messages, by LangChain's conventions."""
+    """What makes objects of the schema out of whole messages, by LangChain's conventions."""
     is_class = isinstance(schema, type) and is_basemodel_subclass(schema)
+    parser: Runnable[Any, Any]
     if method != "function_calling":
-        return PydanticOutputParser(pydantic_object=schema) if is_class else JsonOutputParser()
+        parser = PydanticOutputParser(pydantic_object=schema) if is_class else JsonOutputParser()
+        return RunnableLambda(_whole_text) | parser
     if is_class:
-        return PydanticToolsParser(tools=[schema], first_tool_only=True)
-    name = convert_to_openai_tool(schema)["function"]["name"]
-    return JsonOutputKeyToolsParser(key_name=name, first_tool_only=True)
+        parser = PydanticToolsParser(tools=[schema], first_tool_only=True)
+    else:
+        name = convert_to_openai_tool(schema)["function"]["name"]
+        parser = JsonOutputKeyToolsParser(key_name=name, first_tool_only=True)
+    return RunnableLambda(_whole) | parser
+
+
+def _whole(message: AIMessage) -> AIMessage:
+    """Refuse an answer that was cut off: its last value may be a part of one, and its calls may have been closed."""
+    if cut_off(message):
+        raise OutputParserException(
+            "the answer was cut off at the longest length allowed, so it is no whole object. Calibrate with a larger "
+            "max_tokens, or raise that of the model that took over.",
+            llm_output=message.text,
+        )
+    return message
+
+
+def _whole_text(message: AIMessage) -> AIMessage:
+    """Refuse a text that is not whole JSON, too: LangChain's parsers would close its texts and lists."""
+    text = _whole(message).text
+    try:
+        parse_json_markdown(text.strip(), parser=_loads)
+    except (ValueError, RecursionError) as error:
+        raise OutputParserException(
+            f"the answer is not whole JSON ({len(text)} characters, the last ones may be missing). Whoever gave it has "
+            "to give an object of the schema and nothing else.",
+            llm_output=text,
+        ) from error
+    return message
+
+
+def _loads(text: str) -> Any:
+    """JSON with line breaks in its texts, as LangChain's parsers allow, and with nothing added."""
+    return json.loads(text, strict=False)
 
 
 def structured(

@@ -126,14 +126,24 @@ class Guardrail(Guarded):
         if self.switch is not None:
             self.switch.check(self.artifact.threshold)
         self._watch = Watch(self.switch, observers(self.on_verdict))
-        if self._watch.needs_scores and self._waves_threshold is not None:
-            raise UsageError(
-                "on_verdict compares scores, but early stopping gives bounds instead of scores. Give "
-                'early_stopping="off" to this guard.'
-            )
+        if self._waves_threshold is not None:
+            self._refuse_stopping_early()
         rate = agreement_rate(self.artifact, self._estimator.needs, stops_early=self._waves_threshold is not None)
         self._trust = Trust(self.model, self._plan, rate=rate, enabled=self.probe == "auto")
         return self
+
+    def _refuse_stopping_early(self) -> None:
+        """Refuse what takes in scores or samples that early stopping leaves out."""
+        way_out = 'Give early_stopping="off" to this guard.'
+        if self._watch.needs_scores:
+            raise UsageError(
+                f"on_verdict compares scores, but early stopping gives bounds instead of scores. {way_out}"
+            )
+        if getattr(getattr(self.on_abstain, "candidates", None), "needs_samples", False):
+            raise UsageError(
+                "on_abstain shows a calibrated list of answers (candidates), whose promise is about all samples of the "
+                f"plan, but early stopping draws fewer. {way_out}"
+            )
 
     @property
     def prompt(self) -> ChatPromptTemplate:

@@ -145,7 +145,7 @@ def _is_cascade(path: str) -> bool:
     """Whether a file says that it is a cascade's artifact; whatever else is wrong with it is told by loading it."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and content.get("kind") == "cascade"
 
@@ -288,7 +288,7 @@ def _model(model: Model, artifact: CalibrationArtifact) -> BaseChatModel | Findi
         made = resolve_model(model) if isinstance(model, str) else model
     except (Exception, SystemExit) as error:  # loading weights or a user's module can raise anything, sys.exit() too
         detail = f"{type(error).__name__}: {error}"
-        return Finding("model", "fail", detail, "mend the name, or install what is named")
+        return Finding("model", "fail", detail, "mend the name, set the key, or install what is named")
     try:
         artifact.check_model(identify(made))
     except (Exception, SystemExit) as error:

@@ -37,7 +37,7 @@ def resolve_model(spec: str) -> BaseChatModel:
     """Make the chat model a text names. ``python:`` runs code of the working folder: take no texts from strangers.
 
     Raises:
-        UsageError: The text is of none of the known forms, or nothing is found there.
+        UsageError: The text is of none of the known forms, nothing is found there, or its provider refuses (no key).
         MissingDependencyError: The package that serves it is not installed.
     """
     kind, _, rest = spec.partition(":")
@@ -94,3 +94,9 @@ def _from_langchain(spec: str) -> BaseChatModel:
         raise MissingDependencyError(f"model {spec!r}: {error}") from error
     except ValueError as error:
         raise UsageError(f"model {spec!r}: {error} {FORMS}") from error
+    except Exception as error:  # a provider's class may raise anything, mostly for want of a key
+        raise UsageError(
+            f"model {spec!r} cannot be made: {type(error).__name__}: {error} If the provider's key is missing, "
+            "set it in the environment (OPENAI_API_KEY for openai). Or make the chat model yourself and name it as "
+            "python:MODULE:NAME."
+        ) from error

@@ -22,6 +22,7 @@ __all__ = [
     "conclude",
     "longer_calls",
     "probe_calls",
+    "wants_alone",
     "wants_probe",
 ]
 
@@ -147,7 +148,7 @@ class ProbeReport(Frozen):
         if self.failed:
             return Unmeasured.MODEL_FAILED, f"the endpoint could not be probed: {self.failed}"
         if self.silent_at is not None:
-            return Unmeasured.EMPTY_ANSWER, (
+            return Unmeasured.MODEL_FAILED, (
                 f"the model spent all {self.silent_at} tokens of an answer on thought and said nothing. Give it more "
                 "(max_tokens of the plan; calibrate with --max-tokens), or switch its thinking off at the server or "
                 "with extra_body"
@@ -208,6 +209,16 @@ def probe_calls(*, logprobs: bool) -> tuple[ProbeCall, ...]:
     )
 
 
+def wants_alone(call: ProbeCall, reply: ProbeReply) -> bool:
+    """Whether a call for several answers is to be made again for one, because n was refused or not honoured.
+
+    Samples of such a server are drawn one by one, so this is how it must be seen that they differ. A cache that tells
+    requests apart by n but not by seed would go unnoticed otherwise.
+    """
+    useless = not (reply.error or reply.unfinished or _honours_n(reply, call.n))
+    return call.n > 1 and (reply.rejected or useless)
+
+
 def longer_calls(calls: Sequence[ProbeCall], replies: Sequence[ProbeReply], plan: SamplingPlan) -> list[ProbeCall]:
     """The calls again with the plan's longest answer, where a model thought until it had no token left; else none."""
     if not any(reply.unfinished for reply in replies) or plan.max_tokens <= calls[0].max_tokens:
@@ -224,7 +235,8 @@ def conclude(calls: Sequence[ProbeCall], replies: Sequence[ProbeReply], *, seede
 
     Args:
         calls: What `probe_calls` gave.
-        replies: One reply a call. A server that rejects n is asked for one answer instead, so that it gives one here.
+        replies: One reply a call. A server that does not honour n is asked for one answer instead (`wants_alone`), so
+            that it gives one here.
         seeded: Whether seeds were sent.
     """
     cost = sum((reply.cost for reply in replies), start=Cost())

@@ -24,9 +24,13 @@ from .chat_model import Guardrail
 from .errors import ArtifactMismatchError, UsageError
 from .fallback import ABSTENTION, Abstention, OnAbstain, Wording, afall_back, fall_back
 from .models import resolve_model
-from .types import Verdict
+from .types import Reason, Unmeasured, Verdict
 
-__all__ = ["Cascade", "CascadeVerdict"]
+__all__ = ["GOES_ON", "Cascade", "CascadeVerdict"]
+
+GOES_ON = frozenset({Unmeasured.EMPTY_ANSWER, Unmeasured.REFUSED})
+"""Why a stage may be unmeasured and the next one still be asked: its model has no answer to this very question, as it
+had none to some of the calibration questions. Whatever else goes unmeasured (an outage, say) hits any question."""
 
 
 class CascadeVerdict(Verdict):
@@ -54,9 +58,13 @@ class Cascade(Guarded):
         >>> system = Cascade([small, large], artifact="cascade.json", fallback=ask_a_person)  # doctest: +SKIP
         >>> (system.prompt | system).invoke({"question": "Who wrote Faust?"})                 # doctest: +SKIP
 
-    Stage 1 answers iff its uncertainty is at most its threshold; else stage 2 is asked, and so on; if none is certain,
-    the abstention path is taken. The error rate among the answers of the whole system is what the artifact
-    (`calibrate fit-cascade`) speaks of. Stages without a threshold are not asked.
+    Stage 1 answers iff its uncertainty is at most its threshold; if it is not certain, or its model has no answer to
+    this question (`GOES_ON`), stage 2 is asked, and so on; if none is certain, the abstention path is taken. The error
+    rate among the answers of the whole system is what the artifact (`calibrate fit-cascade`) speaks of. Stages without
+    a threshold are not asked.
+
+    A stage that cannot decide for another reason (its model, endpoint or judge failed; its switch holds back) takes the
+    whole system to the abstention path: the next one would get questions that its threshold was not calibrated for.
 
     The verdict in ``response_metadata["guardrail"]`` names the stage; its cost and ``usage_metadata`` sum over stages.
 
@@ -164,7 +172,7 @@ class Cascade(Guarded):
         verdicts: list[tuple[int, Verdict]] = []
         for number, guard in self._asked:
             verdicts.append((number, guard.assess(list(messages), {"callbacks": callbacks})))
-            if verdicts[-1][1].accepted:
+            if not _goes_on(verdicts[-1][1]):
                 break
         return self._verdict(verdicts)
 
@@ -172,7 +180,7 @@ class Cascade(Guarded):
         verdicts: list[tuple[int, Verdict]] = []
         for number, guard in self._asked:
             verdicts.append((number, await guard.aassess(list(messages), {"callbacks": callbacks})))
-            if verdicts[-1][1].accepted:
+            if not _goes_on(verdicts[-1][1]):
                 break
         return self._verdict(verdicts)
 
@@ -185,10 +193,21 @@ class Cascade(Guarded):
             "guarantee": self.artifact.outcome.guarantee,
             "artifact": self.artifact.digest,
             "cost": cost,
-            "detail": f"Stage {number} of {len(self._guards)}: {last.detail}",
+            "detail": f"Stage {number} of {len(self._guards)}: {last.detail}{self._left_out(number, last)}",
         }
         whole = {name: getattr(last, name) for name in Verdict.model_fields} | system
         return CascadeVerdict(**whole, stage=number, stages=tuple(verdict for _, verdict in verdicts))
+
+    def _left_out(self, number: int, last: Verdict) -> str:
+        """Why the next stage was not asked, and what to do; empty after an answer or the last stage."""
+        after = next((other for other, _ in self._asked if other > number), None)
+        if last.accepted or after is None:
+            return ""
+        return (
+            f" Stage {after} was not asked instead: its threshold was calibrated for questions that stage {number} is "
+            f"not certain about, not for all of them. Until stage {number} decides again, have a person answer, or a "
+            f"guard of its own around the model of stage {after} (`calibrate fit`)."
+        )
 
     # -- acting ------------------------------------------------------------------------------------------------------
 
@@ -252,3 +271,10 @@ class Cascade(Guarded):
     @property
     def _identifying_params(self) -> dict[str, Any]:
         return {"artifact": self.artifact.digest, "models": [model._identifying_params for model in self.models]}
+
+
+def _goes_on(verdict: Verdict) -> bool:
+    """Whether the next stage is asked: this one was not certain, or its model had no answer to this question."""
+    if verdict.reason is Reason.UNMEASURED:
+        return verdict.uncertainty.reason in GOES_ON
+    return verdict.reason is Reason.ABOVE_THRESHOLD

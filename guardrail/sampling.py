@@ -9,14 +9,16 @@ Honest sampling: no response cache is used, the caller's model is never changed,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from ._calls import acall_concurrently, call_concurrently
+from ._failures import told
 from ._readable import only_readable
 from .bindings import native_settings
 from .errors import UsageError
@@ -34,7 +36,11 @@ __all__ = ["NativeSampler", "adraw", "draw", "is_native", "plan_for", "request_s
 
 @runtime_checkable
 class NativeSampler(Protocol):
-    """A chat model that draws whole sample sets itself. ``integrations.transformers_chat`` is one."""
+    """A chat model that draws whole sample sets itself. ``integrations.transformers_chat`` is one.
+
+    One whose two methods also take the keyword ``primary`` is asked with ``primary=False`` where more samples are drawn
+    for a set that has its primary answer (``early_stopping="on"``): it then leaves that answer out and saves its cost.
+    """
 
     def draw_samples(
         self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, *, seeds: Sequence[int | None]
@@ -140,6 +146,7 @@ def draw(
     *,
     callbacks: Callbacks = None,
     max_concurrency: int | None = None,
+    primary: bool = True,
 ) -> list[SampleSet]:
     """Draw one sample set for each prompt, and ask the plan's follow-ups about it.
 
@@ -152,12 +159,14 @@ def draw(
         plan: What to draw.
         callbacks: For the calls of a model without a native sampler.
         max_concurrency: Calls in flight at once for such a model (default 16).
+        primary: False for further samples of a set that has its primary answer, so that it need not be drawn again. A
+            native sampler whose methods do not take this keyword draws it all the same.
 
     Raises:
         UsageError: The plan asks for option likelihoods, which only a native sampler can read, or names an unknown
             follow-up.
     """
-    drawn = _draw(model, prompts, plan, callbacks=callbacks, max_concurrency=max_concurrency)
+    drawn = _draw(model, prompts, plan, callbacks=callbacks, max_concurrency=max_concurrency, primary=primary)
     for asked in rounds(prompts, drawn, plan):
         try:
             replies = _draw(
@@ -176,9 +185,10 @@ async def adraw(
     *,
     callbacks: Callbacks = None,
     max_concurrency: int | None = None,
+    primary: bool = True,
 ) -> list[SampleSet]:
     """`draw` without blocking the event loop."""
-    drawn = await _adraw(model, prompts, plan, callbacks=callbacks, max_concurrency=max_concurrency)
+    drawn = await _adraw(model, prompts, plan, callbacks=callbacks, max_concurrency=max_concurrency, primary=primary)
     for asked in rounds(prompts, drawn, plan):
         try:
             replies = await _adraw(
@@ -198,15 +208,19 @@ def _draw(
     callbacks: Callbacks,
     max_concurrency: int | None,
     name: str = "primary",
+    primary: bool = True,
 ) -> list[SampleSet]:
     if not prompts:
         return []
     if not is_native(model):
         _refuse_options(model, plan)
-        return call_concurrently(model, prompts, plan, callbacks=callbacks, max_concurrency=max_concurrency, name=name)
+        limit, first = max_concurrency, -1 if primary else 0
+        return call_concurrently(
+            model, prompts, plan, callbacks=callbacks, max_concurrency=limit, name=name, first=first
+        )
     try:
         seeds = [request_seed(plan, messages) for messages in prompts]
-        given = native_settings(model, model.draw_samples, plan.bindings)
+        given = _settings(model, model.draw_samples, plan, primary)
         return [only_readable(drawn) for drawn in model.draw_samples(prompts, plan, seeds=seeds, **given)]
     except UsageError:
         raise
@@ -218,7 +232,7 @@ def _draw(
         return [
             drawn
             for one in alone
-            for drawn in _draw(model, one, plan, callbacks=callbacks, max_concurrency=max_concurrency)
+            for drawn in _draw(model, one, plan, callbacks=callbacks, max_concurrency=max_concurrency, primary=primary)
         ]
 
 
@@ -230,17 +244,19 @@ async def _adraw(
     callbacks: Callbacks,
     max_concurrency: int | None,
     name: str = "primary",
+    primary: bool = True,
 ) -> list[SampleSet]:
     if not prompts:
         return []
     if not is_native(model):
         _refuse_options(model, plan)
+        limit, first = max_concurrency, -1 if primary else 0
         return await acall_concurrently(
-            model, prompts, plan, callbacks=callbacks, max_concurrency=max_concurrency, name=name
+            model, prompts, plan, callbacks=callbacks, max_concurrency=limit, name=name, first=first
         )
     try:
         seeds = [request_seed(plan, messages) for messages in prompts]
-        given = native_settings(model, model.adraw_samples, plan.bindings)
+        given = _settings(model, model.adraw_samples, plan, primary)
         return [only_readable(drawn) for drawn in await model.adraw_samples(prompts, plan, seeds=seeds, **given)]
     except UsageError:
         raise
@@ -251,8 +267,18 @@ async def _adraw(
         return [
             drawn
             for one in alone
-            for drawn in await _adraw(model, one, plan, callbacks=callbacks, max_concurrency=max_concurrency)
+            for drawn in await _adraw(
+                model, one, plan, callbacks=callbacks, max_concurrency=max_concurrency, primary=primary
+            )
         ]
+
+
+def _settings(model: BaseChatModel, draw: Callable[..., Any], plan: SamplingPlan, primary: bool) -> dict[str, Any]:
+    """Keywords of a native sampler's method beside prompts, plan and seeds."""
+    settings = native_settings(model, draw, plan.bindings)
+    if not primary and "primary" in inspect.signature(draw).parameters:
+        settings["primary"] = False
+    return settings
 
 
 def _refuse_options(model: BaseChatModel, plan: SamplingPlan) -> None:
@@ -274,5 +300,5 @@ def _failed(messages: Sequence[BaseMessage], error: Exception) -> SampleSet:
         question=question_text(messages),
         primary=None,
         problem=Unmeasured.MODEL_FAILED,
-        problem_detail=f"{type(error).__name__}: {error}",
+        problem_detail=told(error, asking=True),
     )

@@ -250,7 +250,9 @@ def draw_until_decided(
     wave = next(waves)
     while True:
         if wave.first < 0 or is_native(model):
-            made = draw(model, [messages], wave.plan, callbacks=callbacks, max_concurrency=limit)
+            made = draw(
+                model, [messages], wave.plan, callbacks=callbacks, max_concurrency=limit, primary=wave.first < 0
+            )
         else:
             made = call_concurrently(
                 model, [messages], wave.upto, callbacks=callbacks, max_concurrency=limit, first=wave.first
@@ -277,7 +279,9 @@ async def adraw_until_decided(
     wave = next(waves)
     while True:
         if wave.first < 0 or is_native(model):
-            made = await adraw(model, [messages], wave.plan, callbacks=callbacks, max_concurrency=limit)
+            made = await adraw(
+                model, [messages], wave.plan, callbacks=callbacks, max_concurrency=limit, primary=wave.first < 0
+            )
         else:
             made = await acall_concurrently(
                 model, [messages], wave.upto, callbacks=callbacks, max_concurrency=limit, first=wave.first

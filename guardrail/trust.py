@@ -8,11 +8,13 @@ so in the log.
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import threading
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
@@ -66,6 +68,10 @@ class Trust:
         self._agreed: deque[bool] = deque(maxlen=WINDOW)
         self._since = 0
         self._again = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Trust:
+        # What was learned is about this model object, and a lock cannot be copied: a copy starts afresh with its own.
+        return Trust(copy.deepcopy(self._model, memo), self._plan, rate=self._rate, enabled=self._enabled)
 
     def examine(self) -> Doubt:
         """Probe if it is time to; what is known otherwise costs nothing."""

@@ -175,7 +175,7 @@ class Sample(Frozen):
     finish_reason: str | None = None
     """"stop", "length", "tool_calls", "content_filter", or what the server said."""
     refusal: bool = False
-    """Whether the server flagged the output as a refusal."""
+    """Whether the model refused, or its server blocked the output, as the reply's metadata says."""
 
     @model_validator(mode="after")
     def _aligned_and_finite(self) -> Self:

@@ -16,6 +16,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables.config import run_in_executor
 
+from ._failures import told
 from .errors import UsageError
 from .monitor import SafetySwitch
 from .types import Reason, Verdict
@@ -106,12 +107,13 @@ class Watch:
 
 
 def _unseen(verdict: Verdict, error: Exception) -> Verdict:
-    log.error("guardrail: on_verdict failed, so the answer is held back", exc_info=error)
+    what = told(error)
+    log.error("guardrail: on_verdict failed with %s, so no answer is given", what)
     if not verdict.accepted:
         return verdict
     return _held(
         verdict,
-        f"Held back although the gate accepts: the verdict could not be recorded ({type(error).__name__}: {error}). "
+        f"Held back although the gate accepts: the verdict could not be recorded ({what}). "
         "Answers that cannot be watched are not given; mend the observer (on_verdict).",
     )
 

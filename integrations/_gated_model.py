@@ -25,6 +25,7 @@ from guardrail._calls import acall_concurrently, call_concurrently
 from guardrail._limits import bounded, limit_of
 from guardrail._messages import _message as sample_message
 from guardrail._messages import with_verdict
+from guardrail._readable import only_storable
 from guardrail._structured import form_of
 from guardrail.bindings import bindings_for
 from guardrail.errors import AbstainedError, ArtifactMismatchError
@@ -142,7 +143,7 @@ class GatedModel(BaseChatModel):
         callbacks = child_callbacks(run_manager)
         with hushed():
             doubt = self._trust.examine()
-            drawn = self._drawn(model, messages, doubt, callbacks)
+            drawn = only_storable(self._drawn(model, messages, doubt, callbacks))
             judgement = self._gates.judge(drawn, self.answers)
             if judgement.verdict is not None:
                 verdict = self._watch.final(self._trust.noted(judgement.verdict, doubt), messages)
@@ -167,7 +168,7 @@ class GatedModel(BaseChatModel):
         callbacks = child_callbacks(run_manager)
         with hushed():
             doubt = await self._trust.aexamine()
-            drawn = await self._adrawn(model, messages, doubt, callbacks)
+            drawn = only_storable(await self._adrawn(model, messages, doubt, callbacks))
             judgement = await self._gates.ajudge(drawn, self.answers)
             if judgement.verdict is not None:
                 verdict = await self._watch.afinal(self._trust.noted(judgement.verdict, doubt), messages)

@@ -15,8 +15,7 @@ from langchain_core.outputs import ChatGenerationChunk
 from guardrail.errors import UsageError
 
 from ._openai_clients import Clients
-from ._openai_replies import MalformedReplyError
-from ._openai_streaming import chunk_of
+from ._openai_streaming import chunks_of
 from ._openai_transport import Attempted, DeadlineError, EndpointError, apost, events, status_of
 
 __all__ = ["Endpoint"]
@@ -82,19 +81,14 @@ class Endpoint:
         """Send a request for a stream, and give its chunks as they come.
 
         Raises:
-            EndpointError: It failed, or was no stream of a chat completion.
+            EndpointError: It failed, was no stream of a chat completion, or broke off.
         """
-        came, failed = False, None
+        failed = None
         try:
             stream = events(await self._client(), body, seconds=self.timeout, retries=self.retries)
-            async with aclosing(stream):
-                async for event in stream:
-                    came = True
-                    chunk = chunk_of(event)
-                    if chunk is not None:
-                        yield chunk
-            if not came:
-                raise MalformedReplyError("the endpoint's reply is no stream of events")
+            async with aclosing(stream), aclosing(chunks_of(stream)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
         except Exception as error:
             failed = self.failure(error)
         if failed is not None:  # not where it is caught: it would know the error that may hold keys

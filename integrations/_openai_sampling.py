@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -105,26 +106,35 @@ class Clock:
 
 
 def asks_for(
-    prompt: int, plan: SamplingPlan, seed: int | None, *, together: bool, extra: Mapping[str, Any]
+    prompt: int,
+    plan: SamplingPlan,
+    seed: int | None,
+    *,
+    together: bool,
+    extra: Mapping[str, Any],
+    primary: bool = True,
 ) -> list[Ask]:
     """The requests that draw one sample set.
 
     The greedy answer is a request of its own, since temperature holds for a whole request; the n samples are one
-    request where the server is known to honour n, else n requests with seeds of their own. Options are read off one
-    token at temperature 1, where tempered and raw distributions agree.
+    request where the server is known to honour n, else n requests. Every request has its seed, made from a fresh one
+    where the set has none: a cache answers equal requests with one reply. Options are read off one token at
+    temperature 1, where tempered and raw distributions agree.
 
     Args:
         prompt: Index of the prompt.
         plan: What to draw.
-        seed: Seed of the set, or None.
+        seed: Seed of the set; None for a fresh one.
         together: Whether the server honours n.
         extra: Tools and other settings that all requests share.
+        primary: Whether the greedy answer is wanted.
     """
+    seed = secrets.randbits(63) if seed is None else seed
     common = {**extra, "max_tokens": plan.max_tokens}
     if plan.logprobs:
         common |= {"logprobs": True}
     asks = []
-    if plan.n or plan.options is None:
+    if primary and (plan.n or plan.options is None):
         asks.append(Ask(prompt, PRIMARY, {**common, "temperature": 0.0, "seed": _seed(seed, 0)}))
     sampled = {**common, "temperature": plan.temperature, "top_p": plan.top_p}
     apart = tuple(Ask(prompt, SAMPLES, {**sampled, "seed": _seed(seed, 1 + i)}) for i in range(plan.n))
@@ -138,10 +148,8 @@ def asks_for(
     return asks
 
 
-def _seed(seed: int | None, place: int) -> int | None:
+def _seed(seed: int, place: int) -> int:
     """A 31-bit seed for one request: many servers refuse larger ones."""
-    if seed is None:
-        return None
     return int.from_bytes(hashlib.sha256(f"{seed}/{place}".encode()).digest()[:4], "big") >> 1
 
 

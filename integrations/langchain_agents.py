@@ -27,7 +27,7 @@ from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolM
 
 from guardrail._calls import read_reply
 from guardrail._messages import with_verdict
-from guardrail._readable import UnreadableReplyError
+from guardrail._readable import UnreadableReplyError, refuse_unstorable
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
 from guardrail.fallback import ABSTENTION, Abstention, OnAbstain, Wording, afall_back, fall_back, worded
@@ -300,7 +300,9 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         detail = "Held back: the message did not come from the guarded model, so its uncertainty could not be measured."
         sample: Sample | None = None
         try:
-            sample = read_reply(message)
+            reply = read_reply(message)
+            refuse_unstorable(reply)
+            sample = reply
         except UnreadableReplyError as error:
             detail = f"{detail} It cannot be given out either: {error}."
         return Verdict(

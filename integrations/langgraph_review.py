@@ -21,11 +21,12 @@ from langchain_core.runnables import RunnableLambda
 from typing_extensions import TypedDict
 
 from guardrail._messages import accepted_answer, with_verdict
+from guardrail._readable import UnreadableReplyError, refuse_unstorable
 from guardrail.chat_model import Guardrail
 from guardrail.errors import require
 from guardrail.fallback import worded
 from guardrail.prompting import question_text
-from guardrail.types import Verdict
+from guardrail.types import Reason, Unmeasured, Verdict
 
 from ._decisions import ALL_DECISIONS, Decision, DecisionType, answer_schema
 from ._held import Held, Judged, Kept, Note, Order, call_digest, pack, same_call, unpack
@@ -246,6 +247,7 @@ class GuardedNodes:
         return entry, leave
 
     def _noted(self, state: GuardedState, verdict: Verdict) -> dict[str, Any]:
+        verdict = _storable(verdict)
         if verdict.accepted:
             answer = accepted_answer(verdict, self.guard.artifact.model.model)
             return {"messages": [with_verdict(answer, verdict)], "guardrail": None}
@@ -278,3 +280,22 @@ def held_of(question: str, verdict: Verdict, model: str) -> Held:
 def lean(verdict: Verdict) -> Verdict:
     """A verdict without the single samples; the distinct alternatives and the meanings stay."""
     return verdict.model_copy(update={"samples": ()})
+
+
+def _storable(verdict: Verdict) -> Verdict:
+    """The verdict; one that was not measured, without a candidate, where a state could not hold that."""
+    try:
+        if verdict.candidate is not None:
+            refuse_unstorable(verdict.candidate)
+    except UnreadableReplyError as error:
+        why = {"value": None, "reason": Unmeasured.MODEL_FAILED, "detail": str(error)}
+        return verdict.model_copy(
+            update={
+                "accepted": False,
+                "reason": Reason.UNMEASURED,
+                "detail": f"Held back: {error}.",
+                "uncertainty": verdict.uncertainty.model_copy(update=why),
+                "candidate": None,
+            }
+        )
+    return verdict

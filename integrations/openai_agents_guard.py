@@ -20,6 +20,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import Field
 
 from guardrail import CalibrationArtifact, Guardrail
+from guardrail._retrying import may_be_retried
 from guardrail.errors import UsageError, require
 from guardrail.fallback import OnAbstain
 from guardrail.identity import ModelIdentity
@@ -51,7 +52,7 @@ from agents import (  # noqa: E402
     handoff,
 )
 from agents.items import TResponseInputItem, TResponseStreamEvent  # noqa: E402
-from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest  # noqa: E402
+from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest, ModelRetryNormalizedError  # noqa: E402
 
 from ._openai_agents_items import (  # noqa: E402
     Format,
@@ -75,7 +76,7 @@ HARMLESS = frozenset(
         "prompt_cache_options",
         "prompt_cache_retention",
         "response_include",
-        "retry",
+        "retry",  # `get_retry_advice` keeps it from drawing again after an abstention
         "store",
         "timeout",
         "tool_choice",  # compared with the artifact's
@@ -285,7 +286,19 @@ class GuardedModel(Model):
             await self._inner.close()
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
-        """The inner model's."""
+        """The inner model's; a measured abstention is never retried.
+
+        Neither is whatever goes wrong under a Runnable or handler as ``on_abstain``, which may come after one. Drawing
+        again until the gate accepts would void the artifact's promise, so the runner is told of an abort, the one thing
+        that no retry policy can overrule.
+        """
+        if not may_be_retried(request.error, self._gate.guard.on_abstain):
+            return ModelRetryAdvice(
+                suggested=False,
+                replay_safety="unsafe",
+                reason="the guard abstained, or its abstention path failed",
+                normalized=ModelRetryNormalizedError(is_abort=True),
+            )
         return self._inner.get_retry_advice(request) if isinstance(self._inner, Model) else None
 
     # -- what reads the verdicts ---------------------------------------------------------------------------------------

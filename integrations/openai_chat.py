@@ -53,6 +53,13 @@ from ._openai_transport import Attempted, DeadlineError, EndpointError
 __all__ = ["DeadlineError", "EndpointError", "OpenAICompatibleChat", "from_text"]
 
 T = TypeVar("T")
+SET_ELSEWHERE = frozenset(
+    {
+        *("model", "messages", "temperature", "top_p", "max_tokens", "max_completion_tokens", "stop", "seed", "n"),
+        *("logprobs", "top_logprobs", "tools", "tool_choice", "response_format", "stream", "stream_options"),
+    }
+)
+"""What a plan, a field of the class or a call sets in a request, so that ``extra_body`` must not."""
 
 
 class OpenAICompatibleChat(NativeChat):
@@ -67,7 +74,8 @@ class OpenAICompatibleChat(NativeChat):
 
     Raises:
         MissingDependencyError: The package ``openai`` is not installed (on import of this module).
-        UsageError: Neither a key nor an endpoint of your own is known, or its address holds credentials.
+        UsageError: Neither a key nor an endpoint of your own is known, its address holds credentials, or ``extra_body``
+            names what a plan or a field sets.
     """
 
     PROVIDER = "openai-compatible"
@@ -109,7 +117,8 @@ class OpenAICompatibleChat(NativeChat):
     stream_usage: bool = True
     """Whether to ask for token counts when streaming."""
     extra_body: dict[str, Any] = Field(default_factory=dict, repr=False)
-    """Further fields of every request, for what a particular server understands."""
+    """Further fields of every request, for what a particular server understands. What an artifact's plan, a field of
+    this class or a call sets (temperature, seed, max_tokens, ...) is refused here, since it would silently win."""
     default_headers: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)
     """Further HTTP headers of every request. They may hold secrets, so they are shown nowhere."""
 
@@ -121,6 +130,7 @@ class OpenAICompatibleChat(NativeChat):
         # Not in a validator: pydantic would wrap the error, which is a ValueError, in its own.
         super().__init__(**settings)
         self._endpoint().check()
+        _check_extra(self.extra_body)
 
     def _endpoint(self) -> Endpoint:
         key = os.environ.get("OPENAI_API_KEY") or None
@@ -143,6 +153,7 @@ class OpenAICompatibleChat(NativeChat):
         *,
         seeds: Sequence[int | None],
         tools: Sequence[Any] | None = None,
+        primary: bool = True,
         **settings: Any,
     ) -> list[SampleSet]:
         """Draw one sample set for each prompt.
@@ -150,8 +161,9 @@ class OpenAICompatibleChat(NativeChat):
         Args:
             prompts: One message list for each request.
             plan: What to draw.
-            seeds: One seed for each request; None for the server's own randomness.
+            seeds: One seed for each sample set; None for a fresh one. The seeds of its requests are made from it.
             tools: Tools the model may call, in any form ``bind_tools`` takes.
+            primary: Whether to draw the greedy answer; False for further samples of a set that has it.
             **settings: Further settings of the requests, e.g. ``tool_choice`` or ``response_format``.
 
         Returns:
@@ -161,7 +173,7 @@ class OpenAICompatibleChat(NativeChat):
         Raises:
             UsageError: A setting is unknown, or there are not as many seeds as prompts.
         """
-        asks = self._asks(prompts, plan, seeds, {**settings, "tools": tools})
+        asks = self._asks(prompts, plan, seeds, {**settings, "tools": tools}, primary)
         return run(self._draw(prompts, plan, asks))
 
     async def adraw_samples(
@@ -171,10 +183,12 @@ class OpenAICompatibleChat(NativeChat):
         *,
         seeds: Sequence[int | None],
         tools: Sequence[Any] | None = None,
+        primary: bool = True,
         **settings: Any,
     ) -> list[SampleSet]:
         """`draw_samples` on the event loop. Cancelling it closes the connections of what is in flight."""
-        return await self._draw(prompts, plan, self._asks(prompts, plan, seeds, {**settings, "tools": tools}))
+        asks = self._asks(prompts, plan, seeds, {**settings, "tools": tools}, primary)
+        return await self._draw(prompts, plan, asks)
 
     async def _draw(
         self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, asks: Sequence[Ask]
@@ -223,7 +237,12 @@ class OpenAICompatibleChat(NativeChat):
         return ModelIdentity(provider=self.PROVIDER, model=self.model, revision=self.system_fingerprint)
 
     def _asks(
-        self, prompts: Sequence[Any], plan: SamplingPlan, seeds: Sequence[int | None], extra: dict[str, Any]
+        self,
+        prompts: Sequence[Any],
+        plan: SamplingPlan,
+        seeds: Sequence[int | None],
+        extra: dict[str, Any],
+        primary: bool,
     ) -> list[Ask]:
         check_seeds(prompts, seeds)
         together = self.several_per_call
@@ -234,10 +253,11 @@ class OpenAICompatibleChat(NativeChat):
         return [
             ask
             for place, seed in enumerate(seeds)
-            for ask in asks_for(place, plan, seed, together=together, extra=extra)
+            for ask in asks_for(place, plan, seed, together=together, extra=extra, primary=primary)
         ]
 
     def _body(self, messages: Any, settings: Any, stop: Sequence[str] | None = None) -> dict[str, Any]:
+        _check_extra(self.extra_body)  # again: a copy is not validated, and the dict may have been changed
         named = {"model": self.model, **settings}
         return body_of(messages, named, stop, limit_name=self.token_limit, extra=self.extra_body)
 
@@ -364,6 +384,21 @@ class OpenAICompatibleChat(NativeChat):
     def lc_secrets(self) -> dict[str, str]:
         """What LangChain must not serialise."""
         return {"api_key": "OPENAI_API_KEY"}
+
+
+def _check_extra(extra: Mapping[str, Any]) -> None:
+    """Refuse an ``extra_body`` that would replace what was asked for.
+
+    Raises:
+        UsageError: Naming the fields.
+    """
+    clashing = sorted(SET_ELSEWHERE & extra.keys())
+    if clashing:
+        raise UsageError(
+            f"extra_body names {', '.join(clashing)}, which would silently replace what an artifact's plan or a call "
+            "asks for. Leave it out: a guard takes it from the plan (calibrate with another plan), a plain call from "
+            "fields such as OpenAICompatibleChat(temperature=..., token_limit=...) or from its own arguments."
+        )
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

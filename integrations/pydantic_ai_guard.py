@@ -17,6 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import Field
 
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail
+from guardrail._retrying import is_result
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError, require
 from guardrail.fallback import OnAbstain
@@ -171,6 +172,9 @@ class GuardedModel(WrapperModel):
 
     The verdict is in the response's ``metadata["guardrail"]``; usage counts the tokens of all samples.
 
+    A run that abstained in words is not asked again: where an output validator raises ``ModelRetry`` on the abstention,
+    the run ends with `AbstainedError`, as drawing again until the gate accepts would void the artifact's promise.
+
     Args:
         wrapped: A model of pydantic-ai, or its name.
         artifact: The calibration artifact, or the path of its JSON file.
@@ -215,6 +219,7 @@ class GuardedModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
         """Draw, judge, and return the accepted candidate or what the abstention path gives."""
+        self._refuse_asking_again(messages)
         given = dict(model_settings or {})
         refuse_settings(self._chat.kept(), given, HARMLESS, "model_settings")
         asked = request_bindings(model_request_parameters, model_settings, self.wrapped.profile)
@@ -232,6 +237,21 @@ class GuardedModel(WrapperModel):
         if not answer.message.tool_calls:
             self._gate.note_answer(conversation, str(answer.message.text), answer)
         return to_response(answer.message)
+
+    def _refuse_asking_again(self, messages: list[ModelMessage]) -> None:
+        """Let only such requests draw whose run has not abstained in words before.
+
+        Raises:
+            AbstainedError: It has; a retry within the run leads here.
+        """
+        if len(messages) < 2:
+            return
+        *asked, said, again = messages
+        if not isinstance(said, ModelResponse) or said.run_id is None or said.run_id != again.run_id:
+            return
+        _, verdict = self._gate.given_out(from_messages(asked, ModelRequestParameters()), said.text or "")
+        if verdict is not None and is_result(verdict):
+            raise AbstainedError(verdict, said.text)
 
     @asynccontextmanager
     async def request_stream(

@@ -93,7 +93,11 @@ def review(folder: Path, given: argparse.Namespace) -> int:
         item = lease.item
         state = agent.get_state(config_of(str(item.content.metadata["thread_id"])))
         held(next(one.value for one in state.interrupts if one.id == item.key), item.id)
-        decision = decided(item, given)
+        try:
+            decision = decided(item, given)
+        except EOFError:
+            note("The input ended before a decision; the transfer still waits.")
+            decision = None
         if decision is None:
             bridge.store.release(lease)
             return 1
@@ -110,7 +114,11 @@ def decided(item: Item, given: argparse.Namespace) -> Decision | None:
         action = CONSOLE.input("[bold]\\[a]pprove, \\[e]dit, \\[r]eject, re\\[s]pond?[/bold] ").strip().lower()
         action = {"a": "approve", "e": "edit", "r": "reject", "s": "respond"}.get(action, action)
         if action == "edit":
-            amount = int(CONSOLE.input("Amount in euros (empty: as it is): ") or 0) or None
+            typed = CONSOLE.input("Amount in euros (empty: as it is): ").strip()
+            if typed and not typed.isdecimal():
+                note(f"{typed!r} is no whole number of euros; the transfer still waits.")
+                return None
+            amount = int(typed) if typed else None
             to = CONSOLE.input("Payee (empty: as it is): ") or None
         elif action in ("reject", "respond"):
             message = CONSOLE.input("What shall be said? ")
@@ -160,6 +168,10 @@ def main(arguments: list[str] | None = None) -> int:
     reviewing.add_argument("--to", help="edit: this payee instead")
     reviewing.add_argument("--message", help="reject, respond: what is said")
     given = parser.parse_args(arguments)
+    try:
+        given.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--folder {str(given.folder)!r} can be no folder ({error.strerror}). Name another one.")
     if given.command == "ask":
         return ask(given.folder, given.thread, given.request)
     return review(given.folder, given) if given.command == "review" else resume(given.folder, given.thread)

@@ -11,8 +11,13 @@ import asyncio
 import itertools
 from typing import Any
 
+from guardrail.errors import MissingDependencyError
 from guardrail.testing import make_artifact
-from integrations.litellm_proxy import CalibratedGuardrail, LiteLLMChat
+
+try:
+    from integrations.litellm_proxy import CalibratedGuardrail, LiteLLMChat
+except MissingDependencyError as error:
+    raise SystemExit(f"This example needs litellm, in an environment of its own: {error}") from error
 
 cities = itertools.cycle(["Oslo", "Bern", "Riga", "Lima"])
 

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,36 @@ def test_a_rejected_transfer_is_not_sent(
     here(folder, capsys, "review", "reject", "--message", "which Alex?")
     assert "nothing was sent" in here(folder, capsys, "resume")
     assert sent(folder) == []
+
+
+def test_a_decision_that_breaks_off_leaves_the_transfer_waiting(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here(folder, capsys, "ask", "Send 40 euros to Alex")
+    for typed, said in ((["e"], "input ended"), ([], "input ended"), (["e", "lots"], "'lots' is no whole number")):
+        lines = iter(typed)
+
+        def read(_: str, lines: Iterator[str] = lines) -> str:
+            try:
+                return next(lines)
+            except StopIteration:
+                raise EOFError from None
+
+        monkeypatch.setattr(CONSOLE, "input", read)
+        assert said in here(folder, capsys, "review", status=1)
+    here(folder, capsys, "review", "approve")  # nobody holds it
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, below: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(SystemExit) as caught:
+        main(["--folder", str(file / below), "review"])
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert f"--folder {str(file / below)!r}" in said
+    assert "Name another one." in said
 
 
 def test_readings_are_what_a_request_may_mean() -> None:

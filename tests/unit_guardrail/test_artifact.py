@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from guardrail import Guardrail
+from guardrail._persisted import Persisted
 from guardrail.artifact import CalibrationArtifact
+from guardrail.cascade_artifact import CascadeArtifact
 from guardrail.errors import ArtifactFormatError, ArtifactMismatchError, ArtifactTamperedError
 from guardrail.identity import ModelIdentity
+from guardrail.review.candidates import CandidateRule
 from guardrail.testing import ScriptedChat, make_artifact
 
 ARTIFACT = make_artifact(ScriptedChat(), threshold=0.25)
@@ -87,6 +91,32 @@ def test_unknown_and_missing_fields_are_refused_by_name(saved: Path) -> None:
     saved.write_text(json.dumps({"digest": _digest(content), **content}))
     with pytest.raises(ArtifactFormatError, match=r"field 'plan' is wrong: .*temperature must be above 0"):
         CalibrationArtifact.load(saved)
+
+
+SAVED = json.dumps(ARTIFACT.model_dump(mode="json"))
+UNREADABLE = {
+    "NaN": (SAVED.replace('"threshold": 0.25', '"threshold": NaN'), r"field 'outcome\.threshold' holds the number nan"),
+    "infinity": (SAVED.replace('"threshold": 0.25', '"threshold": 1e999'), r"'outcome\.threshold' holds the number"),
+    "half a character": (SAVED.replace('"created": "', '"created": "\\ud83d'), r"field 'created' holds half of a surr"),
+    "half a character in a name": (SAVED.replace('"created"', '"\\ud83d"'), "it holds half of a surrogate pair"),
+    "brackets": ('{"schema_version": 1, "x": ' + "[" * 100_000, "cannot be read as JSON"),
+    "levels": ('{"schema_version": 1, "x": ' + "[" * 400 + "]" * 400 + "}", "field 'x' holds values nested more than"),
+    "digits": ('{"schema_version": 1' + "0" * 5000 + "}", "cannot be read as JSON"),
+}
+"""Contents that Python's JSON reader takes, or fails on in its own way, with what is said of them."""
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+@pytest.mark.parametrize("kind", [CalibrationArtifact, CascadeArtifact, CandidateRule])
+def test_what_no_digest_can_be_made_of_is_refused_with_its_place(saved: Path, name: str, kind: type[Persisted]) -> None:
+    content, told = UNREADABLE[name]
+    assert content != SAVED
+    saved.write_text(content)
+    with pytest.raises(ArtifactFormatError, match=rf"calibration\.json: .*{told}.*calibrate fit`\.") as caught:
+        kind.load(saved)
+    str(caught.value).encode()  # it can be printed
+    with pytest.raises(ArtifactFormatError, match=told):
+        Guardrail(model=ScriptedChat(), artifact=saved)
 
 
 def test_missing_file_says_what_to_do(tmp_path: Path) -> None:

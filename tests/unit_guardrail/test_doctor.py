@@ -63,6 +63,23 @@ def test_without_a_model_only_the_artifact_is_checked(tmp_path: Path) -> None:
     assert "sampling" not in found
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 100_000,
+        '{"schema_version": 1, "digest": "x", "alpha": NaN}',
+        '{"schema_version": 1, "digest": "x", "kind": "cascade", "created": "\\ud83d"}',
+    ],
+)
+def test_a_file_that_no_artifact_can_be_is_a_finding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    path = tmp_path / "artifact.json"
+    path.write_text(content)
+    assert main(["doctor", str(path)]) == 1
+    assert f"FAIL  artifact: {path}: " in capsys.readouterr().out
+
+
 def test_a_broken_artifact_is_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(saved(tmp_path))
     path.write_text(path.read_text().replace('"alpha": 0.1', '"alpha": 0.9'))
@@ -83,7 +100,7 @@ def test_what_would_abstain_or_be_refused_fails(tmp_path: Path) -> None:
     unread = by_check(examine(saved(tmp_path, estimator="semantic_entropy"), MODEL))["measuring"]
     assert (unread.status, "no_logprobs" in unread.detail) == ("fail", True)
     missing = by_check(examine(saved(tmp_path), "python:no.such:thing"))["model"]
-    assert (missing.status, missing.mend) == ("fail", "mend the name, or install what is named")
+    assert (missing.status, missing.mend) == ("fail", "mend the name, set the key, or install what is named")
 
 
 def test_warnings_do_not_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -281,3 +298,16 @@ def test_texts_that_name_no_model(text: str, why: str) -> None:
 def test_a_text_may_name_a_model_or_a_function_that_makes_one() -> None:
     assert resolve_model(SCRIPTED) is MODEL
     assert isinstance(resolve_model("python:guardrail.testing:ScriptedChat"), ScriptedChat)
+
+
+def test_a_provider_that_refuses_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("langchain.chat_models", reason="langchain is not installed")
+    pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UsageError) as caught:
+        resolve_model("openai:gpt-4o-mini")
+    for part in ("'openai:gpt-4o-mini'", "OpenAIError", "OPENAI_API_KEY for openai"):
+        assert part in str(caught.value)
+    found = by_check(examine(saved(tmp_path), "openai:gpt-4o-mini"))["model"]
+    assert (found.status, "set the key" in found.mend) == ("fail", True)

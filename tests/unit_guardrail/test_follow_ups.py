@@ -281,7 +281,7 @@ def test_a_reply_without_a_number_is_unmeasured() -> None:
     (drawn,) = draw(fresh(confidence="quite sure"), [QUESTION], made_by)
     found = score("verbalised", drawn, made_by)
     assert found.reason is Unmeasured.JUDGE_FAILED
-    assert "quite sure" in found.detail
+    assert "asked for a number from 0 to 100" in found.detail
 
 
 # -- behind a guard

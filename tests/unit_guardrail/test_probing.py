@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -138,7 +140,7 @@ def test_a_model_that_spends_its_tokens_on_thought_is_told_apart_from_a_degenera
     assert (report.silent_at, report.degenerate, report.cost.calls) == (24, False, 4)
     problem = report.problem(PLAN)
     assert problem is not None
-    assert problem[0] is Unmeasured.EMPTY_ANSWER
+    assert problem[0] is Unmeasured.MODEL_FAILED
     assert "--max-tokens" in problem[1]
     assert report.lines() == ["no answer within 24 tokens, all spent on thought"]
     for plan, wanted in ((SamplingPlan(n=3, max_tokens=512), [512] * 4), (SamplingPlan(n=3, max_tokens=24), [])):
@@ -270,6 +272,36 @@ def test_a_cancelled_probe_is_taken_over() -> None:
     report, cost = asyncio.run(main())
     assert not report.failed
     assert cost.calls == 4
+
+
+def test_the_samples_of_the_probe_are_equal_requests_where_no_seeds_can_be_sent() -> None:
+    model = Remote(script=SCRIPT)
+    probe(model, PLAN)  # so that a cache of equal requests shows, as it would answer the samples of a question
+    sampled = [call for call in model._seen if call["temperature"] == 1]
+    assert len(sampled) == 3
+    assert sampled == [sampled[0]] * 3
+
+
+class Endpoint(ScriptedChat):
+    """Somebody else's endpoint that can be copied; it answers everything alike."""
+
+    guardrail_trusted = False
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda guarded: guarded.model_copy(deep=True)])
+def test_a_deep_copy_of_a_guard_probes_its_own_model(copied: Callable[[Guardrail], Guardrail]) -> None:
+    model = Endpoint(default=["same"])
+    artifact = make_artifact(model)
+    for settings, problem in ({}, Unmeasured.DEGENERATE_SAMPLES), ({"probe": "off"}, None):
+        guarded = Guardrail(model=model, artifact=artifact, early_stopping="off", **settings)
+        first = guarded.assess("sure?")
+        assert first.uncertainty.reason is problem
+        other = copied(guarded)
+        assert other.model is not model
+        assert known_report(other.model) is None
+        verdict = other.assess("sure?")
+        assert verdict.uncertainty == first.uncertainty
+        assert (known_report(other.model) is None) == (problem is None)
 
 
 def test_threads_share_a_probe() -> None:

@@ -3,30 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tracers.base import BaseTracer
 from langchain_core.tracers.schemas import Run
 from pydantic import ValidationError
 
-from guardrail import AbstainedError, ArtifactMismatchError, UsageError
+from guardrail import AbstainedError, ArtifactMismatchError, UnmeasuredError, UsageError
 from guardrail.cascade_artifact import CascadeArtifact, CascadeOutcome, StageShare
+from guardrail.monitor import Alarm, SafetySwitch
 from guardrail.outcome import InfeasibleReason
 from guardrail.routing import Cascade, CascadeVerdict
 from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Reason, Sample, SampleSet, SamplingPlan, Unmeasured, Verdict
 
-EASY, HARD, LOST, DOWN = "easy?", "hard?", "lost?", "down?"
+EASY, HARD, LOST, DOWN, EMPTY, REFUSED = "easy?", "hard?", "lost?", "down?", "empty?", "refused?"
 APART = ["one", "two", "three", "four", "five"]
+BLOCKED = AIMessage(content="secret", response_metadata={"stop_reason": "refusal"})
 SMALL = ScriptedChat(
     name_of_model="small",
-    script={EASY: ["easy"], HARD: ["secret", *APART], LOST: ["secret", *APART], DOWN: [ConnectionError("down")]},
+    script={
+        EASY: ["easy"],
+        HARD: ["secret", *APART],
+        LOST: ["secret", *APART],
+        DOWN: [ConnectionError("down")],
+        EMPTY: ["secret", ""],
+        REFUSED: [BLOCKED],
+    },
 )
 LARGE = ScriptedChat(
-    name_of_model="large", script={EASY: ["wrong"], HARD: ["hard"], LOST: ["veiled", *APART], DOWN: ["up"]}
+    name_of_model="large",
+    script={
+        EASY: ["wrong"],
+        HARD: ["hard"],
+        LOST: ["veiled", *APART],
+        DOWN: ["up"],
+        EMPTY: ["full"],
+        REFUSED: ["given"],
+    },
 )
 
 
@@ -49,13 +69,17 @@ def artifact(*thresholds: float | None) -> CascadeArtifact:
     return CascadeArtifact(created="1970", stages=stages, outcome=outcome, certificate=outcome, packages={})
 
 
-def system(*thresholds: float | None, **settings: Any) -> Cascade:
-    return Cascade([SMALL, LARGE], artifact=artifact(*(thresholds or (0.5, 0.5))), **settings)
+def system(*thresholds: float | None, first: ScriptedChat = SMALL, **settings: Any) -> Cascade:
+    return Cascade([first, LARGE], artifact=artifact(*(thresholds or (0.5, 0.5))), **settings)
+
+
+def both_ways(asked: Cascade, question: str) -> list[CascadeVerdict]:
+    return [asked.assess(question), asyncio.run(asked.aassess(question))]
 
 
 @pytest.mark.parametrize(
     ("question", "answer", "stage", "asked"),
-    [(EASY, "easy", 1, 1), (HARD, "hard", 2, 2), (DOWN, "up", 2, 2)],
+    [(EASY, "easy", 1, 1), (HARD, "hard", 2, 2), (EMPTY, "full", 2, 2), (REFUSED, "given", 2, 2)],
 )
 def test_the_first_stage_that_is_certain_answers(question: str, answer: str, stage: int, asked: int) -> None:
     message = system().invoke(question)
@@ -64,6 +88,60 @@ def test_the_first_stage_that_is_certain_answers(question: str, answer: str, sta
     assert (found["accepted"], found["stage"], len(found["stages"])) == (True, stage, asked)
     assert found["guarantee"] == "None of the system."
     assert found["cost"]["calls"] == sum(one["cost"]["calls"] for one in found["stages"])
+
+
+class Unmeasurable(ScriptedChat):
+    """Draws nothing that can be measured, for this reason."""
+
+    problem: Unmeasured
+
+    def draw_samples(
+        self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, *, seeds: Sequence[int | None]
+    ) -> list[SampleSet]:
+        return [SampleSet(question=EASY, primary=Sample(text="easy"), problem=self.problem) for _ in prompts]
+
+    async def adraw_samples(
+        self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, *, seeds: Sequence[int | None]
+    ) -> list[SampleSet]:
+        return self.draw_samples(prompts, plan, seeds=seeds)
+
+
+@pytest.mark.parametrize("problem", Unmeasured)
+def test_a_stage_that_cannot_decide_is_not_passed_over(problem: Unmeasured) -> None:
+    """The large model would answer, and be wrong: it was calibrated for what the small one is not certain about."""
+    goes_on = problem in (Unmeasured.EMPTY_ANSWER, Unmeasured.REFUSED)
+    for verdict in both_ways(system(first=Unmeasurable(name_of_model="small", problem=problem)), EASY):
+        assert (verdict.accepted, verdict.stage, len(verdict.stages)) == ((True, 2, 2) if goes_on else (False, 1, 1))
+        assert ("Stage 2 was not asked instead" in verdict.detail) is not goes_on
+        assert goes_on or (verdict.reason, verdict.uncertainty.reason) == (Reason.UNMEASURED, problem)
+
+
+def test_an_outage_of_the_first_stage_takes_the_abstention_path() -> None:
+    assert "rather not guess" in str(system().invoke(DOWN).content)
+    with pytest.raises(UnmeasuredError, match=r"Stage 2 was not asked instead.* guard of its own around the model of"):
+        system(on_abstain="raise").invoke(DOWN)
+    person: RunnableLambda[Any, str] = RunnableLambda(lambda messages: "a person")
+    assert asyncio.run(system(on_abstain=person).ainvoke(DOWN)).content == "a person"
+
+
+def test_a_stage_that_is_held_back_is_not_passed_over() -> None:
+    def unable(verdict: Verdict, messages: object) -> None:
+        raise OSError("disk full")
+
+    switch = SafetySwitch()
+    switch.alarm(Alarm(monitor="risk", at=7, wealth=20.0, delta=0.05, detail="Too many errors."))
+    for own in ({"switch": switch}, {"on_verdict": unable}):
+        asked = system(stage_settings=[own, {}])
+        for verdict in both_ways(asked, EASY):
+            assert (verdict.reason, verdict.stage, len(verdict.stages)) == (Reason.SUSPENDED, 1, 1)
+            assert "Stage 2 was not asked instead" in verdict.detail
+        assert asked.assess(HARD).stage == 2  # uncertain as ever: nothing was held back
+
+
+def test_after_the_last_stage_there_is_nothing_to_explain() -> None:
+    assert "was not asked" not in system().assess(LOST).detail
+    assert "was not asked" not in system(0.5, None).assess(DOWN).detail
+    assert system(None, 0.5).assess(DOWN).candidate == Sample(text="up", finish_reason="stop")
 
 
 def test_nobody_is_certain() -> None:

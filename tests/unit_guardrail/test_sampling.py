@@ -191,6 +191,81 @@ def test_refusals_of_the_server_are_seen() -> None:
     assert not reply(finish_reason="stop").refusal
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"finish_reason": "content_filter"},  # OpenAI
+        {"incomplete_details": {"reason": "content_filter"}},  # OpenAI's Responses API
+        {"stop_reason": "refusal"},  # Anthropic
+        {"finish_reason": "SAFETY"},  # Gemini, and what follows
+        {"finish_reason": "RECITATION"},
+        {"finish_reason": "BLOCKLIST"},
+        {"finish_reason": "PROHIBITED_CONTENT"},
+        {"finish_reason": "SPII"},
+        {"finish_reason": "FinishReason.SAFETY"},
+        {"stopReason": "guardrail_intervened"},  # Bedrock Converse
+        {"stopReason": "content_filtered"},
+        {"stop_reason": "content_filtered"},  # Bedrock
+        {"finish_reason": "stop", "stop_reason": "refusal"},
+    ],
+)
+def test_an_answer_that_was_refused_or_blocked_is_a_refusal(metadata: dict[str, Any]) -> None:
+    assert reply(**metadata).refusal
+    (drawn,) = draw(ScriptedChat(default=["p", AIMessage("x", response_metadata=metadata)]), [QUESTION], PLAN)
+    assert (drawn.problem, drawn.problem_detail) == (
+        Unmeasured.REFUSED,
+        "4 of 4 samples are refusals or were filtered",
+    )
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"finish_reason": "stop"},
+        {"finish_reason": "STOP"},
+        {"finish_reason": "length"},
+        {"finish_reason": "MAX_TOKENS"},
+        {"stop_reason": "end_turn"},
+        {"stop_reason": "max_tokens"},
+        {"stopReason": "stop_sequence"},
+        {"done_reason": "length"},
+        {"finish_reason": 1},
+        {"incomplete_details": None},
+        {"finish_reason": None},
+        {},
+    ],
+)
+def test_an_answer_that_ended_or_was_cut_off_is_no_refusal(metadata: dict[str, Any]) -> None:
+    assert not reply(**metadata).refusal
+    (drawn,) = draw(ScriptedChat(default=[AIMessage("x", response_metadata=metadata)]), [QUESTION], PLAN)
+    assert drawn.problem is None
+
+
+def test_a_refusal_may_be_a_block_of_the_content() -> None:
+    refusal = AIMessage(content=[{"type": "text", "text": "I"}, {"type": "refusal", "refusal": "cannot"}])
+    assert read_reply(refusal).refusal
+
+
+def test_a_call_that_failed_is_told_before_a_refusal() -> None:
+    blocked = AIMessage("x", response_metadata={"finish_reason": "SAFETY"})
+    (drawn,) = draw(ScriptedChat(default=["p", blocked, TimeoutError("slow")]), [QUESTION], PLAN)
+    assert drawn.problem is Unmeasured.MODEL_FAILED
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        ({"finish_reason": "stop"}, "stop"),
+        ({"stop_reason": "end_turn"}, "end_turn"),
+        ({"stopReason": "end_turn"}, "end_turn"),
+        ({"done_reason": "length"}, "length"),
+        ({}, None),
+    ],
+)
+def test_the_reason_is_kept_as_the_server_spells_it(metadata: dict[str, Any], reason: str | None) -> None:
+    assert reply(**metadata).finish_reason == reason
+
+
 def test_scripted_chat_outside_a_guard_gives_its_first_answer() -> None:
     assert MODEL.invoke("q").content == "p"
     assert ChatGeneration(message=MODEL.invoke("?")).text == "I don't know"

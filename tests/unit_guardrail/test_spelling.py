@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 
@@ -163,13 +164,20 @@ def test_the_tokens_of_tool_calls_are_taken_as_they_are(message: dict[str, Any])
 LETTERS = st.text(alphabet="ab é漢😀\n<|�", max_size=12)
 
 
+@example("\ufffd ", [1], True, True)
 @given(LETTERS.filter(str.strip), st.lists(st.integers(0, 40), max_size=8), st.booleans(), st.booleans())
 def test_whatever_the_cuts_the_text_keeps_its_tokens_and_loses_the_rest(
     text: str, cuts: list[int], in_bytes: bool, stripped: bool
 ) -> None:
-    """Characters or bytes, cut anywhere, then an end token; the text as the tokens spell it, or stripped."""
+    """Characters or bytes, cut anywhere, then an end token; the text as the tokens spell it, or stripped.
+
+    Only U+FFFD itself is not cut: its first byte alone is shown as U+FFFD, too, so that nobody can tell where it ends.
+    """
     whole: Any = text.encode() if in_bytes else text
-    places = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
+    within = (
+        {found.start() + k for found in re.finditer("\ufffd".encode(), whole) for k in (1, 2)} if in_bytes else set()
+    )
+    places = [0, *sorted({min(cut, len(whole)) for cut in cuts} - within), len(whole)]
     pieces = [whole[a:b] for a, b in pairwise(places) if a < b]
     tokens = as_bytes(*pieces, b"[end]") if in_bytes else [*pieces, "[end]"]
     found = reply(text.strip() if stripped else text, *tokens)

@@ -150,6 +150,39 @@ def test_waves_of_a_native_sampler_have_seeds_of_their_own_and_are_reproducible(
     assert len({sample.text.split("-")[0] for sample in whole.samples}) == 4
 
 
+class Sparing(Native):
+    """Can leave the primary answer out."""
+
+    def draw_samples(
+        self,
+        prompts: Sequence[Sequence[BaseMessage]],
+        plan: SamplingPlan,
+        *,
+        seeds: Sequence[int | None],
+        primary: bool = True,
+    ) -> list[SampleSet]:
+        (drawn,) = super().draw_samples(prompts, plan, seeds=seeds)
+        return [drawn.model_copy(update={"primary": drawn.primary if primary else None, "cost": Cost(calls=primary)})]
+
+    async def adraw_samples(
+        self,
+        prompts: Sequence[Sequence[BaseMessage]],
+        plan: SamplingPlan,
+        *,
+        seeds: Sequence[int | None],
+        primary: bool = True,
+    ) -> list[SampleSet]:
+        return self.draw_samples(prompts, plan, seeds=seeds, primary=primary)
+
+
+def test_a_native_sampler_that_can_leave_the_primary_answer_out_draws_it_once() -> None:
+    whole, _ = ask("q", 2.0, Native(), PLAN)
+    spared, _ = ask("q", 2.0, Sparing(), PLAN)
+    again = asyncio.run(adraw_until_decided(Sparing(), [HumanMessage("q")], PLAN, EXACT, 2.0)).drawn
+    assert (spared.primary, spared.samples) == (again.primary, again.samples) == (whole.primary, whole.samples)
+    assert (spared.cost.calls, again.cost.calls, whole.cost.calls) == (1, 1, 4)
+
+
 # -- adaptive plans ----------------------------------------------------------------------------------------------------
 
 ADAPTIVE = SamplingPlan(n=10, unanimous_at=3)

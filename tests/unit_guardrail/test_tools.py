@@ -201,6 +201,54 @@ def test_an_accepted_answer_that_is_no_json_is_a_parsing_error_not_an_abstention
         guard.with_structured_output(Person).invoke(SURE)
 
 
+def cut(text: str, /, **metadata: Any) -> AIMessage:
+    return AIMessage(content=text, response_metadata=metadata)
+
+
+CUT = [
+    cut('{"name": "Goethe", "born": 17', finish_reason="length"),  # 1749 did not fit
+    cut('{"name": "Goethe", "born": 17'),
+    cut('```json\n{"name": "Goethe", "born": 17'),
+    cut('{"born": 1749, "name": "Goe'),
+    cut(GOETHE + " or", stop_reason="max_tokens"),
+    cut(GOETHE, finish_reason="MAX_TOKENS"),
+    cut(GOETHE, stopReason="max_tokens"),
+    cut(GOETHE, done_reason="length"),
+    cut(GOETHE, incomplete_details={"reason": "max_output_tokens"}),
+]
+
+
+@pytest.mark.parametrize("schema", [Person, Person.model_json_schema()])
+@pytest.mark.parametrize("answer", CUT)
+def test_an_answer_that_was_cut_off_makes_no_object(answer: AIMessage, schema: Any) -> None:
+    bindings = bindings_for(response_format=schema)
+    own = guarded(ScriptedChat(default=[answer]), bindings)
+    taken_over = guarded(WRITER, bindings, on_abstain=lambda verdict: answer)
+    for guard in (own, taken_over):
+        chain = guard.with_structured_output(schema)
+        with pytest.raises(OutputParserException, match=r"cut off|not whole JSON"):
+            chain.invoke(UNSURE)
+        with pytest.raises(OutputParserException, match=r"cut off|not whole JSON"):
+            asyncio.run(chain.ainvoke(UNSURE))
+        raw = guard.with_structured_output(schema, include_raw=True).invoke(UNSURE)
+        assert (raw["parsed"], type(raw["parsing_error"])) == (None, OutputParserException)
+        assert raw["raw"].text == answer.text
+
+
+def test_a_call_that_was_cut_off_makes_no_object() -> None:
+    whole = call("Person", name="Goethe", born=17)  # clients close the arguments of a call that was streamed
+    answer = whole.model_copy(update={"response_metadata": {"stop_reason": "max_tokens"}})
+    chain = guarded(ScriptedChat(default=[answer]), PERSON_CALL).with_structured_output(Person, include_raw=True)
+    assert isinstance(chain.invoke(SURE)["parsing_error"], OutputParserException)
+
+
+@pytest.mark.parametrize("text", [GOETHE, f"```json\n{GOETHE}\n```", f"```\n{GOETHE}", f" {GOETHE}\n"])
+def test_a_whole_answer_may_stand_in_a_fence(text: str) -> None:
+    answer = cut(text, finish_reason="stop")
+    chain = guarded(ScriptedChat(default=[answer]), JSON).with_structured_output(Person)
+    assert chain.invoke(SURE) == Person(name="Goethe", born=1749)
+
+
 def test_another_schema_is_refused() -> None:
     class Other(BaseModel):
         """Another."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Sequence
 from typing import Any
 
@@ -100,12 +101,12 @@ def test_observers_see_every_final_verdict_with_its_messages() -> None:
 
 def test_an_answer_that_cannot_be_recorded_is_not_given() -> None:
     def broken(_verdict: Verdict, _messages: object) -> None:
-        raise OSError("disk full")
+        raise OSError(errno.ENOSPC, "disk full")
 
     seen = Seen()
     for verdict in both_ways(guarded(on_verdict=[broken, seen]), SURE):
         assert verdict.reason is Reason.SUSPENDED
-        assert "OSError: disk full" in verdict.detail
+        assert "OSError: No space left on device" in verdict.detail
     assert [verdict.accepted for verdict in seen.verdicts] == [False, False]
     assert guarded(on_verdict=broken).assess(UNSURE).reason is Reason.ABOVE_THRESHOLD
 

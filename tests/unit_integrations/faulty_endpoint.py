@@ -69,6 +69,8 @@ class Endpoint:
     """What was asked."""
     headers: list[dict[str, str]] = field(default_factory=list)
     """HTTP headers of what was asked, names in lower case."""
+    cache: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Replies of the modes that answer from a cache, by request. These modes ignore n."""
     stalled: threading.Event = field(default_factory=threading.Event)
     """Set as soon as a request hangs."""
 
@@ -103,12 +105,13 @@ class Endpoint:
             return False
         content = self._canned(mode) or self._refused(mode, body)
         if content is None:
-            completion = self.completion(body, mode)
+            completion = self._cached(body, mode) if mode.startswith("cached") else self.completion(body, mode)
             if mode == "truncated":
                 whole = json.dumps(completion).encode()
                 content = _http(whole[: len(whole) // 2])
             else:
-                content = self._events(completion) if body.get("stream") else _http(json.dumps(completion).encode())
+                whole = json.dumps(completion).encode()
+                content = self._events(completion, mode) if body.get("stream") else _http(whole)
         writer.write(content)
         await writer.drain()
         return True
@@ -153,12 +156,17 @@ class Endpoint:
             return _http(f"data: {echo}\n\n".encode(), kind="text/event-stream")
         return None
 
+    def _cached(self, body: Mapping[str, Any], mode: str) -> dict[str, Any]:
+        """The reply that the same request got before; in the mode "cached_but_seed" whatever its seed."""
+        key = {name: value for name, value in body.items() if mode == "cached" or name != "seed"}
+        return self.cache.setdefault(json.dumps(key, sort_keys=True), self.completion(body, mode))
+
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def completion(self, body: Mapping[str, Any], mode: str) -> dict[str, Any]:
         """The reply to a request as a JSON object."""
         n = int(body.get("n") or 1)
-        n = {"n_ignored": 1, "one_too_many": n + 1}.get(mode, n)
+        n = {"n_ignored": 1, "cached": 1, "cached_but_seed": 1, "one_too_many": n + 1}.get(mode, n)
         if mode == "empty":
             n = 0
         choices = [self._choice(body, index, mode) for index in range(n)]
@@ -216,18 +224,24 @@ class Endpoint:
             items.append({"token": token, "logprob": value, "bytes": list(token.encode()), "top_logprobs": tops})
         return items
 
-    def _events(self, completion: Mapping[str, Any]) -> bytes:
+    def _events(self, completion: Mapping[str, Any], mode: str) -> bytes:
         """The reply as server-sent events, token by token."""
         choice = completion["choices"][0]
         common = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": completion["model"]}
-        events: list[dict[str, Any]] = []
-        for token in TOKEN.findall(choice["message"].get("content") or ""):
-            events.append({**common, "choices": [{"index": 0, "delta": {"content": token}, "finish_reason": None}]})
-        for call in choice["message"].get("tool_calls") or []:
-            delta = {"tool_calls": [{"index": 0, **call}]}
-            events.append({**common, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
-        events.append({**common, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
-        events.append({**common, "choices": [], "usage": completion["usage"]})
+        deltas: list[dict[str, Any]] = [{"content": t} for t in TOKEN.findall(choice["message"].get("content") or "")]
+        deltas += [{"tool_calls": [{"index": 0, **call}]} for call in choice["message"].get("tool_calls") or []]
+        events = [{**common, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+        end = {"finish_reason": choice["finish_reason"]}
+        if mode == "ends_with_text":
+            events[-1]["choices"][0] |= end
+        elif mode != "cut_stream":
+            events.append({**common, "choices": [{"index": 0, "delta": {}, **end}]})
+        usage = completion["usage"]
+        if mode == "running_totals":
+            for made, event in enumerate(events, start=1):
+                event["usage"] = {**usage, "completion_tokens": min(made, usage["completion_tokens"])}
+        elif mode != "cut_stream":
+            events.append({**common, "choices": [], "usage": usage})
         content = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
         return _http(content.encode(), kind="text/event-stream")
 

@@ -20,15 +20,18 @@ from langchain_core.globals import set_llm_cache
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command
 from pydantic import BaseModel
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.bindings import bindings_for
+from guardrail.chat_model import Guardrail
 from guardrail.errors import AbstainedError
 from integrations._gated_model import name_of
 from integrations.langchain_agents import GuardrailMiddleware
+from integrations.langgraph_review import GuardedState, guarded_nodes
 
 from .agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of, calls, sending
 
@@ -406,3 +409,51 @@ def test_calls_that_share_an_id_are_decided_about_one_by_one() -> None:
     agent.invoke({"messages": "pay bob"}, thread())
     decide(agent, REJECT, APPROVE)
     assert ran == [("bob", 1)]
+
+
+# -- what a state cannot hold --------------------------------------------------------------------------------------
+
+WEI = 25 * 10**18
+
+
+@pytest.mark.parametrize("sure", [False, True])
+def test_a_call_that_a_state_cannot_hold_is_held_with_the_reason(sure: bool) -> None:
+    made = [calls(("transfer", {"to": "bob", "amount": WEI + (0 if sure else k)})) for k in range(5)]
+    agent = agent_of(AgentChat(steps={("pay bob", 0): made, ("pay bob", 1): ["Done."]}))
+    value = shown(agent.invoke({"messages": "pay bob"}, thread()))
+    assert value["verdict"]["reason"] == "unmeasured"
+    assert "the call of 'transfer' holds an integer of 65 bits" in value["verdict"]["detail"]
+    assert value["review_configs"][0]["allowed_decisions"] == ["reject", "respond"]
+    assert texts(decide(agent, respond("Too much."))) == ["pay bob", "Too much."]
+
+
+def test_so_is_one_of_another_model() -> None:
+    huge = calls(("transfer", {"to": "bob", "amount": WEI}))
+    other = AgentChat(steps={("pay bob", 0): [huge]}, name_of_model="other")
+
+    @wrap_model_call
+    def swap(request: Any, handler: Callable[[Any], Any]) -> Any:
+        return handler(request.override(model=other))
+
+    value = shown(agent_of(AgentChat(), swap, first=True).invoke({"messages": "pay bob"}, thread()))
+    assert "an integer of 65 bits" in value["verdict"]["detail"]
+    assert value["candidate"] == {"text": "", "tool_calls": []}
+
+
+def test_and_one_in_a_plain_graph() -> None:
+    model = AgentChat(steps={("pay bob", 0): [calls(("transfer", {"to": "bob", "amount": WEI}))]})
+    guard = Guardrail(model=model, artifact=unwrapped(artifact_of(model, tools=())))
+    builder = StateGraph(GuardedState)
+    entry, leave = guarded_nodes(guard).add_to(builder)
+    builder.add_edge(START, entry)
+    builder.add_edge(leave, END)
+    graph: Any = builder.compile(checkpointer=InMemorySaver())
+    value = shown(graph.invoke({"messages": ["pay bob"]}, thread()))
+    assert value["verdict"]["reason"] == "unmeasured"
+    assert "an integer of 65 bits" in value["verdict"]["detail"]
+    assert texts(graph.invoke(Command(resume={"decisions": [respond("mine")]}), thread()))[-1] == "mine"
+
+
+def unwrapped(made: CalibrationArtifact) -> CalibrationArtifact:
+    """An artifact without a system prompt."""
+    return made.model_copy(update={"prompt": made.prompt.model_copy(update={"system": None})})

@@ -137,7 +137,7 @@ def test_n_ignored_costs_single_calls_and_is_measured(endpoint: Endpoint) -> Non
     guard = guarded(endpoint)
     verdict = guard.assess("sure?")
     assert verdict.accepted
-    assert verdict.cost.calls == endpoint.requests == 4 + 1 + 4
+    assert verdict.cost.calls == endpoint.requests == 5 + 1 + 4  # the probe asks once more without n
 
 
 def test_n_ignored_after_the_probe_is_a_shortfall(endpoint: Endpoint) -> None:

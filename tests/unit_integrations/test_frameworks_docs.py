@@ -66,6 +66,16 @@ def test_the_hook_example() -> None:
     assert run("-m", "examples.frameworks.litellm_hook").splitlines()[-2] == "Capital of France? Paris"
 
 
+def test_the_hook_example_says_what_it_needs() -> None:
+    without = "import runpy, sys; sys.modules['litellm'] = None; "
+    code = without + "runpy.run_module('examples.frameworks.litellm_hook', run_name='__main__')"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("This example needs litellm")
+    assert "acrc-guardrail[litellm]" in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+
+
 def test_the_proxys_configuration_names_settings_that_exist() -> None:
     if find_spec("litellm") is None:
         pytest.skip("litellm is not installed (extra litellm); `make test-litellm` runs the proxy's tests")

@@ -30,10 +30,11 @@ from agents import (  # noqa: E402
     function_tool,
     set_tracing_disabled,
 )
+from agents.retry import ModelRetrySettings, RetryDecision, retry_policies  # noqa: E402
 from agents.testing import assistant_message, function_call  # noqa: E402
 from openai import AsyncOpenAI  # noqa: E402
 
-from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan  # noqa: E402
+from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan, UnmeasuredError  # noqa: E402
 from guardrail.artifact import CalibrationArtifact  # noqa: E402
 from guardrail.errors import ArtifactMismatchError, UsageError  # noqa: E402
 from guardrail.sampling import adraw, draw  # noqa: E402
@@ -157,6 +158,62 @@ async def test_raise_and_a_person() -> None:
     model = guarded(Scripted(unsure), on_abstain=lambda verdict: "a person says Rome")
     result = await Runner.run(agent(model, output_guardrails=[model.output_guardrail]), "?")
     assert result.final_output == "a person says Rome"
+
+
+APART: list[Said] = ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
+RETRIES: dict[str, Any] = {
+    "always": lambda context: True,
+    "unsafe, too": lambda context: RetryDecision(retry=True, approve_unsafe_replay=True),
+    "of the SDK": retry_policies.any(retry_policies.provider_suggested(), lambda context: True),
+}
+
+
+def retrying(policy: Any) -> ModelSettings:
+    return ModelSettings(retry=ModelRetrySettings(max_retries=3, policy=policy, backoff={"initial_delay": 0.0}))
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("policy", RETRIES)
+async def test_the_runner_does_not_retry_a_measured_abstention(policy: str, streamed: bool) -> None:
+    inner = Scripted([*APART, *["Rome"] * 20])  # certain of Rome when asked again
+    model = guarded(inner, on_abstain="raise")
+    one = agent(model, model_settings=retrying(RETRIES[policy]))
+
+    async def ask() -> None:
+        if streamed:
+            [event async for event in Runner.run_streamed(one, "Capital of Atlantis?").stream_events()]
+        else:
+            await Runner.run(one, "Capital of Atlantis?")
+
+    with pytest.raises(AbstainedError) as caught:
+        await ask()
+    assert not isinstance(caught.value, UnmeasuredError)
+    assert len(inner.calls) == N + 1
+
+
+async def test_the_runner_may_retry_what_could_not_be_measured() -> None:
+    class Back(Scripted):
+        async def get_response(self, *given: Any, **named: Any) -> ModelResponse:
+            response = await super().get_response(*given, **named)
+            if len(self.calls) <= N + 1:
+                raise ConnectionError("down")
+            return response
+
+    inner = Back(["Paris"])
+    one = agent(guarded(inner, on_abstain="raise"), model_settings=retrying(RETRIES["always"]))
+    assert (await Runner.run(one, "Capital of France?")).final_output == "Paris"
+    assert len(inner.calls) == 2 * (N + 1)
+
+
+async def test_the_runner_does_not_draw_again_when_the_abstention_path_fails() -> None:
+    def unreachable(_: Any) -> str:
+        raise ConnectionError("nobody there")
+
+    inner = Scripted([*APART, *["Rome"] * 20])
+    one = agent(guarded(inner, on_abstain=unreachable), model_settings=retrying(RETRIES["always"]))
+    with pytest.raises(ConnectionError):
+        await Runner.run(one, "Capital of Atlantis?")
+    assert len(inner.calls) == N + 1
 
 
 async def test_the_output_guardrail_trips_on_an_abstention_and_on_what_was_never_judged() -> None:

@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langchain_core.tools import tool
 from pydantic import BaseModel, SecretStr
 
-from guardrail import CalibrationArtifact, Guardrail, SamplingPlan, Unmeasured, UsageError
+from guardrail import CalibrationArtifact, Guardrail, Reason, SamplingPlan, Unmeasured, UsageError
 from guardrail._probe import known_report, probe
 from guardrail.errors import GuardrailError
 from guardrail.identity import identify
@@ -83,9 +83,52 @@ def test_the_same_question_draws_the_same_samples_again(endpoint: Endpoint) -> N
     model = chat(endpoint, several_per_call=True)
     first, again = (draw(model, [QUESTION], PLAN)[0] for _ in range(2))
     assert [s.text for s in first.samples] == [s.text for s in again.samples]
-    fresh = SamplingPlan(n=4, seed=None)
-    draw(model, [QUESTION], fresh)
-    assert "seed" not in endpoint.bodies[-1]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_without_a_seed_of_the_plan_every_request_has_a_fresh_one(endpoint: Endpoint, together: bool) -> None:
+    model = chat(endpoint, several_per_call=together)
+    for _ in range(2):
+        draw(model, [QUESTION], PLAN.model_copy(update={"seed": None}))
+    seeds = [body["seed"] for body in endpoint.bodies]
+    assert len(set(seeds)) == len(seeds) == (4 if together else 10)
+    assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+@pytest.mark.parametrize("seed", [0, None])
+def test_samples_do_not_look_certain_because_a_cache_answers_equal_requests(
+    endpoint: Endpoint, seed: int | None
+) -> None:
+    endpoint.answers = {"who?": [f"name{i}" for i in range(1000)]}  # four equal ones: once in 10^9
+    endpoint.mode = "cached"  # and n is ignored
+    model = chat(endpoint)
+    artifact = make_artifact(model, n=4)
+    plan = artifact.plan.model_copy(update={"seed": seed})
+    verdict = Guardrail(model=model, artifact=artifact.model_copy(update={"plan": plan})).assess("who?")
+    assert (verdict.accepted, verdict.reason) == (False, Reason.ABOVE_THRESHOLD)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_cache_that_does_not_look_at_seeds_is_found_out(endpoint: Endpoint, asynchronous: bool) -> None:
+    endpoint.mode = "cached_but_seed"  # it tells requests apart by n, which it ignores
+    model = chat(endpoint)
+    guard = Guardrail(model=model, artifact=make_artifact(model, n=4))
+    verdict = asyncio.run(guard.aassess("sure?")) if asynchronous else guard.assess("sure?")
+    assert verdict.uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES
+    assert verdict.cost.calls == endpoint.requests == 5 + 1  # the probe, one of its calls without n, and the candidate
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_later_waves_do_not_ask_for_the_greedy_answer_again(endpoint: Endpoint, asynchronous: bool) -> None:
+    endpoint.answers = {"who?": [f"name{i}" for i in range(10_000)]}  # ten different ones, by the plan's seed
+    model = chat(endpoint, several_per_call=False)
+    artifact = make_artifact(model, threshold=math.log(10) - 1e-9)  # undecided until the last of the waves 3, 2, 2, 3
+    waves, whole = (Guardrail(model=model, artifact=artifact, early_stopping=how, probe="off") for how in ("on", "off"))
+    verdict = asyncio.run(waves.aassess("who?")) if asynchronous else waves.assess("who?")
+    assert (len(verdict.samples), verdict.cost.calls, endpoint.requests) == (10, 11, 11)
+    assert [body["temperature"] for body in endpoint.bodies].count(0) == 1
+    full = whole.assess("who?")
+    assert (full.candidate, full.accepted) == (verdict.candidate, verdict.accepted)
 
 
 def test_async_draws_the_same_in_two_event_loops_and_leaves_no_socket(endpoint: Endpoint) -> None:
@@ -202,6 +245,19 @@ def test_messages_and_names_of_the_limit(endpoint: Endpoint) -> None:
         newer.invoke("h", top_k=3)
 
 
+@pytest.mark.parametrize(
+    "name", ["temperature", "top_p", "max_tokens", "max_completion_tokens", "n", "seed", "stop", "tools", "messages"]
+)
+def test_extra_fields_cannot_replace_what_a_plan_or_a_call_asks_for(endpoint: Endpoint, name: str) -> None:
+    with pytest.raises(UsageError, match=rf"extra_body names {name}, .*calibrate with another plan"):
+        chat(endpoint, extra_body={"top_k": 3, name: 1})
+    smuggled = chat(endpoint).model_copy(update={"extra_body": {name: 1}})
+    for ask in (lambda: smuggled.invoke("sure?"), lambda: draw(smuggled, [QUESTION], PLAN)):
+        with pytest.raises(UsageError, match=f"extra_body names {name}"):
+            ask()
+    assert endpoint.requests == 0
+
+
 def test_plain_calls_and_several_answers(endpoint: Endpoint) -> None:
     model = chat(endpoint, temperature=0.0, seed=5, stop=["."])
     message = model.invoke("sure?", logprobs=True)
@@ -303,8 +359,8 @@ def test_retries_heed_retry_after_and_every_request_is_counted(endpoint: Endpoin
 def test_a_retry_after_past_the_deadline_is_not_waited_for(endpoint: Endpoint) -> None:
     endpoint.mode, endpoint.retry_after = "429", "3600"
     started = time.monotonic()
-    (drawn,) = draw(chat(endpoint, timeout=5), [QUESTION], PLAN)
-    assert time.monotonic() - started < 5
+    (drawn,) = draw(chat(endpoint, timeout=60), [QUESTION], PLAN)
+    assert time.monotonic() - started < 60
     assert (drawn.problem, drawn.cost.calls) == (Unmeasured.MODEL_FAILED, 5)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import gc
+import operator
 import pickle
 import signal
 import subprocess
@@ -104,11 +106,11 @@ def test_the_deadline_holds_whatever_trickles(endpoint: Endpoint, mode: str, way
 
 def test_the_time_that_a_reader_of_a_stream_takes_does_not_count(endpoint: Endpoint) -> None:
     endpoint.answers = {"sure?": ["one two three"]}
-    model = chat(endpoint, timeout=2.0, temperature=0.0)
+    model = chat(endpoint, timeout=4.0, temperature=0.0)
     texts = []
     for chunk in model.stream("sure?"):
         texts.append(chunk.content)
-        time.sleep(0.7)  # three and more of them are longer than the deadline
+        time.sleep(1.4)  # three and more of them are longer than the deadline
     assert "".join(map(str, texts)) == "one two three"
 
 
@@ -165,6 +167,23 @@ def test_what_is_no_stream_is_an_error(endpoint: Endpoint, mode: str, way: Any) 
     endpoint.mode = mode
     with pytest.raises(EndpointError, match="model 'm': "):
         way(chat(endpoint))
+
+
+@pytest.mark.parametrize("way", STREAMS)
+def test_a_stream_that_breaks_off_is_an_error(endpoint: Endpoint, way: Any) -> None:
+    endpoint.mode = "cut_stream"
+    with pytest.raises(EndpointError, match="ended without a finish_reason, so the answer is cut off"):
+        way(chat(endpoint))
+
+
+@pytest.mark.parametrize("mode", ["ok", "ends_with_text", "running_totals"])
+def test_what_a_stream_used_is_counted_once_whenever_the_server_tells(endpoint: Endpoint, mode: str) -> None:
+    endpoint.answers, endpoint.mode = {"sure?": ["one two three"]}, mode
+    chunks = list(chat(endpoint).stream("sure?"))
+    whole = functools.reduce(operator.add, chunks)
+    assert (whole.content, whole.response_metadata["finish_reason"]) == ("one two three", "stop")
+    told = [chunk.usage_metadata for chunk in chunks if chunk.usage_metadata]
+    assert told == [whole.usage_metadata] == [{"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}]
 
 
 # -- counts
@@ -243,7 +262,7 @@ def test_a_model_that_thinks_is_probed_with_longer_answers(endpoint: Endpoint, w
         return guard.assess("sure?") if way == "sync" else asyncio.run(guard.aassess("sure?"))
 
     short = ask(100)
-    assert short.uncertainty.reason is Unmeasured.EMPTY_ANSWER
+    assert short.uncertainty.reason is Unmeasured.MODEL_FAILED
     assert "spent all 100 tokens of an answer on thought" in short.detail
     assert "max_tokens" in short.detail
     assert short.cost.calls == 4 + 4 + 1

@@ -19,6 +19,7 @@ from pydantic_ai import (
     Agent,
     DeferredToolRequests,
     DeferredToolResults,
+    ModelRetry,
     NativeOutput,
     ToolDenied,
     ToolOutput,
@@ -47,6 +48,7 @@ from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.sampling import adraw, draw
 from guardrail.testing import make_artifact
+from guardrail.types import Reason
 from integrations.pydantic_ai_guard import (
     GuardCapability,
     GuardedModel,
@@ -181,6 +183,58 @@ async def test_the_output_validator_raises_on_an_abstention_and_on_what_was_neve
     one.output_validator(unsure.output_validator)
     with pytest.raises(AbstainedError):
         await one.run("?")
+
+
+def refusing(one: Agent[Any, Any], text: str) -> Agent[Any, Any]:
+    """An agent whose validator asks again for as long as it gets this text."""
+
+    @one.output_validator
+    def check(output: str) -> str:
+        if output == text:
+            raise ModelRetry("Answer the question.")
+        return output
+
+    return one
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_a_retry_asks_nothing_again_that_was_abstained_on(inline: bool) -> None:
+    class Profiled(Scripted):
+        @property
+        def profile(self) -> Any:
+            return {**super().profile, "supports_inline_system_prompts": inline}
+
+    inner = Profiled(UNSURE_TEXT, ["Rome"])
+    with pytest.raises(AbstainedError) as caught:
+        await refusing(agent(guarded(inner, abstain_message="Not sure."), retries=5), "Not sure.").run("?")
+    assert (caught.value.message, caught.value.verdict.reason) == ("Not sure.", Reason.ABOVE_THRESHOLD)
+    assert len(inner.calls) == N + 1
+    person = guarded(inner := Profiled(UNSURE_TEXT, ["Rome"]), on_abstain=lambda verdict: "a person says Bern")
+    with pytest.raises(AbstainedError):
+        await refusing(agent(person, retries=5), "a person says Bern").run("?")
+    assert len(inner.calls) == N + 1
+
+
+async def test_a_retry_after_anything_else_is_a_request_with_another_prompt() -> None:
+    for inner, text in ((Scripted(SURE_TEXT), "Paris"), (Scripted(["", "a"]), "Not sure.")):
+        one = refusing(agent(guarded(inner, abstain_message="Not sure."), retries=5), text)
+        with pytest.raises(ArtifactMismatchError, match="system message differs"):  # pydantic-ai adds a note about it
+            await one.run("?")
+
+
+async def test_an_abstention_that_is_raised_is_not_retried() -> None:
+    inner = Scripted([*UNSURE_TEXT, *["Rome"] * 20])
+    with pytest.raises(AbstainedError):
+        await agent(guarded(inner, on_abstain="raise"), retries=5).run("?")
+    assert len(inner.calls) == N + 1
+
+
+async def test_a_later_question_is_asked_after_an_abstention() -> None:
+    inner = Scripted([*UNSURE_TEXT, *["Rome"] * 20])
+    one = agent(guarded(inner, abstain_message="Not sure."))
+    earlier = await one.run("?")
+    assert earlier.output == "Not sure."
+    assert (await one.run("And now?", message_history=earlier.all_messages())).output == "Rome"
 
 
 @pytest.mark.parametrize("sure", [True, False])
