@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import secrets
 import threading
 import weakref
 from collections.abc import Sequence
@@ -45,6 +46,8 @@ __all__ = [
 
 TRUSTED = "guardrail_trusted"
 """Class attribute of models that sample honestly by construction, and of fakes: they are not probed."""
+LARGEST_SEED = 2**31 - 1
+"""What servers that keep seeds in 32 bits take."""
 TIE = 1e-3
 """Two log-probabilities this close are a tie."""
 
@@ -152,7 +155,7 @@ def probe(model: BaseChatModel, plan: SamplingPlan, *, again: bool = False) -> t
             return report, Cost()
     made = None
     try:
-        calls = probe_calls(logprobs=plan.logprobs)
+        calls = probe_calls(logprobs=plan.logprobs, seed=secrets.randbelow(LARGEST_SEED))
         with ThreadPoolExecutor(len(calls), initializer=partial(adopt, bound_for_threads())) as pool:
             replies = list(pool.map(lambda call: _ask(model, call), calls))
             made = _conclude(model, calls, replies)
@@ -184,7 +187,7 @@ async def aprobe(model: BaseChatModel, plan: SamplingPlan, *, again: bool = Fals
     known.tasks[key] = done
     made = None
     try:
-        calls = probe_calls(logprobs=plan.logprobs)
+        calls = probe_calls(logprobs=plan.logprobs, seed=secrets.randbelow(LARGEST_SEED))
         replies = await asyncio.gather(*(_aask(model, call) for call in calls))
         made = _conclude(model, calls, replies)
         if longer := longer_calls(calls, replies, plan):

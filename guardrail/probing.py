@@ -199,13 +199,18 @@ def wants_probe(plan: SamplingPlan) -> bool:
     return plan.n > 0 or plan.logprobs
 
 
-def probe_calls(*, logprobs: bool) -> tuple[ProbeCall, ...]:
-    """The four calls: two answers at once, another seed, that seed again, and greedy. All ask the same question."""
+def probe_calls(*, logprobs: bool, seed: int = 1) -> tuple[ProbeCall, ...]:
+    """The four calls: two answers at once, another seed, that seed again, and greedy. All ask the same question.
+
+    Args:
+        logprobs: Whether to ask for log-probabilities.
+        seed: The first seed; the other is the next. A fresh one at each probe, or a cache would answer the later ones.
+    """
     return (
-        ProbeCall("two at once", 1.0, 2, 1, logprobs),
-        ProbeCall("another seed", 1.0, 1, 2, logprobs),
-        ProbeCall("the same seed", 1.0, 1, 2, logprobs),
-        ProbeCall("greedy", 0.0, 1, 1, logprobs),
+        ProbeCall("two at once", 1.0, 2, seed, logprobs),
+        ProbeCall("another seed", 1.0, 1, seed + 1, logprobs),
+        ProbeCall("the same seed", 1.0, 1, seed + 1, logprobs),
+        ProbeCall("greedy", 0.0, 1, seed, logprobs),
     )
 
 

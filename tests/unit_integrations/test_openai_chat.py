@@ -95,6 +95,15 @@ def test_without_a_seed_of_the_plan_every_request_has_a_fresh_one(endpoint: Endp
     assert all(0 <= seed < 2**31 for seed in seeds)
 
 
+def test_a_later_probe_asks_what_no_cache_has_seen(endpoint: Endpoint) -> None:
+    model = chat(endpoint)
+    for _ in range(2):
+        probe(model, PLAN, again=True)
+    seeds = [{body["seed"] for body in endpoint.bodies[k : k + 4]} for k in (0, 4)]
+    assert [len(used) for used in seeds] == [2, 2]
+    assert not seeds[0] & seeds[1]
+
+
 @pytest.mark.parametrize("seed", [0, None])
 def test_samples_do_not_look_certain_because_a_cache_answers_equal_requests(
     endpoint: Endpoint, seed: int | None
