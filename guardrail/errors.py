@@ -95,8 +95,13 @@ class AbstainedError(GuardrailError):
 
     @classmethod
     def of(cls, verdict: Verdict, message: str | None = None) -> AbstainedError:
-        """An `UnmeasuredError` where the uncertainty could not be measured, else an `AbstainedError`."""
-        return (UnmeasuredError if verdict.reason.value == "unmeasured" else AbstainedError)(verdict, message)
+        """An `UnmeasuredError` where the uncertainty could not be measured, else an `AbstainedError`.
+
+        Of a cascade none of whose stages was measured: where one was, another try would draw that one again.
+        """
+        stages: tuple[Verdict, ...] = getattr(verdict, "stages", ()) or (verdict,)
+        unmeasured = all(stage.reason.value == "unmeasured" for stage in stages)
+        return (UnmeasuredError if unmeasured else AbstainedError)(verdict, message)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.verdict, self.message)  # so that it survives another process
