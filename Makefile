@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-slow peers test-peers test-litellm test-core-newest postgres-test lint format bench clean
+.PHONY: help setup demo test test-slow peers test-peers test-litellm test-newest postgres-test lint format bench clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -38,11 +38,13 @@ test-litellm: ## The LiteLLM proxy tests, in an environment of their own (.venv-
 	@LITELLM_LOCAL_MODEL_COST_MAP=True .venv-litellm/bin/python -m pytest -q -p no:cacheprovider --noconftest \
 	  tests/unit_integrations/test_litellm_proxy.py tests/unit_integrations/test_frameworks_docs.py
 
-test-core-newest: $(READY) ## The LangChain tests against the newest langchain-core (in build/, .venv stays as it is)
-	@$(BIN)/python -m pip install -q --no-deps --upgrade --target build/core-newest 'langchain-core<2'
-	@PYTHONPATH=build/core-newest $(BIN)/python -m pytest -q -p no:cacheprovider --benchmark-disable \
+test-newest: $(READY) ## The LangChain and agent tests against the newest releases (in build/, .venv stays as it is)
+	@$(BIN)/python -m pip install -q --no-deps --upgrade --target build/newest 'langchain-core<2' 'langchain<2' 'langgraph<2'
+	@PYTHONPATH=build/newest $(BIN)/python -m pytest -q -p no:cacheprovider --benchmark-disable -n 2 --dist loadfile \
 	  tests/unit_guardrail/test_langchain_standard.py tests/unit_guardrail/test_drop_in.py \
-	  tests/unit_guardrail/test_chat_model.py tests/unit_guardrail/test_tools.py
+	  tests/unit_guardrail/test_chat_model.py tests/unit_guardrail/test_tools.py \
+	  tests/unit_guardrail/test_retrying.py tests/unit_integrations/test_lang*.py tests/unit_integrations/test_agent*.py \
+	  tests/unit_integrations/test_note_channel.py tests/unit_integrations/test_gated_model.py
 
 postgres-test: $(READY) ## Everything that can run on PostgreSQL, on a private server started for it
 	@$(BIN)/python -m pytest -q -k postgres
