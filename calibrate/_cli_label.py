@@ -33,7 +33,7 @@ def label(
         str | None,
         typer.Option(
             help=f"{', '.join(available_rules())}. Default: option if the questions have options, json if answers have "
-            "a format, tool_call if tools are offered, else token_f1."
+            "a format, tool_call if tools are offered and a reference is a call, else token_f1."
         ),
     ] = None,
     threshold: Annotated[float | None, typer.Option(help="token_f1: smallest F1 that counts as right (0.5).")] = None,

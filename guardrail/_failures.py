@@ -20,8 +20,8 @@ LONGEST = 300
 """Characters of an exception that are told."""
 _READING = (ValueError, TypeError, LookupError, AttributeError)
 """What code raises that reads a reply; LangChain's and pydantic's errors are of these kinds."""
-_QUOTING = frozenset({400, 422})
-"""HTTP status with which servers refuse a request, or what the model made of it (Groq's ``failed_generation``)."""
+_QUOTING = ("failed_generation", "generated_text", "model_output", "raw_output")
+"""What stands in error replies that quote the model (Groq's for a call that fits no tool, for one)."""
 
 log = logging.getLogger("guardrail")
 
@@ -37,7 +37,8 @@ def told(error: Exception, *, asking: bool = False) -> str:
     name, text = type(error).__name__, str(error)
     status = getattr(error, "status_code", None)
     ours = isinstance(error, GuardrailError | UnreadableReplyError)
-    if ours or (asking and not isinstance(error, _READING) and status not in _QUOTING):
+    plain = asking and not isinstance(error, _READING) and not any(name in text for name in _QUOTING)
+    if ours or plain:
         return f"{name}: {text}" if len(text) <= LONGEST or ours else f"{name}: {text[:LONGEST]}..."
     log.debug("guardrail: %s", name, exc_info=error)
     if isinstance(error, OSError) and type(error).__module__ == "builtins" and error.errno is not None:

@@ -40,9 +40,9 @@ def may_be_retried(error: BaseException, on_abstain: Any) -> bool:
         error: What it raised.
         on_abstain: The guard's. Of a Runnable or a handler any error may come after a measured abstention.
     """
-    if isinstance(error, AbstainedError):
-        return not is_result(error.verdict)
-    return isinstance(on_abstain, str)
+    if not isinstance(on_abstain, str):
+        return False
+    return not (isinstance(error, AbstainedError) and is_result(error.verdict))
 
 
 class Retry(RunnableRetry[LanguageModelInput, AIMessage]):  # type: ignore[no-redef]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -15,8 +16,9 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor
 
 from ._limits import ain_flight, in_flight
+from ._retrying import is_result
 from .bindings import call_settings
-from .errors import AbstainedError, UsageError
+from .errors import AbstainedError, UnmeasuredError, UsageError
 from .explain import next_step
 from .types import Bindings, Verdict
 
@@ -116,36 +118,49 @@ def fall_back(abstention: Abstention) -> AIMessage:
             AIMessage or None.
     """
     path = abstention.path
-    if isinstance(path, Runnable):
-        with in_flight():
-            given = _takes_over(path, abstention).invoke(list(abstention.messages), _config(abstention))
+    with _as_result(abstention.verdict):
+        if isinstance(path, Runnable):
+            with in_flight():
+                given = _takes_over(path, abstention).invoke(list(abstention.messages), _config(abstention))
+            return abstention.answer(given)
+        if isinstance(path, FullHandler):
+            return abstention.answer(path.on_abstention(abstention))
+        if not callable(path):
+            return abstention.answer(None)
+        given = path(abstention.verdict)
+        if inspect.isawaitable(given):
+            if inspect.iscoroutine(given):
+                given.close()
+            raise UsageError("on_abstain is async, but the call was sync. Use ainvoke, or a sync handler.")
         return abstention.answer(given)
-    if isinstance(path, FullHandler):
-        return abstention.answer(path.on_abstention(abstention))
-    if not callable(path):
-        return abstention.answer(None)
-    given = path(abstention.verdict)
-    if inspect.isawaitable(given):
-        if inspect.iscoroutine(given):
-            given.close()
-        raise UsageError("on_abstain is async, but the call was sync. Use ainvoke, or a sync handler.")
-    return abstention.answer(given)
 
 
 async def afall_back(abstention: Abstention) -> AIMessage:
     """`fall_back` for async callers; a sync handler runs in a thread, so a person may take their time."""
     path, verdict = abstention.path, abstention.verdict
-    if isinstance(path, Runnable):
-        runnable = _takes_over(path, abstention)
-        async with ain_flight():
-            given = await runnable.ainvoke(list(abstention.messages), _config(abstention))
-        return abstention.answer(given)
-    if isinstance(path, FullHandler):
-        return abstention.answer(await path.aon_abstention(abstention))
-    if not callable(path):
-        return abstention.answer(None)
-    given = path(verdict) if inspect.iscoroutinefunction(path) else await run_in_executor(None, path, verdict)
-    return abstention.answer(await given if inspect.isawaitable(given) else given)
+    with _as_result(verdict):
+        if isinstance(path, Runnable):
+            runnable = _takes_over(path, abstention)
+            async with ain_flight():
+                given = await runnable.ainvoke(list(abstention.messages), _config(abstention))
+            return abstention.answer(given)
+        if isinstance(path, FullHandler):
+            return abstention.answer(await path.aon_abstention(abstention))
+        if not callable(path):
+            return abstention.answer(None)
+        given = path(verdict) if inspect.iscoroutinefunction(path) else await run_in_executor(None, path, verdict)
+        return abstention.answer(await given if inspect.isawaitable(given) else given)
+
+
+@contextmanager
+def _as_result(verdict: Verdict) -> Iterator[None]:
+    """Let no measured abstention look unmeasured because the guard that took over was: a retry would draw it again."""
+    try:
+        yield
+    except UnmeasuredError as error:
+        if not is_result(verdict):
+            raise
+        raise AbstainedError(verdict, error.message) from error
 
 
 def worded(wording: Wording, verdict: Verdict) -> str:

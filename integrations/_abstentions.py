@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 from langchain_core.messages import BaseMessage
 from langgraph.config import get_config
 
-from guardrail.errors import AbstainedError, UnmeasuredError
-from guardrail.types import Reason
+from guardrail.errors import AbstainedError
 
 __all__ = ["Abstentions", "this_step"]
 
@@ -38,6 +38,10 @@ class Abstentions:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, tuple[list[BaseMessage], AbstainedError]] = OrderedDict()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Abstentions:
+        """A copy knows nothing yet: it is another middleware's."""
+        return Abstentions()
+
     def check(self, step: str | None, messages: Sequence[BaseMessage]) -> None:
         """Let a question go on that this step has not abstained on.
 
@@ -50,8 +54,8 @@ class Abstentions:
             raise AbstainedError(found[1].verdict, found[1].message)
 
     def note(self, step: str | None, messages: Sequence[BaseMessage], error: AbstainedError) -> None:
-        """Remember a measured abstention. What could not be measured, or an alarm held back, may be retried."""
-        if step is None or isinstance(error, UnmeasuredError) or error.verdict.reason is Reason.SUSPENDED:
+        """Remember a measured abstention."""
+        if step is None:
             return
         with self._lock:
             self._known[step] = (list(messages), error)

@@ -26,6 +26,7 @@ from guardrail._limits import bounded, limit_of
 from guardrail._messages import _message as sample_message
 from guardrail._messages import with_verdict
 from guardrail._readable import only_storable
+from guardrail._retrying import is_result
 from guardrail._structured import form_of
 from guardrail.bindings import bindings_for
 from guardrail.errors import AbstainedError, ArtifactMismatchError
@@ -139,7 +140,7 @@ class GatedModel(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         form, model = self._checked(messages, stop, kwargs)
-        self.abstentions.check(self.step, messages)
+        self._check_before(messages)
         callbacks = child_callbacks(run_manager)
         with hushed():
             doubt = self._trust.examine()
@@ -151,7 +152,8 @@ class GatedModel(BaseChatModel):
                 note_verdict(run_manager, verdict)
         message = self._settled(judgement, drawn, messages)
         if message is None:
-            with self._remembered(messages):
+            assert judgement.verdict is not None, "a message that no gate concerns is accepted"
+            with self._remembered(messages, judgement.verdict):
                 message = fall_back(self._abstention(judgement, messages, callbacks, form))
             message = self._noted(message, judgement)
         return ChatResult(generations=[ChatGeneration(message=message)])
@@ -164,7 +166,7 @@ class GatedModel(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         form, model = self._checked(messages, stop, kwargs)
-        self.abstentions.check(self.step, messages)
+        self._check_before(messages)
         callbacks = child_callbacks(run_manager)
         with hushed():
             doubt = await self._trust.aexamine()
@@ -176,7 +178,8 @@ class GatedModel(BaseChatModel):
                 note_verdict(run_manager, verdict)
         message = self._settled(judgement, drawn, messages)
         if message is None:
-            with self._remembered(messages):
+            assert judgement.verdict is not None, "a message that no gate concerns is accepted"
+            with self._remembered(messages, judgement.verdict):
                 message = await afall_back(self._abstention(judgement, messages, callbacks, form))
             message = self._noted(message, judgement)
         return ChatResult(generations=[ChatGeneration(message=message)])
@@ -315,13 +318,24 @@ class GatedModel(BaseChatModel):
         outcome: Outcome = self.outcome
         return outcome
 
+    def _check_before(self, messages: Sequence[BaseMessage]) -> None:
+        """Draw nothing for whoever took a hold or an abstention for a failure and tries again.
+
+        Raises:
+            Exception: `held_back` with what is held, or the abstention.
+        """
+        if self._outcome.held is not None and self.held_back is not None:
+            raise self.held_back(self._outcome.held)
+        self.abstentions.check(self.step, messages)
+
     @contextmanager
-    def _remembered(self, messages: Sequence[BaseMessage]) -> Iterator[None]:
-        """Note an abstention that is raised, for whoever tries again."""
+    def _remembered(self, messages: Sequence[BaseMessage], verdict: Verdict) -> Iterator[None]:
+        """Note an abstention whose path raised, for whoever tries again."""
         try:
             yield
-        except AbstainedError as error:
-            self.abstentions.note(self.step, messages, error)
+        except Exception:
+            if is_result(verdict):
+                self.abstentions.note(self.step, messages, AbstainedError(verdict))
             raise
 
     def _abstention(

@@ -137,6 +137,8 @@ class Note(Frozen):
     """Waiting for a person; decided, and to be given out by the model node; given out."""
     placeholder: str | None = None
     """Id of the message that stands in the conversation while held."""
+    asked: str | None = None
+    """Id of the last human message when it was decided."""
     held: Held | None = None
     """The message and its verdicts, while held."""
     message: Kept | None = None
@@ -167,9 +169,10 @@ def judged_of(
         for call in message.tool_calls
         if call["name"] in verdicts
     )
-    if all(one.is_answer for one in found):
-        return (Judged(name="answer", call_id=None, args={"text": str(message.text)}, verdict=whole),)
-    return found
+    if not all(one.is_answer for one in found):
+        return found
+    text = json.dumps(found[0].args, ensure_ascii=False) if len(message.tool_calls) == len(found) == 1 else message.text
+    return (Judged(name="answer", call_id=None, args={"text": str(text)}, is_answer=bool(found), verdict=whole),)
 
 
 def strictest(verdicts: list[Verdict]) -> Verdict:

@@ -249,7 +249,7 @@ class ReviewBridge:
         return _lapsed(value, f"The reviewer's {item.decision.action} could not be carried out: {why}")
 
     def _drop(self, past: Sequence[str], found: Sequence[_Open]) -> list[Item]:
-        """Settle the items of past interrupts, newest first, up to the first that is settled already."""
+        """Settle the items of past interrupts, newest first; several may be of one step."""
         still_open = {name for name, _, _ in found}
         dropped = []
         for name in past:
@@ -259,7 +259,7 @@ class ReviewBridge:
             if item.state in ("pending", "claimed"):
                 item = self.store.cancel(item.id, why=LEFT)
             elif item.decision is None or self._noted(item):
-                break
+                continue
             if item.decision is not None:
                 self.store.note_event("not_carried_out", {"reason": LEFT}, item=item.id)
             _log.warning("review item %s: %s", item.id, LEFT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AIMessage
@@ -9,16 +10,22 @@ from langchain_core.messages import AIMessage
 from guardrail.errors import require
 
 if TYPE_CHECKING:
-    from langchain.agents.structured_output import ProviderStrategy, ProviderStrategyBinding, ToolStrategy
+    from langchain.agents.structured_output import (
+        OutputToolBinding,
+        ProviderStrategy,
+        ProviderStrategyBinding,
+        ToolStrategy,
+    )
 else:
     _module = require("langchain.agents.structured_output", extra="agents")
-    ProviderStrategy, ProviderStrategyBinding, ToolStrategy = (
+    OutputToolBinding, ProviderStrategy, ProviderStrategyBinding, ToolStrategy = (
+        _module.OutputToolBinding,
         _module.ProviderStrategy,
         _module.ProviderStrategyBinding,
         _module.ToolStrategy,
     )
 
-__all__ = ["fits", "structured_names"]
+__all__ = ["fits", "readable", "structured_names"]
 
 
 def structured_names(response_format: Any) -> tuple[str, ...]:
@@ -29,6 +36,32 @@ def structured_names(response_format: Any) -> tuple[str, ...]:
     schema = getattr(response_format, "schema", response_format)
     name = getattr(schema, "__name__", None) or (schema.get("title") if isinstance(schema, dict) else None)
     return () if name is None else (str(name),)
+
+
+def readable(response_format: Any, message: AIMessage) -> AIMessage:
+    """A decided message; a structured answer in it that does not fit its schema (as a person edited it) becomes text.
+
+    LangChain would raise at it, or ask the model again.
+    """
+    bad = [call for call in message.tool_calls if not _call_fits(response_format, call)]
+    if not bad:
+        return message
+    texts = [str(message.text), *(json.dumps(call["args"], ensure_ascii=False) for call in bad)]
+    left = [call for call in message.tool_calls if call not in bad]
+    return message.model_copy(update={"content": "\n".join(filter(None, texts)), "tool_calls": left})
+
+
+def _call_fits(response_format: Any, call: Any) -> bool:
+    if call["name"] not in structured_names(response_format):
+        return True
+    known = isinstance(response_format, ToolStrategy)
+    strategy = response_format if known else ToolStrategy(schema=getattr(response_format, "schema", response_format))
+    try:
+        spec = next(one for one in strategy.schema_specs if one.name == call["name"])
+        OutputToolBinding.from_schema_spec(spec).parse(call["args"])
+    except Exception:  # whatever the schema's own code raises
+        return False
+    return True
 
 
 def fits(response_format: Any, message: AIMessage) -> bool:

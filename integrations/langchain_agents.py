@@ -43,7 +43,7 @@ from ._gated_model import Frozen, GatedModel, HeldBack, Outcome
 from ._gates import Gates, load
 from ._held import Held, Kept, Note, Order, call_digest, judged_of, pack, unpack
 from ._note_channel import NoteChannel
-from ._structured_answers import fits, structured_names
+from ._structured_answers import fits, readable, structured_names
 from ._tool_orders import edited, order_of, told
 from .langgraph_review import ALL_DECISIONS, HOLDING, DecisionType, ask, held_message, lean, released
 
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         ToolCallRequest,
         hook_config,
     )
+    from langgraph.channels import UntrackedValue
     from langgraph.errors import GraphBubbleUp
     from langgraph.types import Command, TracePolicy, omit_payload
 else:
@@ -69,6 +70,7 @@ else:
         _types.ModelResponse,
     )
     ToolCallRequest, hook_config = _types.ToolCallRequest, _types.hook_config
+    from langgraph.channels import UntrackedValue
     from langgraph.errors import GraphBubbleUp
     from langgraph.types import Command, TracePolicy, omit_payload
 
@@ -83,6 +85,8 @@ class GuardrailState(AgentState[Any]):
 
     guardrail: NotRequired[Annotated[str | None, NoteChannel, PrivateStateAttr]]
     """What was judged of the last message; see `integrations._note_channel`."""
+    guardrail_decided: NotRequired[Annotated[bool, UntrackedValue, PrivateStateAttr]]
+    """Whether a person has decided in this very run; never stored."""
 
 
 class _Held(HeldBack, GraphBubbleUp):
@@ -193,7 +197,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         """Draw and judge in place of the model, or give out what a person has decided."""
         note = _released(request.state)
         if note is not None and note.message is not None:
-            decided = _decided(note.message)
+            decided = readable(request.response_format, _decided(note.message))
             return _given_out(handler(_replaying(request, decided)), decided, note)
         outcome = Outcome()
         gated = self._gated(request, outcome)
@@ -218,7 +222,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         """`wrap_model_call` without blocking the event loop."""
         note = _released(request.state)
         if note is not None and note.message is not None:
-            decided = _decided(note.message)
+            decided = readable(request.response_format, _decided(note.message))
             return _given_out(await handler(_replaying(request, decided)), decided, note)
         outcome = Outcome()
         gated = self._gated(request, outcome)
@@ -363,10 +367,8 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             return None
         decisions = ask(note.held, self._allowed)
         message, orders = released(note.held, decisions, lambda verdict: worded(self._abstain_message, verdict))
-        update: dict[str, Any] = {
-            "guardrail": pack(Note(phase="released", message=message, orders=orders)),
-            "jump_to": "model",
-        }
+        decided = Note(phase="released", asked=_last_question(state), message=message, orders=orders)
+        update: dict[str, Any] = {"guardrail": pack(decided), "guardrail_decided": True, "jump_to": "model"}
         if any(one.id == note.placeholder for one in state["messages"]):  # an application may have removed it
             update["messages"] = [RemoveMessage(id=str(note.placeholder))]
         return update
@@ -406,9 +408,20 @@ def _extended(response: ModelResponse[Any], note: Note) -> ExtendedModelResponse
 
 
 def _released(state: Mapping[str, Any]) -> Note | None:
-    """What a person has decided in this turn and did not go out yet, if anything; see `before_agent`."""
+    """What a person has decided in this turn and did not go out yet, if anything.
+
+    Usually `before_agent` drops what is left of an earlier turn; other middleware may jump over it. So in another run
+    than that of the decision (which went on after an error) the last question must be the same.
+    """
     note = unpack(state.get("guardrail"))
-    return note if note is not None and note.phase == "released" else None
+    if note is None or note.phase != "released":
+        return None
+    return note if state.get("guardrail_decided") or note.asked == _last_question(state) else None
+
+
+def _last_question(state: Mapping[str, Any]) -> str | None:
+    """Id of the last human message."""
+    return next((one.id for one in reversed(state["messages"]) if one.type == "human"), None)
 
 
 def _decided(message: Kept) -> AIMessage:

@@ -11,6 +11,7 @@ Needs a checkpointer and a thread id, as every interrupt does.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast
@@ -21,7 +22,7 @@ from langchain_core.runnables import RunnableLambda
 from typing_extensions import TypedDict
 
 from guardrail._messages import accepted_answer, with_verdict
-from guardrail._readable import UnreadableReplyError, refuse_unstorable
+from guardrail._readable import UnreadableReplyError, json_fault, refuse_unstorable
 from guardrail.chat_model import Guardrail
 from guardrail.errors import require
 from guardrail.fallback import worded
@@ -161,9 +162,21 @@ def _answered(held: Held, message: Kept, decision: Decision, refusal: Callable[[
     if decision["type"] == "approve":
         return message
     if decision["type"] == "edit":
-        return message.model_copy(update={"text": decision["edited_action"]["args"]["text"], "tool_calls": ()})
+        text = decision["edited_action"]["args"]["text"]
+        calls = _structured_anew(message, text) if held.judged[0].is_answer else ()
+        return message.model_copy(update={"text": "" if calls else text, "tool_calls": calls})
     text = decision.get("message") or refusal(held.verdict)
     return message.model_copy(update={"text": str(text), "tool_calls": ()})
+
+
+def _structured_anew(message: Kept, text: str) -> tuple[dict[str, Any], ...]:
+    """The structured answer with the arguments that a person wrote as JSON; none where it is other text."""
+    try:
+        args = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    plain = isinstance(args, dict) and len(message.tool_calls) == 1 and json_fault(args, packed=True) is None
+    return ({**message.tool_calls[0], "args": args},) if plain else ()
 
 
 def _order(call: Mapping[str, Any], decision: Decision) -> Order:

@@ -97,6 +97,9 @@ class OpenAICompatibleChat(NativeChat):
     """Strings that end an answer of plain calls."""
     seed: int | None = None
     """Seed of plain calls."""
+    send_seed: bool = True
+    """Whether requests carry seeds. False for servers that refuse the field; a cache in front of one may then make
+    samples equal, which the probe finds."""
     logprobs: bool | None = None
     """Whether plain calls return log-probabilities in ``response_metadata["logprobs"]``."""
     timeout: float = Field(default=120.0, gt=0.0)
@@ -259,6 +262,8 @@ class OpenAICompatibleChat(NativeChat):
     def _body(self, messages: Any, settings: Any, stop: Sequence[str] | None = None) -> dict[str, Any]:
         _check_extra(self.extra_body)  # again: a copy is not validated, and the dict may have been changed
         named = {"model": self.model, **settings}
+        if not self.send_seed:
+            named.pop("seed", None)
         return body_of(messages, named, stop, limit_name=self.token_limit, extra=self.extra_body)
 
     def _outcome(self, ask: Ask, attempted: Attempted, started: float) -> Outcome:

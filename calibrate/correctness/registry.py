@@ -7,6 +7,7 @@ from typing import Any
 
 from guardrail.errors import UsageError
 from guardrail.judges.json_value import is_structured
+from guardrail.judges.tool_call import read_calls
 from guardrail.types import Bindings
 from guardrail.uncertainty import answer_text
 
@@ -56,7 +57,7 @@ def default_rule(records: Sequence[Record], bindings: Bindings | None = None) ->
     """The rule used when none is named: by the questions and the plan, never by the answers.
 
     `Option` when every question has options; else `JsonValues` for answers in a format, `ToolCalls` where tools are
-    offered, and `TokenF1` for all others.
+    offered and a reference is a call, and `TokenF1` for all others.
 
     Args:
         records: The records.
@@ -66,7 +67,8 @@ def default_rule(records: Sequence[Record], bindings: Bindings | None = None) ->
         return Option()
     if is_structured(bindings):
         return JsonValues()
-    return ToolCalls() if bindings is not None and bindings.tools else TokenF1()
+    calls = any(read_calls(reference) is not None for record in records for reference in record.references)
+    return ToolCalls() if bindings is not None and bindings.tools and calls else TokenF1()
 
 
 def label_records(records: Sequence[Record], rule: CorrectnessRule, progress: Progress = silent) -> list[Record]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -23,14 +24,21 @@ def is_structured(bindings: Bindings | None) -> bool:
 
 
 def read_json(text: str) -> Any:
-    """The value of a text that is JSON and nothing else; numbers are `Decimal`, hence exact.
+    """The value of a text that is JSON, or ends in one code fence with JSON; numbers are `Decimal`, hence exact.
+
+    So an object is read wherever the guard gives one out (``with_structured_output``).
 
     Raises:
         ValueError: It is no JSON, is nested too deep, or says two things: a field that is there twice.
     """
+    fenced = _FENCED.fullmatch(text)
     try:
         value = json.loads(
-            text, parse_int=Decimal, parse_float=Decimal, parse_constant=_refuse, object_pairs_hook=_object
+            text if fenced is None else fenced["inside"],
+            parse_int=Decimal,
+            parse_float=Decimal,
+            parse_constant=_refuse,
+            object_pairs_hook=_object,
         )
     except (ArithmeticError, RecursionError) as error:  # an exponent that no Decimal has, thousands of brackets
         raise ValueError(f"cannot be read as JSON ({type(error).__name__})") from error
@@ -67,6 +75,10 @@ def _refuse(name: str) -> NoReturn:
     raise ValueError(f"JSON has no {name}")
 
 
+_FENCED = re.compile(r"(?:(?!```).)*```(?:json)?\s(?P<inside>(?:(?!```).)*)```\s*", re.DOTALL | re.IGNORECASE)
+"""A code fence at the end of a text that has no other."""
+
+
 @dataclass(frozen=True, slots=True)
 class JsonJudge:
     """Two answers are the same iff they are equal as JSON values.
@@ -75,8 +87,9 @@ class JsonJudge:
     exactly (1.0 is 1, 0.1 is not 0.10000001), texts iff every character is: "Rome" is not "rome", and "1" is not 1. So
     a field with free text (a reason, say) makes nearly all answers differ.
 
-    A text that is no JSON (cut off, with words or a code fence around it, with a field that is there twice) differs
-    from every JSON value. Two such texts are the same iff their normalised strings are.
+    A code fence around the JSON, and words before the fence, do not count. A text that is no JSON (cut off, with words
+    around it, with a field that is there twice) differs from every JSON value. Two such texts are the same iff their
+    normalised strings are.
 
     Example:
         >>> judge = JsonJudge()

@@ -125,7 +125,10 @@ def test_the_default_rule_depends_on_the_plan_and_the_questions() -> None:
     tools = bindings_for([look_up])
     both = tools.model_copy(update={"response_format": FORMAT.response_format})
     assert default_rule([open_], FORMAT) == default_rule([open_], both) == JsonValues()
-    assert isinstance(default_rule([open_], tools), ToolCalls)
+    meant = Record(id="c", question="?", references=('{"name": "look_up", "arguments": {}}',))
+    assert isinstance(default_rule([open_, meant], tools), ToolCalls)
+    assert default_rule([open_], tools) == TokenF1()  # no reference is a call: questions that are answered in words
+    assert default_rule([meant]) == TokenF1()
     assert default_rule([closed], FORMAT) == default_rule([closed], tools) == Option()
     assert default_rule([open_], Bindings()) == default_rule([open_]) == TokenF1()
 

@@ -130,3 +130,19 @@ def test_the_full_score_lies_within_the_bounds_of_every_part(name: str) -> None:
             ends = range_of(whole.model_copy(update={"samples": samples[:m]}), estimator, 8)
             assert isinstance(ends, tuple)
             assert ends[0] <= full <= ends[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ('```json\n{"city": "Rome"}\n```', True),
+        ('```\n{"city": "Rome"}\n```\n', True),
+        ('Here it is:\n\n```JSON\n{ "city":"Rome" }```', True),
+        ('```json\n{"city": "Lyon"}\n```', False),
+        ('```json\n{"city": "Rome"}\n``` I hope this helps.', False),
+        ('```json\n{"city": "Lyon"}\n```\n```json\n{"city": "Rome"}\n```', False),
+        ('```json\n{"city": "Ro', False),
+    ],
+)
+def test_a_fence_around_json_does_not_count_as_it_does_not_at_run_time(text: str, same: bool) -> None:
+    assert JsonJudge().equivalent("", [('{"city": "Rome"}', text)]) == [same]

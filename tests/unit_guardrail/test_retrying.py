@@ -211,3 +211,19 @@ def test_what_a_switch_holds_back_and_what_calibration_forbids() -> None:
     assert not is_result(guard.assess(SURE).model_copy(update={"accepted": False, "reason": Reason.SUSPENDED}))
     forbidden = Guardrail(model=model, artifact=make_artifact(model, threshold=None))
     assert is_result(forbidden.assess(SURE))
+
+
+@pytest.mark.parametrize("way", range(4))
+@pytest.mark.parametrize("retried", [False, True])
+def test_a_guard_that_took_over_and_failed_makes_no_abstention_unmeasured(retried: bool, way: int) -> None:
+    """Otherwise a retry of what was not measured would draw again what was."""
+    large = ScriptedChat(name_of_model="large", default=[ConnectionError("down")])
+    strong = Guardrail(model=large, artifact=make_artifact(large, n=4), on_abstain="raise")
+    model, guard = turning(on_abstain=strong)
+    asked: Any = tried(guard) if retried else guard
+    with pytest.raises(AbstainedError) as caught:
+        ways(asked, LATE)[way]()
+    assert not isinstance(caught.value, UnmeasuredError)
+    assert caught.value.verdict.reason is Reason.ABOVE_THRESHOLD
+    assert isinstance(caught.value.__cause__, UnmeasuredError)
+    assert model.rounds(LATE) == 1

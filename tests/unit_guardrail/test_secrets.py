@@ -250,12 +250,19 @@ class QuotaError(Exception):
     status_code = 429
 
 
+class StatusError(Exception):
+    """Another one."""
+
+    status_code = 400
+
+
 @pytest.mark.parametrize(
     ("error", "found"),
     [
         (RuntimeError("CUDA out of memory"), "RuntimeError: CUDA out of memory"),
         (ConnectionError("connection refused"), "ConnectionError: connection refused"),
         (QuotaError("you exceeded your quota"), "QuotaError: you exceeded your quota"),
+        (StatusError("maximum context length is 4096 tokens"), "StatusError: maximum context length is 4096 tokens"),
         (RuntimeError("x" * 1000), f"RuntimeError: {'x' * 300}..."),
         (ValueError(f"cannot read {SECRET}"), "ValueError (in full in the log, at level DEBUG)"),
         (KeyError(SECRET), "KeyError (in full in the log, at level DEBUG)"),

@@ -457,3 +457,84 @@ def test_and_one_in_a_plain_graph() -> None:
 def unwrapped(made: CalibrationArtifact) -> CalibrationArtifact:
     """An artifact without a system prompt."""
     return made.model_copy(update={"prompt": made.prompt.model_copy(update={"system": None})})
+
+
+# -- what a second look found ---------------------------------------------------------------------------------------
+
+
+class Jumps(AgentMiddleware):
+    """Goes straight to the model, past the ``before_agent`` of all others."""
+
+    @hook_config(can_jump_to=["model"])
+    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        return {"jump_to": "model"}
+
+
+class FailsOnce(AgentMiddleware):
+    """Its second ``before_model`` fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+
+    def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        self.seen += 1
+        if self.seen == 2:
+            raise ConnectionError("redis down")
+        return None
+
+
+def test_an_approved_answer_goes_out_after_an_error_but_not_to_another_question() -> None:
+    model = Counter()
+    agent = agent_of(model, Jumps(), FailsOnce())
+    agent.invoke({"messages": "what?"}, thread())
+    with pytest.raises(ConnectionError):
+        decide(agent, APPROVE)
+    again = shown(agent.invoke({"messages": "and this?"}, thread()))
+    assert (again["question"], again["candidate"]["text"], model.made) == ("and this?", "ans5", 10)
+
+
+def test_it_goes_out_when_the_same_run_goes_on() -> None:
+    model = Counter()
+    agent = agent_of(model, Jumps(), FailsOnce())
+    agent.invoke({"messages": "what?"}, thread())
+    with pytest.raises(ConnectionError):
+        decide(agent, APPROVE)
+    assert texts(agent.invoke(None, thread())) == ["what?", "ans0"]
+    assert model.made == 5
+
+
+def lone_weather() -> AgentChat:
+    return AgentChat(steps={("cold?", 0): [calls(("Weather", {"degrees": k})) for k in range(5)]})
+
+
+@pytest.mark.parametrize(
+    ("decision", "text", "degrees"),
+    [
+        (APPROVE, "", 0),
+        (edit("answer", text='{"degrees": 7}'), "", 7),
+        (edit("answer", text='{"degrees": "about three"}'), '{"degrees": "about three"}', None),
+        (edit("answer", text="[7]"), "[7]", None),
+        (edit("answer", text="mild"), "mild", None),
+        (respond("mild"), "mild", None),
+    ],
+)
+def test_a_structured_answer_alone_is_shown_and_edited_as_json(
+    decision: dict[str, Any], text: str, degrees: int | None
+) -> None:
+    model = lone_weather()
+    agent = structured_agent(model, ToolStrategy(Weather, handle_errors=False), native=False)
+    value = shown(agent.invoke({"messages": "cold?"}, thread()))
+    assert value["action_requests"][0]["args"] == {"text": '{"degrees": 0}'}
+    result = decide(agent, decision)
+    found = result.get("structured_response")
+    assert (texts(result)[1], None if found is None else found.degrees) == (text, degrees)
+    assert model.made == 5
+
+
+def test_an_edited_structured_answer_that_fits_no_schema_goes_out_as_text() -> None:
+    agent = structured_agent(structured_and_call(), ToolStrategy(Weather, handle_errors=False), native=False)
+    agent.invoke({"messages": "pay bob"}, thread())
+    result = decide(agent, edit("Weather", degrees="about three"), APPROVE)
+    assert texts(result)[1:] == ['{"degrees": "about three"}', "sent 0 to bob", "Done."]
+    assert result.get("structured_response") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ pytest.importorskip("langchain.agents", reason="the `agents` extra is not instal
 from langchain.agents import create_agent
 from langchain.agents.middleware import ModelFallbackMiddleware, ModelRetryMiddleware, wrap_model_call
 from langchain_core.messages import HumanMessage
+from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 
 from guardrail.errors import AbstainedError, UnmeasuredError
@@ -126,3 +128,47 @@ def test_only_the_latest_steps_are_remembered(monkeypatch: pytest.MonkeyPatch) -
 
 def test_outside_a_graph_there_is_no_step() -> None:
     assert this_step() is None
+
+
+def down(verdict: Any) -> Any:
+    raise TimeoutError("nobody at the desk")
+
+
+@pytest.mark.parametrize("path", [down, RunnableLambda(down)], ids=["handler", "runnable"])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_failing_way_out_of_an_abstention_is_no_reason_to_draw_again(path: Any, first: bool) -> None:
+    model = Counter()
+    made = artifact_of(model)
+    own = GuardrailMiddleware(made, tools={"*": made}, exempt=["balance"], on_abstain=path)
+    middleware: list[Any] = [own, retry()] if first else [retry(), own]
+    agent: Any = create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=middleware)
+    with pytest.raises(AbstainedError) as caught:
+        agent.invoke({"messages": "what?"})
+    assert (caught.value.verdict.reason, model.made) == (Reason.ABOVE_THRESHOLD, 5)
+
+
+def test_middleware_that_takes_a_hold_for_a_failure_gets_it_again() -> None:
+    model = Counter()
+    made = artifact_of(model)
+
+    @wrap_model_call
+    def thrice(request: Any, handler: Any) -> Any:
+        for _ in range(2):
+            try:
+                return handler(request)
+            except Exception:
+                continue
+        return handler(request)
+
+    own = GuardrailMiddleware(made, tools={"*": made}, exempt=["balance"])
+    agent: Any = create_agent(
+        model, tools=TOOLS, system_prompt=SYSTEM, middleware=[own, thrice], checkpointer=InMemorySaver()
+    )
+    (found,) = agent.invoke({"messages": "what?"}, CONFIG)["__interrupt__"]
+    assert (found.value["candidate"]["text"], model.made) == ("ans0", 5)
+
+
+def test_a_deep_copy_of_the_middleware_remembers_nothing() -> None:
+    known = Abstentions()
+    known.note("a", [HumanMessage("what?", id="1")], raised(agent_of(Counter())))
+    copy.deepcopy(known).check("a", [HumanMessage("what?", id="1")])

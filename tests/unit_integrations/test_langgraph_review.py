@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import signal
 import subprocess
@@ -11,24 +12,27 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 pytest.importorskip("langgraph", reason="the `agents` extra is not installed")
 
+from langchain.agents import create_agent
 from langchain.tools import ToolRuntime
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command
+from langgraph.types import Command, Send
+from typing_extensions import TypedDict
 
 from guardrail import Guardrail
 from guardrail.errors import UsageError
 from guardrail.types import ToolCall
+from integrations.langchain_agents import GuardrailMiddleware
 from integrations.langgraph_review import GuardedState, ReviewBridge, guarded_nodes
 from tests import postgres
 
-from .agent_fakes import AgentChat, Counter, artifact_of, sending
+from .agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of, sending
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CONFIG: Any = {"configurable": {"thread_id": "1"}}
@@ -456,6 +460,36 @@ def test_what_was_carried_out_is_not_called_stale(store: Any) -> None:
     agent.invoke({"messages": "never mind"}, CONFIG)
     assert bridge.drop_stale(agent, CONFIG) == []
     assert [event.what for event in store.trail(item.id)][-2:] == ["handed_over", "carried_out"]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_one_of_two_that_wait_side_by_side_is_closed_when_it_is_left_behind(store: Any, first: int) -> None:
+    class Parallel(TypedDict):
+        who: list[int]
+        said: Annotated[list[str], operator.add]
+
+    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
+    made = artifact_of(model)
+    middleware = [GuardrailMiddleware(made, tools={"*": made}, exempt=["balance"])]
+    inner: Any = create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=middleware)
+
+    def pay(state: Any) -> dict[str, Any]:
+        return {"said": [inner.invoke({"messages": "pay bob"})["messages"][-1].text]}
+
+    builder = StateGraph(Parallel)
+    builder.add_node("pay", pay)
+    builder.add_conditional_edges(START, lambda state: [Send("pay", {"who": [k]}) for k in state["who"]], ["pay"])
+    graph: Any = builder.compile(checkpointer=InMemorySaver())
+    bridge = ReviewBridge(store)
+    graph.invoke({"who": [1, 2], "said": []}, CONFIG)
+    items = bridge.enqueue(graph, CONFIG)
+    decide(store, items[first], action="approve")
+    bridge.resume(graph, CONFIG)
+    graph.invoke({"who": [], "said": []}, CONFIG)
+    bridge.enqueue(graph, CONFIG)
+    left, done = items[1 - first], items[first]
+    assert [event.what for event in store.trail(left.id)] == ["enqueued", "cancelled", "expired"]
+    assert [event.what for event in store.trail(done.id)][-1] == "carried_out"
 
 
 def test_only_the_threads_own_items_are_closed(store: Any) -> None:

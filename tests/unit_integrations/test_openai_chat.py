@@ -95,6 +95,16 @@ def test_without_a_seed_of_the_plan_every_request_has_a_fresh_one(endpoint: Endp
     assert all(0 <= seed < 2**31 for seed in seeds)
 
 
+def test_a_server_that_refuses_seeds_is_asked_without(endpoint: Endpoint) -> None:
+    model = chat(endpoint, send_seed=False)
+    report, _ = probe(model, PLAN)
+    (drawn,) = draw(model, [QUESTION], PLAN)
+    assert report is not None
+    assert (report.failed, drawn.problem) == ("", None)
+    assert model.invoke("hello", seed=5).content
+    assert not [body for body in endpoint.bodies if "seed" in body]
+
+
 def test_a_later_probe_asks_what_no_cache_has_seen(endpoint: Endpoint) -> None:
     model = chat(endpoint)
     for _ in range(2):
