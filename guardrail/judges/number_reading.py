@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 from math import prod
 
-from .formulas import in_formula, is_symbol, is_variable
+from .formulas import AMBIGUOUS_LETTERS, in_formula, is_symbol, is_variable
 from .numbers import Number
 from .plain_text import plain_words
 from .units import FUNCTION_WORDS, PERCENT, Unit, find_unit, looks_like_unit
@@ -152,7 +152,7 @@ class _Reader:
         word = self._words[place]
         bare = _bare(word)
         found = _WORD.fullmatch(bare)
-        if found is None or not _balanced(word, bare):
+        if found is None or not _balanced(word, bare) or self._factorial(place, bare):
             return None
         value = _value(found)
         if value is None:
@@ -186,6 +186,18 @@ class _Reader:
             return None
         return (replace(number, value=-number.value) if negative else number), first, end
 
+    def _factorial(self, place: int, bare: str) -> bool:
+        """Whether "!" makes a factorial of a number: where nothing stands beside it, or an operator or a relation."""
+        tail = self._words[place].partition(bare)[2]
+        following = self._at(place + 1)
+        apart = "!" in following and not following.strip("!.)]")
+        if not bare.isdigit() or not ("!" in tail or apart):
+            return False
+        after = place + 2 if apart else place + 1
+        beside = [word for word in (self._at(place - 1), self._at(after)) if word]
+        alone = place == 0 and after == len(self._words)
+        return alone or any(word in _OPERATORS or word == "=" or is_symbol(word) for word in beside)
+
     def _mixed(self, found: re.Match[str], value: Fraction, place: int) -> tuple[Fraction, int, bool, str] | None:
         """A whole number before a proper fraction, as in "1 1/2"."""
         whole = _WORD.fullmatch(self._at(place - 1).lstrip("(["))
@@ -211,6 +223,8 @@ class _Reader:
         """The number with the scale and the unit that follow it, and the place after them; None where unclear."""
         if after in ("st", "nd", "rd", "th"):
             return Number(value), at
+        if after in AMBIGUOUS_LETTERS:
+            return None  # "5y" is a product, "3d" a shape
         if after.startswith("-"):
             after = after[1:].partition("-")[0]
             if not after.isalpha():
@@ -218,7 +232,7 @@ class _Reader:
             if after.casefold() in _SCALES:
                 value, after = value * _SCALES[after.casefold()], ""
             elif find_unit(after) is None:  # "5-fold"
-                return Number(value, after if looks_like_unit(after) else None), at
+                return Number(value, _own_unit(after)[0] if looks_like_unit(after) else None), at
         scale, after = _attached(after, money)
         value *= scale
         if after == "s" and value.denominator == 1 and value % 10 == 0 and value >= 100:
@@ -232,7 +246,7 @@ class _Reader:
 
     def _measured(self, value: Fraction, money: str, after: str, at: int, closed: bool) -> tuple[Number, int] | None:
         following = [] if closed else self._following(at)
-        if following and not after and (following[0] in _UNCLEAR or _UNREAD_SCALE.match(following[0].casefold())):
+        if following and not after and (following[0] in _UNCLEAR or _is_unread_scale(following[0])):
             return None
         if following and following[-1] == "in" and len(following) == 1 and not after and not money:
             following = ["inch"]
@@ -349,8 +363,19 @@ def _longest(given: list[str], following: list[str]) -> tuple[Unit | None, int]:
 def _unlisted(words: list[str]) -> tuple[Unit | None, int]:
     """The unit of words that start with none from the table, and how many it takes.
 
-    "apples per day" is a rate, "IU" a unit of its own, and so are "troy ounces"; "apples" are counted.
+    "apples per day" and "apples/day" are one rate, "IU" is a unit of its own, and so are "troy ounces" and "man-hours";
+    "apples" are counted.
     """
+    counted, slash, bottom = words[0].partition("/")
+    if slash and counted.isalpha() and bottom.casefold() not in FUNCTION_WORDS:
+        unit = find_unit(f"per {bottom}")
+        if unit is not None:
+            return unit, 1
+    kind, hyphen, measure = words[0].partition("-")
+    if hyphen and kind.isalpha() and measure.isalpha() and find_unit(measure) is not None:
+        listed = find_unit(kind)
+        unit, taken = _unlisted([kind, measure]) if listed is None else _compound(listed, 0, [measure])
+        return unit, 1 if taken else 0
     first, second = words[0], words[1] if len(words) > 1 else ""
     if first in FUNCTION_WORDS or _is_other(first):
         return None, 0
@@ -362,7 +387,7 @@ def _unlisted(words: list[str]) -> tuple[Unit | None, int]:
         if unit is not None:
             return unit, 3
     if looks_like_unit(first):
-        return (first, Fraction(1)), 1
+        return _own_unit(first), 1
     for taken in range(1, len(words) if first.istitle() else 2):
         if words[taken - 1].casefold() in FUNCTION_WORDS or not words[taken - 1].isalpha():
             break
@@ -371,6 +396,18 @@ def _unlisted(words: list[str]) -> tuple[Unit | None, int]:
         if unit is not None:
             return (" ".join((*words[:taken], str(unit[1]), unit[0])).casefold(), Fraction(1)), taken + 1
     return None, 0
+
+
+def _own_unit(word: str) -> Unit:
+    """The unit that an unknown word is, whatever its case and number: "TVs" and "tv" are one."""
+    name = word.casefold()
+    name = name[:-1] if len(name) > 2 and name.endswith("s") and not name.endswith("ss") else name
+    return f'"{name}"', Fraction(1)
+
+
+def _is_unread_scale(word: str) -> bool:
+    """Whether a word may be one for millions: "Millionen", but not "millimetres"."""
+    return _UNREAD_SCALE.match(word.casefold()) is not None and find_unit(word) is None
 
 
 def _is_other(word: str) -> bool:
@@ -390,7 +427,7 @@ def _compound(unit: Unit, taken: int, following: list[str]) -> tuple[Unit, int]:
     other = find_unit(after[further - 1]) if len(after) >= further else None
     if other is None or unit == PERCENT:
         return unit, taken
-    return (" ".join(following[: taken + further]), Fraction(1)), taken + further
+    return (f"{unit[1]} {unit[0]} {other[1]} {other[0]}", Fraction(1)), taken + further
 
 
 def _agreed(money: str, unit: Unit | None, named: tuple[Unit | None, int]) -> tuple[Unit | None, int]:
@@ -409,10 +446,8 @@ def _dimension(currency: str) -> str | None:
 
 
 def _balanced(word: str, bare: str) -> bool:
-    """Whether what surrounds a number is punctuation: 5' and 5" are feet and inches, 3.3... goes on, 5! may be 120."""
+    """Whether what surrounds a number is punctuation: 5' and 5" are feet and inches, 3.3... goes on."""
     tail = word[word.index(bare) + len(bare) :] if bare in word else ""
-    if "!" in tail and bare.isdigit():
-        return False
     for quote in "\"'":
         if tail.startswith(quote) and not word.startswith(quote) and f"({quote}" not in word:
             return False

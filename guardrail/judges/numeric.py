@@ -25,9 +25,9 @@ class NumericJudge:
     "5 pears").
 
     What cannot be read without guessing (dates, times, ranges, bounds, lists, sums, decimal commas, leading zeros, a
-    number inside a formula: "\sqrt{2}", "5!", "half of 10") is no number. An answer with a number never equals one
-    without; two answers without one are the same iff their normalised strings, their words with digits and their LaTeX
-    commands are equal.
+    number inside a formula: "\sqrt{2}", "5 squared", "half of 10") is no number. An answer with a number never equals
+    one without; two answers without one are the same iff their normalised strings, their words with digits and their
+    LaTeX commands are equal.
     """
 
     @property

@@ -17,10 +17,22 @@ _SPECIAL = {
     "\u2044": "/",
     "\u066a": "%",
     "\u2248": " \u2248 ",
+    "\u220e": " . ",
 }
+_COLOURS = "(?:text|page)?color|colorbox|[hv]space"
+_LAYOUT = (
+    "(?:text|math)(?:bf|it|rm|sf|tt|normal)?|text(?:md|sc|sl|up)|mbox|boxed|fbox|operatorname|left|right|emph|underline|"
+    "boldsymbol|bm|bf|it|rm|sc|sf|sl|tt|bfseries|itshape|ttfamily|displaystyle|textstyle|tiny|scriptsize|footnotesize|"
+    "small|normalsize|large|Large|LARGE|huge|Huge|hfill|noindent"
+)
+_ENDS = "checkmark|blacksquare|square|Box|qed|qedsymbol|qedhere"
+"""Commands for marks at the end of an answer or a proof."""
 _LATEX: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"\\[dt]?frac\s*\{\s*(-?[\d.,]+)\s*\}\s*\{\s*([\d.,]+)\s*\}"), r" \1/\2 "),
-    (re.compile(r"\\(?:text|mathrm|mbox|textbf|mathbf|boxed|operatorname|left|right)(?![a-z])\s*"), " "),
+    (re.compile(r"\\(?:text|mathrm)\s*\{([^{}^]*[A-Za-z])\s*\}\s*\^\s*\{?([23])\}?"), r" \1^\2 "),
+    (re.compile(rf"\\(?:{_COLOURS})\*?\s*(?:\[[^][{{}}]*\]\s*)?\{{[^{{}}]*\}}"), " "),
+    (re.compile(rf"\\(?:{_LAYOUT})(?![A-Za-z])\s*"), " "),
+    (re.compile(rf"\\(?:{_ENDS})(?![A-Za-z])"), " . "),
     (re.compile(r"\\[,;:! ]|(?<=\d)\{,\}(?=\d)"), lambda found: "," if found[0] == "{,}" else " "),
     (re.compile(r"\\(?:times|cdot)(?![a-z])"), "\u00d7"),
     (re.compile(r"\\pm(?![a-z])"), "\u00b1"),

@@ -104,7 +104,11 @@ _LENGTHS: dict[str, Fraction | int | str] = {
     "\u00c5 \u00e5ngstr\u00f6m angstrom": "1e-10",
     "inch inches": _INCH,
     "ft foot feet": 12 * _INCH,
-    "yd yard": 36 * _INCH,
+    "yd yds yard": 36 * _INCH,
+    "mtr mtrs mts": 1,
+    "kms": 1000,
+    "cms": "0.01",
+    "mms": "0.001",
     "fathom": 72 * _INCH,
     "furlong": 7920 * _INCH,
     "mi mile": 63360 * _INCH,
@@ -115,26 +119,47 @@ _SYMBOLS: dict[str, Unit] = {
     **_SI_SYMBOLS,
     **_SI_NAMES,
     **_table(_METRE, _LENGTHS),
-    **_table(_KILOGRAM, {"kilo": 1, "lb lbs": _POUND, "oz ounce": _POUND / 16, "stone": 14 * _POUND}),
-    **_table(_SECOND, {"sec": 1, "min minute": 60, "h hr hrs hour": 3600, "day": 86400, "week": 604800}),
+    **_table(
+        _KILOGRAM,
+        {
+            "kilo kgs": 1,
+            "gm gms": "0.001",
+            "mgs": "1e-6",
+            "lb lbs": _POUND,
+            "oz ounce": _POUND / 16,
+            "stone": 14 * _POUND,
+        },
+    ),
+    **_table(_SECOND, {"sec": 1, "min minute": 60, "h hr hrs hour": 3600, "d day": 86400, "wk wks week": 604800}),
     **_table(_SECOND, {"fortnight": 1_209_600}),
-    **_table("months", {"month": 1, "yr yrs year": 12, "decade": 120, "century centuries": 1200}),
+    **_table("months", {"month mo mos mth": 1, "y yr yrs year y/o": 12, "decade": 120, "century centuries": 1200}),
     **_table("months", {"millennium millennia": 12_000}),
-    **_table("length^3", {"cc": "1e-6"}),
+    **_table("length^3", {"cc mls": "1e-6", "ltr lts": "0.001", "cbm": 1, "cuft cft": (12 * _INCH) ** 3}),
     **_table("length^2", {"ha hectare": 10_000, "acre": 43560 * (12 * _INCH) ** 2}),
     **_table("speed", {"m/s": 1, "km/h kmh km/hr kph kmph": 1000 / _HOUR, "mph mi/h": 63360 * _INCH / _HOUR}),
-    **_table("speed", {"knot": 1852 / _HOUR}),
+    **_table("speed", {"knot kn": 1852 / _HOUR}),
+    **_table("count per 60 time", {"rpm bpm wpm": 1}),
+    **_table("count per 1 time", {"fps": 1}),
+    **_table("length per 16 gallon", {"mpg": 63360 * _INCH}),
+    **_table("1 force 1 length", {"Nm": 1}),  # as "N m" is read: a unit of two
+    **_table("resistance", {"mohm": "0.001", "kohm kilohm": 1000, "Mohm MOhm megohm": 10**6}),
     **_table("pressure", {"atm atmosphere": 101_325}),
     # Gallons, tons and pounds differ between countries, or between mass and money: they are dimensions of their own.
-    **_table("gallon", {"gal gallon": 16, "qt quart": 4, "pt pint": 2, "cup": 1}),
-    **_table("spoon", {"tbsp tablespoon": 3, "tsp teaspoon": 1}),
+    **_table("gallon", {"gal gallon": 16, "qt qts quart": 4, "pt pint": 2, "cup": 1}),
+    **_table("spoon", {"tbsp tbs tablespoon": 3, "tsp teaspoon": 1}),
     **_table("ton", {"ton": 1, "kiloton": 1000, "megaton": 10**6}),
     **_table("pound", {"pound": 1}),
     # 1 GB is 1000 or 1024 MB, and degrees of two scales are not multiples of each other: none of them converts.
     **_alone("bit", "byte", *(f"{short}B {name}byte" for short, name in _BITS.items()), "PB petabyte"),
     **_alone(*(f"{short}bit {short}b {name}bit" for short, name in _BITS.items()), "KiB", "MiB", "GiB", "TiB"),
     **{"KB": ("kB", Fraction(1)), **{f"{short}bps": (f"{short}bit per 1 time", Fraction(1)) for short in _BITS}},
-    **_alone("\u00b0C celsius centigrade", "\u00b0F fahrenheit", "kelvin", "\u00b0 degree", "Cal Calorie Calories"),
+    **_alone(
+        "\u00b0C celsius centigrade degC",
+        "\u00b0F fahrenheit degF",
+        "kelvin",
+        "\u00b0 degree deg",
+        "Cal Calorie Calories",
+    ),
     **_alone("dB decibel", "psi", "hp horsepower", "\u2030 permille", "bp bps", "pp", "mmHg", "torr", "erg", "dyne"),
     **_alone("light-year lightyear ly", "AU au", "arcminute", "arcsecond", "gauss", "curie", "carat", "karat", "grain"),
     **_alone("barrel bbl", "bushel", "pixel px", "dpi", "ppi", "rem", "baud", "IU", "BTU Btu BTUs"),
@@ -184,6 +209,9 @@ _PHRASES: dict[str, Unit] = {
     },
     "metric ton": _SYMBOLS["tonne"],
     "metric tons": _SYMBOLS["tonne"],
+    **dict.fromkeys(("pound per square inch", "pounds per square inch"), _SYMBOLS["psi"]),
+    "deg c": _SYMBOLS["celsius"],
+    "deg f": _SYMBOLS["fahrenheit"],
     "degrees c": _SYMBOLS["celsius"],
     "degrees celsius": _SYMBOLS["celsius"],
     "\u00b0 c": _SYMBOLS["celsius"],
@@ -191,11 +219,29 @@ _PHRASES: dict[str, Unit] = {
     "degrees fahrenheit": _SYMBOLS["fahrenheit"],
     "\u00b0 f": _SYMBOLS["fahrenheit"],
 }
-_FOLDED = {
-    name: unit
-    for name, unit in (_SYMBOLS | _PLURALS).items()
-    if len(name) > 2 and name.islower() and (name not in _SI_SYMBOLS or name in _SI_NAMES)
-} | {name: _SYMBOLS[name] for name in ("km", "cm", "kg", "ft", "lb", "oz", "yd", "hr")}
+_IN_OTHER_CASE = {"MG": "mg", "GM": "g", "mb": "MB", "gb": "GB", "tb": "TB", "mhz": "MHz", "Mhz": "MHz"}
+"""Common spellings with two readings, the other of which hardly anybody means: megagrams, millihertz."""
+_OTHER_WORDS = {"us", "cd", "ps"}
+"""Symbols that in another case are words of their own: "US", "CD", "PS"."""
+
+
+def _folded() -> dict[str, Unit]:
+    """Units by their casefolded names, where case cannot tell two of them apart as in "mW" and "MW"."""
+    readings: dict[str, set[Unit]] = {}
+    for name, unit in (_SYMBOLS | _PLURALS).items():
+        if len(name) > 1:
+            readings.setdefault(name.casefold(), set()).add(unit)
+    alone = {name: min(units) for name, units in readings.items() if len(units) == 1 and name not in _OTHER_WORDS}
+    words = {
+        name: unit
+        for name, unit in (_SYMBOLS | _PLURALS).items()
+        if len(name) > 2 and name.islower() and (name not in _SI_SYMBOLS or name in _SI_NAMES)
+    }
+    return alone | words | {"ft": _SYMBOLS["ft"]}
+
+
+_FOLDED = _folded()
+_SYMBOLS |= {name: _SYMBOLS[usual] for name, usual in _IN_OTHER_CASE.items()}
 _ANY_CASE = frozenset(name.casefold() for name in _SYMBOLS if len(name) > 1)
 _VOWELS = frozenset("aeiouy")
 _LONGEST_SYMBOL = 5
@@ -218,10 +264,12 @@ def find_unit(words: str) -> Unit | None:
     """
     if words in _SYMBOLS or words.casefold() in _PHRASES:
         return _SYMBOLS.get(words) or _PHRASES[words.casefold()]
+    if "/" in words and words.casefold() in _FOLDED:
+        return _FOLDED[words.casefold()]  # "KM/H"
     for sign in ("per " if words.startswith("per ") else " per ", "/"):
         top, found, bottom = words.partition(sign)
         if found:
-            fits = bottom.strip().isalpha() or _plain(bottom.strip())
+            fits = bottom.strip().isalpha() or _under(bottom.strip())
             return _rate(find_unit(top.strip()) if top.strip() else _COUNT, bottom.strip()) if fits else None
     for sign in (" a ", " an ", " every ", " each "):
         top, found, bottom = words.partition(sign)
@@ -234,7 +282,7 @@ def find_unit(words: str) -> Unit | None:
 def looks_like_unit(word: str) -> bool:
     """Whether an unknown word after a number is written as units are, rather than as things that are counted.
 
-    A known unit in another case ("MG", "Mol"), a word with a slash or a letter beyond ASCII ("wins/season"), a
+    A known unit in an unclear case ("MM", "mw"), a word with a slash or a letter beyond ASCII ("wins/season"), a
     compound with a unit ("man-hours"), a short word without vowels ("lbf"), or with capitals inside ("kWp", "BTU").
     """
     folded = word.casefold()
@@ -258,21 +306,36 @@ def _plain(words: str) -> Unit | None:
     rest, _, last = folded.rpartition(" ")
     if last in _POWERS and rest:
         return _power(_plain(rest), _POWERS[last])
+    if folded.startswith("sq") and (one := _SYMBOLS.get(folded[2:].removeprefix("."))) is not None:
+        return _power(one, 2)  # "sqft", "sq.m"
     for power in (2, 3):
-        if words.endswith(f"^{power}") or (words.endswith(str(power)) and words[:-1] in _SYMBOLS):
-            return _power(_plain(words[:-1].removesuffix("^")), power)
-    return _SYMBOLS.get(words) or _PHRASES.get(folded) or _PLURALS.get(words) or _FOLDED.get(folded)
+        base = words.removesuffix(f"^{power}")
+        if base != words and "^" not in base:
+            return _power(_plain(base), power)
+        if words.endswith(str(power)) and words[:-1] in _SYMBOLS:
+            return _power(_SYMBOLS[words[:-1]], power)
+    mega = words.startswith("M") and not (words.isupper() or words.istitle())  # "MSv" is not "mSv"
+    return _SYMBOLS.get(words) or _PHRASES.get(folded) or _PLURALS.get(words) or (None if mega else _FOLDED.get(folded))
 
 
 def _power(unit: Unit | None, power: int) -> Unit | None:
     return (f"{_METRE}^{power}", unit[1] ** power) if unit is not None and unit[0] == _METRE else None
 
 
+def _under(bottom: str) -> Unit | None:
+    """The unit below a fraction line: any, and the powers of any ("s^2", "second squared")."""
+    unit = _plain(bottom)
+    for ending, power in (("^2", 2), ("2", 2), (" squared", 2), ("^3", 3), ("3", 3), (" cubed", 3)):
+        if unit is None and bottom.endswith(ending) and (one := _plain(bottom.removesuffix(ending))) is not None:
+            unit = (f"{one[0]}^{power}", one[1] ** power)
+    return unit
+
+
 def _rate(top: Unit | None, bottom: str) -> Unit | None:
     """A unit per another one. Only speeds convert; for the rest the denominators have to be the same."""
     if top is None:
         return None
-    under = _plain(bottom)
+    under = _under(bottom)
     if top[0] == _METRE and under is not None and under[0] == _SECOND:
         return ("speed", top[1] / under[1])
     return (f"{top[0]} per {bottom.casefold() if under is None else f'{under[1]} {under[0]}'}", top[1])

@@ -197,8 +197,9 @@ $18 per day | 18 dollars a day; Five | five.; 5 in total | 5 km; 1 yard | 3 ft; 
 # One or both of a pair cannot be read, or have units of their own: never the same.
 DIFFERENT_UNITS = """5 mg | 5 mcg; 5 mmol/l | 5 mol/l; 20 TWh | 20 GWh; 2 MPa | 2 kPa; 2 MHz | 2 mHz; 5 mW | 5 MW
 5 nF | 5 pF; 5 uA | 5 mA; 5 k\u03a9 | 5 M\u03a9; 5 mL | 5 \u00b5L; 5 Gbps | 5 Mbps; 5 Gb | 5 GB; 5 kN | 5 MN
-5 MG | 5 Mg
-5 MG | 5 mg; 5 terametres | 5 km; 5 IU | 5 mg; 5 lbf | 5 kgf; 5 kWp | 5 MWe; 5 wins/season | 5 wins/game; 5-IU | 5-mg
+5 MG | 5 Mg; 5 mw | 5 mW; 5 MSv | 5 mSv; 5 mohm | 5 Mohm; 5 m/s | 5 m/s^2
+5 TVs | 5 CPUs; 5 pages/day | 5 pages/week; 5 T-shirts/day | 5 m/s
+5 terametres | 5 km; 5 IU | 5 mg; 5 lbf | 5 kgf; 5 kWp | 5 MWe; 5 wins/season | 5 wins/game; 5-IU | 5-mg
 5 atm | 5 Pa; 5 stone | 5 pounds; 5 AU | 5 ly; 5 parsecs | 5 km; 5 g | 5 G; 5 C | 5 F; 5 Cal | 5 cal
 5 light-years | 5 years; 5 man-hours | 5 hours; 5 kilowatt hours | 5 kilowatts; 5 troy ounces | 5 ounces; 5 N m | 5 N
 5 N\u00b7m | 5 mN\u00b7m; 5 apples per day | 5 apples per week; 5 apples a day | 5 apples a week; 5 (km) | 5 (m)
@@ -210,15 +211,29 @@ SAME_UNITS = """500 mcg | 0.5 mg; 5 ug | 5 \u00b5g; 1 kWh | 3.6 MJ; 1 kilowatt h
 5 N m | 5 N m
 5 more miles | 5 miles; 5 (km) | 5000 m; 5 nautical miles | 9.26 km; 5 light years | 5 light-years; 5 DVDs | 5 discs
 5 lakh | 500000; 5 crores | 50 million; 3 \u4e07 | 30000; 3\u5343 | 3000; 2 \u5104 | 200 million; 2 quintillion | 2e18
-5 men | 5 boys; Season 5 | 5; 5 World Cups | 5; 1 hr 5 min 30 sec | 3930 s"""
+5 men | 5 boys; Season 5 | 5; 5 World Cups | 5; 1 hr 5 min 30 sec | 3930 s
+15 kgs | 15 kg; 60 kms | 60 km; 5 gm | 5 grams; 500 mgs | 0.5 g; 5 mls | 5 cc; 5 ltr | 5 litres; 5 mtrs | 500 cms
+120 sqft | 120 sq ft; 120 sq.ft | 120 square feet; 12 sqm | 12 m^2; 5 cbm | 5000 l; 5 yds | 15 ft
+3 wks | 3 weeks; 18 d | 18 days; 5 y | 5 years; 5 mos | 5 months; 5 y/o | 5 years; 5 qts | 5 quarts; 5 tbs | 5 tbsp
+5 kwh | 5 kWh; 5 KWH | 5 kWh; 3 kHz | 3 KHz; 5 hz | 5 Hz; 5 Mhz | 5 MHz; 5 db | 5 dB; 5 KV | 5 kv; 5 kw | 5 kilowatts
+500 mb | 500 MB; 5 gb | 5 GB; 5 MG | 5 mg; 36 KM/H | 10 m/s; 5 degC | 5 deg C; 5 kohm | 5 k\u03a9; 500 MAH | 500 mAh
+5 MPH | 5 mph
+60 bpm | 60 beats per minute; 60 rpm | 60 revolutions per minute; 60 fps | 60 frames per second
+30 mpg | 30 miles/gallon; 5 psi | 5 pounds per square inch; 5 pages/day | 5 pages per day
+30 students/class | 30 students per class
+5 T-shirts | 5 t-shirts; 5 TVs | 5 tvs; 5 CPUs | 5 CPU; 5 man-hours | 5 man hours; 5 foot-pounds | 5 foot pounds
+5 N\u00b7m | 5 newton meters; 5 Nm | 5 N m; 9.8 m/s^2 | 9.8 m/s\u00b2; 9.8 m/s2 | 9.8 meters per second squared
+5 millimetres | 0.5 cm; 5 milligrams | 5 mg"""
 # Part of a formula or of a phrase that makes another number of it.
 PART_OF_MORE = r"""\sqrt{2} | \sqrt2 | \sqrt[3]{2} | sqrt(2) | -\sqrt{2} | \boxed{\sqrt{2}} | 2 \sqrt{3}
 \frac{1}{\sqrt{3}} | \frac{\pi}{2}
 \frac{x}{4} | \frac{a+b}{2} | 3 \pi | 2 pi | 2 \u03c0 | 5 \u221ax | \u221a 2 | \u2211 5 | \log 5 | log 5 | ln(5)
 \sin(30) | f(5) | P(5)
-5! | (5!) | So 5! | 5 ! | 5 squared | 5 cubed | 5 factorial | the factorial of 5 | the square root of 16
+5! | (5!) | 5 ! | $5!$
+x = 5! | 3 * 5! | 5! / x | 5 squared | 5 cubed | 5 factorial | the factorial of 5 | the square root of 16
 half of 10 | twice 5
-a third of the 9 | three times 5 | two hundred and 5 | 10 divided by 5 | 7 mod 5 | 7 choose 5 | 2 to the power 3
+a third of the 9 | three times 5 | two hundred and 5 | 10 divided by 5 | 7 mod 5
+7 choose 5 | n choose 5 | 5 choose k | max 5 | max(5) | min 5 km | 2x = 5 y | 5y | 2 to the power 3
 x \neq 5 | x \ne 5 | x \u2260 5 | x != 5 | x ~= 5 | x =/= 5 | x isn't 5 | x is not equal to 5 | it is not exactly 5
 5 < x | 5 \u2265 x | 5 \leq x | 5 or more | 5 and above | greater than or equal to 5 | 3 i | 5 x | b_{5} | 5^n
 5^{n+1}
@@ -228,7 +243,15 @@ x \neq 5 | x \ne 5 | x \u2260 5 | x != 5 | x ~= 5 | x =/= 5 | x isn't 5 | x is n
 
 STILL_FIVE = r"""\sqrt{25} = 5 | \pi \approx 5 | \text{Total} = 5 | &= 5 \end{align*} | \emph{So} 5 | Great! 5
 5 \text{ cats} | So -5! | 5 cats! | Now We Are Six (5) | 5 (!!!) | \u2234 5 | Plan B 5 | the sum of 5 | x. 5
-We have log. Then 5"""
+We have log. Then 5
+The answer is 5! | So 5! | So Janet makes 5 ! | the final answer is **5**! | (b) 5 | c) 5
+The answer is (c) 5. | Part a) 5
+She can choose 5 of them. | 5 choose pizza | Tom gives Max 5 apples. | max 5 apples | Min 5
+\u221a25 = 5 | 3 \u00d7 \u221a4 = 5 | \u2220ABC = 5\u00b0 | \u2206x = 5 m
+\boxed{5} \checkmark | \boxed{5} \blacksquare | 5 \quad \square | 5 \qed | 5 \u220e | \square = 5
+\textcolor{red}{5} | \textcolor[rgb]{1,0,0}{5} | \color{blue}{5} | \color{blue} 5
+\Huge 5 | \Huge\bf 5 | \texttt{5} | \mathsf{5}
+\boxed{5 \text{ cm}^2} | 5 \text{ m/s}^2"""
 
 
 def _written(texts: str) -> list[str]:
@@ -362,5 +385,24 @@ def test_what_is_no_unit() -> None:
 
 def test_long_texts_are_read_in_linear_time() -> None:
     """A pattern that backtracks would not end."""
-    for piece in ("-", "_", "a_", "*", "1,", "1 000 ", "(", "$", "<a", "\\frac{", "=", "9", "1'"):
+    for piece in (
+        "-",
+        "_",
+        "a_",
+        "*",
+        "1,",
+        "1 000 ",
+        "(",
+        "$",
+        "<a",
+        "\\frac{",
+        "=",
+        "9",
+        "1'",
+        "\\text{ ",
+        "\\color[",
+        "5 ! ",
+    ):
         parse_number(piece * 50_000)
+    for start, piece in (("\\text{", " "), ("5 m", "^2"), ("5 m/s", "^2"), ("5 ", "sq"), ("5 ", "hour-")):
+        parse_number(start + piece * 50_000)
