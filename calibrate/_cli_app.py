@@ -18,6 +18,8 @@ from typer.core import TyperGroup
 
 from guardrail.errors import GuardrailError, UsageError
 
+from .records import refuse_special
+
 __all__ = ["app", "console", "errors", "finish", "first_problem", "keep_inputs", "say", "table"]
 
 console = Console()
@@ -94,12 +96,14 @@ def keep_inputs(read: Iterable[Path | str | None], written: Iterable[Path | None
         written: Files it will write, those it derives from ``--out`` included. Leave out what it changes in place.
 
     Raises:
-        UsageError: One of them is the same file, by whatever path; or a folder has the name of a file to write.
+        UsageError: One of them is the same file, by whatever path; or a folder, a device or a pipe has the name of a
+            file to write.
     """
     known = [Path(one) for one in read if isinstance(one, Path) or (one is not None and one.endswith(".json"))]
     for target in (one for one in written if one is not None):
         if target.is_dir():
             raise UsageError(f"{target} is a folder, and a file is written here. Name a file in it: {target / 'NAME'}.")
+        refuse_special(target)
         for source in known:
             if _same_file(source, target):
                 raise UsageError(

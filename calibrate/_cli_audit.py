@@ -16,7 +16,7 @@ from guardrail.errors import GuardrailError, UsageError
 
 from . import words
 from ._cli_app import app, console, finish, say
-from .audit import Audit, prepared, refuse_shared
+from .audit import Audit, prepared
 from .audit import audit as run_audit
 from .estimator_names import stored_key
 from .records import read_records
@@ -58,9 +58,8 @@ def audit(
         file = read_records(records)
         header = file.header
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
-        file, key = prepared(file, loaded, key)
-        if calibration is not None:
-            refuse_shared(file, read_records(calibration))
+        fitted = None if calibration is None else read_records(calibration)
+        file, key = prepared(file, loaded, key, calibration=fitted)
         found = run_audit(loaded, file.records, key, level=level, target=at_most)
     if as_json:
         typer.echo(found.model_dump_json(indent=1))

@@ -186,8 +186,20 @@ def labelled_needed(errors: int, n: int, target: float, level: float) -> int | N
     return None if size is None else size - n
 
 
-def prepared(file: RecordFile, artifact: CalibrationArtifact, estimator: str | None = None) -> tuple[RecordFile, str]:
+def prepared(
+    file: RecordFile,
+    artifact: CalibrationArtifact,
+    estimator: str | None = None,
+    *,
+    calibration: RecordFile | None = None,
+) -> tuple[RecordFile, str]:
     """Fresh records ready for an audit: scored and labelled as the artifact says where that is missing.
+
+    Args:
+        file: The fresh records.
+        artifact: The artifact.
+        estimator: Key of its estimator in the records; default: the one whose specification is the artifact's.
+        calibration: Records the artifact was fitted on. No question of theirs is let through.
 
     Returns:
         The records and the key of the estimator in them.
@@ -210,7 +222,7 @@ def prepared(file: RecordFile, artifact: CalibrationArtifact, estimator: str | N
         same = artifact.correctness  # other answers have other labels; that people gave both is what can be compared
     header = file.header.model_copy(update={"correctness": same})
     require_same(artifact, RecordFile(file.path, header, file.records, file.torn), key)
-    _refuse_calibration(file, artifact, key)
+    _refuse_calibration(file, artifact, key, calibration)
     return file, key
 
 
@@ -246,26 +258,28 @@ def refuse_shared(fresh: RecordFile, calibration: RecordFile) -> None:
         )
 
 
-def _refuse_calibration(file: RecordFile, artifact: CalibrationArtifact, estimator: str) -> None:
-    """By the fingerprint of the questions, by the scores in their order and, for continuous scores, by coincidences."""
-
-    def used(record: Record) -> bool:
-        score = record.scores.get(estimator)
-        return record.correct is not None and score is not None and score.value is not None
-
-    if fingerprint(record.to_question() for record in file.records if used(record)) == artifact.data.sha256:
+def _refuse_calibration(
+    file: RecordFile, artifact: CalibrationArtifact, estimator: str, calibration: RecordFile | None
+) -> None:
+    """By the questions themselves, their fingerprint, the scores in their order and coincidences of continuous ones."""
+    if _is_fitted_set(artifact, file.records, estimator):
         raise UsageError(
             f"{file.path} holds the {artifact.data.n_used} questions the artifact was fitted on "
             f"({artifact.data.name}, sha256 {artifact.data.sha256[:12]}). A threshold chosen on them fits them: label "
             "new questions."
         )
     refuse_overlap(artifact.estimator, file.records, what="fresh")
-    if _has_them_in_order(artifact, _values(file.records, estimator)):
+    if calibration is not None:
+        refuse_shared(file, calibration)
+    if not _holds_fitted_set(artifact, calibration, estimator) and _has_them_in_order(
+        artifact, file.records, estimator
+    ):
         raise UsageError(
             f"all {len(artifact.calibration.uncertainty)} scores of the artifact's calibration set occur in "
-            f"{file.path}, in their order, and in none of {SHUFFLES} random orders of its records: it holds the "
-            "questions the artifact was fitted on. Leave them out (--calibration RECORDS names them); the part that "
-            "`calibrate fit --test-fraction` kept out is in a file of its own."
+            f"{file.path}, in their order, and in none of {SHUFFLES} random orders of its records: it probably holds "
+            "the questions the artifact was fitted on. Name the record file of the fit with --calibration RECORDS: it "
+            "shows which questions to leave out, or that none is shared. The part that `calibrate fit --test-fraction` "
+            "kept out is in a file of its own."
         )
     again, once = _seen_before(artifact, file.records, estimator)
     if again >= max(FEWEST_COINCIDENCES, once / 2):
@@ -312,17 +326,51 @@ def _seen_before(artifact: CalibrationArtifact, records: Sequence[Record], estim
     return int(np.isin(new[new_count == 1], single).sum()), int(single.size)
 
 
-def _has_them_in_order(artifact: CalibrationArtifact, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
+def _is_fitted_set(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> bool:
+    """Whether the fingerprint of the questions with score and label is that of the fit."""
+    used = (record for record in records if record.correct is not None and _value(record, estimator) is not None)
+    return fingerprint(record.to_question() for record in used) == artifact.data.sha256
+
+
+def _holds_fitted_set(artifact: CalibrationArtifact, calibration: RecordFile | None, estimator: str) -> bool:
+    """Whether this is the record file of the fit, as far as the artifact can tell; of a part of one, by its scores."""
+    return calibration is not None and (
+        _is_fitted_set(artifact, calibration.records, estimator)
+        or _has_them_in_order(artifact, calibration.records, estimator)
+    )
+
+
+def _has_them_in_order(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> bool:
     """Whether the calibration scores are among these in the order they have there, and that is no chance.
 
     New questions come in no order of their own, so all of their orders are equally likely to have the scores: one that
-    does while none of `SHUFFLES` others do has probability 1 / (SHUFFLES + 1) at most.
+    does while none of `SHUFFLES` others do has probability 1 / (SHUFFLES + 1) at most. Groups may come in an order
+    (topics, documents), so records change places within theirs.
     """
-    old = artifact.calibration.uncertainty
+    old, values = artifact.calibration.uncertainty, _values(records, estimator)
     if not _among(old, values.tolist()):
         return False
+    places = _interchangeable(records, estimator)
     draws = np.random.default_rng(0)
-    return not any(_among(old, draws.permutation(values).tolist()) for _ in range(SHUFFLES))
+    return not any(_among(old, _shuffled(values, places, draws)) for _ in range(SHUFFLES))
+
+
+def _interchangeable(records: Sequence[Record], estimator: str) -> list[list[int]]:
+    """Places of the scores by group; all in one where there are no groups, or none of two scores."""
+    measured = [record for record in records if _value(record, estimator) is not None]
+    places: dict[str | None, list[int]] = {}
+    for place, record in enumerate(measured):
+        places.setdefault(record.group, []).append(place)
+    return list(places.values()) if len(places) < len(measured) else [list(range(len(measured)))]
+
+
+def _shuffled(
+    values: np.ndarray[tuple[int], np.dtype[np.float64]], places: list[list[int]], draws: np.random.Generator
+) -> list[float]:
+    shuffled = values.copy()
+    for group in places:
+        shuffled[group] = draws.permutation(values[group])
+    return [float(value) for value in shuffled]
 
 
 def _among(some: Sequence[float], values: Sequence[float]) -> bool:
@@ -332,8 +380,12 @@ def _among(some: Sequence[float], values: Sequence[float]) -> bool:
 
 
 def _values(records: Sequence[Record], estimator: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    scores = [record.scores.get(estimator) for record in records]
-    return np.array([score.value for score in scores if score is not None and score.value is not None])
+    return np.array([value for record in records if (value := _value(record, estimator)) is not None])
+
+
+def _value(record: Record, estimator: str) -> float | None:
+    score = record.scores.get(estimator)
+    return None if score is None else score.value
 
 
 def _at_least(errors: int, n: int, rate: float) -> float:

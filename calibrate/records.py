@@ -38,6 +38,7 @@ __all__ = [
     "RecordWriter",
     "open_writer",
     "read_records",
+    "refuse_special",
     "rewrite_records",
     "stream_records",
     "write_records",
@@ -378,7 +379,21 @@ def _refuse_other_collection(path: Path, there: RecordHeader, here: RecordHeader
         )
 
 
+def refuse_special(path: Path) -> None:
+    """Refuse to write to a device, a pipe or another special file: replacing it would put a plain file in its place.
+
+    Raises:
+        UsageError: What is there, links followed, is no regular file; or it is a link of the system in /dev.
+    """
+    if path.exists() and (not path.is_file() or path.absolute().parent == Path("/dev")):
+        raise UsageError(
+            f"{path} is no regular file, and writing here would replace it. Name a file, new or old, e.g. "
+            f"./{path.name}.out."
+        )
+
+
 def _replace(path: Path, header: RecordHeader, records: Iterable[Record]) -> None:
+    refuse_special(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".part", delete=False) as stream:
         temporary = Path(stream.name)

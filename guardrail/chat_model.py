@@ -126,6 +126,7 @@ class Guardrail(Guarded):
         if self.switch is not None:
             self.switch.check(self.artifact.threshold)
         self._watch = Watch(self.switch, observers(self.on_verdict))
+        self._watch.admit(self.artifact)
         if self._waves_threshold is not None:
             self._refuse_stopping_early()
         rate = agreement_rate(self.artifact, self._estimator.needs, stops_early=self._waves_threshold is not None)

@@ -17,6 +17,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables.config import run_in_executor
 
 from ._failures import told
+from .artifact import CalibrationArtifact
 from .errors import UsageError
 from .monitor import SafetySwitch
 from .types import Reason, Verdict
@@ -31,10 +32,13 @@ log = logging.getLogger("guardrail")
 
 def suspended(verdict: Verdict, switch: SafetySwitch | None) -> Verdict:
     """The verdict as it is, or, where the switch does not allow the acceptance, as an abstention that says why."""
-    value = verdict.uncertainty.value
-    if switch is None or not verdict.accepted or (value is not None and switch.allows(value)):
+    if switch is None or not verdict.accepted:
         return verdict
-    return _held(verdict, f"Held back although the gate accepts, because of an alarm. {switch.reason()}")
+    value = verdict.uncertainty.value
+    why = switch.reason() if value is None else _objection(switch, value)
+    if why is None:
+        return verdict
+    return _held(verdict, f"Held back although the gate accepts, because of an alarm. {why}")
 
 
 def observers(given: Observer | Sequence[Observer] | None) -> tuple[Observer, ...]:
@@ -68,7 +72,18 @@ class Watch:
     @property
     def needs_scores(self) -> bool:
         """Whether an observer compares scores, so that a bound instead of a score would mislead it."""
-        return any(getattr(getattr(one, "__self__", one), "needs_scores", False) for one in self.observers)
+        return any(_needs_scores(one) for one in self.observers)
+
+    def admit(self, artifact: CalibrationArtifact) -> None:
+        """Have every observer that compares scores watch this artifact.
+
+        Raises:
+            UsageError: One compares with scores of another kind, so it would leave out every verdict.
+        """
+        for observer in filter(_needs_scores, self.observers):
+            admit = getattr(getattr(observer, "__self__", observer), "admit", None)
+            if admit is not None:
+                admit(artifact)
 
     def final(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> Verdict:
         """The verdict the caller gets, after observers have seen it.
@@ -104,6 +119,18 @@ class Watch:
             except Exception as error:
                 verdict = _unseen(verdict, error)
         return verdict
+
+
+def _objection(switch: SafetySwitch, uncertainty: float) -> str | None:
+    """Why the switch holds an answer of this uncertainty back, or None."""
+    in_one_look: Callable[[float], str | None] | None = getattr(switch, "objection", None)
+    if in_one_look is not None:  # a switch that has to look could find something else the second time
+        return in_one_look(uncertainty)
+    return None if switch.allows(uncertainty) else switch.reason()
+
+
+def _needs_scores(observer: Observer) -> bool:
+    return bool(getattr(getattr(observer, "__self__", observer), "needs_scores", False))
 
 
 def _unseen(verdict: Verdict, error: Exception) -> Verdict:

@@ -20,7 +20,7 @@ from ..types import Verdict
 from .base import Alarm, Monitor, check_unit, read_state
 from .betting import BettingState, even
 
-__all__ = ["DRIFT_BETS", "DriftMonitor", "DriftState", "score_of"]
+__all__ = ["DRIFT_BETS", "DriftMonitor", "DriftState", "Reference"]
 
 log = logging.getLogger("guardrail")
 
@@ -90,7 +90,7 @@ class DriftMonitor(Monitor):
             delta=delta, seed=seed, calibration_digest=artifact.digest, shares=even(len(DRIFT_BETS))
         )
         self._known = sorted((*artifact.calibration.uncertainty, *self.state.stream))
-        self._strangers: set[str] = set()
+        self._reference = Reference(artifact)
         self._report()
 
     @classmethod
@@ -146,11 +146,15 @@ class DriftMonitor(Monitor):
     def watch(self, verdict: Verdict, messages: Sequence[BaseMessage] = ()) -> None:
         """Take in the score of a verdict, accepted or not: ``Guardrail(on_verdict=monitor.watch)``.
 
-        What is left out, and what is refused: see `score_of`.
+        What is left out, and what is refused: see `Reference.score`.
         """
-        score = score_of(verdict, self.state.calibration_digest, self._strangers)
+        score = self._reference.score(verdict)
         if score is not None:
             self.update(score)
+
+    def admit(self, artifact: CalibrationArtifact) -> None:
+        """Watch a guard of this artifact, or refuse it; a `Guardrail` calls it. See `Reference.admit`."""
+        self._reference.admit(artifact)
 
     def _p_value(self, score: float) -> float:
         below, up_to = bisect.bisect_left(self._known, score), bisect.bisect_right(self._known, score)
@@ -167,33 +171,68 @@ class DriftMonitor(Monitor):
         )
 
 
-def score_of(verdict: Verdict, artifact: str, strangers: set[str]) -> float | None:
-    """What a drift monitor takes in of a verdict.
+class Reference:
+    """Of which artifacts a drift monitor takes in verdicts: its own, and those that score alike.
 
     Args:
-        verdict: Any verdict.
-        artifact: Digest of the artifact whose calibration scores the stream is compared with.
-        strangers: Other artifacts that were met; each is logged once.
-
-    Returns:
-        The score; None where there is none, or where another artifact judged.
-
-    Raises:
-        UsageError: A bound from early stopping. Leaving bounds out would keep the hard questions only.
+        artifact: Its calibration scores are what the stream is compared with.
     """
-    if verdict.artifact != artifact:
-        if verdict.artifact not in strangers:
-            strangers.add(verdict.artifact)
-            log.warning(
-                "guardrail: a drift monitor of artifact %s leaves out the verdicts of artifact %s. Where that one is "
-                "to be watched, give it a monitor of its own.",
-                artifact,
-                verdict.artifact,
+
+    def __init__(self, artifact: CalibrationArtifact) -> None:
+        self._artifact = artifact
+        self._admitted = {artifact.digest}
+        self._strangers: set[str] = set()
+
+    def admit(self, artifact: CalibrationArtifact) -> None:
+        """Take in another artifact's verdicts as well: ``artifact.at(alpha=...)`` changes no score.
+
+        Raises:
+            UsageError: Its scores are not to be compared with these, so a guard with it would go unwatched.
+        """
+        own, other = _scoring(self._artifact), _scoring(artifact)
+        differing = [name for name in own if own[name] != other[name]]
+        if differing:
+            raise UsageError(
+                f"on_verdict has a drift monitor of artifact {self._artifact.digest}, but this guard's is "
+                f"{artifact.digest}, with another {', '.join(differing)}: it would watch nothing. Give the guard a "
+                "monitor of its own artifact."
             )
-        return None
-    if is_bound(verdict.uncertainty):
-        raise UsageError(
-            "a drift monitor compares scores, but this verdict was settled early and has a bound instead of a score "
-            f'({verdict.uncertainty.detail}). Give early_stopping="off" to the guard.'
+        self._admitted.add(artifact.digest)
+
+    def score(self, verdict: Verdict) -> float | None:
+        """The score of a verdict; None where there is none, or where another artifact judged, which is logged once.
+
+        Raises:
+            UsageError: A bound from early stopping. Leaving bounds out would keep the hard questions only.
+        """
+        if verdict.artifact not in self._admitted:
+            self._leave_out(verdict.artifact)
+            return None
+        if is_bound(verdict.uncertainty):
+            raise UsageError(
+                "a drift monitor compares scores, but this verdict was settled early and has a bound instead of a "
+                f'score ({verdict.uncertainty.detail}). Give early_stopping="off" to the guard.'
+            )
+        return verdict.uncertainty.value
+
+    def _leave_out(self, artifact: str) -> None:
+        if artifact in self._strangers:
+            return
+        self._strangers.add(artifact)
+        log.warning(
+            "guardrail: a drift monitor of artifact %s leaves out the verdicts of artifact %s. Where that one is to be "
+            "watched, give it a monitor of its own.",
+            self._artifact.digest,
+            artifact,
         )
-    return verdict.uncertainty.value
+
+
+def _scoring(artifact: CalibrationArtifact) -> dict[str, object]:
+    """What the scores of an artifact depend on, and those of its calibration."""
+    return {
+        "model": artifact.model,
+        "plan": artifact.plan,
+        "prompt": artifact.prompt,
+        "estimator": artifact.estimator,
+        "calibration scores": artifact.calibration.uncertainty,
+    }

@@ -56,8 +56,9 @@ def ended(now: float) -> ColumnElement[bool]:
 
 
 def given_back(reviewer: str) -> ColumnElement[bool]:
-    """Whether this reviewer has given an item back before."""
-    return exists().where(events.c.item == items.c.id, events.c.who == reviewer, events.c.what == "released")
+    """Whether this reviewer has given an item back before; taking it from its holder is none of it."""
+    released = and_(events.c.what == "released", events.c.detail == "{}")  # a line with a holder is of a take-back
+    return exists().where(events.c.item == items.c.id, events.c.who == reviewer, released)
 
 
 def check_id(item: str) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError
 from ..monitor import Alarm, DriftMonitor, DriftState, RiskMonitor, RiskState
-from ..monitor.drift import score_of
+from ..monitor.drift import Reference
 from ..types import Verdict
 from .errors import ReviewError
 from .limits import LONGEST_KEY, check_text
@@ -152,7 +152,7 @@ class SharedDrift(_Shared):
     ) -> None:
         super().__init__(store, name, on_alarm)
         self._artifact = artifact
-        self._strangers: set[str] = set()
+        self._reference = Reference(artifact)
         self._local: DriftMonitor | None = None
         self._settings = (fresh.state.delta, fresh.state.seed)
         row = self._begin("drift", fresh.state)
@@ -194,9 +194,13 @@ class SharedDrift(_Shared):
 
     def watch(self, verdict: Verdict, messages: Sequence[BaseMessage] = ()) -> None:
         """Take in the score of a verdict, as `DriftMonitor.watch`: ``Guardrail(on_verdict=drift.watch)``."""
-        score = score_of(verdict, self._artifact.digest, self._strangers)
+        score = self._reference.score(verdict)
         if score is not None:
             self.update(score)
+
+    def admit(self, artifact: CalibrationArtifact) -> None:
+        """Watch a guard of this artifact, or refuse it, as `DriftMonitor.admit`."""
+        self._reference.admit(artifact)
 
     def _caught_up(self, connection: Connection, row: Any) -> DriftMonitor:
         """The monitor in memory, after what others wrote since."""

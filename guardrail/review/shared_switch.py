@@ -69,15 +69,21 @@ class SharedSwitch(SafetySwitch):
 
     def allows(self, uncertainty: float) -> bool:
         """Whether an answer that the gate accepts may still pass."""
+        return self.objection(uncertainty) is None
+
+    def objection(self, uncertainty: float) -> str | None:
+        """Why an answer that the gate accepts may not pass, or None where it may: `allows` and `reason` in one look."""
         seen = self._look(self._wait)
-        alarms = (*self._alarms, *seen.alarms)
-        return not seen.blind and (not alarms or self._stricter(uncertainty))
+        alarmed = bool(self._alarms or seen.alarms) and not self._stricter(uncertainty)
+        return self._words(seen) if seen.blind or alarmed else None
 
     def reason(self) -> str:
         """Why answers are held back, in words; empty when they are not."""
-        seen = self._look(0.0)  # whoever asks has just waited
+        return self._words(self._look(0.0))  # whoever asks has just waited
+
+    def _words(self, seen: _Seen) -> str:
         alarms = (*self._alarms, *seen.alarms)
-        return seen.blind or (alarms[-1].detail if alarms else "")
+        return " ".join(filter(None, (alarms[-1].detail if alarms else "", seen.blind)))
 
     def _look(self, wait: float) -> _Seen:
         """What is known now: from the last look, from one's own, or from that of a thread one waits for."""

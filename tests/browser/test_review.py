@@ -184,7 +184,7 @@ def test_a_note_goes_with_whatever_is_decided(open_as: Open, store: ReviewStore)
     item = store.enqueue(held_back())
     page = open_as("ann")
     press(page, "n")
-    page.get_by_label("Note for the record").fill("looked it")
+    page.get_by_label("Note on approve, reject or choose").fill("looked it")
     press(page, "Escape")
     press(page, "w")
     page.keyboard.type("Woolf.")
@@ -193,7 +193,7 @@ def test_a_note_goes_with_whatever_is_decided(open_as: Open, store: ReviewStore)
     note.press("End")
     page.keyboard.type(" up")
     note.press("Enter")  # must not give anything out by accident
-    expect(page.get_by_label("Note for the record")).to_have_value("looked it up")
+    expect(page.get_by_label("Note on approve, reject or choose")).to_have_value("looked it up")
     assert store.item(item.id).decision is None
     press(page, "Control+Enter")
     expect(page.get_by_text("Nothing waits.")).to_be_visible()
@@ -216,7 +216,7 @@ def test_one_click_on_another_answer_with_a_note(open_as: Open, store: ReviewSto
     store.enqueue(held_back())
     page = open_as("ann", viewport={"width": 1100, "height": 900})
     press(page, "n")
-    page.get_by_label("Note for the record").fill("1 2 3 looked it up")
+    page.get_by_label("Note on approve, reject or choose").fill("1 2 3 looked it up")
     button = page.get_by_role("button", name="Give this out 2")
     expect(button).to_have_accessible_description("Katherine Mansfield")
     expect(button).to_be_in_viewport()  # without scrolling
@@ -232,7 +232,11 @@ def test_digits_in_a_field_are_digits(open_as: Open, store: ReviewStore) -> None
     page = open_as("ann")
     press(page, "n")
     expect(page.get_by_role("button", name="Give this out 2")).to_be_visible()
-    for way, label in (("e", "Answer as it should go out"), ("w", "Your answer"), (None, "Note for the record")):
+    for way, label in (
+        ("e", "Answer as it should go out"),
+        ("w", "Your answer"),
+        (None, "Note on approve, reject or choose"),
+    ):
         if way is not None:
             press(page, way)
         field = page.get_by_label(label).first
@@ -267,7 +271,7 @@ def test_by_mouse_with_a_note_and_the_history(open_as: Open, store: ReviewStore)
     page = open_as("ann")
     page.get_by_text("Who wrote The Waves?").click()
     page.get_by_role("button", name="Take it").click()
-    note = page.get_by_label("Note for the record")
+    note = page.get_by_label("Note on approve, reject or choose")
     note.fill("looked it up")
     note.press("Enter")  # must not approve by accident
     expect(page.get_by_role("button", name="Approve")).to_be_visible()

@@ -192,6 +192,43 @@ def test_scores_that_any_order_has_do_not_give_old_questions_away(parts: tuple[R
     prepared(constant(fresh), fit_artifact(constant(few), estimator=KEY, alpha=0.15))
 
 
+def by_topic(file: RecordFile, *, groups: bool = False) -> RecordFile:
+    """Its records with a coarse score that says only in which third of the file they are, the topics being sorted."""
+    n = len(file.records)
+
+    def third(record: Record, place: int) -> Record:
+        score = record.scores[KEY].model_copy(update={"value": float(3 * place // n)})
+        group = f"topic {3 * place // n}" if groups else f"question {place}"
+        return record.model_copy(update={"scores": {KEY: score}, "group": group})
+
+    return RecordFile(file.path, file.header, tuple(third(r, i) for i, r in enumerate(file.records)))
+
+
+def test_an_order_by_topic_is_not_held_against_questions_that_the_fit_does_not_share(
+    parts: tuple[RecordFile, RecordFile],
+) -> None:
+    old, fresh = (by_topic(part) for part in parts)
+    fitted = RecordFile(old.path, old.header, by_topic(RecordFile(old.path, old.header, old.records[:60])).records)
+    artifact = fit_artifact(fitted, estimator=KEY, alpha=0.15)
+    with pytest.raises(UsageError, match=r"probably holds .* --calibration RECORDS"):
+        prepared(fresh, artifact)
+    prepared(fresh, artifact, calibration=fitted)
+    # Of other records nobody knows whether they share a question with the fit.
+    others = by_topic(RecordFile(old.path, old.header, old.records[60:90]))
+    with pytest.raises(UsageError, match="probably holds"):
+        prepared(fresh, artifact, calibration=others)
+    with pytest.raises(UsageError, match=r"1 questions of .* are also in"):
+        prepared(
+            RecordFile(fresh.path, fresh.header, (*fresh.records, fitted.records[0])), artifact, calibration=fitted
+        )
+
+
+def test_an_order_of_groups_is_not_held_against_their_records(parts: tuple[RecordFile, RecordFile]) -> None:
+    old, fresh = (by_topic(part, groups=True) for part in parts)
+    fitted = by_topic(RecordFile(old.path, old.header, old.records[:60]), groups=True)
+    prepared(fresh, fit_artifact(fitted, estimator=KEY, alpha=0.15))
+
+
 def test_missing_scores_and_labels_are_made_as_the_artifact_says(parts: tuple[RecordFile, RecordFile]) -> None:
     old, fresh = parts
     artifact = fit_artifact(old, estimator=KEY, alpha=0.15)

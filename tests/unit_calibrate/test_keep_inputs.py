@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from calibrate._cli import app
-from calibrate.records import RecordFile, read_records
+from calibrate._cli_app import keep_inputs
+from calibrate.records import RecordFile, read_records, write_records
 from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError
 
 MODEL = "python:tests.unit_calibrate.fakes:model"
 
@@ -114,6 +119,54 @@ def test_a_folder_in_place_of_an_output_is_named_before_anything_is_written(
     code, told = _run(command)
     assert (code, f"{folder_of} is a folder" in told) == (2, True), told
     assert _contents(folder) == before
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[Path]:
+    """A pipe with a name, and with a reader, so that nobody who writes to it waits."""
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("there are no pipes with names here")
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    yield path
+    os.close(reader)
+
+
+@pytest.mark.parametrize("name", ["pipe", "to-pipe"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "fit r.jsonl --alpha 0.15 --out FILE",
+        "label r.jsonl --rule exact --out FILE",
+        "report r.jsonl --artifact artifact.json --out FILE --splits 0",
+    ],
+)
+def test_a_special_file_in_place_of_an_output_is_refused_and_stays(
+    folder: Path, pipe: Path, command: str, name: str
+) -> None:
+    target = pipe.with_name(name)
+    if target != pipe:
+        target.symlink_to(pipe)
+    before = _contents(folder)
+    code, told = _run(command.replace("FILE", str(target)))
+    assert (code, f"{name} is no regular file" in told) == (2, True), told
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+    assert target == pipe or target.is_symlink()
+    assert _contents(folder) == before
+
+
+def test_records_are_not_written_in_place_of_a_special_file(labelled: RecordFile, pipe: Path) -> None:
+    with pytest.raises(UsageError, match="pipe is no regular file"):
+        write_records(pipe, labelled.header, labelled.records)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.skipif(not Path("/dev/stdout").is_symlink(), reason="there is no such link here")
+def test_the_links_of_the_system_are_no_outputs(tmp_path: Path) -> None:
+    keep_inputs([], [tmp_path / "new.json"])
+    with pytest.raises(UsageError, match="/dev/stdout is no regular file"):
+        keep_inputs([], [Path("/dev/stdout")])
 
 
 @pytest.mark.parametrize("command", ["fit r.jsonl --alpha 0.15 --out FILE", "label r.jsonl --rule exact --out FILE"])

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from sqlalchemy import update
 from sqlalchemy.engine import Connection
 
@@ -211,6 +212,41 @@ def test_nothing_passes_while_a_database_hangs_that_could_be_read_before(
     assert first == [False]
 
 
+def test_permission_and_words_are_of_one_look(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monitors = Monitors(store)
+    alarmed(monitors)
+    switch = monitors.switch(every=0.0)
+    guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL), switch=switch)
+    found = switch._read
+
+    def busy_afterwards() -> Any:
+        seen = found()
+        monkeypatch.setattr(switch, "_read", lambda: pytest.fail("it looked twice for one verdict"))
+        return seen
+
+    monkeypatch.setattr(switch, "_read", busy_afterwards)
+    assert "promised 10%" in guard.assess(SURE).detail
+
+
+def test_a_known_alarm_is_told_while_nothing_new_can_be_seen(store: ReviewStore) -> None:
+    monitors = Monitors(store)
+    alarmed(monitors)
+    switch = monitors.switch(every=0.0)
+    assert not switch.allows(0.0)
+    with store.database.write() as connection:
+        connection.exec_driver_sql("DROP TABLE review_monitors")
+    why = switch.objection(0.0)
+    assert why is not None
+    assert "promised 10%" in why
+    assert "cannot be read" in why
+
+
+def test_an_alarm_without_words_holds_back(store: ReviewStore) -> None:
+    switch = Monitors(store).switch(every=0.0)
+    switch.alarm(Alarm(monitor="risk", at=1, wealth=20.0, delta=0.05, detail=""))
+    assert not switch.allows(0.0)
+
+
 def test_a_thread_waits_for_the_look_of_another(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
     switch = Monitors(store).switch(every=3600.0)
     slow, lock, answers = SlowStore(store, monkeypatch), NotedLock(threading.Lock()), list[bool]()
@@ -295,15 +331,19 @@ def test_feeding_a_monitor_whose_alarm_was_acknowledged_is_said_loudly(
 
 def test_a_stored_drift_monitor_takes_in_whole_scores_of_its_own_artifact_only(store: ReviewStore) -> None:
     model = ScriptedChat(script={SURE: ["Paris"]})
-    own, other = make_artifact(model, threshold=1.0), make_artifact(model, threshold=0.7)
+    own, lenient = make_artifact(model, threshold=1.0), make_artifact(model, threshold=1.0, alpha=0.2)
     drift = Monitors(store).drift("drift", own)
-    for artifact in (own, other):
+    for artifact in (own, lenient):  # with the same scores
         Guardrail(model=model, artifact=artifact, early_stopping="off", on_verdict=drift.watch).invoke(SURE)
-    assert drift.state.stream == (0.0,)
+    assert drift.state.stream == (0.0, 0.0)
+    other = own.model_copy(update={"calibration": ARTIFACT.calibration})
+    with pytest.raises(ValidationError, match="another calibration scores: it would watch nothing"):
+        Guardrail(model=model, artifact=other, early_stopping="off", on_verdict=drift.watch)
+    drift.watch(Guardrail(model=model, artifact=other).assess(SURE))  # as in an agent with two artifacts
     early = Guardrail(model=model, artifact=own, early_stopping="on").assess(SURE)  # 7, 1, 1, 1 of 10 have .94
     with pytest.raises(UsageError, match='early_stopping="off"'):
         drift.watch(early)
-    assert drift.state.n == 1
+    assert drift.state.n == 2
 
 
 def test_an_update_that_fails_changes_nothing(store: ReviewStore) -> None:

@@ -151,6 +151,22 @@ def test_taking_a_named_item(store: ReviewStore) -> None:
         store.claim("bob", item="nothing-like-it")
 
 
+def test_what_was_taken_back_comes_in_its_turn_for_everybody(store: ReviewStore) -> None:
+    first, second = store.enqueue(content("one")), store.enqueue(content("two"))
+
+    def next_of(reviewer: str) -> str:
+        lease = store.claim(reviewer)
+        assert lease is not None
+        store.take_back(lease.item.id, who="eve")
+        return lease.item.id
+
+    assert [next_of(reviewer) for reviewer in ("ann", "ann", "eve", "eve")] == 4 * [first.id]
+    given = store.claim("eve")
+    assert given is not None
+    store.release(given)
+    assert [next_of(reviewer) for reviewer in ("eve", "ann")] == [second.id, first.id]
+
+
 def test_the_same_decision_twice_is_one_and_another_is_refused(store: ReviewStore) -> None:
     item = store.enqueue(content(), callback="https://example.org/hook")
     lease = store.claim("ann")

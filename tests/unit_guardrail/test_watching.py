@@ -12,6 +12,7 @@ from langchain_core.messages import BaseMessage
 from pydantic import ValidationError
 
 from guardrail import Guardrail, Reason, UsageError, Verdict
+from guardrail.artifact import CalibrationScores
 from guardrail.monitor import Alarm, DriftMonitor, SafetySwitch
 from guardrail.testing import ScriptedChat, make_artifact
 
@@ -137,6 +138,26 @@ def test_a_drift_monitor_gets_every_measured_score() -> None:
 def test_bounds_of_early_stopping_are_kept_from_a_drift_monitor() -> None:
     with pytest.raises(ValidationError, match='early_stopping="off"'):
         guarded(on_verdict=DriftMonitor(ARTIFACT).watch, early_stopping="on")
+
+
+def test_a_guard_refuses_a_drift_monitor_that_would_leave_its_verdicts_out() -> None:
+    other = ARTIFACT.calibration.model_copy(update={"uncertainty": (9.0, *ARTIFACT.calibration.uncertainty[1:])})
+    monitor = DriftMonitor(ARTIFACT.model_copy(update={"calibration": other}))
+    with pytest.raises(ValidationError, match="another calibration scores: it would watch nothing"):
+        guarded(on_verdict=[Seen(), monitor.watch], early_stopping="off")
+    prompt = ARTIFACT.model_copy(update={"prompt": ARTIFACT.prompt.model_copy(update={"system": "Be brief."})})
+    with pytest.raises(ValidationError, match="another prompt: it"):
+        guarded(on_verdict=DriftMonitor(prompt).watch, early_stopping="off")
+
+
+def test_a_drift_monitor_watches_the_same_scores_at_another_alpha() -> None:
+    calibration = CalibrationScores(uncertainty=(0.0, 1.0) * 50, error=(0, 1) * 50)
+    fitted = ARTIFACT.model_copy(update={"calibration": calibration}).at(alpha=0.2, rule="acrc")
+    monitor, stricter = DriftMonitor(fitted), fitted.at(alpha=0.1)
+    assert stricter.digest != fitted.digest
+    guard = Guardrail(model=MODEL, artifact=stricter, on_verdict=monitor.watch, early_stopping="off")
+    guard.invoke(SURE)
+    assert (monitor.state.n, guard.assess(SURE).artifact) == (1, stricter.digest)
 
 
 def test_what_is_no_function_is_refused() -> None:
