@@ -189,7 +189,8 @@ def test_scores_that_any_order_has_do_not_give_old_questions_away(parts: tuple[R
         return RecordFile(file.path, file.header, tuple(same))
 
     few = RecordFile(old.path, old.header, old.records[:60])
-    prepared(constant(fresh), fit_artifact(constant(few), estimator=KEY, alpha=0.15))
+    file, key = prepared(constant(fresh), fit_artifact(constant(few), estimator=KEY, alpha=0.15))
+    assert (len(file.records), key) == (len(fresh.records), KEY)
 
 
 def by_topic(file: RecordFile, *, groups: bool = False) -> RecordFile:
@@ -226,7 +227,8 @@ def test_an_order_by_topic_is_not_held_against_questions_that_the_fit_does_not_s
 def test_an_order_of_groups_is_not_held_against_their_records(parts: tuple[RecordFile, RecordFile]) -> None:
     old, fresh = (by_topic(part, groups=True) for part in parts)
     fitted = by_topic(RecordFile(old.path, old.header, old.records[:60]), groups=True)
-    prepared(fresh, fit_artifact(fitted, estimator=KEY, alpha=0.15))
+    file, key = prepared(fresh, fit_artifact(fitted, estimator=KEY, alpha=0.15))
+    assert (len(file.records), key) == (len(fresh.records), KEY)
 
 
 def test_missing_scores_and_labels_are_made_as_the_artifact_says(parts: tuple[RecordFile, RecordFile]) -> None:
