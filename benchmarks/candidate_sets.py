@@ -15,10 +15,10 @@ from statistics import fmean
 
 from calibrate.candidate_sets import Population, evaluate_candidates, fit_candidates, judge_candidates
 from calibrate.correctness import label_records, make_rule
-from calibrate.importing import ImportSettings, import_file
+from calibrate.data.formats import ImportSettings, import_file
+from calibrate.data.records import RecordFile
 from calibrate.pipeline import fit_artifact
-from calibrate.records import RecordFile
-from calibrate.scoring import score_records
+from calibrate.scoring.scores import score_records
 from guardrail.uncertainty import make
 
 FILES = (("triviaqa-20samples.jsonl", "token_f1"), ("gsm8k-13variants.jsonl", "numeric"))

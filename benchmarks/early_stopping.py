@@ -16,14 +16,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.multi_samples import FILES, load
 from calibrate.thresholds import fit
 from guardrail.gate import accepts
+from guardrail.guard.early_stopping import adapted, range_of, wave_ends
 from guardrail.outcome import Feasible
-from guardrail.stopping import adapted, range_of, wave_ends
 from guardrail.types import SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import Estimator, make, measure
-
-from .multi_samples import FILES, load
 
 ALPHAS = (0.05, 0.1, 0.15, 0.2, 0.3)
 UNANIMOUS_AT = 3

@@ -26,9 +26,9 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from guardrail.specs import Clustering
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import make, measure_many
-from guardrail.uncertainty.clustering import Clustering
 from integrations.transformers_judges import NliJudge
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]

@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.monitoring import REASONING, STEM, Data, mmbench, mmlu_pro
 from calibrate.reviews import Pool, Reviewed, thinned
 from calibrate.thresholds import fit
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Reason, Sample, Uncertainty, Verdict
-
-from .monitoring import REASONING, STEM, Data, mmbench, mmlu_pro
+from guardrail.types import Sample, Uncertainty
+from guardrail.verdict import Reason, Verdict
 
 OLD, ASKED = 300, 2_000
 RATES = (0.1, 0.3, 1.0)

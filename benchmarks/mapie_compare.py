@@ -126,7 +126,7 @@ def run_mapie(interpreter: str, u: Array, error: NDArray[np.int8], gap: float) -
 
 def compare(n: int, interpreter: str) -> None:
     """Print one table."""
-    from calibrate.binormal import Binormal
+    from calibrate.evaluation.planning import Binormal
     from calibrate.thresholds import fit
     from guardrail.outcome import Feasible
 

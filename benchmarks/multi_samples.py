@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.correctness import label_records, make_rule
-from calibrate.importing import ImportSettings, import_file
+from calibrate.data.formats import ImportSettings, import_file
 from guardrail.judges import Judge, make
 from guardrail.types import SampleSet
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from integrations._decoding import Decoder, Row, prefill, uniforms
-from integrations._options import score_options
+from integrations._local.decoding import Decoder, Row, prefill, uniforms
+from integrations._local.options import score_options
 
 TEMPERATURE = 0.7
 TOP_P = 0.9

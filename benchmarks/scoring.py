@@ -23,10 +23,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from calibrate.records import Record, RecordHeader, write_records
-from calibrate.scoring import score_file, supported
-from guardrail.identity import ModelIdentity
+from calibrate.data.records import Record, RecordHeader, write_records
+from calibrate.scoring.scores import score_file, supported
 from guardrail.prompting import PromptWrapping
+from guardrail.specs import ModelIdentity
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import Estimator
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.evaluate import RuleSpec, evaluate
+from calibrate.evaluation.evaluate import RuleSpec, evaluate
 from calibrate.thresholds import fit, rules
 
 SIZES = (1_000, 20_000, 100_000, 1_000_000)

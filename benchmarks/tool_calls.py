@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.metrics import auroc
+from calibrate.scoring.metrics import auroc
 from calibrate.thresholds import fit
 from guardrail.gate import accepts
 from guardrail.judges import Judge, ToolCallJudge, canonical_calls

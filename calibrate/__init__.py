@@ -12,16 +12,16 @@ from guardrail.errors import require
 
 require("scipy", extra="calibrate")
 
-from .audit import audit  # noqa: E402
-from .collect import collect_records  # noqa: E402
 from .correctness import label_records, make_rule  # noqa: E402
-from .datasets import Question, read_questions  # noqa: E402
-from .evaluate import evaluate  # noqa: E402
+from .data.collect import collect_records  # noqa: E402
+from .data.questions import Question, read_questions  # noqa: E402
+from .data.records import Record, RecordFile, RecordHeader, read_records, write_records  # noqa: E402
+from .evaluation.audit import audit  # noqa: E402
+from .evaluation.evaluate import evaluate  # noqa: E402
+from .evaluation.planning import Plan, plan  # noqa: E402
 from .pipeline import fit_artifact, held_out, refit, split  # noqa: E402
-from .planning import Plan, plan  # noqa: E402
-from .records import Record, RecordFile, RecordHeader, read_records, write_records  # noqa: E402
 from .report import write_report  # noqa: E402
-from .scoring import score_records  # noqa: E402
+from .scoring.scores import score_records  # noqa: E402
 from .thresholds import conformal_selection, fit, rules  # noqa: E402
 
 __all__ = [

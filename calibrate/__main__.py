@@ -16,9 +16,9 @@ def main() -> None:
             require(package, extra="calibrate")
     except MissingDependencyError as error:
         sys.exit(str(error))
-    from . import _cli
+    from .cli.main import app
 
-    _cli.app(prog_name="calibrate")
+    app(prog_name="calibrate")
 
 
 if __name__ == "__main__":

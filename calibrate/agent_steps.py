@@ -42,14 +42,14 @@ from guardrail.prompting import PromptWrapping, question_text
 from guardrail.types import Frozen, SamplingPlan, ToolCall
 from guardrail.uncertainty import Estimator
 
-from .collect import Collected, collect_records
 from .correctness import CorrectnessRule, ToolCalls, label_records
-from .datasets import Question
-from .estimator_names import estimator_key
+from .data.collect import Collected, collect_records
+from .data.progress import Progress, silent
+from .data.questions import Question
+from .data.records import Record, read_records, write_records
 from .pipeline import Groups, fit_artifact, part_header
-from .progress import Progress, silent
-from .records import Record, read_records, write_records
-from .scoring import score_records
+from .scoring.names import estimator_key
+from .scoring.scores import score_records
 
 __all__ = ["ANSWER", "Step", "collect_steps", "fit_action", "read_steps", "split_by_action", "steps_of", "write_steps"]
 

@@ -9,14 +9,14 @@ from typing import Literal
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
+from guardrail.guard.decide import decide
 from guardrail.review.candidates import CandidateRule, conformal_rank, ranked, shown_answers
-from guardrail.types import Verdict
 from guardrail.uncertainty import from_spec
-from guardrail.verdict import decide
+from guardrail.verdict import Verdict
 
 from .correctness import BatchRule, CorrectnessRule
-from .progress import silent
-from .records import Record
+from .data.progress import silent
+from .data.records import Record
 
 __all__ = ["Coverage", "Judged", "evaluate_candidates", "fit_candidates", "judge_candidates", "quantile"]
 

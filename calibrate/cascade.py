@@ -16,18 +16,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from guardrail.artifact import CalibrationArtifact
-from guardrail.cascade_artifact import CascadeArtifact, CascadeOutcome
+from guardrail.artifact import CalibrationArtifact, CascadeArtifact, CascadeOutcome
 from guardrail.errors import UsageError
+from guardrail.guard.cascade import GOES_ON
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
-from guardrail.routing import GOES_ON
 from guardrail.types import Unmeasured
 
-from .bounds import clopper_pearson_interval
-from .collect import package_versions
-from .name_grammar import estimator_flags
+from .data.collect import package_versions
+from .data.records import Record, RecordFile, read_records
 from .pipeline import CERTIFICATE_DELTA, Groups, fit_artifact, one_per_cluster
-from .records import Record, RecordFile, read_records
+from .scoring.grammar import estimator_flags
+from .thresholds.bounds import clopper_pearson_interval
 from .thresholds.stages import fit_stages
 
 __all__ = ["Matched", "fit_cascade", "matched"]

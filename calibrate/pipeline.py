@@ -17,15 +17,15 @@ from guardrail.outcome import Feasible, Infeasible
 from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, available, make
 
-from .bounds import clopper_pearson_interval
-from .collect import package_versions
-from .datasets import Question, fingerprint
-from .ensemble import refuse_overlap
-from .labelling import refuse_contradictions
-from .name_grammar import estimator_flags
-from .records import Record, RecordFile, RecordHeader, read_records
-from .scoring import Scored, arrays
+from .data.collect import package_versions
+from .data.labelling import refuse_contradictions
+from .data.questions import Question, fingerprint
+from .data.records import Record, RecordFile, RecordHeader, read_records
+from .scoring.ensemble import refuse_overlap
+from .scoring.grammar import estimator_flags
+from .scoring.scores import Scored, arrays
 from .thresholds import fit
+from .thresholds.bounds import clopper_pearson_interval
 from .thresholds.fit import rule_named
 
 __all__ = [

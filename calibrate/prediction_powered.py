@@ -20,13 +20,13 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 
-from .bounds import clopper_pearson_interval, zero_error_floor
-from .ensemble import refuse_overlap
-from .labels import GivenLabels, apply_labels
+from .data.labels import GivenLabels, apply_labels
+from .data.records import RecordFile
 from .pipeline import fit_artifact, part_header
-from .records import RecordFile
-from .scoring import arrays
+from .scoring.ensemble import refuse_overlap
+from .scoring.scores import arrays
 from .thresholds import fit
+from .thresholds.bounds import clopper_pearson_interval, zero_error_floor
 from .thresholds.fit import DEFAULT_DELTA, check_items, check_open_unit
 
 __all__ = ["NAME", "RateBound", "artifact_with_people", "fit_prediction_powered", "rate_bound"]

@@ -6,9 +6,7 @@ wraps any chat model, draws the same samples, measures their disagreement and ac
 
 from __future__ import annotations
 
-from .artifact import CalibrationArtifact
-from .cascade_artifact import CascadeArtifact
-from .chat_model import Guardrail
+from .artifact import CalibrationArtifact, CascadeArtifact
 from .errors import (
     AbstainedError,
     ArtifactError,
@@ -23,10 +21,12 @@ from .errors import (
     UsageError,
 )
 from .gate import accepts
+from .guard.cascade import Cascade
+from .guard.chat_model import Guardrail
 from .outcome import Feasible, Infeasible, InfeasibleReason
 from .prompting import PromptWrapping
-from .routing import Cascade
-from .types import Bindings, Cost, Meaning, Reason, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured, Verdict
+from .types import Bindings, Cost, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
+from .verdict import Meaning, Reason, Verdict
 
 __all__ = [
     "AbstainedError",

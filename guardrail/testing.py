@@ -17,14 +17,14 @@ from langchain_core.runnables import Runnable
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field
 
-from ._calls import SAMPLE_INDEX
-from .artifact import CalibrationArtifact, CalibrationScores, CorrectnessSpec, DataFingerprint
-from .identity import identify
+from .artifact import CalibrationArtifact, CalibrationScores, DataFingerprint
 from .outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
 from .prompting import PromptWrapping, question_text
-from .sampling import plan_for
+from .sampling.calls import SAMPLE_INDEX
+from .specs import CorrectnessSpec, identify
 from .types import Bindings
 from .uncertainty import make
+from .uncertainty.plan import plan_for
 
 __all__ = ["ScriptedChat", "make_artifact"]
 

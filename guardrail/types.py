@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, Self
 
@@ -18,9 +20,8 @@ __all__ = [
     "Bindings",
     "Cost",
     "Frozen",
-    "Meaning",
+    "Missing",
     "OptionScores",
-    "Reason",
     "Sample",
     "SampleSet",
     "SamplingPlan",
@@ -28,7 +29,9 @@ __all__ = [
     "Uncertainty",
     "Unit",
     "Unmeasured",
-    "Verdict",
+    "answer_text",
+    "canonical_calls",
+    "plain_json",
 ]
 
 Unit = Literal["nats", "probability", "count", "distance"]
@@ -93,7 +96,7 @@ class Bindings(Frozen):
 class SamplingPlan(Frozen):
     """How outputs are drawn. Part of the artifact: run time repeats exactly what calibration did.
 
-    Usually derived from what the estimators declare they need: :func:`guardrail.sampling.plan_for`.
+    Usually derived from what the estimators declare they need: :func:`guardrail.uncertainty.plan.plan_for`.
     """
 
     n: int = Field(default=10, ge=0)
@@ -109,7 +112,7 @@ class SamplingPlan(Frozen):
     logprobs: bool = False
     """Whether token log-probabilities are wanted (of the primary answer and of the samples)."""
     follow_ups: tuple[str, ...] = ()
-    """Names of the further questions asked about the drawn answers, e.g. ("p_true",); see `guardrail.follow_ups`."""
+    """Names of the further questions asked about the drawn answers, e.g. ("p_true",)."""
     unanimous_at: int | None = Field(default=None, ge=2)
     """Adaptive plan: if the first so many samples all mean the same, no more are drawn, and those alone are measured.
     Calibration applies the same rule to recorded sets. None: always n."""
@@ -325,84 +328,33 @@ class Uncertainty(Frozen):
         return self.value is not None
 
 
-class Reason(StrEnum):
-    """Why the gate decided as it did."""
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Why a formula has no value here."""
 
-    WITHIN_THRESHOLD = "within_threshold"
-    """Accepted: uncertainty <= threshold."""
-    ABOVE_THRESHOLD = "above_threshold"
-    """Abstained: measured, and too uncertain."""
-    UNMEASURED = "unmeasured"
-    """Abstained: the uncertainty could not be measured; see ``Verdict.uncertainty.reason``."""
-    INFEASIBLE = "infeasible"
-    """Abstained: calibration found no threshold that keeps its promise, so nothing is accepted."""
-    SUSPENDED = "suspended"
-    """Abstained: the gate accepts, but after an alarm a switch holds back, or the verdict could not be recorded."""
-
-
-class Meaning(Frozen):
-    """One group of samples that mean the same, as the estimator's judge sees it."""
-
-    text: str
-    """The most frequent wording in the group."""
-    size: int
-    """Samples in it."""
-    share: float
-    """``size`` by the number of samples."""
-
-
-class Verdict(Frozen):
-    """What the gate decided about one prompt, and everything a person needs to understand it."""
-
-    accepted: bool
-    """Whether the candidate may be returned."""
-    reason: Reason
-    """Why."""
+    reason: Unmeasured
     detail: str
-    """The reason in words, with the numbers and what to do about it."""
-    uncertainty: Uncertainty
-    """The measured uncertainty, or why there is none."""
-    threshold: float | None
-    """Accept iff uncertainty <= threshold; None when calibration was infeasible."""
-    alpha: float
-    """Target error rate among accepted answers."""
-    guarantee: str
-    """What the artifact's rule promises, in one sentence."""
-    artifact: str
-    """Digest of the artifact that decided."""
-    candidate: Sample | None
-    """The frozen answer that was judged: what is returned on acceptance, or what a reviewer approves."""
-    alternatives: tuple[tuple[str, float], ...] = ()
-    """Distinct answers among the samples (or the options) with their share, most frequent first."""
-    meanings: tuple[Meaning, ...] = ()
-    """The clusters the uncertainty was computed from, largest first; empty where the estimator forms none."""
-    samples: tuple[str, ...] = ()
-    """Text of every sample, in the order drawn."""
-    cost: Cost = Cost()
-    """What it cost to find out."""
 
-    def explain(self) -> str:
-        """All the evidence as text, for a person with the right to see a held-back answer."""
-        from .explain import as_text  # it renders this class
 
-        return as_text(self)
+def canonical_calls(calls: Iterable[ToolCall]) -> str:
+    """Canonical JSON of tool calls: a list of {"arguments", "name"} in the order of the calls.
 
-    def _repr_markdown_(self) -> str:
-        from .explain import as_markdown
+    Keys are sorted, white space is dropped, and a whole number is written without decimals (1.0 is 1). Strings stay as
+    they are: "1" is not 1, and two ways to write a date differ. The order of calls and of list elements counts.
+    """
+    listed = [{"name": call.name, "arguments": plain_json(call.arguments)} for call in calls]
+    return json.dumps(listed, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=repr)
 
-        return as_markdown(self)
 
-    def _repr_html_(self) -> str:
-        from .explain import as_html
+def plain_json(value: Any) -> Any:
+    """A value with text keys, lists for tuples, and whole numbers without decimals."""
+    if isinstance(value, dict):
+        return {str(key): plain_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_json(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
-        return as_html(self)
 
-    def to_metadata(self) -> dict[str, Any]:
-        """Plain JSON for ``response_metadata["guardrail"]``.
-
-        The candidate, the alternatives and the meanings are left out when the gate abstained: an answer that was held
-        back must not leave through the metadata. The single samples are left out always. All of them are on the verdict
-        itself (``guard.assess()``, handlers, errors).
-        """
-        hidden = {"samples"} if self.accepted else {"candidate", "alternatives", "meanings", "samples"}
-        return self.model_dump(mode="json", exclude=hidden)
+def answer_text(sample: Sample) -> str:
+    """What judges compare: the canonical JSON of the tool calls where there are any, else the text."""
+    return canonical_calls(sample.tool_calls) if sample.tool_calls else sample.text.strip()

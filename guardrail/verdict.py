@@ -1,147 +1,249 @@
-"""From a sample set and an artifact to a verdict: pure, no I/O, the same for sync and async callers."""
+"""A verdict for people: text, Markdown and HTML, with all its evidence.
+
+Whatever a model or its server wrote is escaped: answers, and the messages of its errors, too. No line of it breaks out
+of its place or sends commands to a terminal.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
+import math
+import re
 from collections.abc import Sequence
+from enum import StrEnum
+from html import escape
+from typing import Any
 
-from ._measuring import is_slow
-from .artifact import CalibrationArtifact
-from .gate import accepts
-from .judges import normalise
-from .outcome import Infeasible
-from .stopping import adapted
-from .types import Meaning, Reason, SampleSet, SamplingPlan, Uncertainty, Verdict
-from .uncertainty import Clusters, Estimator, Evidence, Needs, answer_text, measure
+from .types import Cost, Frozen, Sample, Uncertainty
 
-__all__ = ["adecide", "decide"]
+__all__ = ["Meaning", "Reason", "Verdict", "as_html", "as_markdown", "as_text", "next_step"]
 
 
-def decide(
-    drawn: SampleSet, artifact: CalibrationArtifact, estimator: Estimator, *, settled: Uncertainty | None = None
-) -> Verdict:
-    """Measure, compare once, and explain.
+class Reason(StrEnum):
+    """Why the gate decided as it did."""
 
-    Args:
-        drawn: What was drawn for the prompt, by the artifact's plan.
-        artifact: The calibrated threshold.
-        estimator: The artifact's estimator.
-        settled: The uncertainty, where drawing stopped early because it was certain (see `guardrail.stopping`).
-    """
-    texts = [answer_text(sample) for sample in drawn.samples]
+    WITHIN_THRESHOLD = "within_threshold"
+    """Accepted: uncertainty <= threshold."""
+    ABOVE_THRESHOLD = "above_threshold"
+    """Abstained: measured, and too uncertain."""
+    UNMEASURED = "unmeasured"
+    """Abstained: the uncertainty could not be measured; see ``Verdict.uncertainty.reason``."""
+    INFEASIBLE = "infeasible"
+    """Abstained: calibration found no threshold that keeps its promise, so nothing is accepted."""
+    SUSPENDED = "suspended"
+    """Abstained: the gate accepts, but after an alarm a switch holds back, or the verdict could not be recorded."""
+
+
+class Meaning(Frozen):
+    """One group of samples that mean the same, as the estimator's judge sees it."""
+
+    text: str
+    """The most frequent wording in the group."""
+    size: int
+    """Samples in it."""
+    share: float
+    """``size`` by the number of samples."""
+
+
+class Verdict(Frozen):
+    """What the gate decided about one prompt, and everything a person needs to understand it."""
+
+    accepted: bool
+    """Whether the candidate may be returned."""
+    reason: Reason
+    """Why."""
+    detail: str
+    """The reason in words, with the numbers and what to do about it."""
+    uncertainty: Uncertainty
+    """The measured uncertainty, or why there is none."""
+    threshold: float | None
+    """Accept iff uncertainty <= threshold; None when calibration was infeasible."""
+    alpha: float
+    """Target error rate among accepted answers."""
+    guarantee: str
+    """What the artifact's rule promises, in one sentence."""
+    artifact: str
+    """Digest of the artifact that decided."""
+    candidate: Sample | None
+    """The frozen answer that was judged: what is returned on acceptance, or what a reviewer approves."""
+    alternatives: tuple[tuple[str, float], ...] = ()
+    """Distinct answers among the samples (or the options) with their share, most frequent first."""
     meanings: tuple[Meaning, ...] = ()
-    if settled is not None:
-        uncertainty = settled
-    else:
-        part, plan = adapted(drawn, estimator, artifact.plan)
-        uncertainty, clusters = _measured(part, estimator, plan)
-        meanings = () if clusters is None else _meanings(texts, clusters)
-    reason = _reason(uncertainty, artifact)
-    return Verdict(
-        accepted=reason is Reason.WITHIN_THRESHOLD,
-        reason=reason,
-        detail=_explain(reason, uncertainty, artifact, estimator.needs) + _early(settled),
-        uncertainty=uncertainty,
-        threshold=artifact.threshold,
-        alpha=artifact.alpha,
-        guarantee=artifact.outcome.guarantee,
-        artifact=artifact.digest,
-        candidate=drawn.primary,
-        alternatives=_alternatives(drawn, texts),
-        meanings=meanings,
-        samples=tuple(texts),
-        cost=drawn.cost,
+    """The clusters the uncertainty was computed from, largest first; empty where the estimator forms none."""
+    samples: tuple[str, ...] = ()
+    """Text of every sample, in the order drawn."""
+    cost: Cost = Cost()
+    """What it cost to find out."""
+
+    def explain(self) -> str:
+        """All the evidence as text, for a person with the right to see a held-back answer."""
+        return as_text(self)
+
+    def _repr_markdown_(self) -> str:
+        return as_markdown(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+    def to_metadata(self) -> dict[str, Any]:
+        """Plain JSON for ``response_metadata["guardrail"]``.
+
+        The candidate, the alternatives and the meanings are left out when the gate abstained: an answer that was held
+        back must not leave through the metadata. The single samples are left out always. All of them are on the verdict
+        itself (``guard.assess()``, handlers, errors).
+        """
+        hidden = {"samples"} if self.accepted else {"candidate", "alternatives", "meanings", "samples"}
+        return self.model_dump(mode="json", exclude=hidden)
+
+
+WIDTH = 32
+"""Characters of a bar."""
+LONGEST = 160
+"""Characters of an answer that are shown in a line."""
+_NEXT = {
+    Reason.WITHIN_THRESHOLD: "Nothing: the answer was given.",
+    Reason.ABOVE_THRESHOLD: "Hand the question to a person or a stronger model, or ask it more precisely.",
+    Reason.UNMEASURED: "Mend the cause and ask again, or hand the question to a person; the answer may be fine.",
+    Reason.SUSPENDED: "Look into the alarm (docs/monitoring.md); a person may release the answer meanwhile.",
+    Reason.INFEASIBLE: "Route these questions elsewhere, or calibrate with a larger alpha, more data or another model.",
+}
+
+
+def next_step(verdict: Verdict) -> str:
+    """What to do after this verdict, in one sentence."""
+    return _NEXT[verdict.reason]
+
+
+def as_text(verdict: Verdict) -> str:
+    """All the evidence in plain text. It shows an answer that was held back: not for the end user."""
+    lines = [f"{_headline(verdict)} ({verdict.reason.value})", _line(verdict.detail), ""]
+    for heading, body in _sections(verdict):
+        first, *rest = body
+        lines.append(f"{heading:<11}{first}")
+        lines += [f"{'':<11}{line}" for line in rest]
+    return "\n".join(lines)
+
+
+def as_markdown(verdict: Verdict) -> str:
+    """The same as Markdown; the evidence is a code block, so nothing in it is markup."""
+    body = as_text(verdict)
+    longest = max((len(run) for run in re.findall(r"`+", body)), default=0)
+    fence = "`" * max(3, longest + 1)  # a fence no answer can close
+    return f"**{_headline(verdict)}**\n\n{fence}text\n{body}\n{fence}"
+
+
+def as_html(verdict: Verdict) -> str:
+    """The same as one HTML element without scripts; every text is escaped."""
+    colour = "#1a7f37" if verdict.accepted else "#b35900"
+    rows = "".join(
+        f'<tr><th style="text-align:left;vertical-align:top">{escape(heading)}</th>'
+        f'<td style="text-align:left"><pre style="margin:0">{escape(chr(10).join(body))}</pre></td></tr>'
+        for heading, body in _sections(verdict)
     )
-
-
-async def adecide(
-    drawn: SampleSet, artifact: CalibrationArtifact, estimator: Estimator, *, settled: Uncertainty | None = None
-) -> Verdict:
-    """`decide` for async callers: in a thread where measuring may take noticeable time, else right here."""
-    if settled is None and is_slow(estimator):
-        return await asyncio.to_thread(decide, drawn, artifact, estimator)
-    return decide(drawn, artifact, estimator, settled=settled)
-
-
-def _measured(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[Uncertainty, Clusters | None]:
-    """The uncertainty, and the clusters its formula read: the judge is asked once."""
-    seen: list[Evidence] = []
-    uncertainty = measure(drawn, estimator, plan, seen=seen)
-    return uncertainty, seen[0].clusters if seen and estimator.judge is not None else None
-
-
-def _meanings(texts: Sequence[str], clusters: Clusters) -> tuple[Meaning, ...]:
-    """Clusters with their most frequent wording, largest first (in order of first appearance on a tie).
-
-    An adaptive plan measures the first samples only, and these are grouped.
-    """
-    groups: list[list[str]] = [[] for _ in clusters.sizes]
-    for text, label in zip(texts, clusters.assignment, strict=False):
-        groups[label].append(text)
-    n = len(clusters.assignment)
-    found = [
-        Meaning(text=Counter(group).most_common(1)[0][0], size=len(group), share=len(group) / n) for group in groups
-    ]
-    return tuple(sorted(found, key=lambda meaning: -meaning.size))
-
-
-def _reason(uncertainty: Uncertainty, artifact: CalibrationArtifact) -> Reason:
-    if artifact.threshold is None:
-        return Reason.INFEASIBLE
-    if uncertainty.value is None:
-        return Reason.UNMEASURED
-    return Reason.WITHIN_THRESHOLD if accepts(uncertainty.value, artifact.threshold) else Reason.ABOVE_THRESHOLD
-
-
-def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArtifact, needs: Needs) -> str:
-    name = f"{uncertainty.estimator} {uncertainty.value:.4g}" if uncertainty.value is not None else ""
-    unit = " nats" if uncertainty.unit == "nats" else ""
-    outcome = artifact.outcome
-    if isinstance(outcome, Infeasible):
-        return (
-            f"Held back: calibration found no threshold that keeps the error among answers at {outcome.alpha:g}, so "
-            f"nothing is accepted ({outcome.reason.value}: {outcome.detail}) Route these questions elsewhere, or "
-            "calibrate with a larger alpha, more questions, or a better model."
-        )
-    if reason is Reason.UNMEASURED:
-        return (
-            f"Held back: the uncertainty could not be measured ({uncertainty.reason}: {uncertainty.detail}). This says "
-            "nothing about the answer itself; mend the cause and ask again, or hand it to a person."
-        )
-    if reason is Reason.WITHIN_THRESHOLD:
-        return f"Accepted: {name} <= {outcome.threshold:.4g}{unit}, calibrated for {outcome.alpha:.0%} error."
     return (
-        f"Held back: {name} > {outcome.threshold:.4g}{unit}, the threshold calibrated for {outcome.alpha:.0%} error "
-        f"among answers that are given. {_sign(needs)}; hand the question to a person, a stronger model, or ask it "
-        "more precisely."
+        f'<div style="border-left:4px solid {colour};padding-left:8px"><strong>{escape(_headline(verdict))}</strong> '
+        f"({escape(verdict.reason.value)})<p>{escape(_line(verdict.detail))}</p><table>{rows}</table></div>"
     )
 
 
-def _early(settled: Uncertainty | None) -> str:
-    if settled is None or settled.value is None:
-        return ""
-    return f" The score itself was not needed: {settled.detail}."
+def _headline(verdict: Verdict) -> str:
+    if verdict.accepted:
+        return "ACCEPTED"
+    return "HELD BACK, could not be measured" if verdict.reason is Reason.UNMEASURED else "HELD BACK"
 
 
-def _sign(needs: Needs) -> str:
-    """What a high uncertainty looks like, by what the estimator reads."""
-    if needs.follow_up is not None:
-        return "Asked about its own answer, the model did not stand by it clearly enough"
-    if needs.samples and needs.logprobs and not needs.judge:
-        return "The model gave its own answers too little probability"
-    if needs.samples:
-        return "The model's own answers disagree too much"
-    if needs.options:
-        return "No option stands out clearly enough"
-    return "The model gave its own answer too little probability"
+def _sections(verdict: Verdict) -> list[tuple[str, Sequence[str]]]:
+    """Headings with their lines, in reading order; each has at least one line."""
+    sections: list[tuple[str, Sequence[str]]] = [("Answer", [_answer(verdict)])]
+    if verdict.meanings:
+        heading = f"{len(verdict.samples) or sum(m.size for m in verdict.meanings)} samples, {_count(verdict.meanings)}"
+        sections.append(("Meanings", [heading, *(_share_line(m.share, m.text, m.size) for m in verdict.meanings)]))
+    elif verdict.alternatives:
+        what = "distinct answers among the samples" if verdict.samples else "options and their probability"
+        sections.append(("Evidence", [what, *(_share_line(share, text) for text, share in verdict.alternatives)]))
+    if verdict.samples:
+        sections.append(("Samples", [f"{i + 1}. {_short(text)}" for i, text in enumerate(verdict.samples)]))
+    sections += [
+        ("Score", _score(verdict.uncertainty, verdict.threshold)),
+        ("Guarantee", [f"alpha = {verdict.alpha:g}. {_line(verdict.guarantee)}"]),
+        ("Artifact", [verdict.artifact]),
+        ("Cost", [_cost(verdict.cost)]),
+        ("Next", [next_step(verdict)]),
+    ]
+    return sections
 
 
-def _alternatives(drawn: SampleSet, texts: Sequence[str]) -> tuple[tuple[str, float], ...]:
-    """Distinct sampled answers (by normalised string) with their share, or the options with their probability."""
-    if texts:
-        keys = [normalise(text) for text in texts]
-        counts = Counter(keys)
-        shown = dict(zip(reversed(keys), reversed(texts), strict=True))  # the first wording of each
-        return tuple((shown[key], count / len(texts)) for key, count in counts.most_common())
-    return () if drawn.options is None else drawn.options.shares()
+def _answer(verdict: Verdict) -> str:
+    candidate = verdict.candidate
+    if candidate is None:
+        return "none: the model gave none"
+    calls = "; ".join(f"{call.name}({_arguments(call.arguments)})" for call in candidate.tool_calls)
+    shown = _short(" ".join(part for part in (candidate.text, calls) if part))
+    return shown if verdict.accepted else f"{shown}  (held back)"
+
+
+def _arguments(arguments: dict[str, object]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+
+
+def _count(meanings: Sequence[Meaning]) -> str:
+    return "1 meaning" if len(meanings) == 1 else f"{len(meanings)} meanings"
+
+
+def _share_line(share: float, text: str, size: int | None = None) -> str:
+    filled = round(WIDTH / 2 * min(max(share, 0.0), 1.0))
+    bar = "#" * filled + "." * (WIDTH // 2 - filled)
+    number = "" if size is None else f" ({size})"
+    return f"{share:>5.0%} {bar} {_short(text)}{number}"
+
+
+def _score(uncertainty: Uncertainty, threshold: float | None) -> list[str]:
+    unit = {"probability": "", "count": "", "distance": ""}.get(uncertainty.unit, f" {uncertainty.unit}")
+    limit = "no threshold" if threshold is None else f"threshold {threshold:.4g}{unit}"
+    if uncertainty.value is None:
+        return [f"{uncertainty.estimator} not measured ({uncertainty.reason}: {_line(uncertainty.detail)}), {limit}"]
+    lines = [f"{uncertainty.estimator} {uncertainty.value:.4g}{unit}, {limit} (higher is less certain)"]
+    if threshold is not None:
+        lines.append(score_bar(uncertainty.value, threshold))
+    if uncertainty.detail:
+        lines.append(_line(uncertainty.detail))
+    return lines
+
+
+def score_bar(value: float, threshold: float) -> str:
+    """Both on one scale, ``0 [====|......*...] 1.5``: "=" is accepted, "|" the threshold, "*" the score."""
+    low, high = min(0.0, value, threshold), max(0.0, value, threshold)
+    high = high if math.isclose(high, low) else high + 0.1 * (high - low)
+    span = (high - low) or 1.0
+
+    def place(number: float) -> int:
+        return min(WIDTH - 1, max(0, int((number - low) / span * WIDTH)))
+
+    limit, score = place(threshold), place(value)
+    if value > threshold and score <= limit:  # the picture must not contradict the comparison
+        score = min(WIDTH - 1, limit + 1)
+        limit = min(limit, score - 1)
+    elif value <= threshold and score >= limit:
+        limit = min(WIDTH - 1, score + 1)
+        score = min(score, limit - 1)
+    cells = ["=" if i < limit else "." for i in range(WIDTH)]
+    cells[limit], cells[score] = "|", "*"
+    return f"{low:.4g} [{''.join(cells)}] {high:.4g}"
+
+
+def _cost(cost: Cost) -> str:
+    saved = f", {cost.saved} samples saved by stopping early" if cost.saved else ""
+    return (
+        f"{cost.calls} calls, {cost.input_tokens} input and {cost.output_tokens} output tokens, "
+        f"{cost.seconds:.3g} s{saved}"
+    )
+
+
+def _line(text: str) -> str:
+    """One printable line: line breaks and control characters shown as what they are."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _short(text: str) -> str:
+    """`_line`, cut after `LONGEST` characters."""
+    line = _line(text)
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."

@@ -25,26 +25,24 @@ from uuid import uuid4
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolMessage
 
-from guardrail._calls import read_reply
-from guardrail._messages import with_verdict
-from guardrail._readable import UnreadableReplyError, refuse_unstorable
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import UsageError, require
-from guardrail.fallback import ABSTENTION, Abstention, OnAbstain, Wording, afall_back, fall_back, worded
-from guardrail.identity import identify
+from guardrail.errors import UnreadableReplyError, UsageError, require
+from guardrail.guard.abstention import ABSTENTION, Abstention, OnAbstain, Wording, afall_back, fall_back, worded
+from guardrail.guard.endpoint_trust import Trust, agreement_rate
+from guardrail.guard.messages import with_verdict
+from guardrail.guard.observers import Observer, Watch, observers
 from guardrail.monitor import SafetySwitch
 from guardrail.prompting import question_text
-from guardrail.trust import Trust, agreement_rate
-from guardrail.types import Cost, Reason, Sample, Uncertainty, Unmeasured, Verdict
-from guardrail.watching import Observer, Watch, observers
+from guardrail.sampling.replies import read_reply, refuse_unstorable
+from guardrail.specs import identify
+from guardrail.types import Cost, Sample, Uncertainty, Unmeasured
+from guardrail.verdict import Reason, Verdict
 
-from ._abstentions import Abstentions, this_step
-from ._gated_model import Frozen, GatedModel, HeldBack, Outcome
-from ._gates import Gates, load
-from ._held import Held, Kept, Note, Order, call_digest, judged_of, pack, unpack
-from ._note_channel import NoteChannel
-from ._structured_answers import fits, readable, structured_names
-from ._tool_orders import edited, order_of, told
+from ._agents.agent_model import Abstentions, Frozen, GatedModel, HeldBack, Outcome, this_step
+from ._agents.artifact_set import Gates, load
+from ._agents.held import Held, Kept, Note, Order, call_digest, edited, judged_of, order_of, pack, told, unpack
+from ._agents.state import NoteChannel
+from ._agents.structured_answers import fits, readable, structured_names
 from .langgraph_review import ALL_DECISIONS, HOLDING, DecisionType, ask, held_message, lean, released
 
 if TYPE_CHECKING:
@@ -84,7 +82,7 @@ class GuardrailState(AgentState[Any]):
     """State of a guarded agent: one more key, in no input and no output."""
 
     guardrail: NotRequired[Annotated[str | None, NoteChannel, PrivateStateAttr]]
-    """What was judged of the last message; see `integrations._note_channel`."""
+    """What was judged of the last message; see `integrations._agents.state`."""
     guardrail_decided: NotRequired[Annotated[bool, UntrackedValue, PrivateStateAttr]]
     """Whether a person has decided in this very run; never stored."""
 

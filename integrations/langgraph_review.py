@@ -21,18 +21,20 @@ from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.runnables import RunnableLambda
 from typing_extensions import TypedDict
 
-from guardrail._messages import accepted_answer, with_verdict
-from guardrail._readable import UnreadableReplyError, json_fault, refuse_unstorable
-from guardrail.chat_model import Guardrail
-from guardrail.errors import require
-from guardrail.fallback import worded
+from guardrail.errors import UnreadableReplyError, require
+from guardrail.guard.abstention import worded
+from guardrail.guard.chat_model import Guardrail
+from guardrail.guard.messages import accepted_answer, with_verdict
+from guardrail.plain_json import json_fault
 from guardrail.prompting import question_text
-from guardrail.types import Reason, Unmeasured, Verdict
+from guardrail.sampling.replies import refuse_unstorable
+from guardrail.types import Unmeasured
+from guardrail.verdict import Reason, Verdict
 
-from ._decisions import ALL_DECISIONS, Decision, DecisionType, answer_schema
-from ._held import Held, Judged, Kept, Note, Order, call_digest, pack, same_call, unpack
-from ._note_channel import NoteChannel
-from ._review_bridge import ReviewBridge
+from ._agents.decisions import ALL_DECISIONS, Decision, DecisionType, answer_schema
+from ._agents.held import Held, Judged, Kept, Note, Order, call_digest, pack, same_call, unpack
+from ._agents.review_bridge import ReviewBridge
+from ._agents.state import NoteChannel
 
 if TYPE_CHECKING:
     from langgraph.graph.message import add_messages
@@ -216,7 +218,7 @@ class GuardedState(TypedDict):
     messages: Annotated[list[AnyMessage], add_messages]
     """The conversation."""
     guardrail: NotRequired[Annotated[str | None, NoteChannel]]
-    """The candidate and its verdict, while one is held back; see `integrations._note_channel`."""
+    """The candidate and its verdict, while one is held back; see `integrations._agents.state`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,14 +30,14 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages,
 from guardrail import AbstainedError, CalibrationArtifact
 from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactError, UsageError, require
-from guardrail.fallback import OnAbstain
-from guardrail.identity import ModelIdentity
-from guardrail.types import Reason, Verdict
+from guardrail.guard.abstention import OnAbstain
+from guardrail.specs import ModelIdentity
+from guardrail.verdict import Reason, Verdict
 
-from ._framework_chat import FrameworkChat
-from ._framework_gate import Gate
-from ._openai_replies import choices_of, message_of, usage_of
-from ._openai_requests import normal_tool_choice
+from ._frameworks.chat import FrameworkChat
+from ._frameworks.guard import Gate
+from ._openai.replies import choices_of, message_of, usage_of
+from ._openai.requests import normal_tool_choice
 
 if TYPE_CHECKING:
 

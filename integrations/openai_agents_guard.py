@@ -20,14 +20,15 @@ from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import Field
 
 from guardrail import CalibrationArtifact, Guardrail
-from guardrail._retrying import may_be_retried
 from guardrail.errors import UsageError, require
-from guardrail.fallback import OnAbstain
-from guardrail.identity import ModelIdentity
-from guardrail.types import Bindings, Verdict
+from guardrail.guard.abstention import OnAbstain
+from guardrail.guard.base import may_be_retried
+from guardrail.specs import ModelIdentity
+from guardrail.types import Bindings
+from guardrail.verdict import Verdict
 
-from ._framework_chat import FrameworkChat, check_call, settings_revision
-from ._framework_gate import Answer, Gate, VerdictStore, arguments_of, refuse_settings
+from ._frameworks.chat import FrameworkChat, check_call, settings_revision
+from ._frameworks.guard import Answer, Gate, VerdictStore, arguments_of, refuse_settings
 
 require("agents", extra="openai-agents")
 
@@ -54,7 +55,7 @@ from agents import (  # noqa: E402
 from agents.items import TResponseInputItem, TResponseStreamEvent  # noqa: E402
 from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest, ModelRetryNormalizedError  # noqa: E402
 
-from ._openai_agents_items import (  # noqa: E402
+from ._frameworks.openai_agents_items import (  # noqa: E402
     Format,
     as_tools,
     from_items,

@@ -23,19 +23,18 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
-from guardrail._probe import known_report, note_refused_n, refuses_n
 from guardrail.errors import UsageError
-from guardrail.identity import ModelIdentity
-from guardrail.probing import ProbeCall, ProbeReply
+from guardrail.sampling.native import NativeChat, check_one_answer, check_seeds
+from guardrail.sampling.probe import ProbeCall, ProbeReply
+from guardrail.sampling.prober import known_report, note_refused_n, refuses_n
+from guardrail.specs import ModelIdentity
 from guardrail.types import SampleSet, SamplingPlan
 
-from ._native_chat import NativeChat, check_one_answer, check_seeds
-from ._openai_background import iterate, run
-from ._openai_clients import Clients
-from ._openai_endpoint import Endpoint
-from ._openai_replies import chat_result
-from ._openai_requests import body_of, normal_tool_choice, openai_tools
-from ._openai_sampling import (
+from ._openai.clients import Clients, iterate, run
+from ._openai.endpoint import Endpoint
+from ._openai.replies import chat_result
+from ._openai.requests import body_of, normal_tool_choice, openai_tools, structured
+from ._openai.sampling import (
     N_REFUSED,
     Ask,
     Clock,
@@ -47,8 +46,7 @@ from ._openai_sampling import (
     probe_reply,
     sample_sets,
 )
-from ._openai_structured import structured
-from ._openai_transport import Attempted, DeadlineError, EndpointError
+from ._openai.transport import Attempted, DeadlineError, EndpointError
 
 __all__ = ["DeadlineError", "EndpointError", "OpenAICompatibleChat", "from_text"]
 

@@ -17,15 +17,16 @@ from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import Field
 
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail
-from guardrail._retrying import is_result
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError, require
-from guardrail.fallback import OnAbstain
-from guardrail.identity import ModelIdentity
-from guardrail.types import Bindings, Verdict
+from guardrail.guard.abstention import OnAbstain
+from guardrail.guard.base import is_result
+from guardrail.specs import ModelIdentity
+from guardrail.types import Bindings
+from guardrail.verdict import Verdict
 
-from ._framework_chat import FrameworkChat, check_call, settings_revision
-from ._framework_gate import HOLD, Gate, VerdictStore, refuse_settings
+from ._frameworks.chat import FrameworkChat, check_call, settings_revision
+from ._frameworks.guard import HOLD, Gate, VerdictStore, refuse_settings
 
 require("pydantic_ai", extra="pydantic-ai")
 
@@ -33,17 +34,12 @@ from pydantic_ai import Agent, ModelRetry, RunContext  # noqa: E402
 from pydantic_ai.capabilities import AbstractCapability  # noqa: E402
 from pydantic_ai.exceptions import ApprovalRequired, UnexpectedModelBehavior  # noqa: E402
 from pydantic_ai.messages import InstructionPart, ModelMessage, ModelResponse, TextPart, ToolCallPart  # noqa: E402
-from pydantic_ai.models import (  # noqa: E402
-    CompletedStreamedResponse,
-    Model,
-    ModelRequestParameters,
-    StreamedResponse,
-)
+from pydantic_ai.models import CompletedStreamedResponse, Model, ModelRequestParameters, StreamedResponse  # noqa: E402
 from pydantic_ai.models.wrapper import WrapperModel  # noqa: E402
 from pydantic_ai.settings import ModelSettings  # noqa: E402
 from pydantic_ai.tools import ToolDefinition  # noqa: E402
 
-from ._pydantic_ai_messages import (  # noqa: E402
+from ._frameworks.pydantic_ai_messages import (  # noqa: E402
     as_parameters,
     from_messages,
     read_response,

@@ -21,20 +21,17 @@ from langchain_core.runnables import Runnable
 from pydantic import Field, PrivateAttr
 
 from guardrail.errors import GuardrailError, UsageError
-from guardrail.identity import ModelIdentity
+from guardrail.sampling.native import NativeChat, check_one_answer, check_seeds
+from guardrail.specs import ModelIdentity
 from guardrail.types import SampleSet, SamplingPlan, Unmeasured
 
-from ._chat_output import as_chunk, chat_result, last_chunk
-from ._decoding import Decoder, Row, prefill, uniforms
-from ._engine import Engine, Request
-from ._identity import revision_of
-from ._loading import LocalModel, load, wrap
-from ._native_chat import NativeChat, check_one_answer, check_seeds
-from ._options import UnreadableOptionError, option_ids
-from ._prompts import check_length, render
-from ._sample_sets import SampleReader
-from ._settings import CallSettings, openai_tools, tool_names
-from ._tokens import Answer, Detokenizer, TextStream
+from ._local.decoding import Decoder, Row, prefill, uniforms
+from ._local.engine import Engine, Request
+from ._local.loading import LocalModel, load, revision_of, wrap
+from ._local.options import UnreadableOptionError, option_ids
+from ._local.outputs import SampleReader, as_chunk, chat_result, last_chunk
+from ._local.prompts import CallSettings, check_length, openai_tools, render, tool_names
+from ._local.tokens import Answer, Detokenizer, TextStream
 
 __all__ = ["TransformersChat", "from_text"]
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 from .base import BatchRule, CorrectnessRule, Label
 from .chat_judge import ChatJudge
-from .json_values import JsonValues
-from .numbers import parse_number
 from .registry import available_rules, default_rule, label_records, make_rule
-from .rules import Exact, Numeric, Option, TokenF1
-from .tool_calls import ToolCalls
+from .rules import Exact, JsonValues, Numeric, Option, TokenF1, ToolCalls, parse_number
 
 __all__ = [
     "BatchRule",

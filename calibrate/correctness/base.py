@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from guardrail.artifact import CorrectnessSpec
+from guardrail.specs import CorrectnessSpec
 
-from ..datasets import Question
-from ..progress import Progress
+from ..data.progress import Progress
+from ..data.questions import Question
 
 __all__ = ["BatchRule", "CorrectnessRule", "Label"]
 

@@ -19,15 +19,15 @@ from typing import IO
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from guardrail.artifact import CorrectnessSpec
 from guardrail.errors import GuardrailError, RecordError
-from guardrail.identity import identify
-from guardrail.sampling import draw, is_native
+from guardrail.sampling.native import is_native
+from guardrail.sampling.sampler import draw
+from guardrail.specs import CorrectnessSpec, identify
 from guardrail.types import SampleSet, SamplingPlan
 
-from .._locking import exclusive
-from ..datasets import Question
-from ..progress import Progress, silent
+from ..data.progress import Progress, silent
+from ..data.questions import Question
+from ..data.records import exclusive
 from .base import Label
 
 __all__ = ["PROMPT_VERSION", "ChatJudge", "judge_messages", "read_verdict"]

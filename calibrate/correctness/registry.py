@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from guardrail.errors import UsageError
-from guardrail.judges.json_value import is_structured
+from guardrail.judges.json_value import is_structured, read_json
 from guardrail.judges.tool_call import read_calls
-from guardrail.types import Bindings
+from guardrail.types import Bindings, Sample
 from guardrail.uncertainty import answer_text
 
-from ..progress import Progress, silent
-from ..records import Record
+from ..data.progress import Progress, silent
+from ..data.records import Record
 from .base import BatchRule, CorrectnessRule, Label
 from .chat_judge import ChatJudge
-from .json_values import JsonValues
-from .rules import Exact, Numeric, Option, TokenF1
-from .tool_calls import ToolCalls
+from .rules import Exact, JsonValues, Numeric, Option, TokenF1, ToolCalls
 
-__all__ = ["available_rules", "default_rule", "label_records", "make_rule"]
+__all__ = ["available_rules", "default_rule", "label_records", "make_rule", "structured_advice"]
 
 _RULES: dict[str, Callable[..., CorrectnessRule]] = {
     "chat_judge": ChatJudge,
@@ -107,3 +106,62 @@ def _labelled(record: Record, found: Iterator[Label]) -> Record:
     else:
         label = next(found)
     return record.model_copy(update={"correct": label.correct, "label_detail": label.detail})
+
+
+# -- What to say when answers that are JSON or tool calls meet a rule or a judge that compares words -------------------
+
+Kind = Literal["tool calls", "JSON objects", "texts"]
+_OF_WORDS = frozenset({"exact", "token_f1"})
+_OF_TEXTS = frozenset({"chat_judge", "exact", "numeric", "option", "token_f1"})
+_BETTER: dict[Kind, str] = {"tool calls": "tool_call", "JSON objects": "json", "texts": "token_f1"}
+
+
+def structured_advice(records: Sequence[Record], rule: str, judge: str | None = None) -> list[str]:
+    """Sentences that name the better rule or judge; none where rule and judge fit the answers.
+
+    Args:
+        records: Labelled records.
+        rule: Name of the rule that labelled them.
+        judge: Name of the judge of the scores that will be used.
+    """
+    answers = [record.drawn.primary for record in records if record.drawn is not None and record.drawn.primary]
+    if not answers:
+        return []
+    kind, count = Counter(map(_kind, answers)).most_common(1)[0]
+    if 2 * count < len(answers):
+        return []
+    labels = [record.correct for record in records]
+    none_right = False in labels and True not in labels
+    said = []
+    if kind == "JSON objects" and (rule in _OF_WORDS or (none_right and rule in _OF_TEXTS)):
+        said.append(f"{_words(kind, 'rule', rule)} {_use(kind)}")
+    if kind == "JSON objects" and judge in _OF_WORDS:
+        said.append(f"{_words(kind, 'judge', str(judge))} Score with judge json: --estimator semantic_entropy:json.")
+    if kind == "tool calls" and rule in _OF_TEXTS:
+        said.append(f"The answers are tool calls, and rule {rule} reads texts, of which there are none. {_use(kind)}")
+    if none_right and rule in ("json", "tool_call"):
+        fits = rule == _BETTER[kind]
+        way = "References must be JSON of the same form: compare some with the answers." if fits else _use(kind)
+        said.append(f"No answer is right by rule {rule}, and most of them are {kind}. {way}")
+    return said
+
+
+def _words(kind: Kind, role: str, name: str) -> str:
+    return (
+        f"The answers are {kind}, and {role} {name} compares words, field names included: two that differ in the one "
+        "value that matters may count as the same."
+    )
+
+
+def _use(kind: Kind) -> str:
+    better = _BETTER[kind]
+    return f"Use rule {better}: `calibrate label RECORDS --rule {better}`, or --correctness {better} of `run`."
+
+
+def _kind(answer: Sample) -> Kind:
+    if answer.tool_calls:
+        return "tool calls"
+    try:
+        return "JSON objects" if isinstance(read_json(answer.text), dict) else "texts"
+    except ValueError:
+        return "texts"

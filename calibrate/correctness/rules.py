@@ -5,26 +5,26 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
-from guardrail.artifact import CorrectnessSpec
 from guardrail.errors import UsageError
-from guardrail.judges import normalise, token_f1
-from guardrail.judges.number_reading import figures
-from guardrail.judges.numbers import same_number
-from guardrail.judges.numeric import same_figures
+from guardrail.judges import JsonJudge, ToolCallJudge, normalise, token_f1
+from guardrail.judges.json_value import canonical_json, read_json
+from guardrail.judges.numbers import Number, figures, parse_number, same_figures, same_number
+from guardrail.judges.tool_call import read_calls
+from guardrail.specs import CorrectnessSpec
 
-from ..datasets import Question, reference_label
+from ..data.questions import Question, reference_label
 from .base import Label
-from .numbers import Number, parse_number
 
-__all__ = ["Exact", "Numeric", "Option", "TokenF1"]
+__all__ = ["Exact", "JsonValues", "Number", "Numeric", "Option", "TokenF1", "ToolCalls", "parse_number"]
 
 
 @dataclass(frozen=True, slots=True)
 class Exact:
     """Right iff the normalised answer equals a normalised reference (case, punctuation and articles do not count).
 
-    Marks that make another answer do: "C++" is not "C#" and "$50" not "50"; see `guardrail.judges.normalise`.
+    Marks that make another answer do: "C++" is not "C#" and "$50" not "50"; see `guardrail.judges.text`.
     """
 
     @property
@@ -175,3 +175,89 @@ def _named_option(answer: str, options: dict[str, str]) -> str | None:
     )
     named = {label_of[label.casefold()] for label in stated}
     return named.pop() if len(named) == 1 else None
+
+
+# -- Numbers as people and models write them; shared with the `numeric` judge ------------------------------------------
+
+
+# -- A rule for answers in a format: the JSON value is the reference's -------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JsonValues:
+    """Right iff the answer and a reference are equal as JSON values, as `JsonJudge` compares them.
+
+    A reference that is no object and no list ("Rome", "42") is also compared with the value of an answer that is an
+    object with one field, {"capital": "Rome"}: texts by `normalise`, numbers exactly. All fields count, and an answer
+    that is no JSON is wrong unless the reference is none either and their normalised texts are equal. Tool calls are
+    read as the JSON of a list of calls.
+    """
+
+    @property
+    def spec(self) -> CorrectnessSpec:
+        """Name, version and parameters."""
+        return CorrectnessSpec(name="json", version=1, params={})
+
+    def label(self, answer: str, question: Question) -> Label:
+        """Equality with any reference."""
+        found = JsonJudge().identity(answer)
+        same = (
+            found == JsonJudge().identity(reference) or _only_field_is(answer, reference)
+            for reference in question.references
+        )
+        return Label(any(same))
+
+
+def _only_field_is(answer: str, reference: str) -> bool:
+    """Whether the answer is an object whose only field has the value that a plain reference names."""
+    try:
+        value = read_json(answer)
+    except ValueError:
+        return False
+    if not isinstance(value, dict) or len(value) != 1:
+        return False
+    only = next(iter(value.values()))
+    try:
+        wanted = read_json(reference)
+    except ValueError:
+        wanted = reference
+    if isinstance(only, str) and not isinstance(wanted, dict | list):
+        return normalise(only) == normalise(wanted if isinstance(wanted, str) else reference)
+    return not isinstance(wanted, dict | list | str) and canonical_json(only) == canonical_json(wanted)
+
+
+# -- A rule for agents: the proposed tool calls are the reference's ----------------------------------------------------
+
+
+class ToolCalls:
+    """Right iff the tool calls are those of a reference, as `ToolCallJudge` with the same options compares them.
+
+    A reference is a text, or calls as JSON: ``{"name": ..., "arguments": {...}}`` or a list of such. An answer without
+    calls is right iff a reference has none either and the normalised texts are equal; a call where a text was right is
+    wrong, and the other way round.
+
+    Args:
+        **options: Options of `ToolCallJudge`.
+
+    Raises:
+        UsageError: An option that cannot be read.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._judge = ToolCallJudge(**options)
+
+    @property
+    def spec(self) -> CorrectnessSpec:
+        """Name, version and parameters."""
+        judged = self._judge.spec
+        return CorrectnessSpec(name="tool_call", version=judged.version, params=dict(judged.params))
+
+    def label(self, answer: str, question: Question) -> Label:
+        """Equality with any reference."""
+        return Label(any(self._same(answer, reference) for reference in question.references))
+
+    def _same(self, answer: str, reference: str) -> bool:
+        ours, theirs = read_calls(answer), read_calls(reference)
+        if ours is None or theirs is None:
+            return ours is None and theirs is None and normalise(answer) == normalise(reference)
+        return self._judge.identity(answer) == self._judge.identity(reference)

@@ -10,11 +10,11 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.judges import normalise
 from guardrail.outcome import Feasible
 
-from ..evaluate import Estimate, Evaluation, EvaluationRow
-from ..label_checks import Suspicious
+from ..data.records import Record
+from ..evaluation.evaluate import Estimate, Evaluation, EvaluationRow
+from ..evaluation.label_checks import Suspicious
 from ..pipeline import HeldOut, is_accepted
-from ..records import Record
-from ..words import percent
+from .sentences import percent
 
 __all__ = [
     "Card",

@@ -16,17 +16,16 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
 from guardrail.outcome import Feasible
 
-from .. import words
-from ..evaluate import Evaluation, evaluate
-from ..label_checks import Suspicious, suspicious
+from ..data.progress import Progress, silent
+from ..data.records import Record
+from ..evaluation.evaluate import Evaluation, evaluate
+from ..evaluation.label_checks import Suspicious, suspicious
 from ..pipeline import HeldOut, held_out
-from ..progress import Progress, silent
-from ..records import Record
-from ..scoring import arrays
+from ..scoring.scores import arrays
 from ..thresholds import rules
+from . import sentences as words
 from .content import categories, comparison, contradictions, reading, tiles
-from .drawing import Figure
-from .figures import Items, risk_coverage, score_histogram
+from .figures import Figure, Items, risk_coverage, score_histogram
 from .panels import across_alpha, violations
 
 __all__ = ["compare_rules", "default_rules", "sweep", "write_report"]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from ..evaluate import EvaluationRow
-from ..paper import TableRow
-from .drawing import Figure, Palette, render
+from ..evaluation.evaluate import EvaluationRow
+from ..evaluation.tables import TableRow
+from .figures import Figure, Palette, render
 
 __all__ = ["across_alpha", "paper_panels", "violations"]
 

@@ -10,8 +10,8 @@ from guardrail.errors import UsageError
 from guardrail.monitor import RiskMonitor
 from guardrail.types import Frozen
 
-from ..bounds import clopper_pearson_interval
-from ..progress import Progress, silent
+from ..data.progress import Progress, silent
+from ..thresholds.bounds import clopper_pearson_interval
 from .pool import Missing, Pool, Reviewed, settled, until_open
 
 if TYPE_CHECKING:

@@ -8,15 +8,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from guardrail.artifact import CalibrationArtifact, CorrectnessSpec
+from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
-from guardrail.stopping import is_bound
-from guardrail.types import Reason, SampleSet
+from guardrail.guard.early_stopping import is_bound
+from guardrail.specs import CorrectnessSpec
+from guardrail.types import SampleSet
+from guardrail.verdict import Reason
 
-from ..collect import package_versions
-from ..datasets import fingerprint
+from ..data.collect import package_versions
+from ..data.questions import fingerprint
+from ..data.records import Record, RecordFile, RecordHeader
 from ..pipeline import HeldOut, fit_artifact, held_out, part_header, split
-from ..records import Record, RecordFile, RecordHeader
 from .pool import Missing, Pool, Respond, Reviewed, Waiting, settled, waiting
 
 __all__ = ["Learned", "learn", "thinned"]
@@ -78,7 +80,7 @@ def thinned(pool: Pool, *, missing: Missing = "wait") -> tuple[list[Reviewed], f
 
 def _kept(pool: Pool) -> tuple[list[Reviewed], float]:
     """The items of the sample, decided or not, and the probability with which every question came into it."""
-    from guardrail.review.auditing import chosen
+    from guardrail.review.audits import chosen
 
     _refuse_unaudited(pool)
     rate = min((item.chance for item in pool.items), default=1.0)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Literal
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
-from guardrail.types import Sample, Verdict
+from guardrail.types import Sample
+from guardrail.verdict import Verdict
 
-from ..progress import Progress, silent
+from ..data.progress import Progress, silent
 
 if TYPE_CHECKING:
     from guardrail.review import Item, ReviewStore
@@ -190,7 +191,7 @@ def _items(store: ReviewStore) -> Iterator[Item]:
 
 
 def _reviewed(item: Item, respond: Respond) -> Reviewed:
-    from guardrail.review.auditing import AUDIT_RATE
+    from guardrail.review.audits import AUDIT_RATE
 
     verdict = _as_shown(item)
     rate = item.content.metadata.get(AUDIT_RATE)

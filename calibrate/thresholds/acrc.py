@@ -11,8 +11,7 @@ from guardrail.errors import UsageError
 from guardrail.outcome import InfeasibleReason
 
 from .empirical import last
-from .prefix import TOLERANCE, Prefix
-from .rule import Request, Rule, check_min_accept, min_accept_of
+from .rule import TOLERANCE, Prefix, Request, Rule, check_min_accept, min_accept_of
 
 __all__ = ["Acrc"]
 

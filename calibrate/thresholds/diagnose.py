@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from guardrail.outcome import Diagnostics, InfeasibleReason
 
-from ..bounds import zero_error_floor
-from .prefix import TOLERANCE, Prefix
-from .rule import Request, Rule
+from .bounds import zero_error_floor
+from .rule import TOLERANCE, Prefix, Request, Rule
 
 __all__ = ["diagnostics", "reason", "smallest_feasible_alpha"]
 

@@ -13,19 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible
 
-from ..bounds import clopper_pearson_interval
 from .acrc import Acrc
-from .anchored import Anchored
-from .certified import Certified, OnePerGroup
-from .clusters import ClusterFixedSequence
+from .anchored import Anchored, Certified, OnePerGroup
+from .bounds import clopper_pearson_interval
+from .clusters import ClusterFixedSequence, Groups, prepare
 from .diagnose import diagnostics, reason
-from .empirical import Empirical, FixedQuantile, Lec
-from .grouping import Groups, prepare
-from .joint import CrcJoint
+from .empirical import CrcJoint, Empirical, FixedQuantile, Lec
 from .multiple import Bonferroni, Sgr
 from .pointwise import ClopperPearson, Hoeffding
-from .prefix import Prefix
-from .rule import Request, Rule
+from .rule import Prefix, Request, Rule
 from .sequential import FixedSequence
 from .simultaneous import CpSimultaneous
 

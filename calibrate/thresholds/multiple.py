@@ -11,11 +11,10 @@ import numpy as np
 from guardrail.errors import UsageError
 from guardrail.outcome import InfeasibleReason
 
-from ..bounds import binomial_tail, zero_error_floor
+from .bounds import binomial_tail, zero_error_floor
 from .empirical import last
 from .pointwise import last_passing
-from .prefix import Prefix
-from .rule import Request, Rule
+from .rule import Prefix, Request, Rule
 from .sequential import any_curve
 from .walk import Counts
 

@@ -6,10 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from ..bounds import binomial_tail
+from .bounds import binomial_tail
 from .empirical import last
-from .prefix import TOLERANCE, Prefix
-from .rule import Request, Rule
+from .rule import TOLERANCE, Prefix, Request, Rule
 
 __all__ = ["ClopperPearson", "Hoeffding", "last_passing", "passes"]
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from guardrail.errors import UsageError
 
 from .fit import check_items, check_open_unit
-from .prefix import TOLERANCE
+from .rule import TOLERANCE
 
 __all__ = ["Selection", "conformal_selection"]
 

@@ -11,10 +11,9 @@ import numpy as np
 from guardrail.errors import UsageError
 from guardrail.outcome import InfeasibleReason
 
-from ..bounds import zero_error_floor
+from .bounds import zero_error_floor
 from .pointwise import last_passing, passes
-from .prefix import TOLERANCE, Prefix
-from .rule import Request, Rule
+from .rule import TOLERANCE, Prefix, Request, Rule
 
 __all__ = ["FixedSequence", "any_curve", "sequence_end"]
 

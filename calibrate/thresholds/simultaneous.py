@@ -11,10 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..bounds import binomial_tail
+from .bounds import binomial_tail
 from .empirical import last
-from .prefix import Prefix
-from .rule import Request, Rule, check_min_accept, min_accept_of
+from .rule import Prefix, Request, Rule, check_min_accept, min_accept_of
 from .walk import Counts, Reals, crossing_probability, grid, limits
 
 __all__ = ["Candidates", "CpSimultaneous", "Limits", "WalkRule", "candidates", "largest_scale", "simultaneous_limits"]

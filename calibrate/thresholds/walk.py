@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from ..bounds import binomial_tail
+from .bounds import binomial_tail
 
 __all__ = ["EXACT_LIMIT", "GRID_RATIO", "crossing_probability", "grid", "limits", "step_weights"]
 

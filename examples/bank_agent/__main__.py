@@ -18,14 +18,13 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.checkpoint.sqlite import SqliteSaver
 
+from examples.bank_agent.bank import Bank, tools_of
+from examples.bank_agent.calibration import SYSTEM, calibrate
+from examples.bank_agent.model import Teller
+from examples.bank_agent.screen import CONSOLE, calibrated, held, note, said
 from guardrail.review import Candidate, Decision, Item, ReviewStore
 from integrations.langchain_agents import GuardrailMiddleware
 from integrations.langgraph_review import ReviewBridge
-
-from .bank import Bank, tools_of
-from .calibration import SYSTEM, calibrate
-from .model import Teller
-from .screen import CONSOLE, calibrated, held, note, said
 
 REVIEWER = "you"
 

@@ -9,14 +9,13 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from calibrate.agent_steps import Step, collect_steps, fit_action, split_by_action, steps_of, write_steps
 from calibrate.correctness import ToolCalls
+from examples.bank_agent.bank import CONTACTS, Bank, tools_of
+from examples.bank_agent.model import USUAL, Teller
 from guardrail import CalibrationArtifact
 from guardrail.bindings import bindings_for
 from guardrail.judges import ToolCallJudge
-from guardrail.sampling import plan_for
 from guardrail.uncertainty import make
-
-from .bank import CONTACTS, Bank, tools_of
-from .model import USUAL, Teller
+from guardrail.uncertainty.plan import plan_for
 
 __all__ = ["ALPHA", "SYSTEM", "calibrate"]
 

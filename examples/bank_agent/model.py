@@ -17,10 +17,9 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from guardrail._calls import SAMPLE_INDEX
+from examples.bank_agent.bank import CONTACTS
 from guardrail.prompting import question_text
-
-from .bank import CONTACTS
+from guardrail.sampling.calls import SAMPLE_INDEX
 
 __all__ = ["USUAL", "Teller", "payees", "readings"]
 

@@ -12,10 +12,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from examples.bank_agent.bank import CONTACTS
 from guardrail import CalibrationArtifact, Feasible
 from guardrail.judges.tool_call import read_calls
-
-from .bank import CONTACTS
 
 __all__ = ["CONSOLE", "calibrated", "held", "note", "said"]
 

@@ -10,10 +10,9 @@ from pathlib import Path
 os.environ.setdefault("TQDM_DISABLE", "1")  # no progress bar for loading 3 MB
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # with 1.5 M parameters a second thread costs more than it brings
 
+from examples.demo import embedded, recorded
+from examples.demo.screen import CONSOLE, title
 from integrations.transformers_chat import TransformersChat
-
-from . import embedded, recorded
-from .screen import CONSOLE, title
 
 WELCOME = """[bold]acrc-guardrail[/]: a language model that answers only where its error rate is under control
 [dim]A real, small language model (1.5 M parameters, trained by a script in this repository) is asked, calibrated on its

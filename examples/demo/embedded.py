@@ -10,20 +10,19 @@ from pathlib import Path
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import Runnable
 
-from calibrate.collect import collect_records
 from calibrate.correctness import label_records, make_rule
-from calibrate.datasets import Question, option_labels, read_questions
+from calibrate.data.collect import collect_records
+from calibrate.data.progress import bar
+from calibrate.data.questions import Question, option_labels, read_questions
+from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.pipeline import HeldOut, fit_artifact, held_out, split
-from calibrate.progress import bar
-from calibrate.records import Record, RecordFile, read_records, write_records
 from calibrate.report import compare_rules, write_report
-from calibrate.scoring import score_records
+from calibrate.scoring.scores import score_records
+from examples.demo.screen import CONSOLE, examples_table, splits_line, title, verdict_panel
 from guardrail import ArtifactMismatchError, CalibrationArtifact, Guardrail, SampleSet, Verdict
-from guardrail.sampling import plan_for
 from guardrail.uncertainty import make
+from guardrail.uncertainty.plan import plan_for
 from integrations.transformers_chat import TransformersChat
-
-from .screen import CONSOLE, examples_table, splits_line, title, verdict_panel
 
 __all__ = ["MODEL", "Task", "run"]
 

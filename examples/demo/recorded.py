@@ -12,22 +12,21 @@ from typing import Any
 
 from rich.table import Table
 
-from calibrate.collect import package_versions
 from calibrate.correctness import label_records, make_rule
-from calibrate.datasets import Question, fingerprint
-from calibrate.evaluate import Evaluation, EvaluationRow, evaluate
+from calibrate.data.collect import package_versions
+from calibrate.data.progress import bar
+from calibrate.data.questions import Question, fingerprint
+from calibrate.data.records import Record, RecordFile, RecordHeader
+from calibrate.evaluation.evaluate import Evaluation, EvaluationRow, evaluate
 from calibrate.pipeline import fit_artifact
-from calibrate.progress import bar
-from calibrate.records import Record, RecordFile, RecordHeader
 from calibrate.report import compare_rules, write_report
-from calibrate.scoring import arrays, parse_estimator, score_records
+from calibrate.scoring.scores import arrays, parse_estimator, score_records
+from examples.demo.screen import CONSOLE, outcome_line, title
 from guardrail import PromptWrapping
-from guardrail.identity import ModelIdentity
 from guardrail.judges import normalise
-from guardrail.sampling import plan_for
+from guardrail.specs import ModelIdentity
 from guardrail.types import OptionScores, Sample, SampleSet
-
-from .screen import CONSOLE, outcome_line, title
+from guardrail.uncertainty.plan import plan_for
 
 __all__ = ["DATASETS", "Dataset", "load", "run"]
 

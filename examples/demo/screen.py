@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from calibrate.evaluate import Evaluation
+from calibrate.evaluation.evaluate import Evaluation
 from calibrate.pipeline import HeldOut
 from guardrail import CalibrationArtifact, Feasible
 from guardrail.outcome import Outcome

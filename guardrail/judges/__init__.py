@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .base import Entailment, EntailmentScores, Item, Judge, JudgeSpec
+from ..specs import JudgeSpec
+from ..types import canonical_calls
+from .base import Entailment, EntailmentScores, Item, Judge
 from .json_value import JsonJudge
-from .lexical import ExactJudge, TokenF1Judge, token_f1
-from .normalise import is_refusal, normalise, words
-from .numeric import NumericJudge
+from .numbers import NumericJudge
 from .registry import available, available_entailments, default_judge, make, make_entailment
 from .similarity import (
     GuardedJaccard,
@@ -18,7 +18,8 @@ from .similarity import (
     from_judge,
     make_similarity,
 )
-from .tool_call import ToolCallJudge, canonical_calls, is_canonical_call
+from .text import ExactJudge, TokenF1Judge, is_refusal, normalise, token_f1, words
+from .tool_call import ToolCallJudge, is_canonical_call
 
 __all__ = [
     "Entailment",

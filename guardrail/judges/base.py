@@ -4,38 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
-from ..types import Frozen
+from ..specs import JudgeSpec
 
-__all__ = ["Entailment", "EntailmentScores", "Item", "Judge", "JudgeSpec", "by_question", "judge_batch"]
+__all__ = ["Entailment", "EntailmentScores", "Item", "Judge", "by_question", "judge_batch"]
 
 Value = TypeVar("Value")
 Item = tuple[str, str, str]
 """(question, a, b): two texts as answers to a question. Question "" means: there is none, prepend nothing."""
-
-
-class JudgeSpec(Frozen):
-    """What an artifact stores about a judge; another spec at run time is a mismatch."""
-
-    name: str
-    """Name of the judge."""
-    version: int
-    """Raised by any change that can move a verdict."""
-    params: dict[str, Any]
-    """Parameters, e.g. thresholds, model and revision."""
-
-    def __eq__(self, other: object) -> bool:
-        """Equal name, version and parameters; of two models with the same revision hash the paths may differ."""
-        if not isinstance(other, JudgeSpec):
-            return NotImplemented
-        return (self.name, self.version, self._decisive()) == (other.name, other.version, other._decisive())
-
-    __hash__ = None  # type: ignore[assignment]  # parameters are a dict
-
-    def _decisive(self) -> dict[str, Any]:
-        pinned = str(self.params.get("revision") or "").startswith("sha256:")
-        return {key: value for key, value in self.params.items() if not (pinned and key == "model")}
 
 
 @runtime_checkable

@@ -19,9 +19,10 @@ from threading import Lock
 from typing import Any, Generic, TypeVar, overload
 
 from ..errors import UsageError
-from .base import Entailment, EntailmentScores, Item, Judge, JudgeSpec, by_question, judge_batch
-from .normalise import normalise
+from ..specs import JudgeSpec
+from .base import Entailment, EntailmentScores, Item, Judge, by_question, judge_batch
 from .similarity import Similarity
+from .text import normalise
 
 __all__ = ["CachedEntailment", "CachedJudge", "CachedSimilarity", "PairCache", "cached"]
 

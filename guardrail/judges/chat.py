@@ -16,13 +16,13 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
-from .._failures import told
-from .._limits import in_flight
-from ..errors import UsageError
-from ..identity import identify
-from ..sampling import draw, is_native
+from ..errors import UsageError, told
+from ..sampling.limits import in_flight
+from ..sampling.native import is_native
+from ..sampling.sampler import draw
+from ..specs import JudgeSpec, identify
 from ..types import SamplingPlan
-from .base import Item, JudgeSpec
+from .base import Item
 
 __all__ = ["PROMPT_VERSION", "ChatJudge", "judge_messages", "read_verdict"]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, NoReturn
 
-from .._readable import too_deep
+from ..plain_json import too_deep
+from ..specs import JudgeSpec
 from ..types import Bindings
-from .base import JudgeSpec
-from .normalise import normalise
+from .text import normalise
 
 __all__ = ["JsonJudge", "canonical_json", "is_structured", "read_json"]
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ..errors import UsageError
-from ..types import ToolCall
-from .base import Item, JudgeSpec
-from .normalise import normalise
+from ..specs import JudgeSpec
+from ..types import ToolCall, canonical_calls, plain_json
+from .base import Item
 from .similarity import Jaccard, Similarity
-from .tool_call import canonical_calls, plain_json, read_calls
+from .text import normalise
+from .tool_call import read_calls
 
 __all__ = ["ObservationJudge", "ObservationSimilarity"]
 

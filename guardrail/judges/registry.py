@@ -19,8 +19,8 @@ from ..errors import MissingDependencyError, UsageError
 from ..types import Bindings
 from .base import Entailment, Judge
 from .json_value import JsonJudge, is_structured
-from .lexical import ExactJudge, TokenF1Judge
-from .numeric import NumericJudge
+from .numbers import NumericJudge
+from .text import ExactJudge, TokenF1Judge
 from .tool_call import ToolCallJudge
 
 __all__ = ["Registry", "available", "available_entailments", "default_judge", "is_light", "make", "make_entailment"]

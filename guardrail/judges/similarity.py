@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from .base import Item, Judge, JudgeSpec, judge_batch
-from .lexical import guards_hold
-from .normalise import normalise, word_tuple
+from ..specs import JudgeSpec
+from .base import Item, Judge, judge_batch
 from .registry import Registry, is_light, make
+from .text import guards_hold, normalise, word_tuple
 
 __all__ = [
     "GuardedJaccard",

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from .._readable import too_deep
 from ..errors import UsageError
-from ..types import ToolCall
-from .base import JudgeSpec
-from .normalise import normalise
+from ..plain_json import too_deep
+from ..specs import JudgeSpec
+from ..types import ToolCall, canonical_calls, plain_json
+from .text import normalise
 
-__all__ = ["ToolCallJudge", "canonical_calls", "is_canonical_call", "plain_json", "read_calls"]
+__all__ = ["ToolCallJudge", "is_canonical_call", "read_calls"]
 
 _START = '[{"arguments":'
 _NUMBER = re.compile(r"-?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]{0,399}|0)(?:\.[0-9]{1,400})?")
@@ -25,28 +25,9 @@ _NUMBER = re.compile(r"-?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]{0,399}|0)(?
 _FIELDS = {"name", "arguments", "id", "type"}
 
 
-def canonical_calls(calls: Iterable[ToolCall]) -> str:
-    """Canonical JSON of tool calls: a list of {"arguments", "name"} in the order of the calls.
-
-    Keys are sorted, white space is dropped, and a whole number is written without decimals (1.0 is 1). Strings stay as
-    they are: "1" is not 1, and two ways to write a date differ. The order of calls and of list elements counts.
-    """
-    listed = [{"name": call.name, "arguments": plain_json(call.arguments)} for call in calls]
-    return json.dumps(listed, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=repr)
-
-
 def is_canonical_call(text: str) -> bool:
     """Whether a text is what `canonical_calls` writes."""
     return text.startswith(_START) and _read(text) == text
-
-
-def plain_json(value: Any) -> Any:
-    """A value with text keys, lists for tuples, and whole numbers without decimals."""
-    if isinstance(value, dict):
-        return {str(key): plain_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_json(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def read_calls(text: str) -> list[ToolCall] | None:

@@ -15,8 +15,8 @@ from langchain_core.messages import BaseMessage
 
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError
-from ..stopping import is_bound
-from ..types import Verdict
+from ..guard.early_stopping import is_bound
+from ..verdict import Verdict
 from .base import Alarm, Monitor, check_unit, read_state
 from .betting import BettingState, even
 

@@ -12,8 +12,9 @@ from ..errors import require
 
 require("sqlalchemy", extra="review")
 
-from .auditing import AuditSample, audit_sample  # noqa: E402
+from .audits import AuditSample, audit_sample  # noqa: E402
 from .candidates import CandidateRule, CandidateSet, conformal_rank  # noqa: E402
+from .delivery import Deliverer, sign, verify  # noqa: E402
 from .errors import (  # noqa: E402
     AlreadyDecidedError,
     ItemExpiredError,
@@ -23,13 +24,12 @@ from .errors import (  # noqa: E402
     UnstorableError,
 )
 from .hooks import AskReviewer, Ticket, ask_reviewer, content_of, ticket  # noqa: E402
-from .item import ACTIONS, Candidate, Content, Decision, Event, Item, Stats  # noqa: E402
-from .monitors import Monitors  # noqa: E402
-from .outbox import Deliverer, sign, verify  # noqa: E402
-from .purging import Purged  # noqa: E402
-from .shared_monitors import SharedDrift, SharedRisk  # noqa: E402
-from .shared_switch import SharedSwitch  # noqa: E402
-from .store import Charge, Lease, ReviewStore  # noqa: E402
+from .monitors.shared_monitors import SharedDrift, SharedRisk  # noqa: E402
+from .monitors.shared_switch import SharedSwitch  # noqa: E402
+from .monitors.store import Monitors  # noqa: E402
+from .queue.item import ACTIONS, Candidate, Content, Decision, Event, Item, Stats  # noqa: E402
+from .queue.purging import Purged  # noqa: E402
+from .queue.store import Charge, Lease, ReviewStore  # noqa: E402
 
 __all__ = [
     "ACTIONS",

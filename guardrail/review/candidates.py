@@ -19,9 +19,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from .._persisted import Persisted
-from ..stopping import is_bound
-from ..types import Frozen, Verdict
+from ..files import Persisted
+from ..guard.early_stopping import is_bound
+from ..types import Frozen
+from ..verdict import Verdict
 
 __all__ = ["CandidateRule", "CandidateSet", "conformal_rank", "ranked", "shown_answers"]
 

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ..errors import UsageError, require
-from .accounts import Accounts, add_token
 from .limits import check_seconds
+from .web.accounts import Accounts, add_token
 
 __all__ = ["add_arguments", "run"]
 
@@ -77,7 +77,7 @@ def _database(arguments: argparse.Namespace) -> str:
 
 
 def _purge(arguments: argparse.Namespace) -> int:
-    from .store import ReviewStore
+    from .queue.store import ReviewStore
 
     path = _database(arguments).removeprefix("sqlite:///")
     if "://" not in path and not Path(path).exists():
@@ -110,9 +110,9 @@ def _serve(arguments: argparse.Namespace) -> int:
     for package in ("starlette", "jinja2", "python_multipart"):
         require(package, extra="review")
     uvicorn = require("uvicorn", extra="review")
-    from .outbox import Deliverer
-    from .store import ReviewStore
-    from .web import review_app
+    from .delivery import Deliverer
+    from .queue.store import ReviewStore
+    from .web.app import review_app
 
     accounts = _accounts(arguments.tokens)
     check_seconds("--lease", arguments.lease, "Use 600.")

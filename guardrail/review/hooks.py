@@ -13,14 +13,14 @@ from uuid import uuid4
 from langchain_core.messages import AIMessage, BaseMessage
 
 from ..errors import UsageError
-from ..fallback import Abstention
+from ..guard.abstention import Abstention
 from ..prompting import question_text
-from ..types import Verdict
+from ..verdict import Verdict
 from .candidates import CandidateRule
 from .errors import UnstorableError
-from .item import ACTIONS, Action, Candidate, Content, Decision, Item, Kind
 from .limits import check_seconds
-from .store import ReviewStore
+from .queue.item import ACTIONS, Action, Candidate, Content, Decision, Item, Kind
+from .queue.store import ReviewStore
 
 __all__ = ["TICKET", "AskReviewer", "Ticket", "ask_reviewer", "content_of", "ticket"]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from .base import Estimator, EstimatorSpec, Evidence, Missing, Needs, Support
-from .clustering import Clustering, Clusters, cluster
+from ..specs import Clustering, EstimatorSpec, Support
+from ..types import Missing, answer_text
+from .base import Estimator, Evidence, Needs
+from .clustering import Clusters, cluster
 from .graph import similarity_matrix
-from .measure import answer_text, measure, measure_all, measure_many, measure_stream
+from .measure import measure, measure_all, measure_many, measure_stream
 from .registry import available, from_spec, make
 
 __all__ = [

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from ..judges import Entailment, Judge, JudgeSpec, Similarity
-from ..types import Frozen, SampleSet, Uncertainty, Unit, Unmeasured
-from .clustering import Clustering, Clusters
+from ..judges import Entailment, Judge, JudgeSimilarity, Similarity
+from ..judges.registry import is_light
+from ..judges.similarity import is_light_similarity
+from ..specs import Clustering, EstimatorSpec, Support
+from ..types import Missing, SampleSet, Uncertainty, Unit, Unmeasured
+from .clustering import Clusters
+
+__all__ = ["Estimator", "Evidence", "Level", "Needs"]
 
 if TYPE_CHECKING:
-    from .bounds import Bounds
+    from .early_bounds import Bounds
     from .relevance import Piece
 
-__all__ = ["Estimator", "EstimatorSpec", "Evidence", "Level", "Missing", "Needs", "Support"]
-
-Support = Literal["discrete", "continuous"]
-"""Whether the estimator takes few values only. Decides what `rule="certified"` means; declared, never read off data."""
 
 Level = Literal["word", "token"]
 """Size of the pieces that are taken out of an answer to see how much each matters."""
@@ -30,7 +30,7 @@ Level = Literal["word", "token"]
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What has to be drawn for an estimator; `guardrail.sampling.plan_for` turns it into a plan."""
+    """What has to be drawn for an estimator; `guardrail.uncertainty.plan.plan_for` turns it into a plan."""
 
     samples: bool = False
     """The n sampled responses."""
@@ -51,15 +51,7 @@ class Needs:
     relevance: Level | None = None
     """A graded similarity, and how alike each sample is to itself without each of its pieces."""
     follow_up: str | None = None
-    """A further question asked about what was drawn, by name; see `guardrail.follow_ups`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """Why a formula has no value here."""
-
-    reason: Unmeasured
-    detail: str
+    """A further question asked about what was drawn, by name; see `guardrail.sampling.follow_ups`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,29 +84,6 @@ class Evidence:
     relevance: tuple[tuple[float, ...], ...] | None = None
     contradiction: NDArray[np.float64] | None = None
     members: tuple[float, ...] = ()
-
-
-class EstimatorSpec(Frozen):
-    """What an artifact stores about an estimator; another spec at run time is a mismatch."""
-
-    name: str
-    """Name of the estimator."""
-    version: int
-    """Raised by any change that can move a score (see "Recalibrate" in the changelog)."""
-    unit: Unit
-    """Unit of the score."""
-    support: Support
-    """Whether the score takes few values only."""
-    judge: JudgeSpec | None = None
-    """The equivalence judge, for estimators that cluster."""
-    clustering: Clustering | None = None
-    """How verdicts become clusters, for estimators that cluster."""
-    similarity: JudgeSpec | None = None
-    """The graded similarity, for estimators over a graph of samples or over pieces of an answer."""
-    entailment: JudgeSpec | None = None
-    """The entailment model, for estimators that look for contradictions."""
-    params: dict[str, Any] = Field(default_factory=dict)
-    """Parameters of the formula."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +128,20 @@ class Estimator:
             object.__setattr__(self, "relevance", self.needs.relevance)
 
     @property
+    def is_slow(self) -> bool:
+        """Whether measuring may take noticeable time (it asks a model, or an object of unknown cost).
+
+        Async callers then measure in a thread. Only the light judges and similarities of this library are known to be
+        fast; an object from elsewhere is not, whatever its name.
+        """
+        return (
+            self.entailment is not None
+            or (self.judge is not None and _is_slow_judge(self.judge))
+            or (self.similarity is not None and _is_slow_similarity(self.similarity))
+            or any(member.is_slow for member in self.members)
+        )
+
+    @property
     def spec(self) -> EstimatorSpec:
         """What an artifact stores."""
         clusters = self.judge is not None
@@ -194,3 +177,17 @@ class Estimator:
     def unmeasured(self, reason: Unmeasured, detail: str) -> Uncertainty:
         """An `Uncertainty` without a value."""
         return Uncertainty(value=None, unit=self.unit, estimator=self.name, reason=reason, detail=detail)
+
+
+def _is_slow_judge(judge: Judge) -> bool:
+    return not (_is_ours(judge) and is_light(judge.spec.name))
+
+
+def _is_slow_similarity(similarity: Similarity) -> bool:
+    if isinstance(similarity, JudgeSimilarity):
+        return _is_slow_judge(similarity.judge)
+    return not (_is_ours(similarity) and is_light_similarity(similarity.spec))
+
+
+def _is_ours(judged_by: object) -> bool:
+    return type(judged_by).__module__.startswith("guardrail.judges.")

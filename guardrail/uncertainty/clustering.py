@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from ..judges import Judge, is_canonical_call, is_refusal, normalise
+from ..specs import Clustering
 from ..types import Frozen
 
-__all__ = ["Clustering", "Clusters", "Folded", "Steps", "cluster", "clustering", "drive", "fold", "unordered_pairs"]
+__all__ = ["Clusters", "Folded", "Steps", "cluster", "clustering", "drive", "fold", "unordered_pairs"]
 
 Pair = tuple[str, str]
 Value = TypeVar("Value")
@@ -17,13 +18,6 @@ Steps = Generator[list[Pair], Sequence[Value | None], Result | None]
 """A measurement that asks as it goes: it yields the pairs it needs next, is sent one value a pair, and returns its
 result, or None when a pair it needed has no value. Whoever drives it may ask for many questions at once."""
 
-Clustering = Literal["components", "greedy"]
-"""How pairwise verdicts become clusters.
-
-* components: connected components of the equivalence graph. Does not depend on the order of the samples (default).
-* greedy: each answer is compared with the first member of every cluster so far (Farquhar et al., Nature 2024).
-  Depends on the order when the judge is not transitive; first match wins and nothing is claimed twice.
-"""
 
 _REFUSAL = "\x00refusal"
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pydantic import Field, ValidationError, model_validator
 
 from ..errors import ArtifactMismatchError
-from ..types import Frozen, SampleSet, Uncertainty, Unmeasured
-from .base import Estimator, EstimatorSpec, Evidence, Missing, Needs
+from ..specs import EstimatorSpec
+from ..types import Frozen, Missing, SampleSet, Uncertainty, Unmeasured
+from .base import Estimator, Evidence, Needs
 
 __all__ = ["NAME", "EnsembleParams", "Member", "Training", "combined", "ensemble", "expanded", "from_ensemble_spec"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..types import Unmeasured
-from .base import Evidence, Missing
+from ..types import Missing, Unmeasured
+from .base import Evidence
 from .clustering import Clusters
 from .likelihood import mean_logprob
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..judges import Similarity
-from ..types import Unmeasured
-from .base import Evidence, Missing
+from ..types import Missing, Unmeasured
+from .base import Evidence
 from .clustering import Steps, drive, fold, unordered_pairs
 
 __all__ = [

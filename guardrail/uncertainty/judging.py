@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from .._failures import told
+from ..errors import told
 from ..judges import Entailment, EntailmentScores, Item, Judge, Similarity
 from ..judges.base import by_question
-from ..types import Unmeasured
-from .base import Missing
+from ..types import Missing, Unmeasured
 from .clustering import Pair, Steps
 from .graph import checked
 

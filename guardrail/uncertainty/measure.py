@@ -6,28 +6,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..judges import ExactJudge, canonical_calls
-from ..types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
-from .asking import all_pieces, contradictions, relevance_of
-from .base import Estimator, Evidence, Level, Missing
+import numpy as np
+from numpy.typing import NDArray
+
+from ..judges import ExactJudge, normalise
+from ..sampling.follow_ups import sentences
+from ..types import Missing, SampleSet, SamplingPlan, Uncertainty, Unmeasured, answer_text
+from .base import Estimator, Evidence, Level
 from .clustering import Clusters, Steps, clustering
 from .ensemble import combined
 from .graph import graph, likeness
 from .judging import JudgingPass, Rater, entailment_rater, judge_rater, similarity_rater
-from .relevance import Piece
-from .sentences import sentences
+from .relevance import Piece, pieces
 
-__all__ = ["answer_text", "measure", "measure_all", "measure_many", "measure_stream"]
+__all__ = ["all_pieces", "contradictions", "measure", "measure_all", "measure_many", "measure_stream", "relevance_of"]
 
 QUESTIONS = 64
 """Most questions in one pass."""
 ITEMS = 16384
 """Pairs that are enough for one pass; the question that reaches them is the last of it."""
-
-
-def answer_text(sample: Sample) -> str:
-    """What judges compare: the canonical JSON of the tool calls where there are any, else the text."""
-    return canonical_calls(sample.tool_calls) if sample.tool_calls else sample.text.strip()
 
 
 def measure(
@@ -88,7 +85,7 @@ def measure_stream(
         estimators: What to compute.
         plan: The plan the sets were drawn by.
         seen: Receives the evidence that formulas read.
-        adaptive: Measure of each set what `guardrail.stopping.adapted` says: the first ``plan.unanimous_at`` samples
+        adaptive: Measure of each set what `adapted` says: the first ``plan.unanimous_at`` samples
             where they all mean the same to an estimator. Each pass then asks about these first, about the rest next.
     """
     wants = [
@@ -350,3 +347,59 @@ def _gap(one: _Set, estimator: Estimator, plan: SamplingPlan, n: int) -> Missing
     if needs.entailment and estimator.entailment is None:
         return Missing(Unmeasured.JUDGE_FAILED, f"{estimator.name} needs an entailment model, and none was given")
     return None
+
+
+# -- What has to be asked about the pieces of answers, and about the sentences of one: the steps of a measurement ------
+
+
+def all_pieces(drawn: SampleSet, level: Level) -> tuple[tuple[Piece, ...], ...] | Missing:
+    """The pieces of every sample, or why one of them has none."""
+    found = []
+    for sample in drawn.samples:
+        if sample.tool_calls:
+            return Missing(Unmeasured.NO_LOGPROBS, "a tool call has no words whose log-probabilities could be weighed")
+        own = pieces(sample, level)
+        if isinstance(own, Missing):
+            return own
+        found.append(own)
+    return tuple(found)
+
+
+def relevance_of(
+    answers: Sequence[str], own: Sequence[Sequence[Piece]], similarity: object
+) -> Steps[float, tuple[tuple[float, ...], ...]]:
+    """Similarity of each answer to itself without each of its pieces.
+
+    It is 0 where nothing is left, and 1 where what is left is the same string to the similarity (`clustering.fold`);
+    neither is asked.
+    """
+    identity = getattr(similarity, "identity", normalise)
+    known: dict[tuple[str, str], float] = {}
+    asked: dict[tuple[str, str], None] = {}
+    for answer, parts in zip(answers, own, strict=True):
+        itself = identity(answer)
+        for piece in parts:
+            pair = (answer, piece.without)
+            if not piece.without.strip():
+                known[pair] = 0.0
+            elif identity(piece.without) == itself:
+                known[pair] = 1.0
+            else:
+                asked[pair] = None
+    rated = yield list(asked)
+    for pair, value in zip(asked, rated, strict=True):
+        if value is None:
+            return None
+        known[pair] = value
+    return tuple(
+        tuple(known[answer, piece.without] for piece in parts) for answer, parts in zip(answers, own, strict=True)
+    )
+
+
+def contradictions(hypotheses: Sequence[str], premises: Sequence[str]) -> Steps[float, NDArray[np.float64]]:
+    """How far each premise contradicts each hypothesis, shape (hypotheses, premises)."""
+    pairs = [(premise, hypothesis) for hypothesis in hypotheses for premise in premises]
+    found = yield pairs
+    if any(value is None for value in found):
+        return None
+    return np.array(found, dtype=np.float64).reshape(len(hypotheses), len(premises))

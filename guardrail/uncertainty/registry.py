@@ -21,10 +21,11 @@ from ..judges import (
     make_similarity,
 )
 from ..judges import make as make_judge
+from ..sampling.follow_ups import P_TRUE, SELFCHECK_PROMPT, VERBALISED
+from ..specs import Clustering, EstimatorSpec
 from ..types import Bindings
-from .base import Estimator, EstimatorSpec, Needs
-from .bounds import by_pairs, by_partition, by_primary, semantic_entropy_bounds
-from .clustering import Clustering
+from .base import Estimator, Needs
+from .early_bounds import by_pairs, by_partition, by_primary, semantic_entropy_bounds
 from .ensemble import NAME, from_ensemble_spec
 from .entropy import (
     discrete_semantic_entropy,
@@ -35,11 +36,10 @@ from .entropy import (
     semantic_entropy,
 )
 from .graph import degree, eccentricity, eigenvalue, kernel_language_entropy, lexical_similarity
-from .likelihood import length_normalised_entropy, perplexity, sequence_nll
-from .options import max_softmax, predictive_entropy
+from .likelihood import length_normalised_entropy, max_softmax, perplexity, predictive_entropy, sequence_nll
 from .relevance import sar, sentence_sar, token_sar, word_sequence_entropy
-from .self_report import P_TRUE, VERBALISED, p_true, verbalised
-from .selfcheck import SELFCHECK_PROMPT, selfcheck_ngram, selfcheck_nli, selfcheck_prompt
+from .self_report import p_true, verbalised
+from .selfcheck import selfcheck_ngram, selfcheck_nli, selfcheck_prompt
 
 __all__ = ["available", "from_spec", "make"]
 

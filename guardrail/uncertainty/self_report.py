@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import re
 
-from ..types import SampleSet, Unmeasured
-from .base import Evidence, Missing
+from ..sampling.follow_ups import P_TRUE, TRUE_LABEL, VERBALISED
+from ..types import Missing, SampleSet, Unmeasured
+from .base import Evidence
 
-__all__ = ["P_TRUE", "TRUE_LABEL", "VERBALISED", "p_true", "stated_confidence", "verbalised"]
-
-P_TRUE = "p_true"
-"""Name of the follow-up that reads off how likely the model takes its answer to be true."""
-TRUE_LABEL = "A"
-"""The option that stands for "true"."""
-VERBALISED = "verbalised"
-"""Name of the follow-up that asks the model for its confidence."""
+__all__ = ["p_true", "stated_confidence", "verbalised"]
 
 _NUMBER = re.compile(
     r"(?:(?:my\s+)?(?:confidence|probability)(?:\s+is)?\s*[:=]?\s*)?"

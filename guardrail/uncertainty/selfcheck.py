@@ -10,26 +10,14 @@ import math
 import re
 from collections import Counter
 
-from ..judges import canonical_calls, normalise
+from ..judges import normalise
 from ..judges import words as words_of
-from ..types import Sample, SampleSet, Unmeasured
-from .base import Evidence, Missing
-from .sentences import sentences
+from ..sampling.follow_ups import SELFCHECK_PROMPT, _text, sentences, support_questions
+from ..types import Missing, Unmeasured
+from .base import Evidence
 
-__all__ = [
-    "SELFCHECK_PROMPT",
-    "selfcheck_ngram",
-    "selfcheck_nli",
-    "selfcheck_prompt",
-    "sentences",
-    "support_question",
-    "support_questions",
-]
+__all__ = ["selfcheck_ngram", "selfcheck_nli", "selfcheck_prompt", "sentences"]
 
-SELFCHECK_PROMPT = "selfcheck_prompt"
-"""Name of the follow-up that asks whether a sample supports a sentence."""
-MAX_QUESTIONS = 200
-"""Most such questions for one answer; a longer answer is unmeasured."""
 _YES_OR_NO = re.compile(r"[\s\"'*(]*(yes|no)\b[\s\"'*)]*(?:$|[.,;:!\n\u2013\u2014])", re.IGNORECASE)
 
 
@@ -100,37 +88,6 @@ def selfcheck_prompt(evidence: Evidence) -> float | Missing:
             )
         against[text] = int(said[1].lower() == "no")
     return sum(against[text] for text in asked) / len(asked)
-
-
-def support_questions(drawn: SampleSet) -> list[str] | Missing:
-    """What to ask for `selfcheck_prompt`: one text for each sentence of the primary answer and each sample.
-
-    Texts of equal samples are equal; they are asked once.
-    """
-    if drawn.primary is None or not drawn.samples:
-        return Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no primary answer or no sample")
-    parts = sentences(_text(drawn.primary))
-    if not parts:
-        return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer is empty")
-    found = [support_question(drawn.question, part, _text(sample)) for part in parts for sample in drawn.samples]
-    if len(set(found)) > MAX_QUESTIONS:
-        return Missing(
-            Unmeasured.JUDGE_FAILED,
-            f"{len(parts)} sentences and {len(drawn.samples)} samples are more than {MAX_QUESTIONS} questions",
-        )
-    return found
-
-
-def support_question(question: str, sentence: str, sample: str) -> str:
-    """The question whether a sample supports a sentence. Another wording is another follow-up version."""
-    return (
-        f"Question: {question}\n\nContext (an answer to the question): {sample}\n\nSentence: {sentence}\n\n"
-        "Is the sentence supported by the context above? Answer Yes or No and nothing else."
-    )
-
-
-def _text(sample: Sample) -> str:
-    return canonical_calls(sample.tool_calls) if sample.tool_calls else sample.text.strip()
 
 
 def _words(text: str) -> list[str]:

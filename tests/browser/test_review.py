@@ -15,8 +15,8 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from guardrail.review import Decision, ReviewStore
-from guardrail.review.accounts import Accounts
-from guardrail.review.web import review_app
+from guardrail.review.web.accounts import Accounts
+from guardrail.review.web.app import review_app
 from tests.review_pages import HOSTILE, REVIEWERS, held_back, served
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

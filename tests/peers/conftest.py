@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from calibrate import Question, read_questions
-
-from . import servers
-from .servers import Peer
+from tests.peers import servers
+from tests.peers.servers import Peer
 
 HERE = Path(__file__).parent
 

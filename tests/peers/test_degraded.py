@@ -11,13 +11,12 @@ from langchain_core.messages import HumanMessage
 
 from calibrate import collect_records
 from guardrail import AbstainedError, Guardrail, GuardrailError, Reason
-from guardrail._probe import probe
 from guardrail.doctor import examine
+from guardrail.sampling.prober import probe
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import SamplingPlan, Unmeasured
-
-from .conftest import questions
-from .servers import Peer
+from tests.peers.conftest import questions
+from tests.peers.servers import Peer
 
 QUESTION = "Who rules Riadrin?"
 ACCEPT_ALL = 99.0

@@ -32,12 +32,11 @@ from calibrate import (
     score_records,
 )
 from guardrail import CalibrationArtifact, Feasible, Guardrail
-from guardrail.sampling import plan_for
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import make
-
-from .conftest import questions
-from .servers import Peer
+from guardrail.uncertainty.plan import plan_for
+from tests.peers.conftest import questions
+from tests.peers.servers import Peer
 
 Array = npt.NDArray[np.float64]
 Swaps = npt.NDArray[np.bool_]

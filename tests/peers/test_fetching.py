@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from . import servers
+from tests.peers import servers
 
 SCRIPTS = servers.ROOT / "scripts"
 

@@ -15,15 +15,14 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from pydantic import BaseModel
 
 from guardrail import Guardrail
-from guardrail._probe import probe
-from guardrail.sampling import plan_for
+from guardrail.sampling.prober import probe
 from guardrail.testing import make_artifact
 from guardrail.types import SamplingPlan, Unmeasured
 from guardrail.uncertainty import make
-
-from . import servers
-from .conftest import questions
-from .servers import Peer
+from guardrail.uncertainty.plan import plan_for
+from tests.peers import servers
+from tests.peers.conftest import questions
+from tests.peers.servers import Peer
 
 QUESTION = "Who rules Riadrin?"
 VARIED = SamplingPlan(n=8, temperature=1.0, top_p=1.0, max_tokens=12)

@@ -11,9 +11,8 @@ import pytest
 from calibrate import Question
 from guardrail.prompting import PromptWrapping
 from guardrail.types import SampleSet, SamplingPlan
-
-from .conftest import questions
-from .servers import WEIGHTS, Peer
+from tests.peers.conftest import questions
+from tests.peers.servers import WEIGHTS, Peer
 
 ROUNDING = 1e-3
 """Nats. Both compute in 32-bit floats, in another order: 3.3e-5 was the largest difference measured."""

@@ -18,8 +18,7 @@ from langchain_tests.integration_tests import ChatModelIntegrationTests
 from guardrail import ArtifactMismatchError, Guardrail
 from guardrail.testing import make_artifact
 from integrations.openai_chat import OpenAICompatibleChat
-
-from .servers import Peer
+from tests.peers.servers import Peer
 
 ENDING = {"logit_bias": [['"', 15.0]]}
 """The model never saw JSON: a schema's text would go on until there is no room, unless its end is made likely."""

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from guardrail.errors import GuardrailError
 from guardrail.gate import accepts
+from guardrail.guard.early_stopping import range_of, settled, wave_ends
 from guardrail.judges import ExactJudge, Judge, JudgeSpec, TokenF1Judge, from_judge
 from guardrail.judges import make as make_judge
-from guardrail.stopping import range_of, settled, wave_ends
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty
 from guardrail.uncertainty import Estimator, available, make, measure
-from guardrail.uncertainty.bounds import declares
+from guardrail.uncertainty.early_bounds import declares
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 PRIMARY = ("graded_disagreement", "primary_disagreement")

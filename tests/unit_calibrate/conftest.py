@@ -6,17 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from calibrate._cli_app import errors
-from calibrate.collect import collect_records
+from calibrate.cli.app import errors
 from calibrate.correctness import Exact, label_records
-from calibrate.datasets import read_questions
-from calibrate.records import RecordFile, read_records, write_records
-from calibrate.scoring import score_records, supported
-from guardrail.sampling import plan_for
+from calibrate.data.collect import collect_records
+from calibrate.data.questions import read_questions
+from calibrate.data.records import RecordFile, read_records, write_records
+from calibrate.scoring.scores import score_records, supported
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import make
-
-from . import fakes
+from guardrail.uncertainty.plan import plan_for
+from tests.unit_calibrate import fakes
 
 
 @pytest.fixture(autouse=True)

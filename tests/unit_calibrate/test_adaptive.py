@@ -12,20 +12,19 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from benchmarks.scoring import header_of, made_records
-from calibrate._cli import app
+from calibrate.cli.main import app
+from calibrate.data.records import RecordFile, read_records
 from calibrate.pipeline import fit_artifact
-from calibrate.records import RecordFile, read_records
-from calibrate.scoring import adaptive, score_records
+from calibrate.scoring.scores import adaptive, score_records
 from guardrail import CalibrationArtifact, Guardrail
 from guardrail.errors import UsageError
+from guardrail.guard.early_stopping import adapted
 from guardrail.judges import Item, JudgeSpec, NumericJudge
 from guardrail.judges.similarity import jaccard
-from guardrail.stopping import adapted
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import Estimator, make, measure, measure_stream
 from guardrail.uncertainty.ensemble import EnsembleParams, Member, Training, ensemble
-
-from . import fakes
+from tests.unit_calibrate import fakes
 
 NAME = "discrete_semantic_entropy"
 

@@ -11,13 +11,13 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from calibrate import make_rule, read_records
 from calibrate.agent_steps import collect_steps, fit_action, read_steps, split_by_action, steps_of, write_steps
-from calibrate.datasets import Question
+from calibrate.data.questions import Question
 from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactMismatchError, RecordError, UsageError
 from guardrail.judges import ToolCallJudge
-from guardrail.sampling import plan_for
 from guardrail.testing import ScriptedChat
 from guardrail.uncertainty import make
+from guardrail.uncertainty.plan import plan_for
 
 SYSTEM = "You are the bank's assistant."
 

@@ -11,14 +11,15 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from calibrate._cli import app
-from calibrate.audit import audit, audit_counts, labelled_needed, prepared, refuse_shared
+from calibrate.cli.main import app
+from calibrate.data.records import Record, RecordFile, read_records, write_records
+from calibrate.evaluation.audit import audit, audit_counts, labelled_needed, prepared, refuse_shared
 from calibrate.pipeline import fit_artifact, part_header, split
-from calibrate.records import Record, RecordFile, read_records, write_records
-from calibrate.words import audited, shifted
-from guardrail.artifact import CalibrationArtifact, CorrectnessSpec
+from calibrate.report.sentences import audited, shifted
+from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible
+from guardrail.specs import CorrectnessSpec
 
 KEY = "semantic_entropy"
 

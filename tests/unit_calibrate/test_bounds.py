@@ -7,7 +7,7 @@ from math import comb, log, sqrt
 import numpy as np
 import pytest
 
-from calibrate.bounds import (
+from calibrate.thresholds.bounds import (
     binomial_tail,
     clopper_pearson_interval,
     clopper_pearson_upper,

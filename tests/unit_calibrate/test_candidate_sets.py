@@ -15,14 +15,15 @@ from pydantic import ValidationError
 
 from calibrate.candidate_sets import Judged, evaluate_candidates, fit_candidates, judge_candidates, quantile
 from calibrate.correctness import make_rule
-from calibrate.records import Record
+from calibrate.data.records import Record
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactTamperedError, UsageError
 from guardrail.review import CandidateRule, ReviewStore, ask_reviewer, conformal_rank, ticket
 from guardrail.review.candidates import ranked
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Cost, Meaning, Reason, Sample, SampleSet, Uncertainty, Verdict
+from guardrail.types import Cost, Sample, SampleSet, Uncertainty
+from guardrail.verdict import Meaning, Reason, Verdict
 
 
 def artifact(threshold: float = 0.5) -> CalibrationArtifact:

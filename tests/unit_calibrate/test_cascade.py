@@ -11,17 +11,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from calibrate._cli import app
 from calibrate.cascade import fit_cascade, matched
-from calibrate.records import Record, RecordFile, read_records
+from calibrate.cli.main import app
+from calibrate.data.records import Record, RecordFile, read_records
 from calibrate.thresholds.stages import fit_stages, paths
-from guardrail.cascade_artifact import CascadeArtifact
+from guardrail.artifact import CascadeArtifact
 from guardrail.errors import ArtifactFormatError, ArtifactTamperedError, UsageError
+from guardrail.guard.cascade import GOES_ON, Cascade
 from guardrail.outcome import InfeasibleReason
-from guardrail.routing import GOES_ON, Cascade
 from guardrail.types import Unmeasured
-
-from . import fakes
+from tests.unit_calibrate import fakes
 
 NAME = "discrete_semantic_entropy"
 INF = float("inf")
@@ -244,7 +243,7 @@ def test_the_system_does_at_run_time_what_the_records_say(labelled: RecordFile) 
 
 
 def test_on_the_command_line(records_path: Path, tmp_path: Path, labelled: RecordFile) -> None:
-    from calibrate.records import write_records
+    from calibrate.data.records import write_records
 
     large, out = tmp_path / "large.jsonl", tmp_path / "cascade.json"
     made = better(labelled)

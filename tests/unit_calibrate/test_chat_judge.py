@@ -15,17 +15,16 @@ from langchain_core.outputs import ChatResult
 from pydantic import PrivateAttr
 from typer.testing import CliRunner
 
-from calibrate._cli import app
+from calibrate.cli.main import app
 from calibrate.correctness import BatchRule, ChatJudge, label_records, make_rule
 from calibrate.correctness.chat_judge import PROMPT_VERSION, judge_messages, read_verdict
-from calibrate.datasets import Question
-from calibrate.records import Record, RecordFile, read_records, write_records
+from calibrate.data.questions import Question
+from calibrate.data.records import Record, RecordFile, read_records, write_records
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import GuardrailError, RecordError, UsageError
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, SampleSet
-
-from . import fakes
+from tests.unit_calibrate import fakes
 
 
 class CountingJudge(ScriptedChat):

@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calibrate._cli import app
-from calibrate.grid import Grid
-from calibrate.paper_views import PaperView
-from calibrate.planning import Plan
-from calibrate.records import RecordFile, read_records, write_records
-from calibrate.run_config import RunConfig
+from calibrate.cli.main import app
+from calibrate.cli.run import RunConfig
+from calibrate.data.records import RecordFile, read_records, write_records
+from calibrate.evaluation.grid import Grid
+from calibrate.evaluation.planning import Plan
+from calibrate.report.comparison import PaperView
 from guardrail.artifact import CalibrationArtifact
-
-from . import fakes
+from tests.unit_calibrate import fakes
 
 MODEL = "python:tests.unit_calibrate.fakes:model"
 ROOT = Path(__file__).parents[2]

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calibrate.evaluate import RuleSpec, evaluate
+from calibrate.evaluation.evaluate import RuleSpec, evaluate
 from calibrate.thresholds import fit
-from calibrate.thresholds.clusters import _within_quantile, t_statistic
-from calibrate.thresholds.grouping import Groups, cluster_sums, one_of_each
-from calibrate.thresholds.prefix import Prefix, prefixes
+from calibrate.thresholds.clusters import Groups, _within_quantile, cluster_sums, one_of_each, t_statistic
+from calibrate.thresholds.rule import Prefix, prefixes
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 

@@ -12,17 +12,16 @@ from pathlib import Path
 import pytest
 from langchain_core.messages import BaseMessage
 
-from calibrate.collect import PROBE, collect_records
-from calibrate.datasets import Question, read_questions
-from calibrate.records import read_records
+from calibrate.data.collect import PROBE, collect_records
+from calibrate.data.questions import Question, read_questions
+from calibrate.data.records import read_records
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.prompting import PromptWrapping, question_text
-from guardrail.sampling import plan_for
 from guardrail.testing import ScriptedChat
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import make
-
-from . import fakes
+from guardrail.uncertainty.plan import plan_for
+from tests.unit_calibrate import fakes
 
 PLAN = plan_for([make("semantic_entropy")], n=3)
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 
 from calibrate.correctness import Exact, Numeric, Option, TokenF1, default_rule, label_records, make_rule, parse_number
-from calibrate.datasets import Question
-from calibrate.records import Record
+from calibrate.data.questions import Question
+from calibrate.data.records import Record
 from guardrail.errors import UsageError
 from guardrail.types import Sample, SampleSet, Unmeasured
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from calibrate.datasets import Question, fingerprint, option_labels, read_questions, reference_label
+from calibrate.data.questions import Question, fingerprint, option_labels, read_questions, reference_label
 from guardrail.errors import RecordError, UsageError
 
 

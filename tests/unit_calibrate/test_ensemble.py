@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from calibrate._cli import app
-from calibrate.ensemble import (
+from calibrate.cli.main import app
+from calibrate.data.records import Record, RecordFile, read_records
+from calibrate.pipeline import fit_artifact, held_out
+from calibrate.scoring.ensemble import (
     PENALTIES,
     cut_for_training,
     ensemble_key,
@@ -21,9 +23,7 @@ from calibrate.ensemble import (
     refuse_overlap,
     training_of,
 )
-from calibrate.pipeline import fit_artifact, held_out
-from calibrate.records import Record, RecordFile, read_records
-from calibrate.scoring import estimator_key, parse_estimator, score_records
+from calibrate.scoring.scores import estimator_key, parse_estimator, score_records
 from guardrail.errors import UsageError
 from guardrail.types import Uncertainty, Unmeasured
 from guardrail.uncertainty import EstimatorSpec, from_spec, make

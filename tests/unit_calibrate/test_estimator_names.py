@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from benchmarks.scoring import header_of, made_records
-from calibrate._cli import app
+from calibrate.cli.main import app
 from calibrate.correctness import Exact
-from calibrate.estimator_names import estimator_key, parse_estimator, stored_key
-from calibrate.name_grammar import cut, estimator_flags, parse_name, written
-from calibrate.records import Record, RecordFile, read_records, write_records
-from calibrate.scoring import score_records
+from calibrate.data.records import Record, RecordFile, read_records, write_records
+from calibrate.scoring.grammar import cut, estimator_flags, parse_name, written
+from calibrate.scoring.names import estimator_key, parse_estimator, stored_key
+from calibrate.scoring.scores import score_records
 from guardrail.errors import UsageError
 from guardrail.judges import (
     ExactJudge,

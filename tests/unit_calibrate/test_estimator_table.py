@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrate.estimator_table.__main__ import main, measure_source
-from calibrate.estimator_table.ensembles import compare
-from calibrate.estimator_table.figures import ALPHAS, acceptance_after_acrc, draw, measure_figures, paired
-from calibrate.estimator_table.page import Page
-from calibrate.estimator_table.scores import lacking, score, variants
-from calibrate.estimator_table.sources import FILES, Source, recorded, sources
-from calibrate.metrics import aurc, auroc
-from calibrate.records import RecordFile
+from benchmarks.estimators.__main__ import main, measure_source
+from benchmarks.estimators.ensembles import compare
+from benchmarks.estimators.figures import ALPHAS, acceptance_after_acrc, draw, measure_figures, paired
+from benchmarks.estimators.page import Page
+from benchmarks.estimators.scores import lacking, score, variants
+from benchmarks.estimators.sources import FILES, Source, recorded, sources
+from calibrate.data.records import RecordFile
+from calibrate.scoring.metrics import aurc, auroc
 from calibrate.thresholds import fit
 from guardrail.errors import UsageError
 from guardrail.gate import accepts

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from calibrate.evaluate import Evaluation, RuleSpec, _job, _splits, _Tally, evaluate
+from calibrate.evaluation.evaluate import Evaluation, RuleSpec, _job, _splits, _Tally, evaluate
 from calibrate.thresholds import fit, rules
 from guardrail.errors import UsageError
 from guardrail.gate import accepts

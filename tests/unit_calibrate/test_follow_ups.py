@@ -7,19 +7,18 @@ from typing import Any
 
 from langchain_core.outputs import ChatResult
 
-from calibrate.collect import collect_records
 from calibrate.correctness import Exact, label_records
-from calibrate.datasets import Question
+from calibrate.data.collect import collect_records
+from calibrate.data.questions import Question
+from calibrate.data.records import read_records, write_records
 from calibrate.pipeline import fit_artifact
-from calibrate.records import read_records, write_records
-from calibrate.scoring import score_records, supported
+from calibrate.scoring.scores import score_records, supported
 from guardrail.prompting import question_text
-from guardrail.sampling import plan_for
 from guardrail.testing import ScriptedChat
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import make
-
-from . import fakes
+from guardrail.uncertainty.plan import plan_for
+from tests.unit_calibrate import fakes
 
 SIZE = 40
 PLAN = plan_for([make("discrete_semantic_entropy"), make("verbalised")], n=3)

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.evaluate import evaluate
-from calibrate.grid import Grid, csv_text, evaluate_grid, paper_pool, sources
-from calibrate.metrics import aurc, auroc
-from calibrate.paper_views import FORMS, PaperView, paper_view
-from calibrate.records import RecordFile
-from calibrate.rule_specs import parse_rule, rule_text
-from calibrate.scoring import arrays
+from calibrate.data.records import RecordFile
+from calibrate.evaluation.evaluate import evaluate, parse_rule, rule_text
+from calibrate.evaluation.grid import Grid, csv_text, evaluate_grid, paper_pool, sources
+from calibrate.report.comparison import FORMS, PaperView, paper_view
+from calibrate.scoring.metrics import aurc, auroc
+from calibrate.scoring.scores import arrays
 from guardrail.errors import UsageError
 
 KEYS = ("semantic_entropy", "self_consistency")

@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calibrate._cli import app
-from calibrate.records import read_records
+from calibrate.cli.main import app
+from calibrate.data.records import read_records
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactMismatchError
 from guardrail.testing import ScriptedChat
 from guardrail.uncertainty import from_spec
-
-from . import fakes
-from .test_question_formats import COQA, document
+from tests.unit_calibrate import fakes
+from tests.unit_calibrate.test_question_formats import COQA, document
 
 
 def run(*arguments: object, code: int = 0) -> str:

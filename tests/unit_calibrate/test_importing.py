@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from calibrate.importing import ColumnMap, ImportSettings, import_file, parse_map, write_bad
-from calibrate.records import Record
+from calibrate.data.formats import ColumnMap, ImportSettings, import_file, parse_map, write_bad
+from calibrate.data.records import Record
 from guardrail.errors import MissingDependencyError, RecordError, UsageError
 
 

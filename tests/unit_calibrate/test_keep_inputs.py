@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calibrate._cli import app
-from calibrate._cli_app import keep_inputs
-from calibrate.records import RecordFile, read_records, write_records
+from calibrate.cli.app import keep_inputs
+from calibrate.cli.main import app
+from calibrate.data.records import RecordFile, read_records, write_records
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 

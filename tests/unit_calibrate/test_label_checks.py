@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from calibrate.binormal import Binormal
-from calibrate.label_checks import auroc_interval, ks_two_sample, suspicious
-from calibrate.records import Record
+from calibrate.data.records import Record
+from calibrate.evaluation.label_checks import auroc_interval, ks_two_sample, suspicious
+from calibrate.evaluation.planning import Binormal
 from guardrail.errors import UsageError
 from guardrail.types import Uncertainty
 

@@ -17,15 +17,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from calibrate._cli import app
-from calibrate.labelling import contradictions, refuse_contradictions
-from calibrate.labelling.keys import key_reader
-from calibrate.labelling.screen import card, label_by_hand, shares
-from calibrate.labelling.session import Pressed, Session, queue_of
-from calibrate.labelling.store import open_store
-from calibrate.labels import apply_labels, read_labels
+from calibrate.cli.label import card, key_reader, label_by_hand, shares
+from calibrate.cli.main import app
+from calibrate.data.labelling import Pressed, Session, contradictions, open_store, queue_of, refuse_contradictions
+from calibrate.data.labels import apply_labels, read_labels
+from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.pipeline import fit_artifact
-from calibrate.records import Record, RecordFile, read_records, write_records
 from guardrail.errors import RecordError, UsageError
 from guardrail.types import Sample, SampleSet, ToolCall
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.labels import apply_labels, read_labels
-from calibrate.records import Record
+from calibrate.data.labels import apply_labels, read_labels
+from calibrate.data.records import Record
 from guardrail.errors import RecordError, UsageError
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from calibrate.metrics import acceptance, aurc, auroc, excess_aurc, power, risk_coverage_curve, scer
+from calibrate.scoring.metrics import acceptance, aurc, auroc, excess_aurc, power, risk_coverage_curve, scer
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrate.thresholds.pairs import Pair, best_pair
+from calibrate.thresholds.stages import Pair, best_pair
 
 Scores = NDArray[np.float64]
 Errors = NDArray[np.int64]

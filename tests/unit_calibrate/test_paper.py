@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrate.binormal import Binormal
-from calibrate.evaluate import Estimate, evaluate
-from calibrate.paper import PaperTables, Pool, TableRow, tables
-from calibrate.paper import __main__ as command
-from calibrate.paper.figure import STYLES, risk_retention
-from calibrate.paper.markdown import beside, compact, in_form
-from calibrate.paper.page import unreachable
-from calibrate.paper.printed import ABLATION, ESTIMATORS, MAIN, POPULATIONS, RISK_LEVELS, SIZES, Printed
-from calibrate.paper.recorded import read_confidences, read_options, read_samples, recorded_pools
-from calibrate.paper.simulated import simulated_pools
-from calibrate.paper.tables import average
+from benchmarks.paper import __main__ as command
+from benchmarks.paper.figure import STYLES, risk_retention
+from benchmarks.paper.markdown import beside, compact, in_form
+from benchmarks.paper.page import unreachable
+from benchmarks.paper.printed import ABLATION, ESTIMATORS, MAIN, POPULATIONS, RISK_LEVELS, SIZES, Printed
+from benchmarks.paper.recorded import read_confidences, read_options, read_samples, recorded_pools
+from benchmarks.paper.simulated import simulated_pools
+from calibrate.evaluation.evaluate import Estimate, evaluate
+from calibrate.evaluation.planning import Binormal
+from calibrate.evaluation.tables import PaperTables, Pool, TableRow, average, tables
 from calibrate.thresholds import fit
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from calibrate.data.records import Record, RecordFile
 from calibrate.pipeline import (
     fit_artifact,
     held_out,
@@ -15,14 +16,13 @@ from calibrate.pipeline import (
     require_same,
     split,
 )
-from calibrate.records import Record, RecordFile
-from calibrate.scoring import arrays
+from calibrate.scoring.scores import arrays
 from calibrate.thresholds import fit
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
-from guardrail.identity import ModelIdentity
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.prompting import PromptWrapping
+from guardrail.specs import ModelIdentity
 from guardrail.types import Uncertainty
 
 KEY = "discrete_semantic_entropy"

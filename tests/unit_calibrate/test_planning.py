@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from calibrate.binormal import Binormal
-from calibrate.metrics import auroc, scer
-from calibrate.planning import Plan, _crossing, _wilson, plan
+from calibrate.evaluation.planning import Binormal, Plan, _crossing, _wilson, plan
+from calibrate.scoring.metrics import auroc, scer
 from guardrail.errors import UsageError
 
 QWEN = Binormal(0.714, 0.762)

@@ -11,10 +11,10 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from calibrate._cli import app
-from calibrate.labels import read_labels
+from calibrate.cli.main import app
+from calibrate.data.labels import read_labels
+from calibrate.data.records import RecordFile, read_records
 from calibrate.prediction_powered import artifact_with_people, fit_prediction_powered, rate_bound
-from calibrate.records import RecordFile, read_records
 from calibrate.report import write_report
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError

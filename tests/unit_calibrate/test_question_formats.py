@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from calibrate.importing import QUESTION_FORMATS, load_questions
+from calibrate.data.formats import QUESTION_FORMATS, load_questions
 from guardrail.errors import RecordError, UsageError
-
-from . import fakes
+from tests.unit_calibrate import fakes
 
 COQA: dict[str, Any] = {
     "version": "1.0",

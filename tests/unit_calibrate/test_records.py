@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.datasets import Question, fingerprint
-from calibrate.records import (
+from calibrate.data.questions import Question, fingerprint
+from calibrate.data.records import (
     Record,
     RecordFile,
     RecordHeader,
@@ -19,8 +19,8 @@ from calibrate.records import (
     write_records,
 )
 from guardrail.errors import RecordError, UsageError
-from guardrail.identity import ModelIdentity
 from guardrail.prompting import PromptWrapping
+from guardrail.specs import ModelIdentity
 from guardrail.types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 
 QUESTIONS = [Question(id=f"q{i}", question=f"number {i}?", references=("x",), group="g") for i in range(4)]

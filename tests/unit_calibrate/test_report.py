@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from calibrate.data.records import Record, RecordFile
 from calibrate.pipeline import fit_artifact, split
-from calibrate.records import Record, RecordFile
 from calibrate.report import compare_rules, write_report
 from calibrate.report.page import SWEPT, sweep
 from calibrate.report.panels import violations

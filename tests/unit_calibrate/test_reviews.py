@@ -17,30 +17,21 @@ import pytest
 from langchain_core.messages import HumanMessage
 from typer.testing import CliRunner
 
-from calibrate._cli import app
-from calibrate.records import read_records
-from calibrate.reviews import (
-    Pool,
-    Reviewed,
-    Waiting,
-    accepted_error,
-    feed,
-    learn,
-    read_reviews,
-    thinned,
-    waiting,
-)
+from calibrate.cli.main import app
+from calibrate.data.records import read_records
+from calibrate.reviews import Pool, Reviewed, Waiting, accepted_error, feed, learn, read_reviews, thinned, waiting
 from calibrate.thresholds import fit
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible
 from guardrail.review import Content, Decision, ReviewStore, ticket
-from guardrail.review.auditing import AUDIT_RATE, audit_sample
+from guardrail.review.audits import AUDIT_RATE, audit_sample
 from guardrail.review.hooks import content_of
-from guardrail.review.monitors import Monitors
+from guardrail.review.monitors.store import Monitors
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Reason, Sample, Uncertainty, Unmeasured, Verdict
+from guardrail.types import Sample, Uncertainty, Unmeasured
+from guardrail.verdict import Reason, Verdict
 
 MODEL = ScriptedChat()
 THRESHOLD, RATE = 0.3, 0.4
@@ -552,7 +543,7 @@ def test_a_kill_leaves_the_new_artifact_whole_or_not_at_all(reviewed: Path, tmp_
         code = (
             "import os, signal, sys\n"
             f"def die(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
-            "from calibrate._cli import app\n"
+            "from calibrate.cli.main import app\n"
             f"{where} = die\n"
             f"app(['from-reviews', {str(reviewed)!r}, '--artifact', {str(reviewed.with_name('artifact.json'))!r}, "
             f"'--out', {str(out)!r}])\n"

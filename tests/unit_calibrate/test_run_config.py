@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.run_config import RunConfig, load_config
+from calibrate.cli.run import RunConfig, load_config
 from guardrail.errors import UsageError
 
 ROOT = Path(__file__).parents[2]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calibrate.records import Record, RecordFile
-from calibrate.scoring import arrays, default_estimator, estimator_key, parse_estimator, score_records, supported
+from calibrate.data.records import Record, RecordFile
+from calibrate.scoring.scores import arrays, default_estimator, estimator_key, parse_estimator, score_records, supported
 from guardrail.errors import UsageError
 from guardrail.types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 

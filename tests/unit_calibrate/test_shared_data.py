@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from calibrate.correctness import label_records, make_rule
-from calibrate.importing import LAYOUTS, Imported, ImportSettings, import_file
-from calibrate.labelling import contradictions
-from calibrate.metrics import auroc
+from calibrate.data.formats import LAYOUTS, Imported, ImportSettings, import_file
+from calibrate.data.labelling import contradictions
 from calibrate.pipeline import fit_artifact
-from calibrate.scoring import arrays, parse_estimator, score_records
+from calibrate.scoring.metrics import auroc
+from calibrate.scoring.scores import arrays, parse_estimator, score_records
 from guardrail.errors import UsageError
 from guardrail.types import Unmeasured
 

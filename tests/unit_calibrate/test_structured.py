@@ -11,19 +11,20 @@ from langchain_core.messages import AIMessage
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from calibrate._cli import app
-from calibrate.collect import collect_records
+from calibrate.cli.main import app
 from calibrate.correctness import JsonValues, Option, TokenF1, ToolCalls, default_rule, make_rule
-from calibrate.correctness.advice import structured_advice
-from calibrate.datasets import Question
-from calibrate.records import Record, read_records
-from calibrate.scoring import parse_estimator
-from guardrail.artifact import CalibrationArtifact, CorrectnessSpec
+from calibrate.correctness.registry import structured_advice
+from calibrate.data.collect import collect_records
+from calibrate.data.questions import Question
+from calibrate.data.records import Record, read_records
+from calibrate.scoring.scores import parse_estimator
+from guardrail.artifact import CalibrationArtifact
 from guardrail.bindings import bindings_for
 from guardrail.judges import JsonJudge
-from guardrail.sampling import plan_for
+from guardrail.specs import CorrectnessSpec
 from guardrail.testing import ScriptedChat
 from guardrail.types import Bindings, Sample, SampleSet, ToolCall
+from guardrail.uncertainty.plan import plan_for
 
 CITIES = ("Paris", "Lyon", "Rome", "Oslo", "Bern")
 SIZE = 60

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from calibrate._cli_collect import plan_from
-from calibrate.collect import collect_records
-from calibrate.datasets import Question
-from calibrate.records import read_records
+from calibrate.cli.collect import plan_from
+from calibrate.data.collect import collect_records
+from calibrate.data.questions import Question
+from calibrate.data.records import read_records
 from guardrail import UsageError
 from guardrail.bindings import bindings_for
 from guardrail.testing import ScriptedChat

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from calibrate.data.records import RecordFile
 from calibrate.pipeline import fit_artifact
-from calibrate.records import RecordFile
-from calibrate.words import caveats, certificate, facts, headline, next_steps, percent, spec_words
+from calibrate.report.sentences import caveats, certificate, facts, headline, next_steps, percent, spec_words
 from guardrail.outcome import Feasible
 
 KEY = "discrete_semantic_entropy"

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 
-from guardrail._calls import read_reply
-from guardrail.types import Sample, Unmeasured
-from guardrail.uncertainty.alignment import characters, spans, words
-from guardrail.uncertainty.base import Missing
+from guardrail.sampling.replies import read_reply
+from guardrail.types import Missing, Sample, Unmeasured
+from guardrail.uncertainty.relevance import characters, spans, words
 
 
 def sample(text: str, *tokens: str, raw: tuple[str, ...] | None = None) -> Sample:

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from guardrail import Guardrail
-from guardrail._persisted import Persisted
-from guardrail.artifact import CalibrationArtifact
-from guardrail.cascade_artifact import CascadeArtifact
+from guardrail.artifact import CalibrationArtifact, CascadeArtifact
 from guardrail.errors import ArtifactFormatError, ArtifactMismatchError, ArtifactTamperedError
-from guardrail.identity import ModelIdentity
+from guardrail.files import Persisted
 from guardrail.review.candidates import CandidateRule
+from guardrail.specs import ModelIdentity
 from guardrail.testing import ScriptedChat, make_artifact
 
 ARTIFACT = make_artifact(ScriptedChat(), threshold=0.25)
@@ -83,7 +82,7 @@ def test_a_future_version_is_refused(saved: Path) -> None:
 
 
 def test_unknown_and_missing_fields_are_refused_by_name(saved: Path) -> None:
-    from guardrail._persisted import _digest
+    from guardrail.files import _digest
 
     content = json.loads(saved.read_text())
     content.pop("digest")

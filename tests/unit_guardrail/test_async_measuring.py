@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from guardrail import Guardrail
-from guardrail._measuring import is_slow
 from guardrail.judges import ExactJudge, JudgeSpec, RougeL, TokenF1Judge, from_judge
 from guardrail.judges.chat import ChatJudge
 from guardrail.testing import ScriptedChat, make_artifact
@@ -89,11 +88,11 @@ class Alike:
 
 def test_what_counts_as_slow() -> None:
     name = "discrete_semantic_entropy"
-    assert not is_slow(make(name))
-    assert not is_slow(make(name, judge=TokenF1Judge()))
-    assert is_slow(make(name, judge=OtherExact()))
-    assert is_slow(make(name, judge=ChatJudge(MODEL, reply="text")))
-    assert not is_slow(make("degree", similarity=RougeL()))
-    assert not is_slow(make("degree", similarity=from_judge(ExactJudge())))
-    assert is_slow(make("degree", similarity=Alike()))
-    assert is_slow(make("degree", similarity=from_judge(ChatJudge(MODEL, reply="text"))))
+    assert not make(name).is_slow
+    assert not make(name, judge=TokenF1Judge()).is_slow
+    assert make(name, judge=OtherExact()).is_slow
+    assert make(name, judge=ChatJudge(MODEL, reply="text")).is_slow
+    assert not make("degree", similarity=RougeL()).is_slow
+    assert not make("degree", similarity=from_judge(ExactJudge())).is_slow
+    assert make("degree", similarity=Alike()).is_slow
+    assert make("degree", similarity=from_judge(ChatJudge(MODEL, reply="text"))).is_slow

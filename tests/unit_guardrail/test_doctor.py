@@ -14,12 +14,12 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field
 
 from guardrail.__main__ import main
-from guardrail.cascade_artifact import CascadeArtifact, CascadeOutcome, StageShare
+from guardrail.artifact import CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.doctor import Finding, examine
 from guardrail.errors import UsageError
 from guardrail.models import resolve_model
 from guardrail.outcome import InfeasibleReason
-from guardrail.probing import PROMPT
+from guardrail.sampling.probe import PROMPT
 from guardrail.testing import ScriptedChat, make_artifact
 
 MODEL = ScriptedChat(script={"What is the capital of France?": ["Paris", "Paris", "Lyon"]})

@@ -22,9 +22,9 @@ from langchain_core.tracers.schemas import Run
 
 from guardrail import AbstainedError, ArtifactTamperedError, Guardrail, UsageError, Verdict
 from guardrail.bindings import bindings_for
-from guardrail.fallback import worded
+from guardrail.guard.abstention import worded
 from guardrail.judges import JudgeSpec, TokenF1Judge
-from guardrail.sampling import draw
+from guardrail.sampling.sampler import draw
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make
 

@@ -8,10 +8,10 @@ import pytest
 
 from guardrail.errors import ArtifactMismatchError
 from guardrail.judges import ExactJudge, JudgeSpec
-from guardrail.sampling import plan_for
 from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
 from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec, make, measure, measure_many
 from guardrail.uncertainty.ensemble import EnsembleParams, Member, Training, combined, ensemble, expanded
+from guardrail.uncertainty.plan import plan_for
 
 TRAINING = Training(ids=("a",), questions=("b",))
 

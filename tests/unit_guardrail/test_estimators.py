@@ -12,12 +12,11 @@ from numpy.linalg import LinAlgError
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.judges import ExactJudge, Jaccard, JudgeSpec
 from guardrail.judges import make as make_judge
-from guardrail.sampling import plan_for
-from guardrail.types import OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
+from guardrail.types import Missing, OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from guardrail.uncertainty import Evidence, available, from_spec, make, measure, measure_all
-from guardrail.uncertainty.base import Missing
 from guardrail.uncertainty.clustering import Clusters
 from guardrail.uncertainty.entropy import graded_disagreement
+from guardrail.uncertainty.plan import plan_for
 
 EXACT = ExactJudge()
 

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 import pytest
 
 from guardrail import Guardrail, Meaning, Verdict
-from guardrail.explain import as_html, as_markdown, as_text, score_bar
 from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.verdict import as_html, as_markdown, as_text, score_bar
 
 EVIL = "<script>alert(1)</script> ```\n# [x](javascript:y) \x1b[31m"
 MODEL = ScriptedChat(

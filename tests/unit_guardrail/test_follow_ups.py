@@ -14,12 +14,14 @@ from pydantic import PrivateAttr
 
 from guardrail import Guardrail
 from guardrail.errors import PromptTooLongError, UsageError
-from guardrail.follow_ups import available, follow_up
-from guardrail.sampling import adraw, draw, plan_for
+from guardrail.sampling.follow_ups import available, follow_up
+from guardrail.sampling.sampler import adraw, draw
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Cost, OptionScores, Reason, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
+from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from guardrail.uncertainty import make, measure
+from guardrail.uncertainty.plan import plan_for
 from guardrail.uncertainty.self_report import stated_confidence
+from guardrail.verdict import Reason
 
 ASKING = ("p_true", "selfcheck_prompt", "verbalised")
 SYSTEM = SystemMessage("Be brief.")

@@ -10,12 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.guard.decide import _alternatives
 from guardrail.judges import ExactJudge, Jaccard, JudgeSpec, RougeL, from_judge
-from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
+from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
 from guardrail.uncertainty import EstimatorSpec, answer_text, from_spec, make, measure, measure_all, similarity_matrix
-from guardrail.uncertainty.base import Evidence, Missing
+from guardrail.uncertainty.base import Evidence
 from guardrail.uncertainty.graph import eccentricity, eigenvalue, kernel_language_entropy
-from guardrail.verdict import _alternatives
 
 GRAPH = ("degree", "eccentricity", "eigenvalue", "kernel_language_entropy", "lexical_similarity")
 FOUR = ["Paris", "Paris", "Rome", "Rome"]

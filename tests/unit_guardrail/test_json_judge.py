@@ -9,13 +9,13 @@ from pydantic import BaseModel
 
 from guardrail import Guardrail
 from guardrail.bindings import bindings_for
+from guardrail.guard.early_stopping import range_of, settled
 from guardrail.judges import JsonJudge, JudgeSpec, TokenF1Judge, default_judge, make
-from guardrail.stopping import range_of, settled
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import make as make_estimator
 from guardrail.uncertainty import measure
-from guardrail.uncertainty.bounds import declares
+from guardrail.uncertainty.early_bounds import declares
 
 
 class Decision(BaseModel):

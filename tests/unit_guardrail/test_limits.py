@@ -16,14 +16,23 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableLambda
 from pydantic import ValidationError
 
-from guardrail import Guardrail, UsageError, _limits
-from guardrail._limits import Bound, Limit, bound_for_threads, bounded, current_bound, give_back, in_flight, limit_of
+from guardrail import Guardrail, UsageError
+from guardrail.guard.cascade import Cascade
 from guardrail.judges.chat import ChatJudge
-from guardrail.routing import Cascade
+from guardrail.sampling import limits as _limits
+from guardrail.sampling.limits import (
+    Bound,
+    Limit,
+    bound_for_threads,
+    bounded,
+    current_bound,
+    give_back,
+    in_flight,
+    limit_of,
+)
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make
-
-from .test_routing import artifact as cascade_artifact
+from tests.unit_guardrail.test_routing import artifact as cascade_artifact
 
 PATIENCE = 30
 """Seconds after which a test counts as locked up."""

@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from calibrate.correctness import Exact
-from calibrate.datasets import Question
+from calibrate.data.questions import Question
 from guardrail.judges import ExactJudge, GuardedJaccard, JudgeSpec, TokenF1Judge, is_refusal, normalise, words
-from guardrail.judges.lexical import guards_hold
+from guardrail.judges.text import guards_hold
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import cluster, make, measure
 

@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from guardrail.judges import NumericJudge
-from guardrail.judges.number_reading import figures, parse_number
-from guardrail.judges.numbers import ROUNDING, Number, may_join, same_number
+from guardrail.judges.numbers import ROUNDING, Number, figures, may_join, parse_number, same_number
 from guardrail.judges.units import find_unit
 
 

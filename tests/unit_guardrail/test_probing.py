@@ -17,11 +17,12 @@ from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field, PrivateAttr
 
-from guardrail import Guardrail, Reason, Unmeasured, _probe
-from guardrail._probe import aprobe, known_report, listed_tokens, needs_probe, probe, reply_of
-from guardrail.probing import PROMPT, ProbeReply, ProbeReport, conclude, longer_calls, probe_calls, wants_probe
+from guardrail import Guardrail, Reason, Unmeasured
+from guardrail.guard.endpoint_trust import PROBE_AGAIN_AFTER, WINDOW, Trust, agreement_rate, surprising
+from guardrail.sampling import prober as _probe
+from guardrail.sampling.probe import PROMPT, ProbeReply, ProbeReport, conclude, longer_calls, probe_calls, wants_probe
+from guardrail.sampling.prober import aprobe, known_report, listed_tokens, needs_probe, probe, reply_of
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.trust import PROBE_AGAIN_AFTER, WINDOW, Trust, agreement_rate, surprising
 from guardrail.types import Cost, Sample, SamplingPlan
 from guardrail.uncertainty import Needs
 

@@ -12,18 +12,12 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 
 from guardrail import Guardrail
-from guardrail._calls import read_reply
-from guardrail._readable import (
-    DEEPEST,
-    UnreadableReplyError,
-    json_fault,
-    only_readable,
-    only_storable,
-    spelled,
-    text_fault,
-)
+from guardrail.errors import UnreadableReplyError
+from guardrail.plain_json import DEEPEST, json_fault, spelled, text_fault
+from guardrail.sampling.replies import only_readable, only_storable, read_reply
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Reason, Sample, SampleSet, ToolCall, Unmeasured
+from guardrail.types import Sample, SampleSet, ToolCall, Unmeasured
+from guardrail.verdict import Reason
 
 HALF = "\ud83d"
 """The first half of a surrogate pair, which a cut-off JSON escape leaves behind."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from guardrail import follow_ups
+from guardrail.sampling import follow_ups
 from guardrail.uncertainty import available, make
 
 PAGE = (Path(__file__).parents[2] / "docs" / "estimators-reference.md").read_text(encoding="utf-8")

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from guardrail.errors import UsageError
 from guardrail.judges import JudgeSpec, from_judge
 from guardrail.judges import make as make_judge
-from guardrail.types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
+from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from guardrail.uncertainty import Estimator, make, measure
-from guardrail.uncertainty.base import Missing
 from guardrail.uncertainty.relevance import Piece, pieces, weighted_nll
 
 ALL = ("word_sequence_entropy", "sar", "token_sar", "sentence_sar")

@@ -13,16 +13,15 @@ from langchain_core.runnables import RunnableLambda
 from pydantic import Field
 
 from guardrail import AbstainedError, Guardrail, UnmeasuredError
-from guardrail._calls import SAMPLE_INDEX
-from guardrail._retrying import is_result
+from guardrail.guard.base import is_result
+from guardrail.guard.cascade import Cascade
 from guardrail.monitor import SafetySwitch
 from guardrail.prompting import question_text
-from guardrail.routing import Cascade
+from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Reason
-
-from .test_limits import Busy, Seen
-from .test_routing import artifact
+from guardrail.verdict import Reason
+from tests.unit_guardrail.test_limits import Busy, Seen
+from tests.unit_guardrail.test_routing import artifact
 
 APART = ["one", "two", "three", "four", "five"]
 LATE, LOST, SURE = "late?", "lost?", "sure?"

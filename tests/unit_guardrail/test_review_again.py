@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
-from guardrail.fallback import Abstention
+from guardrail.guard.abstention import Abstention
 from guardrail.review import (
     AskReviewer,
     Candidate,

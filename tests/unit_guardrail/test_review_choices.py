@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from guardrail.judges import canonical_calls
 from guardrail.review import ACTIONS, Candidate, CandidateSet, Content
-from guardrail.review.choices import CHOSEN, Choice, choices_of, choose
+from guardrail.review.web.choices import CHOSEN, Choice, choices_of, choose
 from guardrail.types import ToolCall
 
 TO_ANN = ToolCall(name="transfer", arguments={"to": "ann", "amount": 5.0})

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from calibrate._cli import app
-from calibrate.collect import collect_records
+from calibrate.cli.main import app
 from calibrate.correctness import make_rule
-from calibrate.datasets import read_questions
+from calibrate.data.collect import collect_records
+from calibrate.data.questions import read_questions
 from guardrail.review import CandidateRule, Decision, Deliverer, ReviewStore, sign
 from guardrail.testing import ScriptedChat, make_artifact
 from tests.unit_calibrate import fakes

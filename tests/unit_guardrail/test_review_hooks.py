@@ -13,7 +13,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from guardrail import AbstainedError, Guardrail, UsageError, Verdict
-from guardrail.fallback import ABSTENTION, Abstention
+from guardrail.guard.abstention import ABSTENTION, Abstention
 from guardrail.review import Candidate, CandidateRule, Decision, Item, ReviewStore, ask_reviewer, content_of, ticket
 from guardrail.testing import ScriptedChat, make_artifact
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
 
 from guardrail import AbstainedError, UsageError
-from guardrail.fallback import ABSTENTION, Abstention
+from guardrail.guard.abstention import ABSTENTION, Abstention
 from guardrail.review import (
     Candidate,
     CandidateSet,
@@ -27,9 +27,9 @@ from guardrail.review import (
     audit_sample,
     ticket,
 )
-from guardrail.review.choices import choices_of
-from guardrail.review.freezing import frozen
 from guardrail.review.limits import LONGEST, mended, storable
+from guardrail.review.queue.item import frozen
+from guardrail.review.web.choices import choices_of
 from guardrail.types import ToolCall
 from tests.unit_guardrail.test_review_hooks import QUESTION, guarded
 

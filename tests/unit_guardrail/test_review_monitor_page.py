@@ -11,10 +11,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from guardrail.review import ReviewStore
-from guardrail.review.accounts import Accounts
-from guardrail.review.monitor_plot import BOTTOM, RIGHT, TOP, wealth_plot
-from guardrail.review.monitors import Monitors, Step
-from guardrail.review.web import review_app
+from guardrail.review.monitors.store import Monitors, Step
+from guardrail.review.web.accounts import Accounts
+from guardrail.review.web.app import review_app
+from guardrail.review.web.plots import BOTTOM, RIGHT, TOP, wealth_plot
 
 ADMIN, REVIEWER = "a" * 32, "r" * 32
 HOSTILE = '<script>alert(1)</script> "quoted"'

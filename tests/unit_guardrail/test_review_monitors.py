@@ -22,10 +22,10 @@ from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.errors import UsageError
 from guardrail.monitor import Alarm, DriftMonitor, RiskMonitor
 from guardrail.review import ReviewStore
-from guardrail.review.auditing import AUDIT_RATE, audit_sample, chosen
-from guardrail.review.monitor_rows import monitors as table
-from guardrail.review.monitors import Monitors
-from guardrail.review.shared_monitors import SharedRisk
+from guardrail.review.audits import AUDIT_RATE, audit_sample, chosen
+from guardrail.review.monitors.rows import monitors as table
+from guardrail.review.monitors.shared_monitors import SharedRisk
+from guardrail.review.monitors.store import Monitors
 from guardrail.testing import ScriptedChat, make_artifact
 
 SURE, UNSURE = "Capital of France?", "Capital of Atlantis?"

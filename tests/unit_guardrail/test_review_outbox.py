@@ -20,8 +20,9 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from guardrail.errors import UsageError
-from guardrail.review import Candidate, Content, Decision, Deliverer, ReviewStore, rows, sign, verify
-from guardrail.review.posting import post_within
+from guardrail.review import Candidate, Content, Decision, Deliverer, ReviewStore, sign, verify
+from guardrail.review.delivery import post_within
+from guardrail.review.queue import rows
 
 ROOT = Path(__file__).parents[2]
 SECRET = "a secret that both sides know"

@@ -22,11 +22,11 @@ from guardrail.__main__ import main
 from guardrail.errors import UsageError
 from guardrail.judges import canonical_calls
 from guardrail.review import Content, Lease, ReviewStore, ask_reviewer
-from guardrail.review.accounts import Accounts, add_token
-from guardrail.review.choices import choices_of
-from guardrail.review.plot import uncertainty_plot
-from guardrail.review.sessions import RateLimit, Session, Sessions
-from guardrail.review.web import review_app
+from guardrail.review.web.accounts import Accounts, add_token
+from guardrail.review.web.app import review_app
+from guardrail.review.web.choices import choices_of
+from guardrail.review.web.plots import uncertainty_plot
+from guardrail.review.web.sessions import RateLimit, Session, Sessions
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import ToolCall
 from tests.review_pages import HOSTILE, REVIEWERS, held_back, served, verdict

@@ -13,17 +13,8 @@ from pathlib import Path
 import pytest
 
 from guardrail.__main__ import main
-from guardrail.review import (
-    Candidate,
-    Content,
-    Decision,
-    Deliverer,
-    Item,
-    Purged,
-    ReviewStore,
-    UnknownItemError,
-    purging,
-)
+from guardrail.review import Candidate, Content, Decision, Deliverer, Item, Purged, ReviewStore, UnknownItemError
+from guardrail.review.queue import purging
 
 SECRET_TEXT = "the patient is called Erna Unbekannt"
 DAY = 86_400.0

@@ -18,10 +18,10 @@ from starlette.testclient import TestClient
 
 from guardrail import UsageError
 from guardrail.review import Item, ReviewStore
-from guardrail.review.accounts import Accounts
-from guardrail.review.choices import choices_of
-from guardrail.review.plot import uncertainty_plot
-from guardrail.review.web import _ago, _when, review_app
+from guardrail.review.web.accounts import Accounts
+from guardrail.review.web.app import _ago, _when, review_app
+from guardrail.review.web.choices import choices_of
+from guardrail.review.web.plots import uncertainty_plot
 from tests.review_pages import REVIEWERS, held_back, verdict
 
 
@@ -68,7 +68,7 @@ def taken(eve: TestClient, item: Item) -> dict[str, str]:
 def set_times(store: ReviewStore, item: Item, **times: float) -> None:
     from sqlalchemy import update
 
-    from guardrail.review.schema import items
+    from guardrail.review.queue.schema import items
 
     with store.database.write() as connection:
         connection.execute(update(items).where(items.c.id == item.id).values(**times))

@@ -16,12 +16,13 @@ from langchain_core.tracers.schemas import Run
 from pydantic import ValidationError
 
 from guardrail import AbstainedError, ArtifactMismatchError, UnmeasuredError, UsageError
-from guardrail.cascade_artifact import CascadeArtifact, CascadeOutcome, StageShare
+from guardrail.artifact import CascadeArtifact, CascadeOutcome, StageShare
+from guardrail.guard.cascade import Cascade, CascadeVerdict
 from guardrail.monitor import Alarm, SafetySwitch
 from guardrail.outcome import InfeasibleReason
-from guardrail.routing import Cascade, CascadeVerdict
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Reason, Sample, SampleSet, SamplingPlan, Unmeasured, Verdict
+from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
+from guardrail.verdict import Reason, Verdict
 
 EASY, HARD, LOST, DOWN, EMPTY, REFUSED = "easy?", "hard?", "lost?", "down?", "empty?", "refused?"
 APART = ["one", "two", "three", "four", "five"]

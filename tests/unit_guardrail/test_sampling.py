@@ -18,9 +18,10 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import PrivateAttr
 
-from guardrail._calls import read_reply
 from guardrail.errors import PromptTooLongError, UsageError
-from guardrail.sampling import adraw, draw, request_seed
+from guardrail.sampling.native import request_seed
+from guardrail.sampling.replies import read_reply
+from guardrail.sampling.sampler import adraw, draw
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
 

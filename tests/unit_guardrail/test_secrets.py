@@ -13,17 +13,17 @@ from langchain_core.outputs import ChatResult
 from pydantic import BaseModel
 
 from guardrail import AbstainedError, Guardrail
+from guardrail.guard.cascade import Cascade
 from guardrail.judges import JudgeSpec, make
 from guardrail.judges.chat import ChatJudge
 from guardrail.monitor import Alarm, SafetySwitch
-from guardrail.routing import Cascade
-from guardrail.sampling import plan_for
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Reason, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured, Verdict
+from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 from guardrail.uncertainty import available, measure
 from guardrail.uncertainty import make as make_estimator
-
-from .test_routing import artifact as cascade_artifact
+from guardrail.uncertainty.plan import plan_for
+from guardrail.verdict import Reason, Verdict
+from tests.unit_guardrail.test_routing import artifact as cascade_artifact
 
 SECRET = "Secretville"
 QUESTION = "Capital?\nA) Paris\nB) Rome"

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guardrail.judges import EntailmentScores, Item, JudgeSpec
+from guardrail.sampling.follow_ups import MAX_QUESTIONS, SELFCHECK_PROMPT, sentences, support_question
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
 from guardrail.uncertainty import make, measure
-from guardrail.uncertainty.selfcheck import MAX_QUESTIONS, SELFCHECK_PROMPT, support_question
-from guardrail.uncertainty.sentences import sentences
 
 
 def answers(primary: str, *texts: str) -> SampleSet:

@@ -11,8 +11,8 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from guardrail import Guardrail
+from guardrail.guard.early_stopping import adapted, adraw_until_decided, draw_until_decided, worthwhile
 from guardrail.judges import ExactJudge, JudgeSpec
-from guardrail.stopping import adapted, adraw_until_decided, draw_until_decided, worthwhile
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
 from guardrail.uncertainty import make, measure

@@ -25,7 +25,7 @@ from guardrail import (
     UsageError,
 )
 from guardrail.bindings import bindings_for, call_settings, json_format, native_settings, read_bindings
-from guardrail.sampling import draw
+from guardrail.sampling.sampler import draw
 from guardrail.testing import ScriptedChat, make_artifact
 
 

@@ -7,7 +7,8 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from guardrail.types import OptionScores, Reason, Sample, SamplingPlan, Uncertainty, Unmeasured, Verdict
+from guardrail.types import OptionScores, Sample, SamplingPlan, Uncertainty, Unmeasured
+from guardrail.verdict import Reason, Verdict
 
 
 def test_temperature_zero_is_refused_for_samples() -> None:

@@ -12,10 +12,10 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
 from pydantic import Field, PrivateAttr
 
-from guardrail._calls import SAMPLE_INDEX
 from guardrail.artifact import CalibrationArtifact
 from guardrail.bindings import bindings_for
 from guardrail.prompting import PromptWrapping, question_text
+from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.testing import ScriptedChat, make_artifact
 
 SYSTEM = "You are the bank's assistant."

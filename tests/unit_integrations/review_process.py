@@ -21,8 +21,7 @@ from langgraph.types import Command
 
 from integrations.langchain_agents import GuardrailMiddleware
 from integrations.langgraph_review import ReviewBridge
-
-from .agent_fakes import SYSTEM, TOOLS, AgentChat, artifact_of, balance, close, sending, transfer
+from tests.unit_integrations.agent_fakes import SYSTEM, TOOLS, AgentChat, artifact_of, balance, close, sending, transfer
 
 CONFIG: Any = {"configurable": {"thread_id": "1"}}
 

@@ -27,13 +27,12 @@ from pydantic import BaseModel
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.bindings import bindings_for
-from guardrail.chat_model import Guardrail
 from guardrail.errors import AbstainedError
-from integrations._gated_model import name_of
+from guardrail.guard.chat_model import Guardrail
+from integrations._agents.agent_model import name_of
 from integrations.langchain_agents import GuardrailMiddleware
 from integrations.langgraph_review import GuardedState, guarded_nodes
-
-from .agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of, calls, sending
+from tests.unit_integrations.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of, calls, sending
 
 APPROVE = {"type": "approve"}
 REJECT = {"type": "reject"}

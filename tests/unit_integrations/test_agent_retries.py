@@ -16,13 +16,12 @@ from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 
 from guardrail.errors import AbstainedError, UnmeasuredError
-from guardrail.types import Reason
-from integrations import _abstentions
-from integrations._abstentions import Abstentions, this_step
+from guardrail.verdict import Reason
+from integrations._agents import agent_model as _abstentions
+from integrations._agents.agent_model import Abstentions, this_step
 from integrations.langchain_agents import GuardrailMiddleware
-
-from .agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of
-from .test_langchain_agents import Alarmed
+from tests.unit_integrations.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of
+from tests.unit_integrations.test_langchain_agents import Alarmed
 
 CONFIG: Any = {"configurable": {"thread_id": "1"}}
 

@@ -16,8 +16,7 @@ from guardrail import CalibrationArtifact
 from guardrail.bindings import bindings_for
 from guardrail.prompting import PromptWrapping
 from guardrail.testing import make_artifact
-
-from .agent_fakes import SYSTEM, AgentChat, balance, calls, transfer
+from tests.unit_integrations.agent_fakes import SYSTEM, AgentChat, balance, calls, transfer
 
 PAGE = Path(__file__).parents[2] / "docs" / "agents.md"
 

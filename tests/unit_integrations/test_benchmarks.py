@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from benchmarks import gpu_sampling, sampling
-
-from .conftest import tiny_model
+from tests.unit_integrations.conftest import tiny_model
 
 
 def test_the_gpu_benchmark_runs_on_small_models(capsys: pytest.CaptureFixture[str]) -> None:

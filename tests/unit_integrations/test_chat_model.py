@@ -11,12 +11,11 @@ from langchain_core.tools import tool
 
 from guardrail.errors import UsageError
 from guardrail.types import SamplingPlan, ToolCall
-from integrations._tool_calls import parse_tool_calls
+from integrations._local.outputs import parse_tool_calls
 from integrations.transformers_chat import TransformersChat
-
-from .conftest import byte_tokenizer, tiny_chat, tiny_model
-from .test_draw_samples import one_token_model, prompt_ids
-from .test_parity import forced_logprobs, generated
+from tests.unit_integrations.conftest import byte_tokenizer, tiny_chat, tiny_model
+from tests.unit_integrations.test_draw_samples import one_token_model, prompt_ids
+from tests.unit_integrations.test_parity import forced_logprobs, generated
 
 QUESTION: list[BaseMessage] = [HumanMessage("who is the best of them?")]
 

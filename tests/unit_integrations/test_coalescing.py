@@ -12,12 +12,11 @@ from langchain_core.messages import HumanMessage
 
 from guardrail.errors import PromptTooLongError
 from guardrail.types import SamplingPlan
-from integrations import _engine
-from integrations._coalesce import Coalescer
-from integrations._decoding import Row, prefill
-
-from .conftest import tiny_chat
-from .test_draw_samples import texts
+from integrations._local import engine as _engine
+from integrations._local.decoding import Row, prefill
+from integrations._local.engine import Coalescer
+from tests.unit_integrations.conftest import tiny_chat
+from tests.unit_integrations.test_draw_samples import texts
 
 PLAN = SamplingPlan(n=3, temperature=1.2, max_tokens=6)
 

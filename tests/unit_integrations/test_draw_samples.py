@@ -9,12 +9,11 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from guardrail.errors import PromptTooLongError, UsageError
-from guardrail.sampling import NativeSampler
+from guardrail.sampling.native import NativeSampler
 from guardrail.types import Sample, SamplingPlan, Unmeasured
 from integrations import transformers_chat
-
-from .conftest import byte_tokenizer, tiny_chat, tiny_model
-from .test_parity import forced_logprobs, generated
+from tests.unit_integrations.conftest import byte_tokenizer, tiny_chat, tiny_model
+from tests.unit_integrations.test_parity import forced_logprobs, generated
 
 PLAN = SamplingPlan(n=4, temperature=1.3, top_p=0.95, max_tokens=12, logprobs=True)
 PROMPTS: list[list[BaseMessage]] = [
@@ -256,7 +255,7 @@ def test_without_torch_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch
 
     assert transformers_chat.TransformersChat is not None
     monkeypatch.setitem(sys.modules, "torch", None)
-    module = sys.modules["integrations._torch"]
+    module = sys.modules["integrations._local.loading"]
     before = dict(vars(module))
     try:
         with pytest.raises(MissingDependencyError, match=r"acrc-guardrail\[local\]"):

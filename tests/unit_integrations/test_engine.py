@@ -11,12 +11,11 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from guardrail.errors import GuardrailError
 from guardrail.types import SamplingPlan, Unmeasured
-from integrations import _engine
-from integrations._decoding import Decoder
+from integrations._local import engine as _engine
+from integrations._local.decoding import Decoder
 from integrations.transformers_chat import TransformersChat
-
-from .conftest import tiny_chat
-from .test_draw_samples import texts
+from tests.unit_integrations.conftest import tiny_chat
+from tests.unit_integrations.test_draw_samples import texts
 
 PLAN = SamplingPlan(n=7, temperature=1.1, max_tokens=6, options=("yes", "hello"))
 PROMPTS: list[list[BaseMessage]] = [[HumanMessage("x" * length)] for length in (3, 9, 4, 8)]

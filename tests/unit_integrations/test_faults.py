@@ -11,10 +11,9 @@ import pytest
 
 from guardrail import AbstainedError, Guardrail, SamplingPlan, Unmeasured, Verdict
 from guardrail.testing import make_artifact
-from integrations import _openai_transport
+from integrations._openai import transport as _openai_transport
 from integrations.openai_chat import OpenAICompatibleChat
-
-from .faulty_endpoint import Endpoint, serving
+from tests.unit_integrations.faulty_endpoint import Endpoint, serving
 
 ANSWERS = {"sure?": ["Paris"], "other?": ["Rome"], "unsure?": ["Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel"]}
 DEADLINE = 1.0

@@ -10,9 +10,10 @@ import pytest
 from langchain_core.messages import BaseMessage, HumanMessage
 
 import examples.tiny_model
-from guardrail.sampling import adraw, draw, plan_for
+from guardrail.sampling.sampler import adraw, draw
 from guardrail.types import SampleSet, Unmeasured
 from guardrail.uncertainty import make, measure
+from guardrail.uncertainty.plan import plan_for
 from guardrail.uncertainty.self_report import stated_confidence
 from integrations.transformers_chat import TransformersChat
 

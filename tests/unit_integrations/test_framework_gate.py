@@ -16,9 +16,8 @@ from guardrail.errors import ArtifactMismatchError
 from guardrail.prompting import PromptWrapping
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make
-from integrations._framework_gate import MOST_IN_MEMORY, Gate, VerdictStore, arguments_of, refuse_settings
-
-from ..unit_guardrail.test_async_measuring import Patient
+from integrations._frameworks.guard import MOST_IN_MEMORY, Gate, VerdictStore, arguments_of, refuse_settings
+from tests.unit_guardrail.test_async_measuring import Patient
 
 TOOLS = Bindings(tools=({"type": "function", "function": {"name": "pay", "parameters": {}}},))
 ASKED = PromptWrapping().messages("?")

@@ -15,17 +15,16 @@ from langchain.agents import create_agent
 from langchain_core.runnables import RunnableLambda
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from guardrail._limits import current_bound
 from guardrail.judges import JudgeSpec
 from guardrail.prompting import PromptWrapping
+from guardrail.sampling.limits import current_bound
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Verdict
 from guardrail.uncertainty import make
+from guardrail.verdict import Verdict
 from integrations.langchain_agents import GuardrailMiddleware
-
-from ..unit_guardrail.test_async_measuring import PATIENCE, Patient
-from ..unit_guardrail.test_limits import Busy, Seen, soon
-from .agent_fakes import SYSTEM
+from tests.unit_guardrail.test_async_measuring import PATIENCE, Patient
+from tests.unit_guardrail.test_limits import Busy, Seen, soon
+from tests.unit_integrations.agent_fakes import SYSTEM
 
 ASKED: Any = {"messages": "what?"}
 SAME = ["Paris", "It is Paris", "Paris, France", "In Paris", "Paris it is"]

@@ -27,10 +27,20 @@ from pydantic import BaseModel, ValidationError
 
 from guardrail.errors import AbstainedError, ArtifactMismatchError, UsageError
 from guardrail.monitor import SafetySwitch
-from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Verdict
+from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall
+from guardrail.verdict import Verdict
 from integrations.langchain_agents import GuardrailMiddleware
-
-from .agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of, balance, calls, sending, transfer
+from tests.unit_integrations.agent_fakes import (
+    SYSTEM,
+    TOOLS,
+    AgentChat,
+    Counter,
+    artifact_of,
+    balance,
+    calls,
+    sending,
+    transfer,
+)
 
 CONFIG: Any = {"configurable": {"thread_id": "1"}}
 APPROVE: Any = Command(resume={"decisions": [{"type": "approve"}]})

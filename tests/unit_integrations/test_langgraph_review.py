@@ -31,8 +31,7 @@ from guardrail.types import ToolCall
 from integrations.langchain_agents import GuardrailMiddleware
 from integrations.langgraph_review import GuardedState, ReviewBridge, guarded_nodes
 from tests import postgres
-
-from .agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of, sending
+from tests.unit_integrations.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of, sending
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CONFIG: Any = {"configurable": {"thread_id": "1"}}
@@ -261,8 +260,8 @@ def thread(name: str) -> Any:
 
 def transferring(*amounts: int, text: str = "", more: Any = ()) -> Any:
     """An agent that is unsure about a transfer; with other steps, if wanted."""
-    from .agent_fakes import calls
-    from .test_langchain_agents import agent_of, gate
+    from tests.unit_integrations.agent_fakes import calls
+    from tests.unit_integrations.test_langchain_agents import agent_of, gate
 
     def one(amount: int) -> Any:
         return calls(("balance", {"account": "x"}), ("transfer", {"to": "bob", "amount": amount}), text=text)
@@ -513,7 +512,7 @@ def flaky(fails: list[BaseException], ran: list[int], also: Any = None) -> Any:
     """The tools, with a transfer that fails while there is an error left, and runs ``also`` before it returns."""
     from langchain_core.tools import tool
 
-    from .agent_fakes import balance, close
+    from tests.unit_integrations.agent_fakes import balance, close
 
     @tool
     def transfer(to: str, amount: int) -> str:
@@ -530,7 +529,7 @@ def flaky(fails: list[BaseException], ran: list[int], also: Any = None) -> Any:
 
 def approved(store: Any, tools: Any, more: Any = (), **bridging: Any) -> tuple[Any, ReviewBridge, Any]:
     """An agent, a bridge, and the item of its approved transfer of 5."""
-    from .test_langchain_agents import agent_of, gate
+    from tests.unit_integrations.test_langchain_agents import agent_of, gate
 
     steps = {("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."], **dict(more)}
     model = AgentChat(steps=steps)
@@ -576,7 +575,7 @@ def stumbling(fails: list[BaseException], after: str = "tool") -> Any:
 
 
 def test_what_fails_after_the_call_is_repeated_without_the_call(store: Any) -> None:
-    from .test_langchain_agents import agent_of, gate
+    from tests.unit_integrations.test_langchain_agents import agent_of, gate
 
     ran: list[int] = []
     model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
@@ -606,7 +605,7 @@ def test_a_killed_process_loses_no_approved_call(tmp_path: Path) -> None:
 @pytest.mark.parametrize("moved", ["a message", "a message whose turn fails", "an update"])
 def test_a_thread_that_has_moved_on_is_not_run_again(store: Any, moved: str) -> None:
     """A newer message took the place of the approved call, whether its own turn has ended or not."""
-    from .test_langchain_agents import agent_of, gate
+    from tests.unit_integrations.test_langchain_agents import agent_of, gate
 
     ran: list[int] = []
     model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], **NEVER_MIND})
@@ -636,8 +635,8 @@ def test_a_graph_that_stops_where_it_should_is_left_there(store: Any) -> None:
     """It has work left, but the run that was given the decision returned."""
     from langchain.agents import create_agent
 
-    from .agent_fakes import SYSTEM
-    from .test_langchain_agents import gate
+    from tests.unit_integrations.agent_fakes import SYSTEM
+    from tests.unit_integrations.test_langchain_agents import gate
 
     ran: list[int] = []
     model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
@@ -660,7 +659,7 @@ def test_a_graph_that_stops_where_it_should_is_left_there(store: Any) -> None:
 
 def test_what_lapsed_and_failed_is_carried_on_as_well(tmp_path: Path) -> None:
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
-    from .test_langchain_agents import agent_of, gate
+    from tests.unit_integrations.test_langchain_agents import agent_of, gate
 
     model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
     agent = agent_of(model, [stumbling([RuntimeError("down")]), gate(model)])
@@ -749,8 +748,8 @@ async def test_a_resumed_run_gets_the_callers_arguments(store: Any, is_async: bo
     """Without its context a tool failed, and nobody could give it one."""
     from langchain_core.tools import tool
 
-    from .agent_fakes import balance, close
-    from .test_langchain_agents import agent_of, gate
+    from tests.unit_integrations.agent_fakes import balance, close
+    from tests.unit_integrations.test_langchain_agents import agent_of, gate
 
     @tool
     def transfer(to: str, amount: int, runtime: ToolRuntime[Who, Any]) -> str:
@@ -777,7 +776,7 @@ WEI = ToolCall(name="transfer", arguments={"to": "bob", "amount": 25 * 10**18})
 def test_a_number_is_storable_if_langgraph_stores_it(number: int) -> None:
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-    from guardrail._readable import json_fault
+    from guardrail.plain_json import json_fault
 
     try:
         JsonPlusSerializer().dumps_typed({"amount": number})

@@ -27,7 +27,7 @@ pytest.importorskip("litellm", reason="litellm is not installed here; run `make 
 from guardrail import Bindings, PromptWrapping, SamplingPlan
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
-from guardrail.sampling import draw
+from guardrail.sampling.sampler import draw
 from guardrail.testing import make_artifact
 from integrations.litellm_proxy import CalibratedGuardrail, LiteLLMChat
 from tests.unit_integrations.scripted_server import PAY, SURE, UNSURE, Served, Upstream

@@ -12,11 +12,10 @@ import torch
 from langchain_core.messages import HumanMessage
 
 from guardrail.errors import UsageError
-from guardrail.identity import identify
+from guardrail.specs import identify
 from guardrail.types import SamplingPlan
 from integrations.transformers_chat import TransformersChat
-
-from .conftest import byte_tokenizer, tiny_chat, tiny_model
+from tests.unit_integrations.conftest import byte_tokenizer, tiny_chat, tiny_model
 
 
 @pytest.fixture(scope="module")

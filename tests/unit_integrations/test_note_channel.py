@@ -19,13 +19,12 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command
 from pydantic import BaseModel
 
-from guardrail.chat_model import Guardrail
-from integrations._held import Kept, Note, from_json, pack, to_json, unpack
-from integrations._note_channel import NoteChannel
+from guardrail.guard.chat_model import Guardrail
+from integrations._agents.held import Kept, Note, from_json, pack, to_json, unpack
+from integrations._agents.state import NoteChannel
 from integrations.langchain_agents import GuardrailMiddleware
 from integrations.langgraph_review import GuardedState, guarded_nodes
-
-from .agent_fakes import SYSTEM, TOOLS, AgentChat, artifact_of, calls
+from tests.unit_integrations.agent_fakes import SYSTEM, TOOLS, AgentChat, artifact_of, calls
 
 CONFIG: Any = {"configurable": {"thread_id": "1"}}
 APPROVE: Any = Command(resume={"decisions": [{"type": "approve"}]})

@@ -37,14 +37,9 @@ from openai import AsyncOpenAI  # noqa: E402
 from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan, UnmeasuredError  # noqa: E402
 from guardrail.artifact import CalibrationArtifact  # noqa: E402
 from guardrail.errors import ArtifactMismatchError, UsageError  # noqa: E402
-from guardrail.sampling import adraw, draw  # noqa: E402
+from guardrail.sampling.sampler import adraw, draw  # noqa: E402
 from guardrail.testing import ScriptedChat, make_artifact  # noqa: E402
-from integrations.openai_agents_guard import (  # noqa: E402
-    AgentsModelChat,
-    GuardedModel,
-    VerdictStore,
-    agent_bindings,
-)
+from integrations.openai_agents_guard import AgentsModelChat, GuardedModel, VerdictStore, agent_bindings  # noqa: E402
 from tests.unit_integrations.scripted_server import SURE as SURE_QUESTION  # noqa: E402
 from tests.unit_integrations.scripted_server import Served  # noqa: E402
 

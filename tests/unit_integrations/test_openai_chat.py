@@ -16,17 +16,17 @@ from langchain_core.tools import tool
 from pydantic import BaseModel, SecretStr
 
 from guardrail import CalibrationArtifact, Guardrail, Reason, SamplingPlan, Unmeasured, UsageError
-from guardrail._probe import known_report, probe
 from guardrail.errors import GuardrailError
-from guardrail.identity import identify
 from guardrail.models import resolve_model
-from guardrail.sampling import NativeSampler, adraw, draw
+from guardrail.sampling.native import NativeSampler
+from guardrail.sampling.prober import known_report, probe
+from guardrail.sampling.sampler import adraw, draw
+from guardrail.specs import identify
 from guardrail.testing import make_artifact
-from integrations._openai_replies import option_scores
-from integrations._openai_transport import _retry_after
+from integrations._openai.replies import option_scores
+from integrations._openai.transport import _retry_after
 from integrations.openai_chat import OpenAICompatibleChat
-
-from .faulty_endpoint import Endpoint, serving
+from tests.unit_integrations.faulty_endpoint import Endpoint, serving
 
 KEY = "sk-very-secret-0123456789"
 ANSWERS = {"sure?": ["Paris"], "unsure?": ["Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel"]}

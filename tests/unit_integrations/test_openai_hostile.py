@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from guardrail import Guardrail, Unmeasured, Verdict
 from guardrail.testing import make_artifact
-from integrations import _openai_clients, _openai_endpoint
-from integrations._openai_transport import Attempted
+from integrations._openai import clients as _openai_clients
+from integrations._openai import endpoint as _openai_endpoint
+from integrations._openai.transport import Attempted
 from integrations.openai_chat import OpenAICompatibleChat
-
-from .faulty_endpoint import Endpoint, serving
+from tests.unit_integrations.faulty_endpoint import Endpoint, serving
 
 ESTIMATORS = ("discrete_semantic_entropy", "semantic_entropy")
 JSON = st.recursive(

@@ -23,16 +23,15 @@ from langchain_core.tracers.base import BaseTracer
 from langchain_core.tracers.schemas import Run
 
 from guardrail import Guardrail, SamplingPlan, Unmeasured
-from guardrail._probe import refuses_n
 from guardrail.errors import GuardrailError
-from guardrail.sampling import adraw, draw
+from guardrail.sampling.prober import refuses_n
+from guardrail.sampling.sampler import adraw, draw
 from guardrail.testing import make_artifact
 from guardrail.types import SampleSet
-from integrations import _openai_transport
-from integrations._openai_transport import apost
+from integrations._openai import transport as _openai_transport
+from integrations._openai.transport import apost
 from integrations.openai_chat import DeadlineError, EndpointError, OpenAICompatibleChat
-
-from .faulty_endpoint import TRICKLES, Endpoint, serving
+from tests.unit_integrations.faulty_endpoint import TRICKLES, Endpoint, serving
 
 KEY, TOKEN = "sk-very-secret-0123456789", "header-secret-9876"
 ANSWERS = {"sure?": ["Paris"], "unsure?": ["Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel"]}

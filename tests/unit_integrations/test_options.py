@@ -8,10 +8,9 @@ import pytest
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from guardrail.types import SamplingPlan, Unmeasured
-from integrations._options import UnreadableOptionError, option_ids
-
-from .conftest import byte_tokenizer, tiny_chat, tiny_model
-from .test_parity import forced_logprobs
+from integrations._local.options import UnreadableOptionError, option_ids
+from tests.unit_integrations.conftest import byte_tokenizer, tiny_chat, tiny_model
+from tests.unit_integrations.test_parity import forced_logprobs
 
 PROMPTS: list[list[BaseMessage]] = [[HumanMessage("A or B?")], [HumanMessage("is it yes, or is it rather no? think!")]]
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from integrations._decoding import Decoder, Row, prefill, uniforms
-
-from .conftest import FAMILIES, tiny_model
+from integrations._local.decoding import Decoder, Row, prefill, uniforms
+from tests.unit_integrations.conftest import FAMILIES, tiny_model
 
 # Longer than the sliding window of 8, of three lengths, so that padding and windows meet.
 PROMPTS = [[7, 3, 9, 30, 31, 32, 5, 77, 78, 79, 80, 2], [5, 5, 200], list(range(40, 63))]

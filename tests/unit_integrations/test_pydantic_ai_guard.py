@@ -46,16 +46,10 @@ from pydantic_ai.usage import RequestUsage
 
 from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan
 from guardrail.errors import ArtifactMismatchError, UsageError
-from guardrail.sampling import adraw, draw
+from guardrail.sampling.sampler import adraw, draw
 from guardrail.testing import make_artifact
-from guardrail.types import Reason
-from integrations.pydantic_ai_guard import (
-    GuardCapability,
-    GuardedModel,
-    PydanticAIChat,
-    VerdictStore,
-    agent_bindings,
-)
+from guardrail.verdict import Reason
+from integrations.pydantic_ai_guard import GuardCapability, GuardedModel, PydanticAIChat, VerdictStore, agent_bindings
 from tests.unit_integrations.scripted_server import SURE as SURE_QUESTION
 from tests.unit_integrations.scripted_server import Served
 

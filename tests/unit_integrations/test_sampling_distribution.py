@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from integrations._decoding import Decoder, Prefix, Row, choose_tokens, uniforms
+from integrations._local.decoding import Decoder, Prefix, Row, choose_tokens, uniforms
 
 LOGITS = [0.3, -1.2, 2.0, 0.0, 1.1]
 

@@ -13,15 +13,12 @@ from langchain_core.messages import AIMessage
 from transformers import AutoTokenizer
 
 import examples.tiny_model
-from guardrail._calls import read_reply
-from guardrail.types import Sample
-from guardrail.uncertainty.alignment import spans, words
-from guardrail.uncertainty.base import Missing
-from guardrail.uncertainty.relevance import pieces
-from integrations._chat_output import openai_logprobs
-from integrations._tokens import Answer, Detokenizer
-
-from .conftest import byte_tokenizer
+from guardrail.sampling.replies import read_reply
+from guardrail.types import Missing, Sample
+from guardrail.uncertainty.relevance import pieces, spans, words
+from integrations._local.outputs import openai_logprobs
+from integrations._local.tokens import Answer, Detokenizer
+from tests.unit_integrations.conftest import byte_tokenizer
 
 EMBEDDED = AutoTokenizer.from_pretrained(str(Path(examples.tiny_model.__file__).parent / "orrin-1.5m"))
 TOKENIZERS: dict[str, Any] = {"byte-level": byte_tokenizer(), "embedded": EMBEDDED}

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from integrations._tokens import Detokenizer, StopWatch, TextStream
-
-from .conftest import byte_tokenizer
+from integrations._local.tokens import Detokenizer, StopWatch, TextStream
+from tests.unit_integrations.conftest import byte_tokenizer
 
 HIDDEN = frozenset(byte_tokenizer().all_special_ids)
 TEXTS = st.text(alphabet=st.sampled_from("the yesno\n A😀é漢STOP<>"), max_size=24)

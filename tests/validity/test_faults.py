@@ -24,14 +24,14 @@ from calibrate.thresholds import fit, rules
 from calibrate.thresholds.fit import rule_named
 from guardrail import Guardrail, Reason, accepts
 from guardrail.errors import UsageError
+from guardrail.guard.decide import decide
 from guardrail.judges import ExactJudge, JudgeSpec
 from guardrail.outcome import Feasible
-from guardrail.sampling import draw
+from guardrail.sampling.sampler import draw
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from guardrail.uncertainty import Estimator, Needs, available, cluster, make, measure
 from guardrail.uncertainty.relevance import Piece, weighted_nll
-from guardrail.verdict import decide
 
 TESTS = Path(__file__).parents[1]
 HERE = "validity/test_faults.py"

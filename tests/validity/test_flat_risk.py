@@ -13,8 +13,7 @@ from calibrate.thresholds.anchored import anchored_limits
 from calibrate.thresholds.multiple import bonferroni_grid
 from calibrate.thresholds.rule import default_min_accept
 from calibrate.thresholds.simultaneous import simultaneous_limits
-
-from .walks import Counts, anchored_failures, crossing
+from tests.validity.walks import Counts, anchored_failures, crossing
 
 ROUNDING = 1e-9
 CASES = [

@@ -18,7 +18,8 @@ from guardrail.monitor.betting import JUMPS
 from guardrail.monitor.drift import DRIFT_BETS
 from guardrail.monitor.risk import RISK_BETS
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Reason, Uncertainty, Verdict
+from guardrail.types import Uncertainty
+from guardrail.verdict import Reason, Verdict
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 STREAMS, STEPS, DELTA = 1_000, 2_000, 0.1

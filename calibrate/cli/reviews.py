@@ -1,0 +1,309 @@
+"""The command that learns from what people decided: from-reviews."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.panel import Panel
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError, require
+
+from ..data.progress import bar
+from ..data.records import write_records
+from ..pipeline import HeldOut
+from ..report.sentences import percent
+from ..reviews import (
+    AcceptedError,
+    Learned,
+    Missing,
+    Pool,
+    Respond,
+    Waiting,
+    accepted_error,
+    feed,
+    learn,
+    read_reviews,
+    refuse_open_as_wrong,
+    waiting,
+)
+from .app import app, console, finish, keep_inputs, say, table
+from .fit import tell_verdict
+
+__all__ = ["from_reviews"]
+
+if TYPE_CHECKING:
+    from guardrail.review import ReviewStore
+
+
+RespondOption = Annotated[
+    Respond,
+    typer.Option(help='What "respond" (an answer of the reviewer\'s own) says about the candidate.'),
+]
+MissingOption = Annotated[
+    Missing,
+    typer.Option(
+        help="Items nobody decided. wait: use what arrived before the oldest open one, expired ones are wrong; "
+        "wrong: all count as wrong; leave-out: only if what was not decided is like what was."
+    ),
+]
+EarlierOption = Annotated[
+    list[Path] | None,
+    typer.Option(help="Earlier artifact of the same model, plan, prompt and estimator to pool. May be repeated."),
+]
+TestFractionOption = Annotated[
+    float, typer.Option(help="Share of the sample kept out of the fit; both artifacts are tested on it.")
+]
+SinceOption = Annotated[
+    datetime | None, typer.Option(help="Leave out what arrived before (UTC), e.g. from before audits began.")
+]
+MonitorOption = Annotated[
+    str | None,
+    typer.Option(help="Give audited answers to the store's risk monitor of this name; begun if there is none."),
+]
+AuditRateOption = Annotated[
+    float | None, typer.Option(help="For a monitor that is begun: smallest audit rate that will occur.")
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="New artifact to write; must not exist. Without it nothing is fitted."),
+]
+RecordsOption = Annotated[
+    Path | None, typer.Option(help="Write the records of the fit here as well, for `calibrate report`.")
+]
+
+
+@app.command("from-reviews")
+def from_reviews(
+    store: Annotated[str, typer.Argument(help="Review store: its file, sqlite:///reviews.db, or postgresql://...")],
+    artifact: Annotated[Path, typer.Option("--artifact", help="Artifact in force. It is never changed.")],
+    out: OutOption = None,
+    earlier: EarlierOption = None,
+    alpha: Annotated[float | None, typer.Option("--alpha", "-a", help="Default: as the artifact in force.")] = None,
+    rule: Annotated[str | None, typer.Option(help="Threshold rule. Default: as the artifact in force.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Failure probability, for rules that have one.")] = None,
+    test_fraction: TestFractionOption = 0.3,
+    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
+    respond: RespondOption = "wrong",
+    missing: MissingOption = "wait",
+    since: SinceOption = None,
+    ignore_others: Annotated[
+        bool, typer.Option("--ignore-others", help="Leave out items that other artifacts have judged.")
+    ] = False,
+    monitor: MonitorOption = None,
+    min_audit_rate: AuditRateOption = None,
+    records: RecordsOption = None,
+) -> None:
+    """Learn from people's decisions: how good the accepted answers are, and a better threshold.
+
+    Approve is right, edit and reject are wrong. The queue holds [bold]all[/bold] held-back answers and a known
+    [bold]share[/bold] of the accepted ones (audits), so the held-back ones are thinned to that share: then the sample
+    is like the questions that are asked, and the usual rules keep their promise. The model is not called.
+
+    Example: [cyan]calibrate from-reviews reviews.db --artifact artifact.json --out artifact-2.json[/cyan]
+
+    Watch only: [cyan]calibrate from-reviews reviews.db --artifact artifact.json --monitor risk[/cyan]
+    """
+    _refuse_existing(out)
+    if monitor is not None:
+        refuse_open_as_wrong(missing)
+    database = store.removeprefix("sqlite:///")
+    keep_inputs([artifact, *(earlier or ()), None if "://" in database else Path(database)], [out, records])
+    loaded = CalibrationArtifact.load(artifact)
+    before = [CalibrationArtifact.load(path) for path in earlier or ()]
+    with _opened(store) as opened:
+        pool = _read(opened, [loaded, *before], respond, since)
+        _refuse_others(pool, ignore_others)
+        _tell_pool(pool)
+        waits = waiting([item for item in pool.items if item.audited], missing)
+        _tell_accepted(accepted_error(pool, missing=missing), waits, loaded)
+        if monitor is not None:
+            _watch(opened, pool, loaded, monitor, min_audit_rate, missing)
+    if out is None:
+        finish([], f"refit: calibrate from-reviews {store} --artifact {artifact} --out NEW.json")
+        return
+    learned = learn(
+        pool,
+        loaded,
+        name=f"reviews of {artifact.name}",
+        alpha=alpha,
+        rule=rule,
+        delta=delta,
+        missing=missing,
+        respond=respond,
+        test_fraction=test_fraction,
+        seed=seed,
+    )
+    _tell_sample(learned)
+    tell_verdict(learned.artifact)
+    _tell_comparison(loaded, learned)
+    finish(_write(learned, out, records), f"use it: Guardrail(model=..., artifact={str(out)!r}), with new monitors")
+
+
+def _refuse_existing(out: Path | None) -> None:
+    if out is not None and out.exists():
+        raise UsageError(f"{out} exists. An artifact is never changed: name a new file with --out.")
+
+
+def _read(
+    store: ReviewStore, artifacts: Sequence[CalibrationArtifact], respond: Respond, since: datetime | None
+) -> Pool:
+    seconds = None if since is None else since.replace(tzinfo=UTC).timestamp()
+    with bar(console, "Reading reviews", "items") as progress:
+        return read_reviews(store, artifacts, respond=respond, since=seconds, progress=progress)
+
+
+def _write(learned: Learned, out: Path, records: Path | None) -> list[Path]:
+    """The files that were written. The records come first: with the artifact everything is there."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    written = [out]
+    if records is not None:
+        write_records(records, learned.file.header, learned.file.records)
+        written.append(records)
+    learned.artifact.save(out)
+    return written
+
+
+def _opened(given: str) -> ReviewStore:
+    require("sqlalchemy", extra="review")
+    from guardrail.review import ReviewStore
+
+    path = given.removeprefix("sqlite:///")
+    if "://" not in path and not Path(path).is_file():
+        raise UsageError(f"no review store at {path}. Name the file or URL that the guard's ReviewStore was given.")
+    return ReviewStore(given)
+
+
+def _refuse_others(pool: Pool, ignore: bool) -> None:
+    if pool.others and not ignore:
+        listed = "\n  ".join(f"{digest}: {count} items" for digest, count in sorted(pool.others.items()))
+        raise UsageError(
+            f"the store holds items that were judged by something else:\n  {listed}\nScores of another model, plan, "
+            "prompt or estimator cannot be pooled. Name earlier artifacts of the same procedure with --earlier; leave "
+            "the rest out with --ignore-others."
+        )
+
+
+def _tell_pool(pool: Pool) -> None:
+    rows = []
+    for title, items in (
+        ("held back", [item for item in pool.items if not item.audited]),
+        ("accepted, audited", [item for item in pool.items if item.audited]),
+    ):
+        decided = [item for item in items if item.correct is not None]
+        rows.append(
+            [
+                title,
+                str(len(items)),
+                str(len(decided)),
+                str(sum(bool(item.correct) for item in decided)),
+                str(sum(item.open for item in items)),
+                str(sum(item.correct is None and not item.open for item in items)),
+            ]
+        )
+    console.print(table("Reviews", ("", "items", "decided", "right", "open", "without"), rows))
+    if pool.both_ways:
+        say(f"{pool.both_ways} items were called right and wrong for one answer; all of them count as wrong.", "yellow")
+    left_out = sum(pool.others.values())
+    if left_out:
+        say(f"{left_out} items of other artifacts are left out.")
+
+
+def _tell_accepted(found: AcceptedError | None, waits: Waiting | None, artifact: CalibrationArtifact) -> None:
+    if waits is not None:
+        say(waits.told("decided audits"), "yellow")
+    if found is None:
+        why = "No audited answer has been decided" if waits is None else "The oldest audit is still open"
+        say(f"{why}, so nothing is known about the error rate of answers that were given.")
+        return
+    how = "exact" if found.exact else "betting, over several audit rates"
+    say(
+        f"Error among answers given: {percent(found.estimate)} ({found.wrong} of {found.audited} audited wrong; 95 % "
+        f"interval {percent(found.low)} to {percent(found.high)}, {how}; promised {percent(artifact.alpha)}). About "
+        f"{percent(found.acceptance)} of the measured questions were answered.",
+        "red" if found.low > artifact.alpha else None,
+    )
+
+
+def _watch(
+    store: ReviewStore,
+    pool: Pool,
+    artifact: CalibrationArtifact,
+    name: str,
+    min_audit_rate: float | None,
+    missing: Missing,
+) -> None:
+    from guardrail.review.monitors.store import Monitors
+
+    monitors = Monitors(store)
+    own = Pool(tuple(item for item in pool.items if item.verdict.artifact == artifact.digest), {}, 0)
+    smallest = min((item.chance for item in own.items if item.audited), default=None)
+    begun = monitors.known_risk(name)
+    if begun is not None and begun.state.artifact is None and begun.state.n > 0:
+        say(f"Monitor {name} was begun without an artifact; from now on it audits {artifact.digest} only.", "yellow")
+    shared = monitors.known_risk(name, artifact=artifact.digest)
+    if shared is None:
+        rate = smallest if min_audit_rate is None else min_audit_rate
+        if rate is None:
+            raise UsageError("no answer was audited yet. Say with --min-audit-rate how small the rate will be.")
+        shared = monitors.risk(name, artifact.alpha, min_audit_rate=rate, artifact=artifact.digest)
+    elif shared.state.alpha != artifact.alpha:
+        raise UsageError(
+            f"monitor {name!r} tests alpha {shared.state.alpha:g}, the artifact promises {artifact.alpha:g}. Begin one "
+            "under another name."
+        )
+    with bar(console, "Monitoring", "audits") as progress:
+        new = feed(own, shared, missing=missing, progress=progress)
+    state = shared.state
+    waits = waiting([item for item in own.items if item.audited], missing)
+    more = "" if waits is None else f"; {waits.decided} decided ones wait behind item {waits.item}"
+    say(
+        f"Monitor {name}: {new} new audits, {state.n} in all{more}; wealth {state.wealth:.3g}, alarm at "
+        f"{1 / state.delta:g}."
+    )
+    view = next(view for view in monitors.all() if view.name == name)
+    if view.alarm is not None:
+        console.print(Panel(escape(view.alarm.detail), title="Alarm", title_align="left", border_style="red"))
+    if view.acknowledged:
+        say(
+            f"The alarm of monitor {name} was acknowledged: it never alarms again, and no switch holds answers back "
+            "for it, whatever the audits say. Begin one under another name: --monitor NEW-NAME.",
+            "bold red",
+        )
+
+
+def _tell_sample(learned: Learned) -> None:
+    say(
+        f"Sample: {learned.used} of {learned.decided} decisions, so that every question is in it with probability "
+        f"{percent(learned.rate)}; {len(learned.file.records)} for the fit, {len(learned.test)} for the test."
+    )
+    if learned.waits is not None:
+        say(learned.waits.told("more decisions of the sample"), "yellow")
+
+
+def _tell_comparison(old: CalibrationArtifact, learned: Learned) -> None:
+    rows = [
+        _line("in force", old, learned.old),
+        _line("new", learned.artifact, learned.new),
+    ]
+    console.print(
+        table(
+            f"On {learned.old.n} reviewed questions kept out of the fit",
+            ("artifact", "threshold", "answered", "wrong among them", "95 % interval"),
+            rows,
+        )
+    )
+
+
+def _line(name: str, artifact: CalibrationArtifact, found: HeldOut) -> list[str]:
+    threshold = "none" if artifact.threshold is None else f"{artifact.threshold:.4g}"
+    if found.error_rate is None:
+        return [name, threshold, percent(found.acceptance[0]), "-", "-"]
+    share, low, high = found.error_rate
+    wrong = f"{found.n_errors} of {found.n_accepted}, {percent(share)}"
+    return [name, threshold, percent(found.acceptance[0]), wrong, f"{percent(low)} to {percent(high)}"]

@@ -1,0 +1,345 @@
+"""The command that does everything: run."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from langchain_core.language_models import BaseChatModel
+from pydantic import Field, ValidationError
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.bindings import read_bindings
+from guardrail.errors import UsageError, require
+from guardrail.judges import default_judge
+from guardrail.prompting import PromptWrapping
+from guardrail.types import Bindings, Frozen
+from guardrail.uncertainty import Estimator
+
+from ..correctness import CorrectnessRule, make_rule
+from ..data.collect import collect_records
+from ..data.formats import load_questions
+from ..data.progress import bar
+from ..data.questions import Question, option_labels
+from ..data.records import RecordFile, rewrite_records
+from ..pipeline import Groups, fit_artifact, held_out, split
+from ..report import compare_rules, write_report
+from ..report import sentences as words
+from ..scoring.scores import default_estimator, estimator_key, parse_estimator, score_records
+from ..thresholds.fit import request_for
+from .app import MODEL_HELP, app, console, finish, keep_inputs, resolve_model, say
+from .collect import plan_from, tell_collected
+from .fit import tell_verdict
+from .label import label_file, refuse_mixed, rule_from, tell_labels, tell_structured
+
+__all__ = ["RunConfig", "load_config", "run"]
+
+
+# -- Settings of `calibrate run`: one YAML file, or flags of the same names. This class is the schema of both ----------
+
+
+class RunConfig(Frozen):
+    """Everything `calibrate run` needs. Paths are relative to the current directory."""
+
+    questions: Path = Field(description="Question file (.jsonl or .csv).")
+    model: str = Field(description="transformers:PATH_OR_ID, python:MODULE:NAME, or a LangChain name.")
+    out: Path = Field(default=Path("calibration"), description="Folder for records, artifact and report.")
+    questions_format: str | None = Field(
+        default=None, description="Format of the questions, e.g. coqa, medmcqa, triviaqa, squad, hf. Recognised."
+    )
+    test_questions: Path | None = Field(default=None, description="Question file to test on; replaces test_fraction.")
+    test_fraction: float = Field(
+        default=0.3, ge=0, lt=1, description="Share of the questions kept out of the fit and tested on; 0 for none."
+    )
+    estimator: str | None = Field(
+        default=None, description="NAME, NAME:JUDGE or NAME:JUDGE:greedy. Default: by kind of question."
+    )
+    alpha: float = Field(default=0.1, description="Share of wrong answers you accept among those given.")
+    rule: str = Field(default="acrc", description="Threshold rule: acrc (the paper's), certified (provable), ...")
+    delta: float | None = Field(default=None, description="Failure probability, for rules that have one (0.1).")
+    correctness: str | None = Field(
+        default=None,
+        description="exact, json, numeric, option, token_f1, tool_call, chat_judge. Default: option with options, json "
+        "for answers in a format, tool_call with tools and references that are calls, else token_f1.",
+    )
+    judge_model: str | None = Field(default=None, description="chat_judge: the model that judges, written like model.")
+    threshold: float | None = Field(default=None, description="token_f1: smallest F1 that counts as right (0.5).")
+    tolerance: float | None = Field(default=None, description="numeric: relative tolerance (1e-6).")
+    cluster_by_group: bool = Field(
+        default=False,
+        description="Groups are conversations, users or documents: split whole, fit on one question each.",
+    )
+    n: int = Field(default=10, description="Samples for each question.")
+    temperature: float = Field(default=0.7, description="Sampling temperature, above 0.")
+    top_p: float = Field(default=0.9, description="Nucleus mass.")
+    max_tokens: int = Field(default=64, description="Longest answer, in tokens.")
+    stop: tuple[str, ...] = Field(default=(), description="Strings that end an answer.")
+    tools: Path | None = Field(
+        default=None, description="JSON: OpenAI-style tools, or {tools, tool_choice, response_format}."
+    )
+    seed: int = Field(default=0, description="Seed of the samples and of the split.")
+    system: str | None = Field(default=None, description="System message.")
+    template: str = Field(default="{question}", description="Human message; {question} stands for the question.")
+    option_template: str = Field(default="{label}) {text}", description="One line for each option.")
+    max_concurrency: int | None = Field(default=None, ge=1, description="Calls in flight at once (16).")
+    batch_size: int | None = Field(default=None, ge=1, description="Questions a batch, for local weights (16).")
+    retry_failed: bool = Field(default=False, description="Ask again where the model failed.")
+    allow_identical_samples: bool = Field(
+        default=False, description="Accept that no question has two different samples."
+    )
+    splits: int = Field(default=100, ge=0, description="Random splits for the table of rules; 0 leaves it out.")
+
+
+def load_config(path: str | Path | None, flags: Mapping[str, Any]) -> RunConfig:
+    """Settings from a YAML file, overridden by flags.
+
+    Args:
+        path: YAML file with the fields of `RunConfig`, or None.
+        flags: Values by field name; None means not given.
+
+    Raises:
+        UsageError: Not YAML, an unknown name (the nearest is suggested), or a bad value.
+    """
+    values = _read_yaml(Path(path)) if path is not None else {}
+    values |= {name: value for name, value in flags.items() if value is not None}
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "missing":
+            raise UsageError(
+                f"{name} is missing. Give --{name.replace('_', '-')}, or '{name}:' in the YAML file."
+            ) from error
+        raise UsageError(f"{name}: got {first['input']!r}; {first['msg']}. {_description(name)}") from error
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    yaml = require("yaml", extra="calibrate")
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"no settings file at {path}. Write one, or give flags; `calibrate run --help`.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not YAML: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{path} must hold settings such as 'questions: questions.jsonl', got {type(found).__name__}")
+    for name in found:
+        if name not in RunConfig.model_fields:
+            near = difflib.get_close_matches(str(name), RunConfig.model_fields, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(sorted(RunConfig.model_fields))}."
+            raise UsageError(f"{path}: there is no setting {name!r}. {hint}")
+    return found
+
+
+def _description(name: str) -> str:
+    field = RunConfig.model_fields.get(name)
+    return field.description or "" if field is not None else ""
+
+
+def run(config: Path | None = None, **flags: Any) -> None:
+    """Do everything: collect, score, label, fit, test on questions kept out, report.
+
+    Settings come from a YAML file, from flags of the same names, or both (flags win). Interrupted runs go on where they
+    stopped: the same command, the same folder.
+
+    Example: [cyan]calibrate run --questions q.jsonl --model transformers:./weights --alpha 0.1 --out results[/cyan]
+
+    Example: [cyan]calibrate run settings.yaml --alpha 0.05[/cyan]
+    """
+    settings = load_config(config, flags)
+    names = ("records.jsonl", "test-records.jsonl", "artifact.json", "report.html")
+    read = (config, settings.questions, settings.test_questions, settings.tools, settings.estimator)
+    keep_inputs(read, [settings.out / name for name in names])
+    groups: Groups = "cluster" if settings.cluster_by_group else "category"
+    questions, test_questions = _parts(settings, groups)
+    key = _checked(settings, questions)  # before the model, which may take minutes to load
+    model = resolve_model(settings.model)
+    records = _records(settings, model, questions, settings.out / "records.jsonl", settings.questions.name)
+    tell_structured(records, key)
+    test = None
+    if test_questions:
+        name = (settings.test_questions or settings.questions).name
+        test = _records(settings, model, test_questions, settings.out / "test-records.jsonl", name)
+    artifact = fit_artifact(
+        records, estimator=key, alpha=settings.alpha, rule=settings.rule, delta=settings.delta, groups=groups
+    )
+    artifact_path = artifact.save(settings.out / "artifact.json")
+    tell_verdict(artifact)
+    if test is not None:
+        say(words.held_out(artifact, held_out(artifact, test.records, key)))
+    pages = _report(settings, artifact, key, records, test, _commands(config, settings))
+    kept = [file.path for file in (records, test) if file is not None]
+    finish([*kept, artifact_path, *pages], f"open {pages[0]} in a browser; calibrate inspect {artifact_path}")
+
+
+def _parts(settings: RunConfig, groups: Groups) -> tuple[list[Question], list[Question]]:
+    questions = _questions(settings.questions, settings.questions_format)
+    if settings.test_questions is not None:
+        test = _questions(settings.test_questions, settings.questions_format)
+        shared = {question.id for question in questions} & {question.id for question in test}
+        if shared:
+            raise UsageError(
+                f"{len(shared)} questions are in both {settings.questions} and {settings.test_questions}, e.g. "
+                f"{min(shared)!r}. A test on questions that were fitted on proves nothing: remove them from one file."
+            )
+        return questions, test
+    if not settings.test_fraction:
+        return questions, []
+    return split(questions, test_fraction=settings.test_fraction, seed=settings.seed, groups=groups)
+
+
+def _questions(path: Path, format: str | None) -> list[Question]:
+    loaded = load_questions(path, format)
+    for note in loaded.notes:
+        say(note, "yellow")
+    return loaded.questions
+
+
+def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
+    """Key of the estimator, after refusing what would fail only when the model has been asked everything."""
+    bindings = None if settings.tools is None else read_bindings(settings.tools)
+    estimator = _estimator(settings, bindings, options=option_labels(questions) is not None)
+    support = estimator.spec.support
+    request_for(settings.rule, alpha=settings.alpha, delta=settings.delta, support=support, options={})
+    if settings.judge_model is not None:
+        refuse_mixed(settings.correctness, threshold=settings.threshold, tolerance=settings.tolerance)
+    elif settings.correctness is not None:
+        make_rule(settings.correctness)
+    return estimator_key(estimator)
+
+
+def _estimator(settings: RunConfig, bindings: Bindings | None, *, options: bool) -> Estimator:
+    name = settings.estimator or default_estimator(options=options)
+    return parse_estimator(name, judge=default_judge(bindings))
+
+
+def _records(
+    settings: RunConfig, model: BaseChatModel, questions: Sequence[Question], path: Path, name: str
+) -> RecordFile:
+    """Collect, score and label one part; the file on disk is complete afterwards."""
+    plan = plan_from(
+        questions,
+        [settings.estimator] if settings.estimator else (),
+        n=settings.n,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        max_tokens=settings.max_tokens,
+        stop=settings.stop,
+        seed=settings.seed,
+        tools=settings.tools,
+    )
+    prompt = PromptWrapping(
+        system=settings.system, template=settings.template, option_template=settings.option_template
+    )
+    with bar(console, f"asking ({path.stem})") as progress:
+        done = collect_records(
+            questions,
+            model,
+            plan,
+            path,
+            prompt=prompt,
+            name=name,
+            batch_size=settings.batch_size,
+            max_concurrency=settings.max_concurrency,
+            retry_failed=settings.retry_failed,
+            allow_identical_samples=settings.allow_identical_samples,
+            progress=progress,
+        )
+    tell_collected(done)
+    estimator = _estimator(settings, plan.bindings, options=plan.options is not None)
+    with bar(console, f"scoring ({path.stem})", "records") as progress:
+
+        def change(file: RecordFile) -> RecordFile:
+            scored = score_records(file, [estimator], progress=progress)
+            rule = _rule(settings, file)
+            return label_file(scored, rule)
+
+        file = rewrite_records(path, change)
+    tell_labels(file)
+    return file
+
+
+def _rule(settings: RunConfig, file: RecordFile) -> CorrectnessRule:
+    return rule_from(
+        file,
+        settings.correctness,
+        threshold=settings.threshold,
+        tolerance=settings.tolerance,
+        judge_model=settings.judge_model,
+        cache=file.path.with_name(f"{file.path.stem}.judge.jsonl"),
+    )
+
+
+def _report(
+    settings: RunConfig,
+    artifact: CalibrationArtifact,
+    key: str,
+    records: RecordFile,
+    test: RecordFile | None,
+    commands: Sequence[str],
+) -> list[Path]:
+    tested = test.records if test is not None else ()
+    evaluation = None
+    if settings.splits:
+        with bar(console, "comparing rules", "splits") as progress:
+            pool = [*records.records, *tested]
+            evaluation = compare_rules(artifact, pool, key, splits=settings.splits, progress=progress)
+    return write_report(
+        settings.out / "report.html",
+        artifact,
+        records.records,
+        estimator=key,
+        test=tested,
+        evaluation=evaluation,
+        commands=commands,
+    )
+
+
+def _commands(config: Path | None, settings: RunConfig) -> list[str]:
+    """What to type for the same run: every setting that is not its default, as a flag."""
+    flags = []
+    for name, field in RunConfig.model_fields.items():
+        value = getattr(settings, name)
+        if value == field.default or name in ("retry_failed", "max_concurrency", "batch_size"):
+            continue
+        flag = "--" + name.replace("_", "-")
+        for item in value if isinstance(value, tuple) else (value,):
+            flags.append(flag if item is True else f"{flag} {shlex.quote(str(item))}")
+    same = [] if config is None else [f"# or, as it was run, with settings from {config}"]
+    return ["calibrate run " + " ".join(flags), *same]
+
+
+def _with_flags() -> None:
+    """Give `run` one flag for each field of `RunConfig`, so that YAML and flags cannot drift apart."""
+    argument = Annotated[
+        Path | None, typer.Argument(help="YAML file with settings; see docs/cli.md.", show_default=False)
+    ]
+    parameters = [
+        inspect.Parameter("config", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=argument)
+    ]
+    for name, field in RunConfig.model_fields.items():
+        kind: Any = list[str] if name == "stop" else field.annotation
+        help_text = MODEL_HELP if name == "model" else _help(name)
+        option = Annotated[kind | None, typer.Option(help=help_text, show_default=False)]
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option))
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters} | {"return": None}
+
+
+def _help(name: str) -> str:
+    field = RunConfig.model_fields[name]
+    text = field.description or ""
+    if field.is_required():
+        return f"{text} Required, here or in the YAML."
+    default = field.default
+    return text if default is None or default in (False, ()) else f"{text} [dim]Default: {default}.[/dim]"
+
+
+_with_flags()
+app.command()(run)

@@ -1,0 +1,129 @@
+"""The command that computes uncertainties: score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from guardrail.judges import Judge, default_judge, make
+from guardrail.judges.cache import PairCache
+from guardrail.judges.chat import ChatJudge
+from guardrail.types import SamplingPlan
+from guardrail.uncertainty import Estimator, available
+
+from ..data.progress import bar
+from ..data.records import RecordHeader
+from ..scoring.grammar import estimator_flags
+from ..scoring.names import named_entailment, named_similarity
+from ..scoring.scores import ScoreSummary, lacking, parse_estimator, parse_name, score_file, uses_models, with_cache
+from .app import app, console, finish, keep_inputs, resolve_model, table
+from .collect import RecordsArgument
+
+__all__ = ["score", "tell_scores"]
+
+
+@app.command()
+def score(
+    records: RecordsArgument,
+    estimator: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--estimator",
+            "--estimators",
+            "-e",
+            help="NAME, NAME:JUDGE, NAME:JUDGE:greedy, NAME:SIMILARITY, graded_disagreement:JUDGE:SIMILARITY, an "
+            "ensemble's file, or all. May be repeated. Default: all that the records support; what the others lack is "
+            "told.",
+        ),
+    ] = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(help="Judge for estimators that cluster: exact, nli(model=PATH), chat(model=openai:gpt-4o), ..."),
+    ] = None,
+    similarity: Annotated[
+        str | None,
+        typer.Option(help="Similarity for estimators that take one: rouge_l, nli(model=PATH), from_judge(exact), ..."),
+    ] = None,
+    entailment: Annotated[str | None, typer.Option(help="Entailment model for selfcheck_nli: nli(model=PATH).")] = None,
+    pair_cache: Annotated[
+        Path | None,
+        typer.Option(help="Where verdicts of models are kept. Default: beside the records. Light judges need none."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
+    unanimous_at: Annotated[
+        int | None,
+        typer.Option(help="Adaptive plan: stop at so many samples if they all mean the same. 0: always draw all."),
+    ] = None,
+) -> None:
+    """Compute uncertainties from what was drawn. The model is not called.
+
+    Memory does not grow with the number of records, and a judge that is a model is asked about each pair once: its
+    verdicts are kept beside the records.
+
+    Example: [cyan]calibrate score records.jsonl -e semantic_entropy -e semantic_entropy:exact[/cyan]
+
+    Example: [cyan]calibrate score records.jsonl --estimators all --judge "nli(model=./weights)"[/cyan]
+    """
+    roles: dict[str, Any] = {
+        "similarity": None if similarity is None else named_similarity(similarity),
+        "entailment": None if entailment is None else named_entailment(entailment),
+    }
+    names = [name for name in estimator or ["all"] if name != "all"]
+    target = out or records
+    cache = pair_cache or records.with_name(f"{records.stem}.pairs.sqlite")
+    keep_inputs([*names, cache], [target])
+    keep_inputs([records], [cache])
+    everything = len(names) < len(estimator or ["all"])
+    named_judge = _judge(judge)
+    refused: dict[str, str] = {}
+    opened: list[PairCache] = []
+
+    def chosen(plan: SamplingPlan) -> Sequence[Estimator]:
+        comparing = {"judge": named_judge or default_judge(plan.bindings), **roles}
+        named = [parse_estimator(name, **comparing) for name in names]
+        found = list(named)
+        for each in (parse_estimator(name, **comparing) for name in available()) if everything else ():
+            missing = lacking(each, plan)
+            if missing is None:
+                found.append(each)
+            elif each.name not in {one.name for one in named}:
+                refused[each.name] = missing
+        if not uses_models(found):
+            return found
+        opened.append(PairCache(cache))
+        return [with_cache(each, opened[0]) for each in found]
+
+    with bar(console, "scoring", "records") as progress:
+        header, summary = score_file(records, target, chosen, unanimous_at=unanimous_at, progress=progress)
+    tell_scores(header, summary)
+    if refused:
+        console.print(table("Not computed", ("uncertainty", "what is missing"), sorted(refused.items()), texts=2))
+    following = "label" if header.correctness is None else "fit"
+    kept = [cache.path for cache in opened]
+    flags = f" {estimator_flags(names[0])}" if len(names) == 1 and not everything else ""
+    finish([target, *kept], f"calibrate {following} {target}" + (f"{flags} --alpha 0.1" if following == "fit" else ""))
+
+
+def _judge(text: str | None) -> Judge | None:
+    if text is None:
+        return None
+    name, params = parse_name(text)
+    if name == "chat" and isinstance(params.get("model"), str):
+        params["model"] = resolve_model(params["model"])
+        return ChatJudge(**params)
+    return make(name, **params)
+
+
+def tell_scores(header: RecordHeader, summary: ScoreSummary) -> None:
+    """Range of each estimator, and what could not be measured."""
+    rows = []
+    for key in sorted(header.estimators):
+        values, reasons = summary.of(key)
+        missing = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common()) or "0"
+        spread = [f"{values[int(q * (len(values) - 1))]:.3g}" for q in (0, 0.5, 1)] if values else ["-", "-", "-"]
+        rows.append([key, str(len(values)), *spread, str(len(set(values))), missing])
+    columns = ("uncertainty", "n", "lowest", "median", "highest", "values", "not measured")
+    console.print(table("Scores (higher is less certain)", columns, rows))

@@ -1,0 +1,1 @@
+"""What a calibration reads and writes: questions, records, labels."""

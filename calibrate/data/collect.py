@@ -1,0 +1,308 @@
+"""Questions and a model in, record file out: resumable, and honest about what failed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage
+
+from guardrail.errors import GuardrailError, UsageError
+from guardrail.prompting import PromptWrapping
+from guardrail.sampling.native import is_native
+from guardrail.sampling.probe import ProbeReport
+from guardrail.sampling.prober import probe
+from guardrail.sampling.sampler import adraw, draw
+from guardrail.specs import identify
+from guardrail.types import SamplingPlan
+
+from .progress import Progress, silent
+from .questions import Question, fingerprint, option_labels
+from .records import Record, RecordHeader, RecordWriter, open_writer
+
+__all__ = ["Collected", "collect_records", "header_for", "package_versions"]
+
+BATCH_SIZE = 16
+"""Questions drawn at once by a native sampler."""
+CONCURRENCY = 16
+"""Calls in flight at once for every other model."""
+PROBE = 16
+"""If most of the first questions fail, the rest would too: stop after this many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a collection ended with.
+
+    Attributes:
+        path: The record file.
+        n_questions: Questions in the question file.
+        n_resumed: Records that were there before.
+        n_drawn: Records drawn now.
+        problems: Reasons of failed drawings, with how often each occurred, over the whole file.
+    """
+
+    path: Path
+    n_questions: int
+    n_resumed: int
+    n_drawn: int
+    problems: dict[str, int]
+
+    @property
+    def n_failed(self) -> int:
+        """Questions whose drawing failed; they will abstain."""
+        return sum(self.problems.values())
+
+
+def collect_records(
+    questions: Sequence[Question],
+    model: BaseChatModel,
+    plan: SamplingPlan,
+    path: str | Path,
+    *,
+    prompt: PromptWrapping | None = None,
+    messages: Mapping[str, Sequence[BaseMessage]] | None = None,
+    name: str = "questions",
+    batch_size: int | None = None,
+    max_concurrency: int | None = None,
+    retry_failed: bool = False,
+    allow_identical_samples: bool = False,
+    progress: Progress = silent,
+) -> Collected:
+    """Ask the model every question that is not in the record file yet.
+
+    Each answer is on disk before the next is waited for: a kill at any moment loses at most what was in flight, and the
+    same call goes on where it stopped. A native sampler is asked in batches; any other model concurrently.
+
+    Args:
+        questions: What to ask; `read_questions` reads a file.
+        model: Any chat model.
+        plan: How to draw; `guardrail.uncertainty.plan.plan_for` derives one from estimators.
+        path: Record file, created or resumed.
+        prompt: How questions become messages. Default: the question alone.
+        messages: What is asked instead of the wrapped question, by question id: a conversation so far, for instance
+            (see `calibrate.agent_steps`). It has to fit the prompt, as a guard will check.
+        name: Name of the question set, for the header.
+        batch_size: Questions drawn at once by a native sampler (default 16).
+        max_concurrency: Calls in flight at once for any other model (default 16).
+        retry_failed: Ask again where drawing failed.
+        allow_identical_samples: Accept that no question at all has two different samples.
+        progress: Called after every answer.
+
+    Raises:
+        UsageError: The file is of another collection, is being written by another process, or the questions do not fit
+            the plan.
+        GuardrailError: A probe showed that the endpoint cannot be believed (nothing is drawn then); or most of the
+            first questions failed, or no question has two different samples (what was drawn is in the file).
+    """
+    _check_options(questions, plan)
+    prompt = prompt or PromptWrapping()
+    for given in (messages or {}).values():
+        prompt.check(given)
+    header = header_for(questions, model, plan, prompt, name)
+    header = header.model_copy(update={"probe": _probed(model, plan)})
+    with open_writer(path, header, drop_failed=retry_failed) as (writer, existing):
+        done = {record.id for record in existing.records}
+        todo = [question for question in questions if question.id not in done]
+        tally = _Tally(len(questions), existing.records, progress)
+        drawing = _Drawing(todo, model, plan, prompt, messages or {})
+        if is_native(model):
+            _write_batches(drawing.batches(batch_size or BATCH_SIZE), writer, tally)
+        else:
+            asyncio.run(_write_stream(drawing.stream(max_concurrency or CONCURRENCY), writer, tally))
+    if plan.n and not allow_identical_samples:
+        _refuse_identical(tally, Path(path))
+    return Collected(Path(path), len(questions), len(done), tally.drawn, dict(tally.problems))
+
+
+def header_for(
+    questions: Sequence[Question], model: BaseChatModel, plan: SamplingPlan, prompt: PromptWrapping, name: str
+) -> RecordHeader:
+    """The header of a fresh record file."""
+    return RecordHeader(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        model=identify(model),
+        plan=plan,
+        prompt=prompt,
+        questions_name=name,
+        questions_sha256=fingerprint(questions),
+        n_questions=len(questions),
+        packages=package_versions(),
+    )
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the installed packages that can move a number."""
+    found = {}
+    for package in ("acrc-guardrail", "langchain-core", "numpy", "scipy", "torch", "transformers", "openai"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+class _Tally:
+    """Counts while records are drawn, and stops a collection that cannot succeed."""
+
+    def __init__(self, total: int, existing: Sequence[Record], progress: Progress) -> None:
+        self.total = total
+        self.drawn = 0
+        self.problems: Counter[str] = Counter()
+        self.comparable = 0
+        self.varied = 0
+        self._done = len(existing)
+        self._progress = progress
+        # Failures among the first answers are held back until it is clear that the model works at all.
+        works = any(not record.failed for record in existing)
+        self._probe = 0 if works else min(PROBE, total - len(existing))
+        self._held: list[Record] = []
+        for record in existing:
+            self._count(record)
+        self.report()
+
+    def admit(self, records: Sequence[Record]) -> list[Record]:
+        """Count new records and return those to write now."""
+        for record in records:
+            self._count(record)
+        self.drawn += len(records)
+        self._done += len(records)
+        self.report()
+        if not self._probe:
+            return list(records)
+        self._held += [record for record in records if record.failed]
+        good = [record for record in records if not record.failed]
+        if self.drawn < self._probe or self.hopeless:
+            return good
+        self._probe = 0
+        return [*self._held, *good]
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether most of the first questions failed."""
+        return 0 < self._probe <= self.drawn and 2 * len(self._held) > self.drawn
+
+    def refusal(self) -> GuardrailError:
+        """What to say when it is hopeless."""
+        failed = len(self._held)
+        reason, count = self.problems.most_common(1)[0]
+        return GuardrailError(
+            f"{failed} of the first {self.drawn} questions failed, {count} of them with: {reason}\n"
+            f"The rest would fail alike, so collecting stopped; the {self.drawn - failed} good answers are kept. Mend "
+            "the cause and run the same command again."
+        )
+
+    def report(self) -> None:
+        """Tell the progress bar."""
+        failed = sum(self.problems.values())
+        self._progress(self._done, self.total, f"{failed} failed" if failed else "")
+
+    def _count(self, record: Record) -> None:
+        if record.drawn is None:
+            return
+        if record.drawn.problem is not None:
+            self.problems[f"{record.drawn.problem.value}: {record.drawn.problem_detail}"[:200]] += 1
+        elif len(record.drawn.samples) >= 2:
+            self.comparable += 1
+            first = record.drawn.samples[0]
+            self.varied += any((s.text, s.tool_calls) != (first.text, first.tool_calls) for s in record.drawn.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    """What is left to ask, and how."""
+
+    questions: Sequence[Question]
+    model: BaseChatModel
+    plan: SamplingPlan
+    prompt: PromptWrapping
+    messages: Mapping[str, Sequence[BaseMessage]]
+
+    def asked(self, question: Question) -> Sequence[BaseMessage]:
+        """The messages of a question."""
+        return self.messages.get(question.id) or self.prompt.messages(question.question, question.options)
+
+    def batches(self, size: int) -> Iterator[list[Record]]:
+        """Batches, one after the other."""
+        for start in range(0, len(self.questions), size):
+            batch = self.questions[start : start + size]
+            messages = [self.asked(question) for question in batch]
+            drawn = draw(self.model, messages, self.plan)
+            yield [Record.of(question, one) for question, one in zip(batch, drawn, strict=True)]
+
+    async def stream(self, calls: int) -> AsyncIterator[Record]:
+        """Records as they complete, with at most ``calls`` calls in flight; none waits for the slowest."""
+        each = min(self.plan.n + 1, calls)
+        left = iter(self.questions)
+        running: set[asyncio.Task[Record]] = set()
+        try:
+            while True:
+                while len(running) < max(1, calls // each) and (question := next(left, None)) is not None:
+                    running.add(asyncio.create_task(self._one(question, each)))
+                if not running:
+                    return
+                finished, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in finished:
+                    yield task.result()
+        finally:
+            for task in running:
+                task.cancel()
+
+    async def _one(self, question: Question, calls: int) -> Record:
+        drawn = await adraw(self.model, [self.asked(question)], self.plan, max_concurrency=calls)
+        return Record.of(question, drawn[0])
+
+
+def _write_batches(batches: Iterator[list[Record]], writer: RecordWriter, tally: _Tally) -> None:
+    for batch in batches:
+        _write(batch, writer, tally)
+
+
+async def _write_stream(stream: AsyncIterator[Record], writer: RecordWriter, tally: _Tally) -> None:
+    async for record in stream:
+        _write([record], writer, tally)
+
+
+def _write(records: Sequence[Record], writer: RecordWriter, tally: _Tally) -> None:
+    writer.append(tally.admit(records))
+    if tally.hopeless:
+        raise tally.refusal()
+
+
+def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
+    """What a probe of the endpoint shows; collecting from one that cannot be believed would be in vain."""
+    report, _ = probe(model, plan)
+    problem = None if report is None else report.problem(plan)
+    if problem is not None:
+        raise GuardrailError(
+            f"this endpoint cannot be calibrated ({problem[0].value}): {problem[1]}. Nothing was collected. "
+            "`guardrail doctor` shows what it honours."
+        )
+    return report
+
+
+def _check_options(questions: Sequence[Question], plan: SamplingPlan) -> None:
+    if not questions:
+        raise UsageError("there is no question to ask. Give at least one.")
+    labels = option_labels(questions)
+    if plan.options is not None and labels != plan.options:
+        raise UsageError(
+            f"the plan reads options {plan.options}, but the questions have {labels}. "
+            "Make the plan with the labels of the questions, or use an estimator for open answers."
+        )
+
+
+def _refuse_identical(tally: _Tally, path: Path) -> None:
+    if tally.comparable and not tally.varied:
+        raise GuardrailError(
+            f"none of {tally.comparable} questions has two different samples. The model or its server probably "
+            "ignores the temperature, or a cache answers: every question would look certain, and a threshold would "
+            f"accept everything. The records are in {path}. Mend the sampling and collect into another file; or, if "
+            "the model really is that sure, pass --allow-identical-samples."
+        )

@@ -1,0 +1,303 @@
+"""A foreign file to records and a header that every later step accepts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+
+from guardrail.errors import RecordError, UsageError
+from guardrail.prompting import PromptWrapping
+from guardrail.specs import CorrectnessSpec, ModelIdentity
+from guardrail.types import SamplingPlan
+
+from ..collect import package_versions
+from ..questions import Row, fingerprint
+from ..records import Record, RecordFile, RecordHeader
+from .build import Builder, OptionScale, Primary, check_references
+from .columns import ColumnMap
+from .layouts import LAYOUTS, Layout, detect
+from .rows import KINDS, Found, open_rows
+
+__all__ = ["Bad", "ImportSettings", "Imported", "import_file", "write_bad"]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSettings:
+    """What a user says about a foreign file.
+
+    Attributes:
+        format: A kind of file, or a published layout; None recognises it.
+        columns: Which column holds what; None: columns of the fields' own names, or the layout's.
+        primary: Which sample is the answer, where no column holds one.
+        answer: Column with the answer.
+        option_scale: What option scores are; None: the file says so.
+        system: Which system to read, from a file with several.
+        model: Name of the model; default: the system, or the name of the file.
+        provider: Who serves it. With the provider and model of a running chat model the artifact loads there.
+        temperature: Temperature of the samples; None: the layout's, or 0.7.
+        top_p: Nucleus mass of the samples.
+        max_tokens: Longest answer.
+        prompt: How the questions were asked.
+        exclude: Ids of records to leave out; each must be there.
+        skip_bad: Count malformed rows instead of stopping at the first.
+    """
+
+    format: str | None = None
+    columns: ColumnMap = field(default_factory=ColumnMap)
+    primary: Primary = "majority"
+    answer: str | None = None
+    option_scale: OptionScale | None = None
+    system: str | None = None
+    model: str | None = None
+    provider: str = "imported"
+    temperature: float | None = None
+    top_p: float = 0.9
+    max_tokens: int = 64
+    prompt: PromptWrapping = field(default_factory=PromptWrapping)
+    exclude: tuple[str, ...] = ()
+    skip_bad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A row that was left out.
+
+    Attributes:
+        problem: File, line, field, value, rule and way out.
+        row: Its values; None when it could not be read at all.
+    """
+
+    problem: str
+    row: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A file that was read.
+
+    Attributes:
+        file: Header and records, in memory.
+        layout: Name of the layout, or the kind of file.
+        bad: Rows that were left out because they are malformed.
+        notes: What to mind.
+        n_rows: Rows in the file: records, bad ones and excluded ones.
+    """
+
+    file: RecordFile
+    layout: str
+    bad: tuple[Bad, ...]
+    notes: tuple[str, ...]
+    n_rows: int
+
+
+def import_file(path: str | Path, settings: ImportSettings | None = None) -> Imported:
+    """Read somebody else's generations, scores and labels.
+
+    Raises:
+        RecordError: A malformed row (without ``skip_bad``); file, line and field are named.
+        UsageError: No such file, an unknown layout, system or column, or nothing to import.
+        MissingDependencyError: Parquet or Arrow without pyarrow.
+    """
+    path, settings = Path(path), settings or ImportSettings()
+    kind, layout = _kind(settings.format)
+    source = open_rows(path, kind)
+    first, rows = _first_row(source.rows)
+    if first is None:
+        raise UsageError(f"{path} holds no row that can be read. Each row must be one question.")
+    if layout is None and settings.format is None and not settings.columns.columns and not settings.columns.scores:
+        layout = detect(path, first.values)
+    system = layout.choose(first.values, settings.system) if layout is not None else _no_layout_system(settings)
+    columns = _columns(settings, layout)
+    builder = Builder(columns, settings.primary, settings.option_scale, textual=source.textual and layout is None)
+    reader = _Reader(builder, layout, system, settings.skip_bad)
+    records = reader.read(first, rows)
+    if not records:
+        raise UsageError(f"none of {reader.n_rows} rows of {path} can be read. The first: {reader.bad[0].problem}")
+    kept = _without(records, settings.exclude)
+    header = _header(path, settings, layout, system, columns, kept)
+    _refuse_unseen(path, columns, reader.seen)
+    notes = [*_notes(settings, layout, kept, header.plan), *_excluded(settings)]
+    name = layout.name if layout is not None else (kind or path.suffix.removeprefix(".") or "dataset folder")
+    return Imported(RecordFile(path, header, tuple(kept)), name, tuple(reader.bad), tuple(notes), reader.n_rows)
+
+
+def write_bad(path: Path, bad: Sequence[Bad]) -> None:
+    """Write the rows that were left out, one JSON object a line; without any, remove what an earlier import wrote."""
+    if not bad:
+        path.unlink(missing_ok=True)
+        return
+    lines = (json.dumps({"problem": one.problem, "row": one.row}, ensure_ascii=False, default=str) for one in bad)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+class _Reader:
+    """Builds records row by row; stops at the first malformed row, or counts it."""
+
+    def __init__(self, builder: Builder, layout: Layout | None, system: str, skip_bad: bool) -> None:
+        self.bad: list[Bad] = []
+        self.n_rows = 0
+        self.seen: set[str] = set()
+        self._builder, self._layout, self._system, self._skip = builder, layout, system, skip_bad
+        self._ids: dict[str, str] = {}
+
+    def read(self, first: Row, rows: Iterable[Found]) -> list[Record]:
+        """All records."""
+        self._builder.expect(self._adapted(first))
+        _refuse_empty(self._builder, first)
+        records = []
+        for row in rows:
+            self.n_rows += 1
+            try:
+                if isinstance(row, RecordError):
+                    raise row
+                records.append(self._one(row))
+            except RecordError as error:
+                if not self._skip:
+                    raise
+                self.bad.append(Bad(str(error), None if isinstance(row, RecordError) else dict(row.values)))
+        return records
+
+    def _adapted(self, row: Row) -> Row:
+        return row if self._layout is None else Row(row.where, self._layout.adapt(row, self._system))
+
+    def _one(self, row: Row) -> Record:
+        plain = self._adapted(row)
+        self.seen.update(plain.values)
+        record = self._builder.build(plain)
+        check_references(plain, record)
+        if record.id in self._ids:
+            raise plain.fail("id", record.id, f"it is already at {self._ids[record.id]}. Remove one or give it an id.")
+        self._ids[record.id] = plain.where
+        return record
+
+
+def _kind(format: str | None) -> tuple[str | None, Layout | None]:
+    if format is None or format in KINDS:
+        return format, None
+    if format not in LAYOUTS:
+        raise UsageError(
+            f"no format named {format!r}. Kinds of file: {', '.join(KINDS)}. Layouts: {', '.join(LAYOUTS)}."
+        )
+    return LAYOUTS[format].kind, LAYOUTS[format]
+
+
+def _first_row(rows: Iterator[Found]) -> tuple[Row | None, Iterator[Found]]:
+    """The first row that can be read, and all rows."""
+    seen: list[Found] = []
+    for row in rows:
+        seen.append(row)
+        if isinstance(row, Row):
+            return row, chain(seen, rows)
+    if seen and isinstance(seen[0], RecordError):
+        raise seen[0]
+    return None, iter(())
+
+
+def _no_layout_system(settings: ImportSettings) -> str:
+    if settings.system is not None:
+        raise UsageError("--system is for layouts with several systems (nq, mmlu-pro); use --map for other files")
+    return ""
+
+
+def _columns(settings: ImportSettings, layout: Layout | None) -> ColumnMap:
+    given = settings.columns
+    base = layout.columns if layout is not None else ColumnMap()
+    columns = {**base.columns, **given.columns}
+    if settings.answer is not None:
+        columns["answer"] = (settings.answer,)
+    return ColumnMap(columns, given.scores or base.scores)
+
+
+def _refuse_empty(builder: Builder, first: Row) -> None:
+    if builder.expected & {"answer", "samples", "option_scores"} or builder.columns.scores:
+        return
+    raise UsageError(
+        f"{first.where}: there is neither an answer, samples, option scores nor a score among the columns "
+        f"{', '.join(map(str, first.values))}. Map them (--map samples=COLUMN, --map score=NAME:COLUMN, ...), or name "
+        f"the layout: --format {', '.join(LAYOUTS)}. Questions alone go to `calibrate collect`."
+    )
+
+
+def _refuse_unseen(path: Path, columns: ColumnMap, seen: set[str]) -> None:
+    wanted = {name for names in columns.columns.values() for name in names} | {one.column for one in columns.scores}
+    missing = sorted(wanted - seen)
+    if missing:
+        raise UsageError(
+            f"no row of {path} has a column {missing[0]!r}; there are {', '.join(sorted(seen))}. Correct the --map."
+        )
+
+
+def _without(records: Sequence[Record], exclude: Sequence[str]) -> list[Record]:
+    missing = set(exclude) - {record.id for record in records}
+    if missing:
+        raise UsageError(f"--exclude {min(missing)}: there is no record with this id. Correct it or leave it out.")
+    return [record for record in records if record.id not in exclude]
+
+
+def _header(
+    path: Path,
+    settings: ImportSettings,
+    layout: Layout | None,
+    system: str,
+    columns: ColumnMap,
+    records: Sequence[Record],
+) -> RecordHeader:
+    questions = [record.to_question() for record in records]
+    return RecordHeader(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        model=ModelIdentity(provider=settings.provider, model=settings.model or system or path.stem),
+        plan=_plan(settings, layout, records),
+        prompt=settings.prompt,
+        questions_name=path.name,
+        questions_sha256=fingerprint(questions),
+        n_questions=len(questions),
+        correctness=_correctness(columns, records),
+        estimators={score.key: score.spec for score in columns.scores},
+        packages=package_versions(),
+    )
+
+
+def _plan(settings: ImportSettings, layout: Layout | None, records: Sequence[Record]) -> SamplingPlan:
+    n = max((len(record.drawn.samples) for record in records if record.drawn is not None), default=0)
+    if n == 1:
+        raise UsageError("there is one sample a question, and one cannot disagree with itself. Map at least two.")
+    scored = next((r.drawn.options for r in records if r.drawn is not None and r.drawn.options is not None), None)
+    stated = layout.temperature if layout is not None else None
+    plan = SamplingPlan(n=n, top_p=settings.top_p, max_tokens=settings.max_tokens)
+    temperature = settings.temperature if settings.temperature is not None else stated
+    if temperature is not None:
+        plan = SamplingPlan(**{**plan.model_dump(), "temperature": temperature})
+    return plan if scored is None else SamplingPlan(**{**plan.model_dump(), "options": scored.labels})
+
+
+def _correctness(columns: ColumnMap, records: Sequence[Record]) -> CorrectnessSpec | None:
+    """What the artifact stores about labels that came with the file; None when none did."""
+    if all(record.correct is None for record in records):
+        return None
+    names = {name: columns.of(name)[0] for name in ("correct", "error")}
+    return CorrectnessSpec(name="imported", version=1, params={"columns": " or not ".join(names.values())})
+
+
+def _notes(
+    settings: ImportSettings, layout: Layout | None, records: Sequence[Record], plan: SamplingPlan
+) -> Iterator[str]:
+    if layout is not None and layout.note:
+        yield layout.note
+    short = sum(r.drawn is not None and len(r.drawn.samples) < plan.n for r in records)
+    if short:
+        yield f"{short} records have fewer than {plan.n} samples; what needs samples is not measured for them."
+    none = sum(r.drawn is not None and r.drawn.primary is None for r in records)
+    if none:
+        yield f"{none} records have no answer and will abstain."
+    stated = layout is not None and layout.temperature is not None
+    if plan.n and settings.temperature is None and not stated:
+        yield f"How samples were drawn is not in the file; temperature {plan.temperature:g} is noted (--temperature)."
+
+
+def _excluded(settings: ImportSettings) -> list[str]:
+    n = len(settings.exclude)
+    return [f"{n} records were left out by --exclude: {', '.join(settings.exclude)}."] if n else []

@@ -1,0 +1,477 @@
+"""Record files: what `collect` wrote for each question, with scores and labels added later.
+
+A record file is JSONL. Its first line is ``{"header": {...}}``: who was asked, how, and with which questions. Every
+other line is one record. Lines are appended and flushed to disk; a kill can tear the last line only, and the next
+writer removes it. Whatever rewrites a file (scores, labels) writes a new one beside it and swaps it in.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal
+
+from pydantic import Field, ValidationError
+
+from guardrail.errors import RecordError, UsageError
+from guardrail.prompting import PromptWrapping
+from guardrail.sampling.probe import ProbeReport
+from guardrail.specs import CorrectnessSpec, ModelIdentity
+from guardrail.types import Frozen, SampleSet, SamplingPlan, Uncertainty
+from guardrail.uncertainty import EstimatorSpec
+
+from .questions import Question
+
+__all__ = [
+    "Record",
+    "RecordFile",
+    "RecordHeader",
+    "RecordReader",
+    "RecordWriter",
+    "exclusive",
+    "open_writer",
+    "read_records",
+    "refuse_special",
+    "rewrite_records",
+    "stream_records",
+    "write_records",
+]
+
+
+class RecordHeader(Frozen):
+    """First line of a record file: everything the records have in common."""
+
+    format: Literal[1] = 1
+    """Version of this layout."""
+    created: str
+    """When the file was begun, ISO 8601 in UTC. Not compared on resume."""
+    model: ModelIdentity
+    """The model that was asked."""
+    plan: SamplingPlan
+    """How answers were drawn."""
+    prompt: PromptWrapping
+    """How questions were wrapped into messages."""
+    questions_name: str
+    """Name of the question file. Not compared on resume."""
+    questions_sha256: str
+    """Fingerprint of the questions; see `calibrate.data.questions.fingerprint`."""
+    n_questions: int
+    """Questions in the file."""
+    correctness: CorrectnessSpec | None = None
+    """The rule that set ``correct``; None before `label`."""
+    estimators: dict[str, EstimatorSpec] = Field(default_factory=dict)
+    """Every estimator whose scores are stored, by the key used in ``scores``."""
+    packages: dict[str, str] = Field(default_factory=dict)
+    """Versions that made the file. Not compared on resume."""
+    probe: ProbeReport | None = None
+    """What a probe of the endpoint showed before it was asked; None for local models. Not compared on resume."""
+
+
+class Record(Frozen):
+    """One calibration item."""
+
+    id: str
+    """Id of the question."""
+    question: str
+    """The question as asked, without its options."""
+    references: tuple[str, ...] = ()
+    """Accepted answers."""
+    options: dict[str, str] | None = None
+    """Option label to option text, for multiple choice."""
+    group: str | None = None
+    """Category or cluster, as in the question file."""
+    drawn: SampleSet | None = None
+    """What the model answered; None for records imported with scores only."""
+    scores: dict[str, Uncertainty] = Field(default_factory=dict)
+    """Uncertainty by estimator key."""
+    correct: bool | None = None
+    """Whether the primary answer is right; None before `label`, or when it cannot be told."""
+    label_detail: str = ""
+    """Why ``correct`` cannot be told, in words."""
+
+    @property
+    def answer(self) -> str | None:
+        """Text of the primary answer, or None when there is none."""
+        return self.drawn.primary.text if self.drawn is not None and self.drawn.primary is not None else None
+
+    @property
+    def failed(self) -> bool:
+        """Whether drawing failed, so that `collect --retry-failed` should try again."""
+        return self.drawn is not None and self.drawn.problem is not None
+
+    @classmethod
+    def of(cls, question: Question, drawn: SampleSet) -> Record:
+        """A fresh record of a question and what was drawn for it."""
+        return cls(**question.model_dump(), drawn=drawn)
+
+    def to_question(self) -> Question:
+        """The question this record answers."""
+        return Question(**{name: getattr(self, name) for name in Question.model_fields})
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFile:
+    """A record file in memory.
+
+    Attributes:
+        path: Where it was read.
+        header: Its first line.
+        records: One record a question, in file order.
+        torn: Whether a torn last line (a writer was killed) was left out.
+    """
+
+    path: Path
+    header: RecordHeader
+    records: tuple[Record, ...]
+    torn: bool = False
+
+
+def read_records(path: str | Path) -> RecordFile:
+    """Read a record file. A torn last line is left out (and reported); any other malformed line is an error.
+
+    Raises:
+        RecordError: A malformed line or a second record with the same id; file, line and field are named.
+        UsageError: No such file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UsageError(f"no record file at {path}. `calibrate collect` makes one.")
+    found, _ = _scan(path, path.read_bytes())
+    return found
+
+
+def rewrite_records(path: str | Path, change: Callable[[RecordFile], RecordFile]) -> RecordFile:
+    """Replace a record file by a changed version of itself, atomically, with no writer in between.
+
+    Args:
+        path: The record file.
+        change: From what is there to what shall be there.
+
+    Returns:
+        What is there now.
+
+    Raises:
+        UsageError: No such file, or another process is writing it.
+        RecordError: As `read_records`.
+    """
+    path = Path(path)
+    with exclusive(path):
+        changed = change(read_records(path))
+        _replace(path, changed.header, changed.records)
+    return changed
+
+
+def write_records(path: str | Path, header: RecordHeader, records: Iterable[Record]) -> None:
+    """Write a complete record file, atomically: a kill leaves the old file or the new one, never a part.
+
+    Raises:
+        UsageError: Another process is writing the file.
+    """
+    path = Path(path)
+    with exclusive(path):
+        _replace(path, header, records)
+
+
+class RecordReader:
+    """Reads a record file one record at a time, and closes it at its end. Remembers only the ids that it has seen.
+
+    Attributes:
+        path: Where it is read.
+        header: Its first line.
+        torn: Whether a torn last line was left out; known at the end.
+        good: Bytes up to the end of the last good line so far.
+    """
+
+    def __init__(self, path: Path, stream: IO[bytes]) -> None:
+        self.path = path
+        self.torn = False
+        self.good = 0
+        self._stream = stream
+        self._number = 0
+        line = next(self._lines(), b"")
+        if not line:
+            raise RecordError(f"{path}:1: the file is empty. `calibrate collect` writes a header line first.")
+        self.header = _parse_header(path, line)
+        self.good += len(line)
+
+    def __iter__(self) -> Iterator[Record]:
+        line_of: dict[str, int] = {}
+        with self._stream:
+            for line in self._lines():
+                try:
+                    record = self._record(line, line_of)
+                except RecordError:
+                    if line.endswith(b"\n"):
+                        raise
+                    self.torn = True  # only the last line can lack its end
+                    return
+                self.good += len(line)
+                yield record
+
+    def _lines(self) -> Iterator[bytes]:
+        for line in self._stream:
+            self._number += 1
+            if line.strip():
+                yield line
+            else:
+                self.good += len(line)
+
+    def _record(self, line: bytes, line_of: dict[str, int]) -> Record:
+        record = _parse_record(self.path, self._number, line)
+        if record.id in line_of:
+            raise RecordError(
+                f"{self.path}:{self._number}: field 'id': got {record.id!r}, which is already at line "
+                f"{line_of[record.id]}. Every question has one record: remove one of the two lines."
+            )
+        line_of[record.id] = self._number
+        return record
+
+
+def stream_records(
+    source: str | Path,
+    target: str | Path,
+    change: Callable[[RecordReader], tuple[RecordHeader, Iterable[Record]]],
+) -> None:
+    """Write a changed version of a record file, record by record, so that memory does not grow with the file.
+
+    The target (which may be the source) is replaced at the end, atomically, with no other writer in between.
+
+    Args:
+        source: The record file that is read.
+        target: The record file that is written.
+        change: From a reader to a header and an iterator over records, which it must read to the end.
+
+    Raises:
+        UsageError: No such file, or another process is writing the target.
+        RecordError: As `read_records`. The target is as it was.
+    """
+    source, target = Path(source), Path(target)
+    if not source.is_file():
+        raise UsageError(f"no record file at {source}. `calibrate collect` makes one.")
+    with exclusive(target), source.open("rb") as stream:
+        _replace(target, *change(RecordReader(source, stream)))
+
+
+class RecordWriter:
+    """Appends records; each call is on disk when it returns. Made by `open_writer`."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Append records and flush them to disk."""
+        self._stream.write(b"".join(_line(record) for record in records))
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+
+
+@contextmanager
+def open_writer(
+    path: str | Path, header: RecordHeader, *, drop_failed: bool = False
+) -> Iterator[tuple[RecordWriter, RecordFile]]:
+    """Open a record file for appending, creating it or resuming it, under an exclusive lock.
+
+    A torn last line is removed. Resuming needs the same model, plan, prompt and questions.
+
+    Args:
+        path: The record file.
+        header: The header of a fresh file; what a file that exists is compared with.
+        drop_failed: Remove records whose drawing failed, so that they are drawn again.
+
+    Yields:
+        The writer, and what is already in the file.
+
+    Raises:
+        UsageError: Another process is writing the file, or the file is of another collection (both sides are named).
+        RecordError: A malformed line that is not the last.
+    """
+    path = Path(path)
+    with exclusive(path):
+        if not path.exists() or path.stat().st_size == 0:
+            _replace(path, header, ())
+        existing, good = _scan(path, path.read_bytes())
+        keep: int | None = good
+        _refuse_other_collection(path, existing.header, header)
+        if drop_failed and any(record.failed for record in existing.records):
+            kept = tuple(record for record in existing.records if not record.failed)
+            _replace(path, existing.header, kept)
+            existing = RecordFile(path, existing.header, kept)
+            keep = None
+        with path.open("r+b") as stream:
+            if keep is not None:
+                stream.truncate(keep)
+            stream.seek(0, os.SEEK_END)
+            if keep and not _ends_with_newline(path):
+                stream.write(b"\n")
+            yield RecordWriter(stream), existing
+
+
+def _scan(path: Path, content: bytes) -> tuple[RecordFile, int]:
+    """Parse a record file; also the number of bytes up to the end of the last good line."""
+    reader = RecordReader(path, io.BytesIO(content))
+    records = tuple(reader)
+    return RecordFile(path, reader.header, records, reader.torn), reader.good
+
+
+def _parse_header(path: Path, line: bytes) -> RecordHeader:
+    values = _json_object(path, 1, line)
+    if set(values) != {"header"}:
+        raise RecordError(
+            f'{path}:1: got fields {sorted(values)}; the first line of a record file is {{"header": {{...}}}}. '
+            "Is this a question file? `calibrate collect` turns one into records."
+        )
+    try:
+        return RecordHeader.model_validate_json(json.dumps(values["header"]))
+    except ValidationError as error:
+        raise RecordError(_first_problem(path, 1, error, prefix="header.")) from error
+
+
+def _parse_record(path: Path, number: int, line: bytes) -> Record:
+    try:
+        return Record.model_validate_json(line)
+    except ValidationError as error:
+        _json_object(path, number, line)  # says better what is no JSON object at all
+        raise RecordError(_first_problem(path, number, error)) from error
+
+
+def _json_object(path: Path, number: int, line: bytes) -> dict[str, object]:
+    try:
+        values = json.loads(line)
+    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError
+        raise RecordError(
+            f"{path}:{number}: not JSON: {error}. Restore the line or delete it and collect again."
+        ) from error
+    if not isinstance(values, dict):
+        raise RecordError(f"{path}:{number}: got {type(values).__name__}; each line must be one JSON object")
+    return values
+
+
+def _first_problem(path: Path, number: int, error: ValidationError, prefix: str = "") -> str:
+    first = error.errors(include_url=False)[0]
+    field = prefix + ".".join(str(part) for part in first["loc"])
+    return f"{path}:{number}: field {field!r}: got {first['input']!r:.120}; {first['msg']}"
+
+
+def _refuse_other_collection(path: Path, there: RecordHeader, here: RecordHeader) -> None:
+    differences = there.model.differences(here.model)
+    for field in ("plan", "prompt"):
+        old, new = getattr(there, field), getattr(here, field)
+        for name in type(old).model_fields:
+            if getattr(old, name) != getattr(new, name):
+                differences.append(f"{field}.{name}: file {getattr(old, name)!r}, now {getattr(new, name)!r}")
+    if there.questions_sha256 != here.questions_sha256:
+        differences.append(
+            f"questions: file {there.questions_name} ({there.n_questions} questions, {there.questions_sha256[:12]}), "
+            f"now {here.questions_name} ({here.n_questions} questions, {here.questions_sha256[:12]})"
+        )
+    if differences:
+        listed = "\n  ".join(differences)
+        raise UsageError(
+            f"{path} holds another collection and cannot be resumed with these settings:\n  {listed}\n"
+            "Use the settings of the file, or write to another file with --out."
+        )
+
+
+def refuse_special(path: Path) -> None:
+    """Refuse to write to a device, a pipe or another special file: replacing it would put a plain file in its place.
+
+    Raises:
+        UsageError: What is there, links followed, is no regular file; or it is a link of the system in /dev.
+    """
+    if path.exists() and (not path.is_file() or path.absolute().parent == Path("/dev")):
+        raise UsageError(
+            f"{path} is no regular file, and writing here would replace it. Name a file, new or old, e.g. "
+            f"./{path.name}.out."
+        )
+
+
+def _replace(path: Path, header: RecordHeader, records: Iterable[Record]) -> None:
+    refuse_special(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".part", delete=False) as stream:
+        temporary = Path(stream.name)
+        try:
+            stream.write(json.dumps({"header": header.model_dump(mode="json")}, ensure_ascii=False).encode() + b"\n")
+            for record in records:
+                stream.write(_line(record))
+            stream.flush()
+            os.fsync(stream.fileno())
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    os.chmod(temporary, 0o666 & ~_umask())
+    os.replace(temporary, path)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _line(record: Record) -> bytes:
+    return record.model_dump_json().encode() + b"\n"
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as stream:
+        stream.seek(-1, os.SEEK_END)
+        return stream.read(1) == b"\n"
+
+
+# -- One writer at a time: an exclusive lock on a file beside the one that is written ----------------------------------
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try_lock(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+else:
+    import fcntl
+
+    def _try_lock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold the only lock on ``path`` (a hidden ``.name.lock`` beside it). Released by the system if the process dies.
+
+    Raises:
+        UsageError: Another process holds it; nothing was read or written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.parent / f".{path.name}.lock"
+    descriptor = _acquire(lock, path)
+    try:
+        yield
+    finally:
+        if sys.platform != "win32":  # an open file cannot be removed there
+            lock.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _acquire(lock: Path, path: Path) -> int:
+    while True:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _try_lock(descriptor)
+            # The holder removes the file when it is done: a lock on a removed file protects nothing.
+            if sys.platform == "win32" or (lock.exists() and os.fstat(descriptor).st_ino == lock.stat().st_ino):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            os.close(descriptor)
+            raise UsageError(
+                f"{path} is being written by another process. Two writers would interleave their records: wait for it, "
+                "stop it, or write to another file."
+            ) from error
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""How well rules and estimators do: repeated splits, audits, plans, tables."""

@@ -1,0 +1,407 @@
+"""Does a gate keep its promise on new questions? An exact test of the error rate on freshly labelled answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+from scipy import special
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError
+from guardrail.types import Frozen
+from guardrail.uncertainty import from_spec
+
+from ..correctness import label_records, make_rule
+from ..data.questions import fingerprint
+from ..data.records import Record, RecordFile
+from ..pipeline import HeldOut, is_accepted, require_same
+from ..scoring.ensemble import refuse_overlap
+from ..scoring.scores import estimator_key, score_records
+from ..thresholds.bounds import binomial_tail, clopper_pearson_upper
+from ..thresholds.fit import check_open_unit
+from .label_checks import ks_two_sample
+
+__all__ = ["Audit", "Shift", "audit", "audit_counts", "labelled_needed", "prepared", "refuse_shared"]
+
+MOST_NEEDED = 10_000_000
+"""Larger numbers of labels are not worth naming."""
+FEWEST_COINCIDENCES = 10
+"""Fewer equal continuous scores than this are not taken for the same questions."""
+SHUFFLES = 99
+"""Orders that records are brought into to see whether theirs is that of the calibration records by chance."""
+GIVEN = "given"
+"""Name of the correctness rule of labels that people gave."""
+
+
+class Shift(Frozen):
+    """Fresh questions against the calibration questions. Information only: it refutes nothing by itself."""
+
+    calibration: float | None
+    """Share accepted at calibration; None when the artifact accepts nothing."""
+    fresh: float
+    """Share accepted among the fresh records with a score, labelled or not."""
+    acceptance_p: float | None
+    """Fisher's exact p-value of "the same share"; approximate, because the threshold was chosen on one of the two."""
+    ks: float
+    """Largest distance between the two distributions of uncertainty (Kolmogorov-Smirnov)."""
+    ks_p: float
+    """Its asymptotic p-value; too large when scores have ties."""
+
+
+class Audit(Frozen):
+    """An artifact's promise against fresh labels."""
+
+    verdict: Literal["refuted", "supported", "undecided"]
+    """Refuted: errors as many as these have probability at most ``level`` at an error rate of ``target``. Supported:
+    errors as few as these have. Undecided: neither."""
+    artifact: str
+    """Digest of the artifact."""
+    rule: str
+    """Its rule."""
+    target: float
+    """The error rate that was tested, by default alpha."""
+    level: float
+    """Probability of refuting a gate whose error rate is exactly the target; and of supporting it."""
+    population: Literal["accepted", "all"]
+    """What the rate is a share of: accepted answers, or (rule crc_joint) all questions."""
+    n: int
+    """Items the rate is over: labelled accepted answers, or all labelled questions."""
+    n_errors: int
+    """Accepted answers among them that are wrong."""
+    n_unlabelled: int
+    """Accepted answers without a label; they count neither way."""
+    p_refute: float
+    """P(Bin(n, target) >= n_errors)."""
+    p_support: float
+    """P(Bin(n, target) <= n_errors)."""
+    upper: float | None
+    """Exact upper confidence bound of the error rate at ``1 - level``; None without items."""
+    needed: int | None
+    """More labelled items that would decide it if the rate stayed as seen; None when decided, or when none would."""
+    held_out: HeldOut
+    """Counts and 95 % intervals on all labelled fresh records."""
+    shift: Shift
+    """Acceptance and uncertainty against calibration."""
+    seen_before: int
+    """Scores that occur once here and once at calibration, where the score is continuous: probably old questions."""
+
+
+def audit(
+    artifact: CalibrationArtifact,
+    records: Sequence[Record],
+    estimator: str,
+    *,
+    level: float = 0.05,
+    target: float | None = None,
+) -> Audit:
+    """Test an artifact's error rate on labelled records it was not fitted on.
+
+    Exact and one-sided: with k labelled accepted answers, e of them wrong, ``refuted`` iff P(Bin(k, target) >= e) <=
+    level, ``supported`` iff P(Bin(k, target) <= e) <= level (the upper Clopper-Pearson bound is then at most the
+    target). Both are over independent fresh questions, for this one gate. One look a data set: a test repeated on a
+    growing file refutes a good gate sooner or later.
+
+    Args:
+        artifact: The artifact.
+        records: Fresh records with scores; labels at least on a random part. See :func:`prepared`.
+        estimator: Key of the artifact's estimator in the records.
+        level: False-alarm probability, in (0, .5).
+        target: Error rate to test; default: the artifact's alpha.
+
+    Raises:
+        UsageError: No labels or scores, or a level or target out of range.
+    """
+    check_open_unit("level", level)
+    if level >= 0.5:
+        raise UsageError(f"level must be below 0.5, got {level}. 0.05 is usual.")
+    rate = artifact.alpha if target is None else target
+    check_open_unit("target", rate)
+    labelled = [record for record in records if record.correct is not None]
+    if not labelled:
+        raise UsageError("no fresh record has a label. Run: calibrate label RECORDS")
+    accepted = [record for record in records if is_accepted(artifact, record, estimator)]
+    told = [record for record in accepted if record.correct is not None]
+    errors = sum(not record.correct for record in told)
+    joint = artifact.outcome.rule == "crc_joint"
+    n = len(labelled) if joint else len(told)
+    verdict, p_refute, p_support, needed = audit_counts(errors, n, rate, level)
+    return Audit(
+        verdict=verdict,
+        artifact=artifact.digest,
+        rule=artifact.outcome.rule,
+        target=rate,
+        level=level,
+        population="all" if joint else "accepted",
+        n=n,
+        n_errors=errors,
+        n_unlabelled=len(accepted) - len(told),
+        p_refute=p_refute,
+        p_support=p_support,
+        upper=clopper_pearson_upper(errors, n, level) if n else None,
+        needed=needed,
+        held_out=HeldOut.count(
+            n=len(labelled),
+            n_accepted=len(told),
+            n_errors=errors,
+            n_correct=sum(bool(record.correct) for record in labelled),
+        ),
+        shift=_shift(artifact, records, estimator, len(accepted)),
+        seen_before=_seen_before(artifact, records, estimator)[0],
+    )
+
+
+def audit_counts(
+    errors: int, n: int, target: float, level: float
+) -> tuple[Literal["refuted", "supported", "undecided"], float, float, int | None]:
+    """Verdict, p-value for refuting, p-value for supporting, and how many more items would decide it."""
+    p_refute = _at_least(errors, n, target)
+    p_support = binomial_tail(errors, n, target)
+    if p_refute <= level:
+        return "refuted", p_refute, p_support, None
+    if n and p_support <= level:
+        return "supported", p_refute, p_support, None
+    return "undecided", p_refute, p_support, labelled_needed(errors, n, target, level)
+
+
+def labelled_needed(errors: int, n: int, target: float, level: float) -> int | None:
+    """How many more items decide it if the error rate stays as seen; None if it lies on the target, or without items.
+
+    Errors are counted to the unfavourable side of a half item (up for supporting, down for refuting), so the number is
+    a good guess, not a promise.
+    """
+    if n == 0:
+        return None
+    rate = errors / n
+    if rate == target:
+        return None
+
+    def decided(size: int) -> bool:
+        if rate < target:
+            return binomial_tail(int(np.ceil(rate * size - 1e-9)), size, target) <= level
+        return _at_least(int(np.floor(rate * size + 1e-9)), size, target) <= level
+
+    size = _first(decided, n)
+    return None if size is None else size - n
+
+
+def prepared(
+    file: RecordFile,
+    artifact: CalibrationArtifact,
+    estimator: str | None = None,
+    *,
+    calibration: RecordFile | None = None,
+) -> tuple[RecordFile, str]:
+    """Fresh records ready for an audit: scored and labelled as the artifact says where that is missing.
+
+    Args:
+        file: The fresh records.
+        artifact: The artifact.
+        estimator: Key of its estimator in the records; default: the one whose specification is the artifact's.
+        calibration: Records the artifact was fitted on. No question of theirs is let through.
+
+    Returns:
+        The records and the key of the estimator in them.
+
+    Raises:
+        UsageError: Another model, plan, prompt, estimator or correctness rule than the artifact's (both sides are
+            named), the calibration questions themselves, or labels that only people can give.
+    """
+    header = file.header
+    spec = artifact.estimator
+    keys = [key for key, own in header.estimators.items() if own == spec]
+    if estimator is None and not keys:
+        made = from_spec(spec)
+        file, keys = score_records(file, [made]), [estimator_key(made)]
+    key = estimator or keys[0]
+    if header.correctness is None:
+        file = _labelled(file, artifact)
+    same = file.header.correctness
+    if same is not None and same.name == artifact.correctness.name == GIVEN:
+        same = artifact.correctness  # other answers have other labels; that people gave both is what can be compared
+    header = file.header.model_copy(update={"correctness": same})
+    require_same(artifact, RecordFile(file.path, header, file.records, file.torn), key)
+    _refuse_calibration(file, artifact, key, calibration)
+    return file, key
+
+
+def _labelled(file: RecordFile, artifact: CalibrationArtifact) -> RecordFile:
+    spec = artifact.correctness
+    try:
+        rule = make_rule(spec.name, **spec.params)
+    except UsageError as error:
+        raise UsageError(
+            f"{file.path} has no labels, and the artifact's are by {spec.name!r}, which cannot be made here ({error}). "
+            f"Label the file first: calibrate label {file.path}, with --labels FILE for labels by people."
+        ) from error
+    header = file.header.model_copy(update={"correctness": rule.spec})
+    return RecordFile(file.path, header, tuple(label_records(file.records, rule)), file.torn)
+
+
+def refuse_shared(fresh: RecordFile, calibration: RecordFile) -> None:
+    """Refuse fresh records that repeat a question (and options) of the calibration records, whatever its id.
+
+    Raises:
+        UsageError: Naming how many, and one.
+    """
+
+    def asked(record: Record) -> tuple[str, str]:
+        return record.question.strip(), repr(record.options)
+
+    old = {asked(record) for record in calibration.records}
+    shared = [record.id for record in fresh.records if asked(record) in old]
+    if shared:
+        raise UsageError(
+            f"{len(shared)} questions of {fresh.path} are also in {calibration.path}, e.g. {shared[0]!r}. A threshold "
+            "chosen on them fits them: leave them out."
+        )
+
+
+def _refuse_calibration(
+    file: RecordFile, artifact: CalibrationArtifact, estimator: str, calibration: RecordFile | None
+) -> None:
+    """By the questions themselves, their fingerprint, the scores in their order and coincidences of continuous ones."""
+    if _is_fitted_set(artifact, file.records, estimator):
+        raise UsageError(
+            f"{file.path} holds the {artifact.data.n_used} questions the artifact was fitted on "
+            f"({artifact.data.name}, sha256 {artifact.data.sha256[:12]}). A threshold chosen on them fits them: label "
+            "new questions."
+        )
+    refuse_overlap(artifact.estimator, file.records, what="fresh")
+    if calibration is not None:
+        refuse_shared(file, calibration)
+    if not _holds_fitted_set(artifact, calibration, estimator) and _has_them_in_order(
+        artifact, file.records, estimator
+    ):
+        raise UsageError(
+            f"all {len(artifact.calibration.uncertainty)} scores of the artifact's calibration set occur in "
+            f"{file.path}, in their order, and in none of {SHUFFLES} random orders of its records: it probably holds "
+            "the questions the artifact was fitted on. Name the record file of the fit with --calibration RECORDS: it "
+            "shows which questions to leave out, or that none is shared. The part that `calibrate fit --test-fraction` "
+            "kept out is in a file of its own."
+        )
+    again, once = _seen_before(artifact, file.records, estimator)
+    if again >= max(FEWEST_COINCIDENCES, once / 2):
+        raise UsageError(
+            f"{again} of the {once} scores that occur once in the artifact's calibration set occur in {file.path}. "
+            "Continuous scores of new questions do not coincide: these are the questions it was fitted on. Leave them "
+            "out (--calibration RECORDS names them)."
+        )
+
+
+def _shift(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str, accepted: int) -> Shift:
+    before = np.array(artifact.calibration.uncertainty)
+    values = _values(records, estimator)
+    if not values.size:
+        raise UsageError(f"no fresh record has a {estimator!r} score. Run: calibrate score RECORDS")
+    distance, ks_p = ks_two_sample(before, values)
+    share = acceptance_p = None
+    if artifact.threshold is not None:
+        taken = int((before <= artifact.threshold).sum())
+        share = taken / before.size
+        acceptance_p = _fisher(taken, before.size, accepted, values.size)
+    return Shift(
+        calibration=share,
+        fresh=accepted / values.size,
+        acceptance_p=acceptance_p,
+        ks=distance,
+        ks_p=ks_p,
+    )
+
+
+def _fisher(a: int, n: int, b: int, m: int) -> float:
+    from scipy import stats  # slow to import, and needed nowhere else on the command line
+
+    return float(stats.fisher_exact(np.array([[a, n - a], [b, m - b]])).pvalue)
+
+
+def _seen_before(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> tuple[int, int]:
+    """Calibration scores that occur once there and once here, and that occur once there; (0, 0) for coarse scores."""
+    if artifact.estimator.support == "discrete":
+        return 0, 0
+    old, old_count = np.unique(np.array(artifact.calibration.uncertainty), return_counts=True)
+    new, new_count = np.unique(_values(records, estimator), return_counts=True)
+    single = old[old_count == 1]
+    return int(np.isin(new[new_count == 1], single).sum()), int(single.size)
+
+
+def _is_fitted_set(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> bool:
+    """Whether the fingerprint of the questions with score and label is that of the fit."""
+    used = (record for record in records if record.correct is not None and _value(record, estimator) is not None)
+    return fingerprint(record.to_question() for record in used) == artifact.data.sha256
+
+
+def _holds_fitted_set(artifact: CalibrationArtifact, calibration: RecordFile | None, estimator: str) -> bool:
+    """Whether this is the record file of the fit, as far as the artifact can tell; of a part of one, by its scores."""
+    return calibration is not None and (
+        _is_fitted_set(artifact, calibration.records, estimator)
+        or _has_them_in_order(artifact, calibration.records, estimator)
+    )
+
+
+def _has_them_in_order(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> bool:
+    """Whether the calibration scores are among these in the order they have there, and that is no chance.
+
+    New questions come in no order of their own, so all of their orders are equally likely to have the scores: one that
+    does while none of `SHUFFLES` others do has probability 1 / (SHUFFLES + 1) at most. Groups may come in an order
+    (topics, documents), so records change places within theirs.
+    """
+    old, values = artifact.calibration.uncertainty, _values(records, estimator)
+    if not _among(old, values.tolist()):
+        return False
+    places = _interchangeable(records, estimator)
+    draws = np.random.default_rng(0)
+    return not any(_among(old, _shuffled(values, places, draws)) for _ in range(SHUFFLES))
+
+
+def _interchangeable(records: Sequence[Record], estimator: str) -> list[list[int]]:
+    """Places of the scores by group; all in one where there are no groups, or none of two scores."""
+    measured = [record for record in records if _value(record, estimator) is not None]
+    places: dict[str | None, list[int]] = {}
+    for place, record in enumerate(measured):
+        places.setdefault(record.group, []).append(place)
+    return list(places.values()) if len(places) < len(measured) else [list(range(len(measured)))]
+
+
+def _shuffled(
+    values: np.ndarray[tuple[int], np.dtype[np.float64]], places: list[list[int]], draws: np.random.Generator
+) -> list[float]:
+    shuffled = values.copy()
+    for group in places:
+        shuffled[group] = draws.permutation(values[group])
+    return [float(value) for value in shuffled]
+
+
+def _among(some: Sequence[float], values: Sequence[float]) -> bool:
+    """Whether some values are all there, in order."""
+    rest = iter(values)
+    return all(any(value == one for value in rest) for one in some)
+
+
+def _values(records: Sequence[Record], estimator: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.array([value for record in records if (value := _value(record, estimator)) is not None])
+
+
+def _value(record: Record, estimator: str) -> float | None:
+    score = record.scores.get(estimator)
+    return None if score is None else score.value
+
+
+def _at_least(errors: int, n: int, rate: float) -> float:
+    """P(Bin(n, rate) >= errors) = I_rate(e, n - e + 1), without the rounding of a complement."""
+    return float(special.betainc(errors, n - errors + 1.0, rate)) if errors else 1.0
+
+
+def _first(decided: Callable[[int], bool], after: int) -> int | None:
+    """The first size past ``after`` that decides, by doubling and bisection (exact up to the teeth of the binomial)."""
+    step, low = 1, after
+    while not decided(low + step):
+        low, step = low + step, 2 * step
+        if low > MOST_NEEDED:
+            return None
+    high = low + step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if decided(middle) else (middle, high)
+    return high

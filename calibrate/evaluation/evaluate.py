@@ -1,0 +1,402 @@
+"""The evaluation protocol: many random calibration/test splits of one pool, every rule on the same splits.
+
+The model is never called: scores and labels are fixed, only the split is random. Standard errors are Monte-Carlo errors
+over splits of *this* pool; they shrink with more splits and say nothing about another pool.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
+
+from guardrail.errors import UsageError
+from guardrail.gate import accepts
+from guardrail.types import Frozen
+
+from ..data.progress import Progress, silent
+from ..scoring.metrics import aurc, auroc, excess_aurc
+from ..thresholds.clusters import Groups, prepare
+from ..thresholds.fit import Support, check_items, request_for
+from ..thresholds.rule import Request, Rule, prefixes
+
+__all__ = ["Estimate", "Evaluation", "EvaluationRow", "RuleSpec", "evaluate", "parse_rule", "rule_text"]
+
+RuleSpec: TypeAlias = str | tuple[str, Mapping[str, Any]]
+"""A rule's name, or its name with options, e.g. ``("acrc", {"min_accept": 1})``; ``delta`` may be among them."""
+
+
+class Estimate(Frozen):
+    """A figure with its Monte-Carlo standard error over splits."""
+
+    value: float
+    """The figure."""
+    se: float | None
+    """Standard error; None when one split (or none) stands behind it."""
+
+
+class EvaluationRow(Frozen):
+    """One rule at one alpha. Test figures; a split on which the gate accepts no test item counts as infeasible."""
+
+    rule: str
+    """Name of the rule."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options it was given."""
+    alpha: float
+    """Target."""
+    delta: float | None
+    """Failure probability, for rules that have one."""
+    splits: int
+    """Splits in all."""
+    scer: Estimate | None
+    """Mean test error rate among accepted answers, over splits that accepted something; None when none did."""
+    scer_sd: float | None
+    """Standard deviation of that rate over those splits; None with fewer than two."""
+    pooled: Estimate | None
+    """sum(errors) / sum(accepted) over all splits: the ratio of expectations; None when nothing was accepted."""
+    acceptance: Estimate
+    """Accepted share of the test items, over all splits (an abstaining gate accepts none of them)."""
+    power: Estimate | None
+    """Accepted share of the correct test items, over all splits; None if no split has a correct test item."""
+    violation_rate: Estimate
+    """Share of all splits whose test error rate exceeds alpha."""
+    infeasible_rate: Estimate
+    """Share of all splits in which nothing was accepted: the rule was infeasible, or no test item passed."""
+
+
+class Evaluation(Frozen):
+    """Result of :func:`evaluate`."""
+
+    n: int
+    """Items in the pool."""
+    n_calibration: int
+    """Calibration items of each split (at most that many when splitting by group)."""
+    splits: int
+    """Random splits."""
+    seed: int
+    """Seed of the splits."""
+    grouped: bool
+    """Whether whole groups were kept on one side."""
+    base_error: float
+    """Share of wrong answers in the pool."""
+    auroc: float | None
+    """AUROC of the score for errors on the pool; None if there is only one class."""
+    aurc: float
+    """Area under the risk-coverage curve of the pool."""
+    excess_aurc: float
+    """AURC minus that of a perfect ranking."""
+    test_auroc: Estimate | None
+    """Mean AUROC over the test parts with its Monte-Carlo error; None if no test part has both classes."""
+    test_aurc: Estimate
+    """The same for the area under the risk-coverage curve."""
+    test_excess_aurc: Estimate
+    """The same for the excess AURC."""
+    rows: tuple[EvaluationRow, ...]
+    """One row a rule and alpha, in the order given, rules outermost."""
+
+    def table(self) -> list[dict[str, Any]]:
+        """Flat rows: a column for each value and ``_se`` for its standard error; None where there is no figure."""
+        return [_flat(row) for row in self.rows]
+
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """The table as CSV (an empty cell for None), also written to ``path`` if given."""
+        text = io.StringIO()
+        table = self.table()
+        writer = csv.DictWriter(text, fieldnames=list(table[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)
+        return _written(text.getvalue(), path)
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The whole result as JSON, also written to ``path`` if given. ``Evaluation.model_validate_json`` reads it."""
+        return _written(self.model_dump_json(indent=2) + "\n", path)
+
+
+def evaluate(
+    uncertainty: ArrayLike,
+    error: ArrayLike,
+    *,
+    rules: Sequence[RuleSpec],
+    alphas: Sequence[float],
+    n_calibration: int,
+    splits: int = 100,
+    seed: int = 0,
+    delta: float | None = None,
+    groups: Sequence[Hashable] | None = None,
+    support: Support = "continuous",
+    progress: Progress = silent,
+) -> Evaluation:
+    """Run every rule at every alpha on the same random splits of one pool.
+
+    Args:
+        uncertainty: Scores of the pool, shape (n,), finite; higher is less certain.
+        error: 0 or 1, shape (n,).
+        rules: Names, or names with options.
+        alphas: Targets, each in (0, 1).
+        n_calibration: Items to calibrate on; the rest is the test part.
+        splits: Random splits (100 in the paper, of a pool of 4,000 with 1,000 for calibration).
+        seed: Same seed, same pool: same splits, whatever the rules.
+        delta: For rules that use one and do not bring their own; their default when None.
+        groups: Group of each item. Groups stay whole: random groups are taken while they fit into ``n_calibration``.
+            Rules that read groups get them; the others run as if items were independent, so that the table shows what
+            that costs.
+        support: Declared support of the score, for ``certified``.
+        progress: Called after each split.
+
+    Returns:
+        The evaluation.
+
+    Raises:
+        UsageError: As :func:`calibrate.thresholds.fit`; or no rules, alphas or splits, or an impossible split.
+    """
+    scores, labels = check_items(uncertainty, error)
+    _check_protocol(scores.size, rules, alphas, n_calibration, splits)
+    jobs = [_job(spec, alpha, delta, support) for spec in rules for alpha in alphas]
+    tallies = [_Tally(splits) for _ in jobs]
+    ids = None if groups is None else Groups.of(groups, scores.size)
+    ranking = _Ranking()
+    for number, (calibration, test) in enumerate(_splits(scores.size, n_calibration, splits, seed, groups)):
+        fitted = prefixes(scores[calibration], labels[calibration])
+        u, wrong = scores[test], labels[test] == 1
+        for job, tally in zip(jobs, tallies, strict=True):
+            prefix, request = fitted, job.request
+            if ids is not None and job.rule.grouping != "none":
+                part = ids.take(calibration)
+                prefix, request = prepare(job.rule, request, scores[calibration], labels[calibration], part)
+            index = job.rule.select(prefix, request)
+            accepted = accepts(u, float(prefix.score[index])) if index is not None else np.zeros(u.size, dtype=np.bool_)
+            tally.record(number, accepted, wrong)
+        ranking.record(u, labels[test])
+        progress(number + 1, splits)
+    return Evaluation(
+        n=scores.size,
+        n_calibration=n_calibration,
+        splits=splits,
+        seed=seed,
+        grouped=groups is not None,
+        base_error=float(labels.mean()),
+        auroc=auroc(scores, labels),
+        aurc=aurc(scores, labels),
+        excess_aurc=excess_aurc(scores, labels),
+        **ranking.estimates(),
+        rows=tuple(tally.row(job) for job, tally in zip(jobs, tallies, strict=True)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    rule: Rule
+    request: Request
+    options: dict[str, Any]
+
+
+class _Ranking:
+    """How well the score ranks the test items, a split at a time."""
+
+    def __init__(self) -> None:
+        self.auroc: list[float] = []
+        self.aurc: list[float] = []
+        self.excess: list[float] = []
+
+    def record(self, uncertainty: NDArray[np.float64], error: NDArray[np.int8]) -> None:
+        area = auroc(uncertainty, error)
+        self.auroc += [] if area is None else [area]
+        self.aurc.append(aurc(uncertainty, error))
+        self.excess.append(excess_aurc(uncertainty, error))
+
+    def estimates(self) -> dict[str, Estimate | None]:
+        return {
+            "test_auroc": _mean(np.array(self.auroc)) if self.auroc else None,
+            "test_aurc": _mean(np.array(self.aurc)),
+            "test_excess_aurc": _mean(np.array(self.excess)),
+        }
+
+
+class _Tally:
+    """Test counts of one rule at one alpha, a split at a time."""
+
+    def __init__(self, splits: int) -> None:
+        self.accepted = np.zeros(splits)
+        self.errors = np.zeros(splits)
+        self.right = np.zeros(splits)
+        self.n = np.zeros(splits)
+
+    def record(self, split: int, accepted: NDArray[np.bool_], wrong: NDArray[np.bool_]) -> None:
+        self.accepted[split] = np.count_nonzero(accepted)
+        self.errors[split] = np.count_nonzero(accepted & wrong)
+        self.right[split] = np.count_nonzero(~wrong)
+        self.n[split] = wrong.size
+
+    def row(self, job: _Job) -> EvaluationRow:
+        some = self.accepted > 0
+        rate = self.errors[some] / self.accepted[some]
+        violated = np.zeros(some.size)
+        violated[some] = rate > job.request.alpha
+        with_right = self.right > 0
+        power = (self.accepted - self.errors)[with_right] / self.right[with_right]
+        return EvaluationRow(
+            rule=job.rule.name,
+            options=job.options,
+            alpha=job.request.alpha,
+            delta=job.request.delta,
+            splits=some.size,
+            scer=_mean(rate) if rate.size else None,
+            scer_sd=float(rate.std(ddof=1)) if rate.size > 1 else None,
+            pooled=_ratio(self.errors, self.accepted) if rate.size else None,
+            acceptance=_mean(self.accepted / self.n),
+            power=_mean(power) if power.size else None,
+            violation_rate=_mean(violated),
+            infeasible_rate=_mean((~some).astype(np.float64)),
+        )
+
+
+def _mean(values: NDArray[np.float64]) -> Estimate:
+    se = float(values.std(ddof=1)) / math.sqrt(values.size) if values.size > 1 else None
+    return Estimate(value=float(values.mean()), se=se)
+
+
+def _ratio(errors: NDArray[np.float64], accepted: NDArray[np.float64]) -> Estimate:
+    """Ratio of sums, with the linearised (delta method) standard error."""
+    value = float(errors.sum() / accepted.sum())
+    if errors.size < 2:
+        return Estimate(value=value, se=None)
+    spread = float((errors - value * accepted).std(ddof=1))
+    return Estimate(value=value, se=spread / math.sqrt(errors.size) / float(accepted.mean()))
+
+
+def _job(spec: RuleSpec, alpha: float, delta: float | None, support: Support) -> _Job:
+    name, given = (spec, {}) if isinstance(spec, str) else (spec[0], dict(spec[1]))
+    options = dict(given)
+    own = options.pop("delta", None)
+    rule, request = request_for(name, alpha=alpha, delta=own, support=support, options=options)
+    if own is None and delta is not None and rule.uses_delta:
+        rule, request = request_for(name, alpha=alpha, delta=delta, support=support, options=options)
+    return _Job(rule, request, options)
+
+
+def _splits(
+    n: int, n_calibration: int, splits: int, seed: int, groups: Sequence[Hashable] | None
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Index arrays of the calibration and the test part; each split has its own child of the seed."""
+    members = None if groups is None else _members(n, groups)
+    if members is not None and min(part.size for part in members) > n_calibration:
+        raise UsageError(f"every group has more than n_calibration = {n_calibration} items. Raise n_calibration.")
+    for child in np.random.SeedSequence(seed).spawn(splits):
+        generator = np.random.default_rng(child)
+        if members is None:
+            order = generator.permutation(n)
+            yield order[:n_calibration], order[n_calibration:]
+        else:
+            yield _split_groups([members[i] for i in generator.permutation(len(members))], n_calibration)
+
+
+def _split_groups(members: list[NDArray[np.int64]], n_calibration: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Take groups in order, skipping those that no longer fit. Neither part is empty: n_calibration < n."""
+    calibration: list[NDArray[np.int64]] = []
+    test: list[NDArray[np.int64]] = []
+    room = n_calibration
+    for part in members:
+        fits = part.size <= room
+        (calibration if fits else test).append(part)
+        room -= part.size if fits else 0
+    return np.concatenate(calibration), np.concatenate(test)
+
+
+def _members(n: int, groups: Sequence[Hashable]) -> list[NDArray[np.int64]]:
+    if len(groups) != n:
+        raise UsageError(f"groups has {len(groups)} ids and uncertainty has {n} items. Pass one id an item.")
+    found: dict[Hashable, list[int]] = {}
+    for index, group in enumerate(groups):
+        found.setdefault(group, []).append(index)
+    return [np.array(indices, dtype=np.int64) for indices in found.values()]
+
+
+def _check_protocol(
+    n: int, rules: Sequence[RuleSpec], alphas: Sequence[float], n_calibration: int, splits: int
+) -> None:
+    if not rules or not alphas:
+        raise UsageError("evaluate needs at least one rule and one alpha.")
+    if isinstance(rules, str):
+        raise UsageError(f"rules must be a list of rules, got {rules!r}. Write [{rules!r}].")
+    if splits < 1:
+        raise UsageError(f"splits must be at least 1, got {splits}. The paper uses 100.")
+    if not 1 <= n_calibration < n:
+        raise UsageError(
+            f"n_calibration must leave items to test on: between 1 and {n - 1} for a pool of {n}, got {n_calibration}."
+        )
+
+
+def _flat(row: EvaluationRow) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name in EvaluationRow.model_fields:
+        value = getattr(row, name)
+        if name == "options":
+            flat[name] = ", ".join(f"{option}={value[option]}" for option in value)
+        elif name in ("scer", "pooled", "acceptance", "power", "violation_rate", "infeasible_rate"):
+            flat[name] = None if value is None else value.value
+            flat[f"{name}_se"] = None if value is None else value.se
+        else:
+            flat[name] = value
+    return flat
+
+
+def _written(text: str, path: str | Path | None) -> str:
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text
+
+
+# -- Rules as a user writes them: ``acrc`` or ``acrc:min_accept=1,monotone=false`` -------------------------------------
+
+_WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
+
+
+def parse_rule(text: str) -> RuleSpec:
+    """A rule from its text: a name, and after a colon its options, separated by commas.
+
+    Values are whole numbers, numbers, true, false, none, or else text. ``delta`` may be among the options.
+
+    Raises:
+        UsageError: An option without a value or given twice. Unknown rules and options are found when it is used.
+    """
+    name, colon, rest = text.partition(":")
+    if not colon:
+        return name
+    options: dict[str, Any] = {}
+    for part in rest.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (key and equals and value):
+            raise UsageError(f"rule {text!r}: {part!r} is no option. Write name:option=value, e.g. acrc:min_accept=1.")
+        if key in options:
+            raise UsageError(f"rule {text!r}: option {key!r} is given twice. Remove one.")
+        options[key] = _value(value)
+    return name, options
+
+
+def rule_text(name: str, options: Mapping[str, Any]) -> str:
+    """The text `parse_rule` reads."""
+    shown = ",".join(f"{key}={_shown(value)}" for key, value in options.items())
+    return f"{name}:{shown}" if shown else name
+
+
+def _value(text: str) -> Any:
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -1,0 +1,242 @@
+"""Many evaluations at once: every data set, estimator and calibration size, as one table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from guardrail.errors import UsageError
+from guardrail.types import Frozen
+
+from ..data.progress import Progress, silent
+from ..data.records import Record, RecordFile
+from ..scoring.ensemble import refuse_overlap
+from ..scoring.grammar import estimator_flags
+from ..scoring.names import stored_key
+from ..scoring.scores import Scored, arrays
+from .evaluate import Evaluation, RuleSpec, evaluate
+from .tables import Pool
+
+__all__ = ["Cell", "Grid", "Source", "csv_text", "evaluate_grid", "flat", "paper_pool", "sources"]
+
+RANKING = ("auroc", "aurc", "excess_aurc", "test_auroc", "test_aurc", "test_excess_aurc")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The records of one pool.
+
+    Attributes:
+        dataset: Name of the questions.
+        model: Name of the model.
+        file: The first file: its header stands for all of the pool.
+        records: All records.
+    """
+
+    dataset: str
+    model: str
+    file: RecordFile
+    records: tuple[Record, ...]
+
+
+class Cell(Frozen):
+    """One pool, estimator and calibration size."""
+
+    dataset: str
+    """Name of the questions."""
+    model: str
+    """Name of the model."""
+    estimator: str
+    """Key of the estimator."""
+    evaluation: Evaluation
+    """Every rule at every alpha."""
+
+
+class Grid(Frozen):
+    """Result of :func:`evaluate_grid`."""
+
+    cells: tuple[Cell, ...]
+    """In the order given: pools, estimators, sizes."""
+
+    def table(self) -> list[dict[str, Any]]:
+        """Flat rows: where it is from, how the score ranks, then the columns of ``Evaluation.table``."""
+        rows = []
+        for cell in self.cells:
+            found = cell.evaluation
+            head = {name: getattr(cell, name) for name in ("dataset", "model", "estimator")}
+            head |= {name: getattr(found, name) for name in ("n", "n_calibration", "base_error")}
+            head |= flat(found, RANKING)
+            rows += [head | row for row in found.table()]
+        return rows
+
+
+def sources(files: Sequence[RecordFile], *, apart: bool) -> list[Source]:
+    """Record files as one pool, or each as a pool of its own.
+
+    Raises:
+        UsageError: Files of different models, plans, prompts or rules shall be pooled, or a question is in two of them.
+    """
+    if apart:
+        return [Source(_dataset(file), file.header.model.model, file, file.records) for file in files]
+    first = files[0]
+    pool: dict[str, Record] = {}
+    for file in files:
+        _refuse_mixture(first, file)
+        for record in file.records:
+            if record.id in pool:
+                raise UsageError(f"{file.path}: record {record.id!r} is in two of the files; give each question once")
+            pool[record.id] = record
+    return [Source(_dataset(first), first.header.model.model, first, tuple(pool.values()))]
+
+
+def evaluate_grid(
+    pools: Sequence[Source],
+    estimators: Sequence[str] | None,
+    *,
+    rules: Sequence[RuleSpec],
+    alphas: Sequence[float],
+    sizes: Sequence[int] | None = None,
+    splits: int = 100,
+    seed: int = 0,
+    delta: float | None = None,
+    cluster_by_group: bool = False,
+    shown: Callable[[str], AbstractContextManager[Progress]] = lambda title: nullcontext(silent),
+) -> Grid:
+    """Evaluate every pool with every estimator at every calibration size.
+
+    Args:
+        pools: See :func:`sources`.
+        estimators: Keys of scores; None for all that a pool has.
+        rules: As for `evaluate`.
+        alphas: As for `evaluate`.
+        sizes: Calibration sizes; None for half of each pool.
+        splits: Random splits of each.
+        seed: Of the splits.
+        delta: For rules that use one and do not bring their own.
+        cluster_by_group: Keep groups whole.
+        shown: From a title to a progress bar.
+
+    Raises:
+        UsageError: No scores, missing groups, or as `evaluate`.
+    """
+    cells = []
+    for source, key, scored in _scored(pools, estimators, cluster_by_group):
+        for size in sizes or [len(scored.ids) // 2]:
+            with shown(key if sizes is None or len(sizes) < 2 else f"{key}, {size}") as progress:
+                found = evaluate(
+                    scored.uncertainty,
+                    scored.error,
+                    rules=rules,
+                    alphas=alphas,
+                    n_calibration=size,
+                    splits=splits,
+                    seed=seed,
+                    delta=delta,
+                    groups=scored.group if cluster_by_group else None,
+                    support=source.file.header.estimators[key].support,
+                    progress=progress,
+                )
+            cells.append(Cell(dataset=source.dataset, model=source.model, estimator=key, evaluation=found))
+    return Grid(cells=tuple(cells))
+
+
+def paper_pool(source: Source, estimators: Sequence[str] | None, *, cluster_by_group: bool = False) -> Pool:
+    """A pool as the paper's tables take it: the items that have a label and every one of the scores.
+
+    Raises:
+        UsageError: No item has all of them, or groups are missing.
+    """
+    keys = _keys(source, estimators)
+    usable = [
+        record
+        for record in source.records
+        if all(key in record.scores and record.scores[key].value is not None for key in keys)
+    ]
+    scored = {key: arrays(usable, key) for key in keys}
+    first = scored[keys[0]]
+    _need_groups(first, cluster_by_group)
+    return Pool(
+        dataset=source.dataset,
+        model=source.model,
+        error=first.error,
+        uncertainty={key: scored[key].uncertainty for key in keys},
+        discrete=frozenset(key for key in keys if source.file.header.estimators[key].support == "discrete"),
+        groups=first.group if cluster_by_group else None,
+    )
+
+
+def flat(value: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Fields as columns; an `Estimate` becomes two, the second with ``_se``."""
+    columns: dict[str, Any] = {}
+    for name in names:
+        found = getattr(value, name)
+        estimate = type(value).model_fields[name].annotation
+        if found is not None and hasattr(found, "se"):
+            columns[name], columns[f"{name}_se"] = found.value, found.se
+        elif "Estimate" in str(estimate):
+            columns[name] = columns[f"{name}_se"] = None
+        else:
+            columns[name] = found
+    return columns
+
+
+def csv_text(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as CSV; an empty cell for None."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _scored(
+    pools: Sequence[Source], estimators: Sequence[str] | None, cluster_by_group: bool
+) -> Iterator[tuple[Source, str, Scored]]:
+    for source in pools:
+        for key in _keys(source, estimators):
+            refuse_overlap(source.file.header.estimators[key], source.records)
+            scored = arrays(source.records, key)
+            _need_groups(scored, cluster_by_group)
+            yield source, key, scored
+
+
+def _keys(source: Source, estimators: Sequence[str] | None) -> list[str]:
+    known = source.file.header.estimators
+    bindings = source.file.header.plan.bindings
+    keys = [stored_key(known, name, bindings) for name in estimators or ()] or sorted(known)
+    if not keys:
+        raise UsageError(f"{source.file.path} has no scores. Run: calibrate score {source.file.path}")
+    unknown = [key for key in keys if key not in known]
+    if unknown:
+        raise UsageError(
+            f"{source.file.path} has no {unknown[0]!r} scores (it has {', '.join(sorted(known)) or 'none'}). Run: "
+            f"calibrate score {source.file.path} {estimator_flags(unknown[0])}"
+        )
+    return keys
+
+
+def _need_groups(scored: Scored, cluster_by_group: bool) -> None:
+    if cluster_by_group and scored.group is None:
+        raise UsageError("--cluster-by-group needs a group for every question. Add groups, or leave it out.")
+
+
+def _dataset(file: RecordFile) -> str:
+    return Path(file.header.questions_name).stem or file.path.stem
+
+
+def _refuse_mixture(first: RecordFile, other: RecordFile) -> None:
+    found = first.header.model.differences(other.header.model)
+    for name in ("plan", "prompt", "correctness"):
+        ours, theirs = getattr(first.header, name), getattr(other.header, name)
+        if ours != theirs:
+            found.append(f"{name}: {ours!r} and {theirs!r}")
+    if found:
+        listed = "\n  ".join(found)
+        raise UsageError(
+            f"{first.path} and {other.path} cannot be one pool:\n  {listed}\nEvaluate each by itself with --apart."
+        )

@@ -1,0 +1,348 @@
+"""Planning: how many questions to label, before any is labelled, from a guess of accuracy and AUROC."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+from scipy.optimize import brentq
+
+from guardrail.errors import UsageError
+from guardrail.types import Frozen
+
+from ..data.progress import Progress, silent
+from ..thresholds.fit import DEFAULT_DELTA, check_open_unit, request_for
+from ..thresholds.rule import Request, Rule, prefixes
+from .evaluate import Estimate
+
+__all__ = ["DEFAULT_RULES", "DEFAULT_SIZES", "RELIABLY", "Binormal", "Needed", "Plan", "PlanRow", "plan"]
+
+DEFAULT_RULES = ("acrc", "certified", "fixed_sequence", "cp_simultaneous", "sgr")
+DEFAULT_SIZES = (100, 200, 300, 500, 1000, 1500, 3000)
+RELIABLY = 0.8
+"""Share of calibrations that have to reach the target acceptance."""
+_Z = 1.96
+
+
+class PlanRow(Frozen):
+    """One rule at one number of labelled questions. Estimates are means over simulated calibrations."""
+
+    rule: str
+    """Name of the rule."""
+    n: int
+    """Labelled questions."""
+    acceptance: Estimate
+    """Share of new questions the gate accepts; 0 where the rule was infeasible."""
+    infeasible_rate: Estimate
+    """Share of calibrations in which nothing can be accepted."""
+    violation_rate: Estimate
+    """Share of calibrations whose threshold has a true error rate above alpha."""
+    reached_rate: Estimate
+    """Share of calibrations whose gate accepts the target or more."""
+
+
+class Needed(Frozen):
+    """The fewest labelled questions with which a rule reaches the target acceptance in 80 % of calibrations."""
+
+    rule: str
+    """Name of the rule."""
+    n: int | None
+    """That number, interpolated in ln n between the simulated sizes; None if the largest size is not enough."""
+    low: int | None
+    """Lower end of its 95 % Monte-Carlo interval; None if even that end lies beyond the largest size."""
+    high: int | None
+    """Upper end; None if it lies beyond the largest size."""
+    at_most: bool
+    """Whether the smallest simulated size already is enough, so that n is only an upper bound."""
+    sentence: str
+    """The same in words."""
+
+
+class Plan(Frozen):
+    """Result of :func:`plan`."""
+
+    alpha: float
+    """Target error rate among accepted answers."""
+    delta: float
+    """Failure probability of the rules that have one."""
+    accuracy: float
+    """Guessed share of right answers."""
+    auroc: float
+    """Guessed AUROC of the score."""
+    oracle_acceptance: float
+    """The ceiling: what could be accepted at alpha by one who knows the population."""
+    target_acceptance: float
+    """What is to be reached."""
+    populations: Literal["binormal"]
+    """Kind of simulated population."""
+    repetitions: int
+    """Simulated calibrations at each size."""
+    seed: int
+    """Seed of the simulation."""
+    rows: tuple[PlanRow, ...]
+    """One row a rule and size, rules outermost."""
+    needed: tuple[Needed, ...]
+    """One a rule."""
+    sentence: str
+    """The answer in words."""
+
+
+def plan(
+    alpha: float,
+    delta: float = DEFAULT_DELTA,
+    *,
+    accuracy: float,
+    auroc: float,
+    target_acceptance: float | None = None,
+    rules: Sequence[str] = DEFAULT_RULES,
+    sizes: Sequence[int] = DEFAULT_SIZES,
+    populations: Literal["binormal"] = "binormal",
+    repetitions: int = 300,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Plan:
+    """Simulate calibrations on a population with this accuracy and AUROC, and read off how many labels are needed.
+
+    Every rule sees the same simulated calibrations, and smaller sizes are the beginnings of larger ones, so that
+    differences between rules and sizes are sharper than single figures. Error rates and acceptance of a threshold are
+    those of the population, not of a test sample. Real scores are not binormal: an answer of 600 means "hundreds, not
+    thousands".
+
+    Args:
+        alpha: Target error rate among accepted answers, in (0, 1).
+        delta: Failure probability of rules that have one.
+        accuracy: Guessed share of right answers, in (0, 1).
+        auroc: Guessed AUROC of the score, in (0, 1).
+        target_acceptance: Share of questions to be answered, in (0, 1]; None for half of the ceiling.
+        rules: Names of rules.
+        sizes: Numbers of labelled questions to simulate.
+        populations: "binormal": normal scores of equal spread.
+        repetitions: Simulated calibrations at each size.
+        seed: Same seed, same plan.
+        progress: Called after each simulated calibration set.
+
+    Returns:
+        The plan.
+
+    Raises:
+        UsageError: A number outside its range, an unknown rule or kind of population, or nothing to simulate.
+    """
+    sizes = _checked(sizes, rules, repetitions, populations)
+    population = Binormal(accuracy, auroc)
+    jobs = [_job(rule, alpha, delta) for rule in rules]
+    ceiling = population.ceiling(alpha)
+    target = ceiling / 2.0 if target_acceptance is None else target_acceptance
+    if target_acceptance is not None and not 0 < target_acceptance <= 1:
+        raise UsageError(f"target acceptance must be in (0, 1], got {target_acceptance}. Write 0.4 for 40 %.")
+    taken, rate = _simulate(population, jobs, sizes, repetitions, seed, progress)
+    reached = (taken >= target) & (taken > 0)
+    rows = tuple(
+        _row(name, n, alpha, taken[r, s], rate[r, s], reached[r, s])
+        for r, name in enumerate(rules)
+        for s, n in enumerate(sizes)
+    )
+    needed = tuple(_needed(name, sizes, reached[r].mean(axis=1), repetitions, target) for r, name in enumerate(rules))
+    return Plan(
+        alpha=alpha,
+        delta=delta,
+        accuracy=accuracy,
+        auroc=auroc,
+        oracle_acceptance=ceiling,
+        target_acceptance=target,
+        populations=populations,
+        repetitions=repetitions,
+        seed=seed,
+        rows=rows,
+        needed=needed,
+        sentence=_sentence(alpha, target, ceiling, needed),
+    )
+
+
+def _checked(sizes: Sequence[int], rules: Sequence[str], repetitions: int, populations: str) -> tuple[int, ...]:
+    if isinstance(rules, str) or not rules or not sizes:
+        raise UsageError(f"a plan needs lists of rules and sizes, at least one each, got {rules!r} and {sizes!r}.")
+    if min(sizes) < 1 or repetitions < 2:
+        raise UsageError(f"sizes must be at least 1 and repetitions at least 2, got {min(sizes)} and {repetitions}.")
+    if populations != "binormal":
+        raise UsageError(f"populations must be 'binormal', got {populations!r}.")
+    return tuple(sorted(set(sizes)))
+
+
+def _job(rule: str, alpha: float, delta: float) -> tuple[Rule, Request]:
+    check_open_unit("delta", delta)
+    chosen, request = request_for(rule, alpha=alpha, delta=None, support="continuous", options={})
+    if chosen.uses_delta:
+        return request_for(rule, alpha=alpha, delta=delta, support="continuous", options={})
+    return chosen, request
+
+
+def _simulate(
+    population: Binormal,
+    jobs: Sequence[tuple[Rule, Request]],
+    sizes: Sequence[int],
+    repetitions: int,
+    seed: int,
+    progress: Progress,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Acceptance and error rate of every threshold, by rule, size and repetition; 0 acceptance where infeasible."""
+    taken = np.zeros((len(jobs), len(sizes), repetitions))
+    rate = np.zeros_like(taken)
+    for repetition, child in enumerate(np.random.SeedSequence(seed).spawn(repetitions)):
+        u, e = population.draw(np.random.default_rng(child), sizes[-1])
+        for s, n in enumerate(sizes):
+            prefix = prefixes(u[:n], e[:n])
+            for r, (rule, request) in enumerate(jobs):
+                index = rule.select(prefix, request)
+                if index is not None:
+                    threshold = float(prefix.score[index])
+                    taken[r, s, repetition] = population.acceptance(threshold)
+                    rate[r, s, repetition] = population.scer(threshold)
+        progress(repetition + 1, repetitions)
+    return taken, rate
+
+
+def _row(
+    rule: str,
+    n: int,
+    alpha: float,
+    taken: NDArray[np.float64],
+    rate: NDArray[np.float64],
+    reached: NDArray[np.bool_],
+) -> PlanRow:
+    return PlanRow(
+        rule=rule,
+        n=n,
+        acceptance=_mean(taken),
+        infeasible_rate=_share(taken == 0),
+        violation_rate=_share((taken > 0) & (rate > alpha)),
+        reached_rate=_share(reached),
+    )
+
+
+def _mean(values: NDArray[np.float64]) -> Estimate:
+    return Estimate(value=float(values.mean()), se=float(values.std(ddof=1)) / math.sqrt(values.size))
+
+
+def _share(flags: NDArray[np.bool_]) -> Estimate:
+    return _mean(flags.astype(np.float64))
+
+
+def _needed(rule: str, sizes: Sequence[int], share: NDArray[np.float64], repetitions: int, target: float) -> Needed:
+    """Where the share of calibrations that reach the target passes 80 %, and where its 95 % band does."""
+    low_band, high_band = _wilson(share, repetitions)
+    n, low, high = (_crossing(sizes, curve) for curve in (share, high_band, low_band))
+    at_most = bool(n is not None and n == sizes[0])
+    return Needed(
+        rule=rule, n=n, low=low, high=high, at_most=at_most, sentence=_words(rule, sizes, n, low, high, target)
+    )
+
+
+def _wilson(share: NDArray[np.float64], size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Wilson's 95 % interval of a proportion; unlike plus or minus two standard errors it is sound at 0 and 1."""
+    center = (share + _Z**2 / (2 * size)) / (1 + _Z**2 / size)
+    half = _Z / (1 + _Z**2 / size) * np.sqrt(share * (1 - share) / size + _Z**2 / (4 * size**2))
+    return center - half, center + half
+
+
+def _crossing(sizes: Sequence[int], share: NDArray[np.float64]) -> int | None:
+    """The first n at which the share reaches 80 %, linear in ln n between sizes; None if it never does."""
+    reached = np.flatnonzero(share >= RELIABLY)
+    if not reached.size:
+        return None
+    i = int(reached[0])
+    if i == 0:
+        return sizes[0]
+    part = float(RELIABLY - share[i - 1]) / float(share[i] - share[i - 1])
+    return math.ceil(sizes[i - 1] * math.exp(part * math.log(sizes[i] / sizes[i - 1])) - 1e-9)
+
+
+def _words(rule: str, sizes: Sequence[int], n: int | None, low: int | None, high: int | None, target: float) -> str:
+    goal = f"to accept {target:.0%} or more in {RELIABLY:.0%} of calibrations"
+    if n is None:
+        near = f" (within simulation error it may take only {low})" if low is not None else ""
+        return f"{rule} needs more than {sizes[-1]} labelled questions {goal}{near}."
+    if n == sizes[0]:
+        return f"{rule} needs at most {n} labelled questions {goal}."
+    upper = f"more than {sizes[-1]}" if high is None else f"{high}"
+    return f"{rule} needs about {n} labelled questions ({low} to {upper} within simulation error) {goal}."
+
+
+def _sentence(alpha: float, target: float, ceiling: float, needed: Sequence[Needed]) -> str:
+    if ceiling == 0:
+        return (
+            f"No threshold has an error rate of {alpha:g} or less on such a population: a better score or model first."
+        )
+    opening = f"At an error rate of {alpha:g} nobody can accept more than {ceiling:.0%} of such questions. "
+    if target > ceiling:
+        return (
+            opening + f"The target of {target:.0%} is above that: raise alpha, lower the target, or improve the score."
+        )
+    return opening + " ".join(each.sentence for each in needed)
+
+
+# -- A population in closed form: the scores of right and of wrong answers are normal with equal spread ----------------
+# Used for planning and for simulations. Given its accuracy and AUROC nothing else is free: right answers score N(0, 1),
+# wrong ones N(gap, 1) with ``gap = sqrt(2) Phi^-1(AUROC)``. With AUROC above .5 the error rate grows with acceptance.
+
+
+@dataclass(frozen=True, slots=True)
+class Binormal:
+    """A binormal population.
+
+    Attributes:
+        accuracy: Share of right answers, in (0, 1).
+        auroc: P(a wrong answer is less certain than a right one), in (0, 1).
+    """
+
+    accuracy: float
+    auroc: float
+
+    def __post_init__(self) -> None:
+        for name, value in (("accuracy", self.accuracy), ("auroc", self.auroc)):
+            if not 0 < value < 1:
+                raise UsageError(f"{name} must be in (0, 1), got {value}. Write 0.7 for 70 %.")
+
+    @property
+    def gap(self) -> float:
+        """How much higher wrong answers score on average, in standard deviations."""
+        return math.sqrt(2.0) * float(special.ndtri(self.auroc))
+
+    def draw(self, rng: np.random.Generator, n: int) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+        """Independent items: uncertainties and errors."""
+        error = (rng.random(n) >= self.accuracy).astype(np.int8)
+        return rng.normal(size=n) + self.gap * error, error
+
+    def acceptance(self, threshold: float) -> float:
+        """P(u <= threshold)."""
+        wrong, right = self._accepted(threshold)
+        return wrong + right
+
+    def scer(self, threshold: float) -> float:
+        """P(wrong | u <= threshold); the limit where nothing is accepted in double precision."""
+        wrong, right = self._accepted(threshold)
+        if wrong + right > 0.0:
+            return wrong / (wrong + right)
+        return 1.0 - self.accuracy if self.gap == 0 else float(self.gap < 0)
+
+    def ceiling(self, alpha: float) -> float:
+        """The largest acceptance with an error rate of at most alpha: what an oracle that knows the population takes.
+
+        0 if there is none. With AUROC at or below .5 the error rate is lowest when everything is accepted.
+        """
+        if 1.0 - self.accuracy <= alpha:
+            return 1.0
+        if self.gap <= 0:
+            return 0.0
+        low, high = -37.0, 37.0 + self.gap
+        if self.scer(low) >= alpha:
+            return self.acceptance(low)
+        return self.acceptance(float(brentq(lambda t: self.scer(t) - alpha, low, high)))
+
+    def _accepted(self, threshold: float) -> tuple[float, float]:
+        wrong = (1.0 - self.accuracy) * float(special.ndtr(threshold - self.gap))
+        return wrong, self.accuracy * float(special.ndtr(threshold))

@@ -1,0 +1,345 @@
+"""An artifact in words a manager understands."""
+
+from __future__ import annotations
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
+
+from ..evaluation.audit import Audit
+from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
+from ..pipeline import HeldOut
+
+__all__ = [
+    "PROVEN",
+    "Row",
+    "audited",
+    "auroc_of",
+    "auroc_words",
+    "caveats",
+    "certificate",
+    "facts",
+    "headline",
+    "held_out",
+    "next_steps",
+    "percent",
+    "ranking",
+    "second_look",
+    "shifted",
+    "spec_words",
+]
+
+PROVEN = frozenset({"anchored", "bonferroni", "certified", "cp_simultaneous", "fixed_sequence", "one_per_group", "sgr"})
+"""Rules that certify an error rate among accepted answers at finite n."""
+
+Row = tuple[str, str]
+"""A label and what stands beside it."""
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share as a percentage: 0.153 is "15.3 %". Whole percentages lose their decimals."""
+    shown = f"{100 * share:.{digits}f}"
+    return (shown.rstrip("0").rstrip(".") if "." in shown else shown) + " %"
+
+
+def headline(artifact: CalibrationArtifact) -> str:
+    """The verdict in one or two sentences."""
+    outcome = artifact.outcome
+    model = artifact.model.model
+    if isinstance(outcome, Infeasible):
+        return (
+            f"No safe threshold was found: on {outcome.n} questions, no cut of {artifact.estimator.name} keeps the "
+            f"errors of {model} at {percent(outcome.alpha)} of the answers it gives. This gate abstains on everything."
+        )
+    return (
+        f'The model "{model}" may answer by itself where its uncertainty is low: {percent(outcome.acceptance)} of '
+        f"the {outcome.n} calibration questions. Of those answers {percent(outcome.error_rate)} were wrong "
+        f"({outcome.n_errors} of {outcome.n_accepted}; target {percent(outcome.alpha)}). Without the gate "
+        f"{percent(outcome.diagnostics.base_error)} are wrong. It hands the other questions over."
+    )
+
+
+def certificate(artifact: CalibrationArtifact) -> str:
+    """What can be proved, in one sentence."""
+    found = artifact.certificate
+    confidence = "" if found.delta is None else f" with {percent(1 - found.delta)} confidence"
+    if isinstance(found, Infeasible):
+        return (
+            f"Nothing can be certified at {percent(found.alpha)}{confidence} on these {found.n} questions "
+            f"({found.reason.value.replace('_', ' ')})."
+        )
+    same = isinstance(artifact.outcome, Feasible) and artifact.outcome.threshold <= found.threshold
+    tail = " The threshold in use is within it." if same else " The threshold in use accepts more than that."
+    if isinstance(artifact.outcome, Infeasible):
+        tail = ""
+    return (
+        f"An error rate of at most {percent(found.alpha)} can be certified{confidence} for the most certain "
+        f"{percent(found.acceptance)} (uncertainty up to {found.threshold:.4g}, rule {found.rule}).{tail}"
+    )
+
+
+def held_out(artifact: CalibrationArtifact, found: HeldOut) -> str:
+    """What the gate did on questions it was not fitted on, in one sentence."""
+    start = f"On {found.n} questions kept out of the fit the model answers {_share(found.acceptance)}"
+    if found.error_rate is None:
+        return f"{start}, so there is no error rate to report (target {percent(artifact.alpha)})."
+    gave = "" if found.power is None else f" It gives {_share(found.power)} of its right answers."
+    return f"{start}. Of these {_share(found.error_rate)} are wrong (target {percent(artifact.alpha)}).{gave}"
+
+
+def facts(artifact: CalibrationArtifact) -> list[Row]:
+    """Everything the artifact binds, as labelled rows."""
+    outcome, data, diagnostics = artifact.outcome, artifact.data, artifact.outcome.diagnostics
+    judge, similarity = artifact.estimator.judge, artifact.estimator.similarity
+    rows = [
+        ("model", _identity(artifact)),
+        ("asked", _plan(artifact)),
+        ("prompt", _prompt(artifact)),
+        ("uncertainty", f"{artifact.estimator.name} v{artifact.estimator.version}, in {artifact.estimator.unit}"),
+        *([("same answer if", spec_words(judge.name, judge.params))] if judge is not None else []),
+        *([("alike as by", spec_words(similarity.name, similarity.params))] if similarity is not None else []),
+        ("right answer if", spec_words(artifact.correctness.name, artifact.correctness.params)),
+        ("questions", _data(artifact)),
+        ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
+    ]
+    if isinstance(outcome, Feasible):
+        low, high = outcome.interval
+        rows += [
+            ("threshold", f"accept if uncertainty <= {outcome.threshold:.6g}"),
+            ("accepted", f"{outcome.n_accepted} of {outcome.n} ({percent(outcome.acceptance)})"),
+            ("errors among them", f"{outcome.n_errors} ({percent(outcome.error_rate)}; 95 % interval "
+             f"{percent(low)} to {percent(high)}, chosen after looking)"),
+            ("equal to threshold", f"{outcome.tie_block} (ties are accepted together)"),
+        ]  # fmt: skip
+    else:
+        rows += [("no threshold", f"{outcome.reason.value.replace('_', ' ')}: {outcome.detail}")]
+    rows += [
+        ("promise", outcome.guarantee),
+        ("certified", certificate(artifact)),
+        ("error without gate", percent(diagnostics.base_error)),
+        ("AUROC", auroc_words(artifact)),
+        ("most any rule accepts", percent(diagnostics.max_acceptance)),
+        ("smallest feasible alpha", _alpha(diagnostics.smallest_feasible_alpha)),
+        ("made", f"{artifact.created} with {', '.join(f'{k} {v}' for k, v in artifact.packages.items())}"),
+        ("digest", artifact.digest),
+    ]
+    if data.n_unmeasured or data.n_unlabelled:
+        rows.insert(8, ("left out", _left_out(artifact)))
+    return rows
+
+
+def next_steps(artifact: CalibrationArtifact) -> list[str]:
+    """What to do next, most useful first."""
+    outcome, diagnostics = artifact.outcome, artifact.outcome.diagnostics
+    steps = []
+    if isinstance(outcome, Infeasible):
+        smallest = diagnostics.smallest_feasible_alpha
+        if smallest is not None and smallest > outcome.alpha:
+            steps.append(
+                f"Accept more errors: alpha {smallest:g} is the smallest at which this rule finds a threshold."
+            )
+        floor = diagnostics.zero_error_floor
+        if floor is not None and outcome.n < 10 * floor:
+            steps.append(
+                f"Label more questions: {floor} error-free ones are the least this alpha needs, and there are "
+                f"{outcome.n}."
+            )
+        elif outcome.reason is InfeasibleReason.TOO_FEW_ITEMS:
+            steps.append(f"Label more questions: {outcome.n} are too few for alpha {outcome.alpha:g}.")
+    ranked = ranking(artifact)
+    if ranked is not None:
+        steps.append(ranked)
+    elif diagnostics.auroc is not None and diagnostics.auroc < 0.6:
+        steps.append(
+            f"Use another estimator: an AUROC of {diagnostics.auroc:.2f} says that this uncertainty hardly tells "
+            "right from wrong (0.5 is a coin). `calibrate evaluate` compares them."
+        )
+    if diagnostics.base_error > 0.5:
+        steps.append(f"Use a better model or prompt: {percent(diagnostics.base_error)} of its answers are wrong.")
+    if isinstance(outcome, Feasible) and outcome.tie_block > 0.2 * outcome.n:
+        steps.append(
+            f"Use a finer score: {outcome.tie_block} of {outcome.n} questions share the threshold's score and are "
+            "accepted or rejected together. More samples, or an estimator that reads log-probabilities, tells them "
+            "apart."
+        )
+    if artifact.data.n_unmeasured > 0.05 * artifact.data.n_questions:
+        steps.append(
+            f"Mend the sampling: {_left_out(artifact)}; such questions always abstain. `calibrate collect "
+            "--retry-failed` asks again."
+        )
+    if isinstance(artifact.certificate, Infeasible) and isinstance(outcome, Feasible):
+        steps.append("Label more questions if you need a proof: nothing can be certified on these.")
+    if isinstance(outcome, Feasible):
+        steps.append("Put the artifact in front of the model: Guardrail(model=..., artifact=...).")
+    return steps
+
+
+def auroc_of(artifact: CalibrationArtifact) -> AurocInterval | None:
+    """AUROC of the calibration scores with its interval; None with one class only."""
+    scores = artifact.calibration
+    return auroc_interval(scores.uncertainty, scores.error)
+
+
+def auroc_words(artifact: CalibrationArtifact) -> str:
+    """The AUROC with its interval."""
+    found = auroc_of(artifact)
+    if found is None:
+        return "only one class"
+    return f"{found.value:.3f} ({percent(found.confidence)} interval {found.low:.3f} to {found.high:.3f})"
+
+
+def ranking(artifact: CalibrationArtifact) -> str | None:
+    """What is wrong with the score as a ranking of errors; None if it ranks them (or there is only one class)."""
+    found = auroc_of(artifact)
+    if found is None or found.verdict == "ranks":
+        return None
+    start = f"AUROC {found.value:.2f} (95 % interval {found.low:.2f} to {found.high:.2f}; 0.5 is a coin)"
+    if found.verdict == "reversed":
+        return (
+            f"Check the labels: {start}. Wrong answers are more certain than right ones, so the labels may be reversed "
+            "(is `correct` true for right answers?). If they are not, this score misleads: use another estimator."
+        )
+    return (
+        f"Use another estimator, or label more: {start}. On these questions {artifact.estimator.name} does not rank "
+        "this model's errors: nothing shows that it tells right from wrong. `calibrate evaluate` compares estimators."
+    )
+
+
+def second_look(found: Suspicious) -> str | None:
+    """How many labels contradict an extreme score; None if none does."""
+    kinds = []
+    if found.n_wrong:
+        kinds.append(f"{found.n_wrong} say wrong though the model was very certain")
+    if found.n_right:
+        kinds.append(f"{found.n_right} say right though it was very uncertain")
+    if not kinds:
+        return None
+    return f"Of the labels, {' and '.join(kinds)}. If such a label is wrong, it moves the threshold."
+
+
+def audited(found: Audit) -> list[str]:
+    """The verdict of an audit, a paragraph each."""
+    kind = "accepted answers" if found.population == "accepted" else "questions"
+    target = percent(found.target)
+    if not found.n:
+        return [f"No accepted answer has a label, so nothing can be said about a rate of {target}."]
+    seen = f"{found.n_errors} of {found.n} labelled {kind} were wrong ({percent(found.n_errors / found.n)})."
+    if found.verdict == "refuted":
+        return [
+            f"{seen} If the error rate were {target} or less, so many errors would have a probability of at most "
+            f"{found.p_refute:.2g}. The promise does not hold on these questions.",
+            _excuse(found),
+        ]
+    sure = percent(1 - found.level)
+    if found.verdict == "supported":
+        return [
+            f"{seen} The error rate is at most {percent(found.upper or 0.0)} with {sure} confidence (target {target})."
+        ]
+    more = "No number of further labels would decide it: the rate lies on the target."
+    if found.needed is not None:
+        more = f"About {found.needed:,} more would decide it, if the rate stays as it is."
+    return [f"{seen} That neither refutes nor proves an error rate of {target} at {sure} confidence. {more}"]
+
+
+def shifted(found: Audit) -> list[str]:
+    """How the fresh questions differ from the calibration questions, and what else to know; a line each."""
+    shift = found.shift
+    lines = []
+    if shift.calibration is not None and shift.acceptance_p is not None:
+        lines.append(
+            f"Accepted: {percent(shift.fresh)} of these questions, {percent(shift.calibration)} at calibration "
+            f"(p = {shift.acceptance_p:.2g})."
+        )
+    lines.append(f"Uncertainty against calibration: largest distance {shift.ks:.3f} (p = {shift.ks_p:.2g}).")
+    if min(shift.ks_p, 1.0 if shift.acceptance_p is None else shift.acceptance_p) < 0.01:
+        lines.append("These questions look different from the calibration questions: the promise may not carry over.")
+    if found.n_unlabelled:
+        lines.append(
+            f"{found.n_unlabelled} accepted answers have no label. That is sound only if those labelled were picked at "
+            "random."
+        )
+    if found.seen_before:
+        lines.append(
+            f"{found.seen_before} scores are exactly those of calibration questions. If these are old questions, leave "
+            "them out; --calibration RECORDS finds them."
+        )
+    return lines
+
+
+def _excuse(found: Audit) -> str:
+    if found.rule in PROVEN:
+        return (
+            "A certificate fails for a share delta of calibrations; if the questions are of another kind than at "
+            "calibration, it says nothing about them. Calibrate again, with these questions among them."
+        )
+    return (
+        f"Rule {found.rule} certifies nothing: of gates that aim at alpha about half lie somewhat above it. Calibrate "
+        "again with these questions among them, or use rule certified."
+    )
+
+
+def caveats(artifact: CalibrationArtifact) -> list[str]:
+    """What the guarantee does not promise."""
+    alpha = percent(artifact.outcome.alpha)
+    return [
+        f"Not that one answer is right: {alpha} is a rate over many accepted answers, not a probability for this one.",
+        "Not for other questions: it holds for questions like the calibration questions. When topics, users or wording "
+        "change, measure again.",
+        "Not for another model, prompt, sampling or estimator: the artifact refuses what it can notice; a provider "
+        "that changes a model behind its name it cannot.",
+        f"Not more than the label rule sees: 'wrong' means wrong by {artifact.correctness.name}; a rule that "
+        "errs moves the true rate.",
+        "Not for the best of several tries: alpha and rule chosen after looking at results weaken every stated "
+        "confidence.",
+    ]
+
+
+def _identity(artifact: CalibrationArtifact) -> str:
+    model = artifact.model
+    revision = f", {model.revision[:19]}" if model.revision else ", revision unknown"
+    return f"{model.model} ({model.provider}{revision})"
+
+
+def _plan(artifact: CalibrationArtifact) -> str:
+    plan = artifact.plan
+    if plan.options is not None and plan.n == 0:
+        return f"likelihood of the options {', '.join(plan.options)}"
+    samples = f"{plan.n} samples at temperature {plan.temperature:g}, top_p {plan.top_p:g}" if plan.n else "no samples"
+    return f"1 greedy answer and {samples}, up to {plan.max_tokens} tokens" + (", log-probabilities" * plan.logprobs)
+
+
+def _prompt(artifact: CalibrationArtifact) -> str:
+    prompt = artifact.prompt
+    system = f"system {prompt.system!r}; " if prompt.system is not None else ""
+    return f"{system}template {prompt.template!r}"
+
+
+def _data(artifact: CalibrationArtifact) -> str:
+    data = artifact.data
+    return f"{data.n_used} used of {data.n_questions} in {data.name} (sha256 {data.sha256[:12]})"
+
+
+def _left_out(artifact: CalibrationArtifact) -> str:
+    data = artifact.data
+    return f"{data.n_unmeasured} not measured, {data.n_unlabelled} not labelled, of {data.n_questions}"
+
+
+def spec_words(name: str, params: dict[str, object]) -> str:
+    """A name and its parameters: "token_f1 (threshold 0.5)"."""
+    return name + _options(params)
+
+
+def _delta(delta: float | None) -> str:
+    return "" if delta is None else f", delta {delta:g}"
+
+
+def _options(options: dict[str, object]) -> str:
+    shown = [f"{name} {value}" for name, value in options.items() if name not in ("diagnose", "support")]
+    return f" ({', '.join(shown)})" if shown else ""
+
+
+def _share(values: tuple[float, float, float]) -> str:
+    return f"{percent(values[0])} (95 % interval {percent(values[1])} to {percent(values[2])})"
+
+
+def _alpha(alpha: float | None) -> str:
+    return "none" if alpha is None else f"{alpha:g}"

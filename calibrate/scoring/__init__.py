@@ -1,0 +1,8 @@
+"""From records to scores: estimators by name, scoring of record files, fitted ensembles."""
+
+from __future__ import annotations
+
+from .names import parse_estimator
+from .scores import arrays, score_records
+
+__all__ = ["arrays", "parse_estimator", "score_records"]

@@ -1,0 +1,357 @@
+"""Fit an ensemble: weights of several estimators, from a training part of the records and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from guardrail.errors import UsageError
+from guardrail.types import Frozen
+from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec
+from guardrail.uncertainty.ensemble import NAME, EnsembleParams, Member, Training
+
+from ..data.records import Record, RecordFile
+from .grammar import estimator_flags
+from .metrics import auroc
+
+__all__ = [
+    "PENALTIES",
+    "EnsembleFile",
+    "FitReport",
+    "cut_for_training",
+    "ensemble_key",
+    "fit_ensemble",
+    "fit_members",
+    "load_ensemble",
+    "read_ensemble",
+    "refuse_overlap",
+    "training_of",
+]
+
+if TYPE_CHECKING:
+    from ..pipeline import Groups
+
+
+PENALTIES = (0.001, 0.01, 0.1, 1.0)
+"""L2 penalties that cross-validation chooses from, per item and squared weight."""
+FOLDS = 5
+FEWEST = 50
+"""Fewest labelled, measured training questions."""
+SMALLEST_WEIGHT = 1e-3
+"""A member that moves the log-odds less than this per standard deviation is left out: it costs, and says nothing."""
+
+
+class FitReport(Frozen):
+    """What the training part said; none of it is a promise about other questions."""
+
+    n: int
+    """Training questions with a label and every member measured."""
+    n_left_out: int
+    """Training questions without a label, or with an unmeasured member."""
+    errors: int
+    """Wrong answers among them."""
+    penalty: float
+    """L2 penalty that cross-validation chose."""
+    cross_validated: dict[str, float]
+    """Mean log-loss in nats at each penalty, by its decimal text."""
+    ensemble_auroc: float
+    """AUROC of the cross-validated ensemble scores on the training part."""
+    single_auroc: dict[str, float]
+    """AUROC of every member alone on the training part."""
+    dropped: tuple[str, ...]
+    """Members whose weight is zero: they need not be measured."""
+
+    @property
+    def best_single(self) -> str:
+        """The member with the highest AUROC on the training part (the first by name on a tie)."""
+        return max(sorted(self.single_auroc), key=lambda name: self.single_auroc[name])
+
+
+class EnsembleFile(Frozen):
+    """What `calibrate ensemble` writes."""
+
+    format: Literal[1] = 1
+    """Version of this layout."""
+    spec: EstimatorSpec
+    """The estimator; an artifact stores the same."""
+    fit: FitReport
+    """How it was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """Standardised scores, shape (n, members), and errors, with the fold of each row."""
+
+    z: NDArray[np.float64]
+    error: NDArray[np.float64]
+    fold: NDArray[np.int64]
+
+
+def fit_ensemble(
+    records: Sequence[Record],
+    specs: dict[str, EstimatorSpec],
+    *,
+    groups: Groups = "category",
+    seed: int = 0,
+) -> EnsembleFile:
+    """Fit weights by logistic regression of the error on the members' standardised scores.
+
+    Minimises ``mean log-loss + penalty * sum w_i^2`` over the intercept and weights w_i >= 0 (more uncertainty must
+    never mean less risk; with correlated members unbounded weights fit noise). The penalty is chosen by 5-fold
+    cross-validation with equal questions, and clusters, kept in one fold; on a tie the larger one. Deterministic.
+
+    Args:
+        records: The training part: scored and labelled. Nothing else may be looked at.
+        specs: The members, by the key of their scores.
+        groups: Whether the records' groups are clusters.
+        seed: Of the folds.
+
+    Raises:
+        UsageError: Fewer than two members, too few usable records, one class only, or no member that tells right from
+            wrong.
+    """
+    if len(specs) < 2:
+        raise UsageError(f"an ensemble has at least two members, got {', '.join(specs) or 'none'}. Name more.")
+    usable = [record for record in records if record.correct is not None and _measured(record, specs)]
+    error = np.array([0.0 if record.correct else 1.0 for record in usable])
+    wrong = int(error.sum())
+    if len(usable) < FEWEST or min(wrong, len(usable) - wrong) < FOLDS:
+        raise UsageError(
+            f"{len(usable)} of {len(records)} training records have a label and a score by every member, {wrong} of "
+            f"them wrong; at least {FEWEST}, with {FOLDS} right and {FOLDS} wrong, are needed. Raise --train-fraction, "
+            "or leave out the member that is unmeasured."
+        )
+    raw = np.array([[record.scores[key].value for key in specs] for record in usable], dtype=np.float64)
+    mean, scale = raw.mean(axis=0), raw.std(axis=0)
+    flat = [key for key, spread in zip(specs, scale, strict=True) if spread < 1e-12]
+    if flat:
+        raise UsageError(f"{', '.join(flat)} has one value on all training records. Leave it out of --members.")
+    data = _Data((raw - mean) / scale, error, _folds(usable, groups, seed))
+    loss, held_out = _cross_validated(data)
+    penalty = min(PENALTIES, key=lambda value: (round(loss[value], 9), -value))
+    intercept, weights = _minimise(data.z, data.error, penalty)
+    kept = [i for i, weight in enumerate(weights) if weight >= SMALLEST_WEIGHT]
+    if not kept:
+        raise UsageError(
+            f"no member ({', '.join(specs)}) tells right from wrong answers on the training part. Score with others."
+        )
+    keys = list(specs)
+    members = [
+        Member(spec=specs[keys[i]], mean=float(mean[i]), scale=float(scale[i]), weight=float(weights[i])) for i in kept
+    ]
+    params = EnsembleParams(intercept=intercept, members=tuple(members), training=training_of(records))
+    report = FitReport(
+        n=len(usable),
+        n_left_out=len(records) - len(usable),
+        errors=wrong,
+        penalty=penalty,
+        cross_validated={f"{value:g}": found for value, found in loss.items()},
+        ensemble_auroc=auroc(held_out[penalty], error.astype(np.int64)) or 0.0,
+        single_auroc={key: auroc(raw[:, i], error.astype(np.int64)) or 0.0 for i, key in enumerate(keys)},
+        dropped=tuple(key for i, key in enumerate(keys) if i not in kept),
+    )
+    spec = EstimatorSpec(name=NAME, version=1, unit="nats", support="continuous", params=params.model_dump(mode="json"))
+    return EnsembleFile(spec=spec, fit=report)
+
+
+def cut_for_training(
+    records: Sequence[Record], *, train_fraction: float, groups: Groups = "category", seed: int = 0
+) -> tuple[list[Record], list[Record]]:
+    """Cut records in a training part and the rest, at random.
+
+    Equal questions stay together, and so do clusters, so that no threshold fitted on the rest has met a training
+    question. The order of the records does not matter.
+
+    Raises:
+        UsageError: A fraction outside (0, 1), missing groups, or a part that is empty.
+    """
+    if not 0 < train_fraction < 1:
+        raise UsageError(f"--train-fraction must be in (0, 1), got {train_fraction}. Write 0.3 for 30 %.")
+    unit = _units(records, groups)
+    units = sorted(set(unit))
+    n_train = round(train_fraction * len(units))
+    if not 0 < n_train < len(units):
+        raise UsageError(f"{len(units)} questions cannot be cut at {train_fraction}: one part is empty. Use more.")
+    chosen = {units[i] for i in np.random.default_rng(seed).permutation(len(units))[:n_train]}
+    train = [record for record, name in zip(records, unit, strict=True) if name in chosen]
+    return train, [record for record, name in zip(records, unit, strict=True) if name not in chosen]
+
+
+def training_of(records: Sequence[Record]) -> Training:
+    """Hashes of ids, questions and groups of a training part, sorted and each once."""
+    return Training(
+        ids=tuple(sorted({_hash(record.id) for record in records})),
+        questions=tuple(sorted({_question_hash(record) for record in records})),
+        groups=tuple(sorted({_hash(record.group) for record in records if record.group is not None})),
+    )
+
+
+def refuse_overlap(
+    spec: EstimatorSpec, records: Sequence[Record], *, groups: Groups = "category", what: str = "calibration"
+) -> None:
+    """Refuse to calibrate or test an ensemble on a question its weights were fitted on: scores there are too good.
+
+    Questions are compared by id, and by their text with options whatever the id; with clusters also by group. Other
+    estimators pass.
+
+    Raises:
+        UsageError: Naming how many records, the first ids, and the way out.
+    """
+    if spec.name != NAME:
+        return
+    training = EnsembleParams.model_validate(spec.params).training
+    ids, questions, seen = set(training.ids), set(training.questions), set(training.groups)
+    shared = [
+        record.id
+        for record in records
+        if _hash(record.id) in ids
+        or _question_hash(record) in questions
+        or (groups == "cluster" and record.group is not None and _hash(record.group) in seen)
+    ]
+    if shared:
+        more = ", ..." if len(shared) > 3 else ""
+        raise UsageError(
+            f"{len(shared)} of {len(records)} {what} records are among the {len(training.ids)} questions the "
+            f"ensemble was trained on (same id, same question, or same cluster): {', '.join(shared[:3])}{more}. Its "
+            "scores there look better than on new questions, so that a threshold would promise too much. Use the "
+            "file of the rest that `calibrate ensemble` wrote, or on other questions."
+        )
+
+
+def read_ensemble(path: str | Path) -> EnsembleFile:
+    """Read what `calibrate ensemble` wrote.
+
+    Raises:
+        UsageError: No such file, or no ensemble in it.
+    """
+    try:
+        return EnsembleFile.model_validate_json(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read ({error}). Make one with `calibrate ensemble`.") from error
+    except ValidationError as error:
+        raise UsageError(
+            f"{path} is no ensemble file ({error.errors()[0]['msg']}). Make one with `calibrate ensemble`."
+        ) from error
+
+
+def load_ensemble(path: str | Path) -> Estimator:
+    """The estimator in an ensemble file."""
+    return from_spec(read_ensemble(path).spec)
+
+
+def fit_members(file: RecordFile, keys: Sequence[str]) -> dict[str, EstimatorSpec]:
+    """Specs of the named members from a record file's header.
+
+    Raises:
+        UsageError: A member that the file has no scores of, one named twice, or an ensemble.
+    """
+    known = file.header.estimators
+    missing = [key for key in keys if key not in known]
+    if missing:
+        raise UsageError(
+            f"{file.path} has no scores by {', '.join(missing)} (it has {', '.join(sorted(known)) or 'none'}). Run: "
+            f"calibrate score {file.path} " + " ".join(estimator_flags(key) for key in missing)
+        )
+    if len(set(keys)) < len(keys):
+        raise UsageError(f"--members names an estimator twice: {', '.join(keys)}. Name each once.")
+    nested = [key for key in keys if known[key].name == NAME]
+    if nested:
+        raise UsageError(f"{nested[0]} is an ensemble itself; name its members instead.")
+    return {key: known[key] for key in keys}
+
+
+def ensemble_key(spec: EstimatorSpec) -> str:
+    """Key of an ensemble in a record file: "ensemble:" and eight hex digits of a hash of its spec."""
+    canonical = json.dumps(spec.model_dump(mode="json"), sort_keys=True)
+    return f"{NAME}:{hashlib.sha256(canonical.encode()).hexdigest()[:8]}"
+
+
+def _measured(record: Record, specs: dict[str, EstimatorSpec]) -> bool:
+    return all(key in record.scores and record.scores[key].value is not None for key in specs)
+
+
+def _cross_validated(data: _Data) -> tuple[dict[float, float], dict[float, NDArray[np.float64]]]:
+    """Mean held-out log-loss and held-out log-odds at each penalty."""
+    losses, scores = {}, {}
+    for penalty in PENALTIES:
+        logits = np.empty_like(data.error)
+        for fold in np.unique(data.fold):
+            inside = data.fold != fold
+            intercept, weights = _minimise(data.z[inside], data.error[inside], penalty)
+            logits[~inside] = intercept + data.z[~inside] @ weights
+        losses[penalty] = float(np.mean(np.logaddexp(0.0, logits) - data.error * logits))
+        scores[penalty] = logits
+    return losses, scores
+
+
+def _minimise(z: NDArray[np.float64], error: NDArray[np.float64], penalty: float) -> tuple[float, NDArray[np.float64]]:
+    """Intercept and non-negative weights of the penalised logistic regression."""
+    from scipy import optimize, special  # slow to import, and needed nowhere else on the command line
+
+    def objective(parameters: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        logits = parameters[0] + z @ parameters[1:]
+        value = np.mean(np.logaddexp(0.0, logits) - error * logits) + penalty * parameters[1:] @ parameters[1:]
+        residual = (special.expit(logits) - error) / error.size
+        slope = z.T @ residual + 2 * penalty * parameters[1:]
+        return float(value), np.concatenate([[residual.sum()], slope])
+
+    start = np.zeros(z.shape[1] + 1)
+    start[0] = special.logit(np.clip(error.mean(), 1e-3, 1 - 1e-3))
+    bounds: list[tuple[float | None, float | None]] = [(None, None), *[(0.0, None)] * z.shape[1]]
+    found = optimize.minimize(
+        objective,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": 1_000, "ftol": 1e-12, "gtol": 1e-9},
+    )
+    return float(found.x[0]), np.asarray(found.x[1:], dtype=np.float64)
+
+
+def _folds(records: Sequence[Record], groups: Groups, seed: int) -> NDArray[np.int64]:
+    unit = _units(records, groups)
+    units = sorted(set(unit))
+    order = np.random.default_rng([seed, 1]).permutation(len(units))
+    fold_of = {units[i]: place % FOLDS for place, i in enumerate(order)}
+    return np.array([fold_of[name] for name in unit], dtype=np.int64)
+
+
+def _units(records: Sequence[Record], groups: Groups) -> list[str]:
+    """What must not be cut: records linked by an equal question or, with clusters, by a group."""
+    if groups == "cluster" and any(record.group is None for record in records):
+        raise UsageError("cluster by group was asked for, but some records have no group. Leave the flag out.")
+    parent: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while parent.setdefault(name, name) != name:
+            name = parent[name]
+        return name
+
+    def join(a: str, b: str) -> None:  # the smaller name leads, so that the order of records plays no part
+        low, high = sorted((root(a), root(b)))
+        parent[high] = low
+
+    for record in records:
+        join("i" + _hash(record.id), "q" + _question_hash(record))
+        if groups == "cluster":
+            join("q" + _question_hash(record), "g" + _hash(str(record.group)))
+    return [root("i" + _hash(record.id)) for record in records]
+
+
+def _question_hash(record: Record) -> str:
+    """Of text and options, without regard to case and white space."""
+    options = "".join(f"\0{label}\0{text}" for label, text in sorted((record.options or {}).items()))
+    return _hash(" ".join(f"{record.question}{options}".casefold().split()))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,103 @@
+"""How names with parameters are written and read on the command line: "token_f1(threshold=0.7)"."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+from typing import Any
+
+from guardrail.errors import UsageError
+from guardrail.specs import JudgeSpec
+
+__all__ = ["FROM_JUDGE", "cut", "estimator_flags", "parse_name", "written"]
+
+FROM_JUDGE = re.compile(r"\s*from_judge\((?!\s*judge\s*=)(?P<judge>.*)\)\s*", flags=re.DOTALL)
+"""A judge as a similarity, in short: from_judge(exact). The long form is from_judge(judge={"name": "exact", ...})."""
+_NAMED = re.compile(r"(?P<name>[\w.-]+)(?:\((?P<params>.*)\))?", flags=re.DOTALL)
+_BARE = re.compile(r"[^\s\"(){}\[\],]+(?: +[^\s\"(){}\[\],]+)*")
+_WORDS = {"True": True, "False": False, "None": None}
+
+
+def cut(text: str, mark: str) -> list[str]:
+    """Parts of a text between marks; a mark in brackets or in double quotes separates nothing."""
+    parts, depth, quoted, escaped = [""], 0, False, False
+    for character in text:
+        if character == mark and not depth and not quoted:
+            parts.append("")
+            continue
+        parts[-1] += character
+        if quoted:
+            quoted = escaped or character != '"'
+            escaped = character == "\\" and not escaped
+        elif character == '"':
+            quoted = True
+        elif character in "([{":
+            depth += 1
+        elif character in ")]}":
+            depth = max(0, depth - 1)
+    return parts
+
+
+def parse_name(text: str) -> tuple[str, dict[str, Any]]:
+    """Name and parameters of a judge as a user writes it: "exact", "nli(model=./weights, revision=main)".
+
+    Values are read as JSON where they are (numbers, true, "quoted"), else as texts.
+
+    Raises:
+        UsageError: The text has another form.
+    """
+    found = _NAMED.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"cannot read {text!r}. Write a name, or a name with parameters: token_f1(threshold=0.6).")
+    params: dict[str, Any] = {}
+    for part in cut(found["params"] or "", ","):
+        if not part.strip():
+            continue
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not key.isidentifier():
+            raise UsageError(f"cannot read the parameter {part.strip()!r} of {text!r}. Write name=value.")
+        params[key] = _value(value)
+    return found["name"], params
+
+
+def written(spec: JudgeSpec) -> str:
+    """A judge, similarity or entailment model as `parse_name` reads it; its version is not part of it."""
+    judge = spec.params.get("judge")
+    if spec.name == "from_judge" and isinstance(judge, dict):
+        return f"from_judge({written(JudgeSpec.model_validate(judge))})"
+    params = ", ".join(f"{name}={_text(value)}" for name, value in sorted(spec.params.items()))
+    return f"{spec.name}({params})" if params else spec.name
+
+
+def estimator_flags(key: str) -> str:
+    """What to write after `calibrate score RECORDS` to get the scores of a key, for a shell."""
+    name, *rest = cut(key, ":")
+    if name == "ensemble":
+        return "--estimator ENSEMBLE.json (the file that `calibrate ensemble` wrote)"
+    if any(part.startswith("chat(") for part in rest):
+        return f"--estimator {name} --judge 'chat(model=PROVIDER:MODEL)'"
+    return f"--estimator {shlex.quote(key)}"
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    if text.startswith(("{", "[")):
+        try:
+            return ast.literal_eval(text)  # Python's quotes, as a spec is printed
+        except (ValueError, SyntaxError):
+            return text
+    return _WORDS.get(text, text)
+
+
+def _text(value: Any) -> str:
+    """A value as `_value` reads it."""
+    if value is None or isinstance(value, bool):
+        return str(value)
+    if isinstance(value, str) and _BARE.fullmatch(value) and value == _value(value):
+        return value
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)

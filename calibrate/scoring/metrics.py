@@ -1,0 +1,106 @@
+"""Metrics of selective prediction: what was accepted, how often it was wrong, and how well a score ranks errors.
+
+Conventions. Uncertainty is higher = less certain; error is 1 for wrong. Equal scores are accepted or rejected together,
+so curves and areas have one point a block of ties and do not depend on the order of the items. Where a ratio has no
+denominator (nothing accepted, no correct answer, one class only) the metric is None, never 0 and never NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from guardrail.errors import UsageError
+
+from ..thresholds.fit import check_items
+from ..thresholds.rule import Prefix, prefixes
+
+__all__ = ["RiskCoverage", "acceptance", "aurc", "auroc", "excess_aurc", "power", "risk_coverage_curve", "scer"]
+
+
+@dataclass(frozen=True, slots=True)
+class RiskCoverage:
+    """The risk-coverage curve: one entry a distinct score, by increasing uncertainty."""
+
+    threshold: NDArray[np.float64]
+    """Accept iff uncertainty <= this."""
+    coverage: NDArray[np.float64]
+    """Share accepted; the last is 1."""
+    risk: NDArray[np.float64]
+    """Error rate among the accepted; the last is the base error."""
+
+
+def scer(error: ArrayLike, accepted: ArrayLike) -> float | None:
+    """Selection-conditioned error rate: errors among the accepted / accepted. None when nothing was accepted.
+
+    Args:
+        error: 0 or 1, shape (n,).
+        accepted: Booleans, shape (n,), as :func:`guardrail.gate.accepts` returns them.
+    """
+    wrong, taken = _labels(error, accepted)
+    return float(wrong[taken].mean()) if taken.any() else None
+
+
+def acceptance(accepted: ArrayLike) -> float | None:
+    """Accepted share of all questions (AR, coverage). None without questions."""
+    taken = np.asarray(accepted, dtype=np.bool_)
+    return float(taken.mean()) if taken.size else None
+
+
+def power(error: ArrayLike, accepted: ArrayLike) -> float | None:
+    """Share of the correct answers that are accepted. None when no answer is correct."""
+    wrong, taken = _labels(error, accepted)
+    right = ~wrong
+    return float(taken[right].mean()) if right.any() else None
+
+
+def auroc(uncertainty: ArrayLike, error: ArrayLike) -> float | None:
+    """P(a wrong answer is less certain than a correct one), ties counting half. None if there is only one class.
+
+    The Mann-Whitney statistic; .5 is chance, below .5 the score points the wrong way.
+    """
+    return _prefix(uncertainty, error).auroc
+
+
+def risk_coverage_curve(uncertainty: ArrayLike, error: ArrayLike) -> RiskCoverage:
+    """Risk against coverage at every distinct score. Nothing is interpolated and no point stands for zero coverage."""
+    prefix = _prefix(uncertainty, error)
+    return RiskCoverage(prefix.score, prefix.k / prefix.n, prefix.e / prefix.k)
+
+
+def aurc(uncertainty: ArrayLike, error: ArrayLike) -> float:
+    """Area under the risk-coverage curve: the mean over items of the risk at the threshold that just accepts the item.
+
+    Formula: ``1/n sum_i e(u_i) / k(u_i)``, with e and k counted up to the end of item i's block of ties. Without ties
+    this is the usual mean of prefix error rates (Geifman, Uziel & El-Yaniv, ICLR 2019). Lower is better.
+    """
+    return _aurc(_prefix(uncertainty, error))
+
+
+def excess_aurc(uncertainty: ArrayLike, error: ArrayLike) -> float:
+    """AURC minus the AURC of a perfect ranking, all correct answers first (E-AURC). 0 is perfect.
+
+    The perfect ranking has the same accuracy and no ties. Where we differ: the paper (Geifman, Uziel & El-Yaniv, 2019)
+    approximates its area by ``mu + (1 - mu) ln(1 - mu)``; this is the exact sum.
+    """
+    prefix = _prefix(uncertainty, error)
+    wrong = np.arange(1, prefix.errors + 1)
+    perfect = float((wrong / (prefix.n - prefix.errors + wrong)).sum()) / prefix.n
+    return max(0.0, _aurc(prefix) - perfect)
+
+
+def _aurc(prefix: Prefix) -> float:
+    return float((prefix.e / prefix.k) @ prefix.size) / prefix.n
+
+
+def _prefix(uncertainty: ArrayLike, error: ArrayLike) -> Prefix:
+    return prefixes(*check_items(uncertainty, error))
+
+
+def _labels(error: ArrayLike, accepted: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    wrong, taken = np.asarray(error), np.asarray(accepted, dtype=np.bool_)
+    if wrong.shape != taken.shape:
+        raise UsageError(f"error has shape {wrong.shape} and accepted has {taken.shape}. Pass one of each an item.")
+    return wrong == 1, taken

@@ -1,0 +1,272 @@
+"""Estimators and judges as a user writes them, and the keys that record files store scores by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from guardrail.errors import UsageError
+from guardrail.judges import (
+    Entailment,
+    Judge,
+    JudgeSpec,
+    Similarity,
+    available,
+    available_similarities,
+    from_judge,
+    make_entailment,
+    make_similarity,
+)
+from guardrail.judges import make as make_judge
+from guardrail.judges.registry import is_light
+from guardrail.judges.similarity import is_light_similarity
+from guardrail.types import Bindings
+from guardrail.uncertainty import Estimator, EstimatorSpec, make
+from guardrail.uncertainty import available as estimators
+
+from .ensemble import ensemble_key, load_ensemble
+from .grammar import FROM_JUDGE, cut, parse_name, written
+
+__all__ = ["estimator_key", "named_entailment", "named_similarity", "parse_estimator", "stored_key"]
+
+Role = Literal["judge", "similarity", "entailment"]
+_CLUSTERINGS = ("components", "greedy")
+
+
+def estimator_key(estimator: Estimator) -> str:
+    """Key of an estimator in a record file: its name, and what it compares answers with where that is not the default.
+
+    "semantic_entropy", "semantic_entropy:exact", "semantic_entropy:token_f1(threshold=0.7):greedy",
+    "eigenvalue:jaccard", "degree:from_judge(exact)", "graded_disagreement:exact:rouge_l". Other specs have other keys,
+    versions aside, and `parse_estimator` makes the same estimator of it, where its judge can be made by name.
+    """
+    if estimator.members:
+        return ensemble_key(estimator.spec)
+    own, usual = estimator.spec, make(estimator.name).spec
+    greedy, alike = own.clustering == "greedy", own.similarity != usual.similarity
+    parts = [estimator.name]
+    if own.judge is not None and (own.judge != usual.judge or greedy or alike):
+        parts.append(written(own.judge))
+    if own.similarity is not None and alike:
+        parts.append(written(own.similarity))
+    if own.entailment is not None:
+        parts.append(written(own.entailment))
+    return ":".join([*parts, "greedy"] if greedy else parts)
+
+
+def parse_estimator(
+    text: str,
+    *,
+    judge: Judge | None = None,
+    similarity: Similarity | None = None,
+    entailment: Entailment | None = None,
+) -> Estimator:
+    """An estimator from how a user writes it.
+
+    "name", "name:judge", "name:judge:greedy", "name:similarity", "name:judge:similarity" for one that takes both, or
+    the path of an ensemble file, which ends in ".json". An empty part is the default: "name::rouge_l". A judge or
+    similarity may have parameters: "semantic_entropy:token_f1(threshold=0.7)". A judge is a similarity as
+    "degree:from_judge(exact)".
+
+    Args:
+        text: What the user wrote.
+        judge: Judge of an estimator that clusters, where the text names none.
+        similarity: The same for estimators that take a similarity.
+        entailment: The same for estimators that look for contradictions.
+
+    Raises:
+        UsageError: Unknown estimator, judge, clustering or similarity.
+    """
+    if text.endswith(".json"):
+        return load_ensemble(text)
+    found = _read(text)
+    given: dict[Role, Any] = {"judge": judge, "similarity": similarity, "entailment": entailment}
+    chosen: dict[str, Any] = {
+        role: _MAKERS[role](part, found.name) if part else given[role] for role, part in found.parts.items()
+    }
+    return make(found.name, clustering="greedy" if found.clustering == "greedy" else "components", **chosen)
+
+
+def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings | None = None) -> str:
+    """The key of the scores that a user means, among those of a record file.
+
+    A key itself, the path of an ensemble file, or what was written to make the scores: a model is not loaded to find
+    out its revision, so what the text leaves open is whatever the file has. Of several the one with nothing but
+    defaults there is meant.
+
+    Args:
+        known: Keys and specs of the file's header.
+        text: What the user wrote.
+        bindings: The plan's tools and answer format, which decide the default judge.
+
+    Returns:
+        The key; the text itself when nothing fits (whoever looks for its scores says that there are none).
+
+    Raises:
+        UsageError: Several fit; they are listed. Or a light judge does not take such parameters.
+    """
+    if text in known:
+        return text
+    if text.endswith(".json"):
+        return estimator_key(load_ensemble(text))
+    try:
+        found = _read(text)
+    except UsageError:
+        return text
+    fits = [key for key, spec in known.items() if found.fits(spec)]
+    usual = [key for key in fits if found.usual(known[key], bindings)]
+    if len(usual) == 1 or len(fits) == 1:
+        return (usual if len(usual) == 1 else fits)[0]
+    if not fits:
+        return text
+    raise UsageError(f"{text!r} may be any of: {'; '.join(sorted(fits))}. Write one of them in quotes.")
+
+
+def named_similarity(text: str, estimator: str = "NAME") -> Similarity:
+    """A similarity as a user writes it: "rouge_l", "nli(model=./weights)", "from_judge(token_f1(threshold=0.7))".
+
+    Raises:
+        UsageError: No such similarity, or a judge in its place.
+    """
+    inner = FROM_JUDGE.fullmatch(text)
+    if inner is not None:
+        if parse_name(inner["judge"])[0] == "chat":
+            raise UsageError(
+                f"{text!r}: a chat model cannot be named here. In Python: make({estimator!r}, "
+                "similarity=from_judge(ChatJudge(model)))."
+            )
+        return from_judge(_named_judge(inner["judge"], estimator))
+    name, params = parse_name(text)
+    if is_light(name) or (name in available() and name not in available_similarities()):
+        raise UsageError(
+            f"{name} is a judge, and {estimator} takes a similarity there. Write from_judge({text}), or name one of: "
+            f"{', '.join(available_similarities())}."
+        )
+    return make_similarity(name, **params)
+
+
+def named_entailment(text: str, estimator: str = "NAME") -> Entailment:
+    """An entailment model as a user writes it: "nli(model=./weights)".
+
+    Raises:
+        UsageError: No such model.
+    """
+    name, params = parse_name(text)
+    return make_entailment(name, **params)
+
+
+def _named_judge(text: str, estimator: str) -> Judge:
+    name, params = parse_name(text)
+    if name == "chat":
+        raise UsageError(
+            f"the judge chat is a model, which is given apart: calibrate score RECORDS --estimator {estimator} --judge "
+            "'chat(model=PROVIDER:MODEL)'"
+        )
+    if not is_light(name) and name not in available() and name in available_similarities():
+        both = estimator in estimators() and make(estimator).similarity is not None
+        raise UsageError(
+            f"{name} is a similarity, and {estimator} takes a judge there: {', '.join(available())}."
+            + (f" Leave the judge empty for its default: {estimator}::{text}" if both else "")
+        )
+    return make_judge(name, **params)
+
+
+_MAKERS: dict[Role, Callable[[str, str], Any]] = {
+    "judge": _named_judge,
+    "similarity": named_similarity,
+    "entailment": named_entailment,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A text in its parts.
+
+    Attributes:
+        name: Of the estimator.
+        parts: What it is to compare answers with, by role, for every role it has; "" where nothing is said.
+        clustering: "" where nothing is said.
+    """
+
+    name: str
+    parts: dict[Role, str]
+    clustering: str
+
+    def fits(self, spec: EstimatorSpec) -> bool:
+        """Whether everything that is said is true of a spec."""
+        if spec.name != self.name or self.clustering not in ("", spec.clustering):
+            return False
+        return all(_is(role, part, getattr(spec, role)) for role, part in self.parts.items() if part)
+
+    def usual(self, spec: EstimatorSpec, bindings: Bindings | None) -> bool:
+        """Whether a spec has the default wherever nothing is said."""
+        default = make(self.name, bindings=bindings).spec
+        open_roles = [role for role, part in self.parts.items() if not part]
+        same = all(getattr(spec, role) == getattr(default, role) for role in open_roles)
+        return same and (self.clustering != "" or spec.clustering == default.clustering)
+
+
+def _read(text: str) -> _Written:
+    name, *rest = (part.strip() for part in cut(text.strip(), ":"))
+    if name == "ensemble":
+        raise UsageError(f"{text!r}: name an ensemble by its file, which ends in .json: --estimator ensemble.json")
+    if name == "imported":
+        raise UsageError(f"{text!r} came with an imported file and cannot be computed. Name another estimator.")
+    estimator = make(name)
+    has: dict[Role, bool] = {
+        "judge": estimator.needs.judge,
+        "similarity": estimator.similarity is not None,
+        "entailment": estimator.needs.entailment,
+    }
+    roles = [role for role, there in has.items() if there]
+    clustering = rest.pop() if rest and rest[-1] in _CLUSTERINGS else ""
+    if clustering and not has["judge"]:
+        raise UsageError(f"{name} groups no answers and knows no clustering; leave {clustering!r} out")
+    if len(rest) > len(roles):
+        form = ":".join([name, *(role.upper() for role in roles)])
+        also = ", with :greedy behind it where you want that clustering" if has["judge"] else ""
+        raise UsageError(f"cannot read {text!r}. Write {form}{also}.")
+    rest += [""] * (len(roles) - len(rest))
+    return _Written(name, dict(zip(roles, rest, strict=True)), clustering)
+
+
+def _is(role: Role, text: str, spec: JudgeSpec | None) -> bool:
+    """Whether a text names what a spec describes. A model need not be loaded: what it says must be true of the spec."""
+    if spec is None:
+        return False
+    inner = FROM_JUDGE.fullmatch(text) if role == "similarity" else None
+    if inner is not None:
+        judge = spec.params.get("judge") if spec.name == "from_judge" else None
+        return judge is not None and _is("judge", inner["judge"], JudgeSpec.model_validate(judge))
+    name, params = parse_name(text)
+    if name != spec.name:
+        return False
+    if name == "chat":
+        return _is_chat(str(params.pop("model", "")), spec) and _all_true(params, spec)
+    if role == "judge" and is_light(name):
+        return make_judge(name, **params).spec == spec
+    if role == "similarity" and name != "from_judge" and is_light_similarity(spec):
+        return make_similarity(name, **params).spec == spec
+    return _all_true(params, spec)
+
+
+def _all_true(params: Mapping[str, Any], spec: JudgeSpec) -> bool:
+    """Parameters that a spec stores have its values; those that loading replaces by what it found may be any."""
+    return all(
+        spec.params[name] == value
+        for name, value in params.items()
+        if name in spec.params and value != "auto" and not (name == "revision" and _moves(value))
+    )
+
+
+def _moves(revision: Any) -> bool:
+    """Whether a revision is a branch or tag: the spec then has the commit that it led to."""
+    text = str(revision)
+    return not text.startswith("sha256:") and not (len(text) == 40 and set(text) <= set("0123456789abcdef"))
+
+
+def _is_chat(model: str, spec: JudgeSpec) -> bool:
+    """Whether a model as `--judge` takes it, "openai:gpt-4o", has the identity that a spec stores."""
+    own = spec.params.get("model")
+    return model in ("", own) or model.partition(":")[2].partition("@")[0] == own

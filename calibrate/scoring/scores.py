@@ -1,0 +1,350 @@
+"""Records to scores, and scores to the arrays that threshold rules take."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guardrail.errors import UsageError
+from guardrail.judges.cache import PairCache, cached
+from guardrail.judges.registry import is_light
+from guardrail.judges.similarity import is_light_similarity
+from guardrail.types import SampleSet, SamplingPlan, Uncertainty
+from guardrail.uncertainty import Estimator, EstimatorSpec, available, make, measure_stream
+
+from ..data.progress import Progress, silent
+from ..data.records import Record, RecordFile, RecordHeader, RecordReader, stream_records
+from .grammar import estimator_flags, parse_name
+from .names import estimator_key, parse_estimator
+
+__all__ = [
+    "ScoreSummary",
+    "Scored",
+    "adaptive",
+    "arrays",
+    "default_estimator",
+    "estimator_key",
+    "lacking",
+    "parse_estimator",
+    "parse_name",
+    "score_file",
+    "score_records",
+    "supported",
+    "uses_models",
+    "with_cache",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The items a threshold rule can use, and how many it cannot.
+
+    Attributes:
+        ids: Record ids, shape (n,).
+        uncertainty: Scores, shape (n,); higher is less certain.
+        error: 1 where the answer is wrong, shape (n,).
+        group: The question file's group of each item, or None when any item has none.
+        n_records: Records looked at.
+        n_unmeasured: Records without a score. They always abstain.
+        n_unlabelled: Records with a score but without a label.
+    """
+
+    ids: tuple[str, ...]
+    uncertainty: NDArray[np.float64]
+    error: NDArray[np.int64]
+    group: tuple[str, ...] | None
+    n_records: int
+    n_unmeasured: int
+    n_unlabelled: int
+
+
+def default_estimator(*, options: bool) -> str:
+    """The estimator used when none is named: predictive entropy over options, semantic entropy for open answers."""
+    return "predictive_entropy" if options else "semantic_entropy"
+
+
+def supported(plan: SamplingPlan) -> list[Estimator]:
+    """Every estimator that can be computed from what the plan draws, with the plan's default judge."""
+    made = (make(name, bindings=plan.bindings) for name in available())
+    return [estimator for estimator in made if lacking(estimator, plan) is None]
+
+
+def lacking(estimator: Estimator, plan: SamplingPlan) -> str | None:
+    """What an estimator needs and a plan does not draw, in words, or None."""
+    needs = estimator.needs
+    if needs.options and plan.options is None:
+        return "option log-likelihoods: questions with options, and a model that reads them"
+    if needs.follow_up is not None and needs.follow_up not in plan.follow_ups:
+        return f"a further question to the model: collect with --estimator {estimator.name}"
+    if needs.samples and plan.n < 2:
+        return "samples: collect with an estimator that draws them"
+    if needs.logprobs and not plan.logprobs:
+        return "token log-probabilities: collect with an estimator that reads them, from a model that gives them"
+    if needs.entailment and estimator.entailment is None:
+        return "an entailment model: --entailment 'nli(model=...)'"
+    if plan.options is not None and plan.n == 0 and not needs.options and needs.follow_up is None:
+        return "an answer in words: nothing was generated, the answer is an option"
+    return None
+
+
+def uses_models(estimators: Sequence[Estimator]) -> bool:
+    """Whether any of them asks a judge that takes longer than looking a verdict up."""
+    return any(estimator is not with_cache(estimator, None) for estimator in estimators)
+
+
+def with_cache(estimator: Estimator, cache: PairCache | None) -> Estimator:
+    """The estimator with its models' verdicts kept in a cache; itself when it has none but light judges.
+
+    Its spec stays the same.
+    """
+    if estimator.members:
+        members = tuple(with_cache(member, cache) for member in estimator.members)
+        same = all(new is old for new, old in zip(members, estimator.members, strict=True))
+        return estimator if same else replace(estimator, members=members)
+    asked: dict[str, Any] = {}
+    if estimator.judge is not None and not is_light(estimator.judge.spec.name):
+        asked["judge"] = estimator.judge
+    if estimator.similarity is not None and not is_light_similarity(estimator.similarity.spec):
+        asked["similarity"] = estimator.similarity
+    if estimator.entailment is not None:
+        asked["entailment"] = estimator.entailment
+    if not asked:
+        return estimator
+    return replace(estimator, **{role: one if cache is None else cached(one, cache) for role, one in asked.items()})
+
+
+@dataclass(slots=True)
+class _Scores:
+    """What a summary keeps of one estimator's scores."""
+
+    values: array[float] = field(default_factory=lambda: array("d"))
+    reasons: Counter[str] = field(default_factory=Counter)
+
+
+class ScoreSummary:
+    """Range of each estimator's scores and why there are none, gathered while records go by: 8 bytes a score.
+
+    Attributes:
+        n_records: Records so far.
+    """
+
+    def __init__(self) -> None:
+        self.n_records = 0
+        self._scores: dict[str, _Scores] = {}
+
+    def add(self, record: Record) -> None:
+        """Take a record's scores into account."""
+        self.n_records += 1
+        for key, score in record.scores.items():
+            kept = self._scores.setdefault(key, _Scores())
+            if score.value is not None:
+                kept.values.append(score.value)
+            elif score.reason is not None:
+                kept.reasons[score.reason.value] += 1
+
+    def of(self, key: str) -> tuple[list[float], Counter[str]]:
+        """Measured scores of an estimator, ascending, and how often each reason for a missing one occurred."""
+        kept = self._scores.get(key, _Scores())
+        return sorted(kept.values), kept.reasons
+
+
+def score_records(file: RecordFile, estimators: Sequence[Estimator], *, progress: Progress = silent) -> RecordFile:
+    """Measure every record with every estimator; what cannot be measured says why. Older scores are kept.
+
+    All records share their judging passes (`guardrail.uncertainty.measure_stream`). For a file that need not fit in
+    memory see `score_file`.
+
+    Returns:
+        The file with scores, in memory.
+
+    Raises:
+        UsageError: No estimator.
+    """
+    header = _scored_header(file.header, estimators)
+    total = len(file.records)
+    scored = tuple(_scored(file.records, estimators, file.header.plan, lambda done: progress(done, total)))
+    progress(total, total)
+    return RecordFile(file.path, header, scored, file.torn)
+
+
+def score_file(
+    source: str | Path,
+    target: str | Path,
+    estimators: Callable[[SamplingPlan], Sequence[Estimator]],
+    *,
+    unanimous_at: int | None = None,
+    progress: Progress = silent,
+) -> tuple[RecordHeader, ScoreSummary]:
+    """`score_records` from file to file, a few records at a time: memory does not grow with the records.
+
+    The target (which may be the source) is replaced at the end, atomically.
+
+    Args:
+        source: Record file.
+        target: Record file to write.
+        estimators: From the file's plan to what to compute.
+        unanimous_at: Adaptive plan, as in `adaptive`; 0 for a plan without; None leaves the plan as it is.
+        progress: Reports records done, of the questions of the file.
+
+    Returns:
+        The header written, and a summary of the scores.
+
+    Raises:
+        UsageError: No estimator, no such file, or another process is writing the target.
+        RecordError: A malformed line. The target is as it was.
+    """
+    summary = ScoreSummary()
+    written: list[RecordHeader] = []
+
+    def change(reader: RecordReader) -> tuple[RecordHeader, Iterator[Record]]:
+        ruled = reader.header if unanimous_at is None else _adaptive_header(reader.header, unanimous_at or None)
+        chosen = estimators(ruled.plan)
+        header = _scored_header(ruled, chosen)
+        written.append(header)
+        records = reader if ruled is reader.header else map(_unscored, reader)
+        total = ruled.n_questions
+        scored = _scored(records, chosen, ruled.plan, lambda done: progress(done, max(done, total)))
+        return header, summarised(scored)
+
+    def summarised(records: Iterable[Record]) -> Iterator[Record]:
+        for record in records:
+            summary.add(record)
+            yield record
+
+    stream_records(source, target, change)
+    progress(summary.n_records, summary.n_records)
+    return written[0], summary
+
+
+def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> RecordHeader:
+    if not estimators:
+        raise UsageError("no estimator to score with: the plan of this file supports none. Collect with another plan.")
+    specs: dict[str, EstimatorSpec] = {}
+    for estimator in estimators:
+        key = estimator_key(estimator)
+        if specs.setdefault(key, estimator.spec) != estimator.spec:
+            raise UsageError(
+                f"two estimators have the key {key!r}: one would take the other's scores. Score them into two files."
+            )
+    return header.model_copy(update={"estimators": {**header.estimators, **specs}})
+
+
+def _scored(
+    records: Iterable[Record], estimators: Sequence[Estimator], plan: SamplingPlan, report: Callable[[int], None]
+) -> Iterator[Record]:
+    """The records with scores, in order. Reads ahead as far as one judging pass does."""
+    keys = [estimator_key(estimator) for estimator in estimators]
+    ahead: deque[Record] = deque()
+
+    def drawn() -> Iterator[SampleSet]:
+        for record in records:
+            ahead.append(record)
+            if record.drawn is not None:
+                yield record.drawn
+
+    for done, values in enumerate(measure_stream(drawn(), estimators, plan, adaptive=True), start=1):
+        while ahead[0].drawn is None:  # imported with scores only
+            yield ahead.popleft()
+        yield _with(ahead.popleft(), keys, values)
+        if done % 20 == 0:
+            report(done)
+    yield from ahead
+
+
+def _with(record: Record, keys: Sequence[str], values: Sequence[Uncertainty]) -> Record:
+    scores: Mapping[str, Uncertainty] = {**record.scores, **dict(zip(keys, values, strict=True))}
+    return record.model_copy(update={"scores": scores})
+
+
+def _unscored(record: Record) -> Record:
+    return record.model_copy(update={"scores": {}})
+
+
+def adaptive(file: RecordFile, unanimous_at: int | None) -> RecordFile:
+    """The file with an adaptive plan (or, for None, without one), and without the scores of any other rule.
+
+    Raises:
+        UsageError: The plan cannot have that rule.
+    """
+    header = _adaptive_header(file.header, unanimous_at)
+    if header is file.header:
+        return file
+    return RecordFile(file.path, header, tuple(map(_unscored, file.records)), file.torn)
+
+
+def _adaptive_header(header: RecordHeader, unanimous_at: int | None) -> RecordHeader:
+    plan = header.plan
+    if plan.unanimous_at == unanimous_at:
+        return header
+    if unanimous_at is not None and not 2 <= unanimous_at < plan.n:
+        raise UsageError(
+            f"unanimous_at must be from 2 to {plan.n - 1} for records with {plan.n} samples, got {unanimous_at}. Use 3."
+        )
+    return header.model_copy(update={"plan": plan.model_copy(update={"unanimous_at": unanimous_at}), "estimators": {}})
+
+
+def arrays(records: Sequence[Record], key: str) -> Scored:
+    """The items that have both a score by ``key`` and a label.
+
+    Raises:
+        UsageError: No record is usable; the message says which step is missing.
+    """
+    usable = []
+    unmeasured: Counter[str] = Counter()
+    unlabelled = unscored = 0
+    for record in records:
+        score = record.scores.get(key)
+        if score is None and record.drawn is not None and record.drawn.problem is None:
+            unscored += 1
+        if score is None or score.value is None:
+            unmeasured[_why(record, key)] += 1
+        elif record.correct is None:
+            unlabelled += 1
+        else:
+            usable.append((record, score.value))
+    if unscored:
+        known = sorted({name for record in records for name in record.scores})
+        raise UsageError(
+            f"{unscored} of {len(records)} records have no {key!r} score (scores present: "
+            f"{', '.join(known) or 'none'}). Run: calibrate score RECORDS {estimator_flags(key)}"
+        )
+    if not usable:
+        raise UsageError(_nothing_usable(len(records), unmeasured, unlabelled))
+    groups = [record.group for record, _ in usable]
+    return Scored(
+        ids=tuple(record.id for record, _ in usable),
+        uncertainty=np.array([value for _, value in usable], dtype=np.float64),
+        error=np.array([0 if record.correct else 1 for record, _ in usable], dtype=np.int64),
+        group=tuple(str(group) for group in groups) if all(group is not None for group in groups) else None,
+        n_records=len(records),
+        n_unmeasured=sum(unmeasured.values()),
+        n_unlabelled=unlabelled,
+    )
+
+
+def _why(record: Record, key: str) -> str:
+    score = record.scores.get(key)
+    if score is not None and score.reason is not None:
+        return f"{score.reason.value}: {score.detail}"
+    if record.drawn is not None and record.drawn.problem is not None:
+        return f"{record.drawn.problem.value}: {record.drawn.problem_detail}"
+    return "no score"
+
+
+def _nothing_usable(n: int, unmeasured: Counter[str], unlabelled: int) -> str:
+    if not n:
+        return "the record file holds no record. Collect some first."
+    if unlabelled:
+        return (
+            f"none of {n} records has a label ({unlabelled} have a score only). Run: calibrate label RECORDS; if you "
+            "did, the questions have no references, or none the rule can compare."
+        )
+    reason, count = unmeasured.most_common(1)[0]
+    return f"none of {n} records could be measured; {count} of them: {reason}. Collect with a plan that draws it."

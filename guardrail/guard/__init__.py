@@ -1,0 +1,1 @@
+"""The gated chat models: the prompt is checked, samples are drawn and measured, and the verdict is acted on."""

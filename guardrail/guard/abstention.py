@@ -1,0 +1,208 @@
+"""Abstention paths: a message, an exception, another model, or a person."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from langchain_core.callbacks import Callbacks
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import run_in_executor
+
+from ..bindings import call_settings
+from ..errors import AbstainedError, UnmeasuredError, UsageError
+from ..sampling.limits import ain_flight, in_flight
+from ..types import Bindings
+from ..verdict import Verdict, next_step
+from .base import is_result
+
+__all__ = [
+    "ABSTENTION",
+    "Abstention",
+    "Form",
+    "FullHandler",
+    "Handler",
+    "OnAbstain",
+    "Wording",
+    "afall_back",
+    "fall_back",
+    "worded",
+]
+
+ABSTENTION = "I am not sure enough to answer this, so I would rather not guess."
+"""Default text of an abstention."""
+
+
+@runtime_checkable
+class FullHandler(Protocol):
+    """A handler that wants the conversation, too. It must be callable as well, as every handler."""
+
+    def on_abstention(self, abstention: Abstention) -> Any:
+        """As a handler: a text, an AIMessage, or None."""
+
+    async def aon_abstention(self, abstention: Abstention) -> Any:
+        """The same for async callers."""
+
+
+Handler = Callable[[Verdict], Any] | Callable[[Verdict], Awaitable[Any]]
+"""A human hook: takes the verdict, returns a text, an AIMessage, or None for the abstention message."""
+Form = Literal["text", "calls", "format"]
+"""What the caller can read: any text; only a tool call; only a text of the calibrated format."""
+Wording = str | Callable[[Verdict], str]
+"""Text of an abstention: a template (see `worded`), or a function of the verdict."""
+OnAbstain = Literal["message", "raise"] | Runnable[Any, Any] | Handler | FullHandler
+"""What `Guardrail(on_abstain=...)` takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abstention:
+    """One abstention that is to be acted on.
+
+    Attributes:
+        verdict: Why.
+        messages: What the guard received; a Runnable gets the same.
+        path: "message", "raise", a Runnable, or a handler.
+        wording: Text of the abstention message.
+        callbacks: For a Runnable.
+        bound: Tools and answer format of the call; a chat model that takes over gets them, too.
+        form: What the caller can read: "text"; "calls" where only a tool call is an answer; "format" where the answer's
+            text will be parsed. An abstention text would be taken for an answer by the last two, so it is raised.
+    """
+
+    verdict: Verdict
+    messages: Sequence[BaseMessage]
+    path: OnAbstain
+    wording: Wording
+    callbacks: Callbacks = None
+    bound: Bindings | None = None
+    form: Form = "text"
+
+    def error(self) -> AbstainedError:
+        """The abstention as an exception."""
+        return AbstainedError.of(self.verdict, worded(self.wording, self.verdict))
+
+    def answer(self, given: Any) -> AIMessage:
+        """What a Runnable or a handler returned, as a message; None is "no help".
+
+        Raises:
+            AbstainedError: No help, and a text would be taken for an answer (or the path is "raise").
+            UsageError: Something that is no answer.
+        """
+        if given is None:
+            if self.path == "raise" or self.form != "text":
+                raise self.error()
+            return AIMessage(content=worded(self.wording, self.verdict))
+        message = AIMessage(content=given) if isinstance(given, str) else given
+        if not isinstance(message, AIMessage):
+            raise UsageError(f"on_abstain returned {type(given).__name__}; return a string, an AIMessage, or None.")
+        if self.form == "calls" and not message.tool_calls:
+            raise UsageError(
+                "on_abstain returned a text, but the caller can only read a tool call. Return an AIMessage with "
+                "tool_calls, or None to raise AbstainedError."
+            )
+        return message
+
+
+def fall_back(abstention: Abstention) -> AIMessage:
+    """Take the abstention path.
+
+    Raises:
+        AbstainedError: Under "raise", and where the caller would take a text for an answer.
+        UsageError: An async handler in a sync call, or a handler that returned something else than a text, an
+            AIMessage or None.
+    """
+    path = abstention.path
+    with _as_result(abstention.verdict):
+        if isinstance(path, Runnable):
+            with in_flight():
+                given = _takes_over(path, abstention).invoke(list(abstention.messages), _config(abstention))
+            return abstention.answer(given)
+        if isinstance(path, FullHandler):
+            return abstention.answer(path.on_abstention(abstention))
+        if not callable(path):
+            return abstention.answer(None)
+        given = path(abstention.verdict)
+        if inspect.isawaitable(given):
+            if inspect.iscoroutine(given):
+                given.close()
+            raise UsageError("on_abstain is async, but the call was sync. Use ainvoke, or a sync handler.")
+        return abstention.answer(given)
+
+
+async def afall_back(abstention: Abstention) -> AIMessage:
+    """`fall_back` for async callers; a sync handler runs in a thread, so a person may take their time."""
+    path, verdict = abstention.path, abstention.verdict
+    with _as_result(verdict):
+        if isinstance(path, Runnable):
+            runnable = _takes_over(path, abstention)
+            async with ain_flight():
+                given = await runnable.ainvoke(list(abstention.messages), _config(abstention))
+            return abstention.answer(given)
+        if isinstance(path, FullHandler):
+            return abstention.answer(await path.aon_abstention(abstention))
+        if not callable(path):
+            return abstention.answer(None)
+        given = path(verdict) if inspect.iscoroutinefunction(path) else await run_in_executor(None, path, verdict)
+        return abstention.answer(await given if inspect.isawaitable(given) else given)
+
+
+@contextmanager
+def _as_result(verdict: Verdict) -> Iterator[None]:
+    """Let no measured abstention look unmeasured because the guard that took over was: a retry would draw it again."""
+    try:
+        yield
+    except UnmeasuredError as error:
+        if not is_result(verdict):
+            raise
+        raise AbstainedError(verdict, error.message) from error
+
+
+def worded(wording: Wording, verdict: Verdict) -> str:
+    """The abstention message.
+
+    Args:
+        wording: A function of the verdict, or a text with any of {reason}, {detail}, {uncertainty}, {threshold},
+            {alpha}, {estimator}, {calls} and {next}; other braces stay as they are.
+        verdict: The abstention.
+
+    Raises:
+        UsageError: The function returned no text.
+    """
+    if callable(wording):
+        text: object = wording(verdict)
+        if not isinstance(text, str):
+            raise UsageError(f"abstain_message returned {type(text).__name__}; it must return a string.")
+        return text
+    value, threshold = verdict.uncertainty.value, verdict.threshold
+    values = {
+        "reason": verdict.reason.value,
+        "detail": verdict.detail,
+        "uncertainty": "unmeasured" if value is None else f"{value:.4g}",
+        "threshold": "none" if threshold is None else f"{threshold:.4g}",
+        "alpha": f"{verdict.alpha:g}",
+        "estimator": verdict.uncertainty.estimator,
+        "calls": str(verdict.cost.calls),
+        "next": next_step(verdict),
+    }
+    # One pass, so that braces inside a value are not filled in turn.
+    return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), wording)
+
+
+def _takes_over(path: Runnable[Any, Any], abstention: Abstention) -> Runnable[Any, Any]:
+    """The Runnable; a chat model with the tools and the format that the guarded one had."""
+    if abstention.bound is None or not isinstance(path, BaseChatModel):
+        return path
+    return path.bind(**call_settings(path, abstention.bound))
+
+
+def _config(abstention: Abstention) -> RunnableConfig:
+    config = RunnableConfig(run_name="guardrail_fallback")
+    if abstention.callbacks is not None:
+        config["callbacks"] = abstention.callbacks
+    return config

@@ -1,0 +1,294 @@
+"""What chat models that guard have in common: settings are checked, calls are bounded, a stream is one chunk."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Self
+
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGenerationChunk
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.retry import ExponentialJitterParams, RunnableRetry
+from pydantic import field_validator, model_validator
+
+from ..errors import AbstainedError, UsageError
+from ..models import resolve_model
+from ..sampling.limits import bounded, limit_of
+from ..verdict import Reason, Verdict
+from .messages import as_chunk
+
+__all__ = ["Guarded", "Retriable", "Retry", "is_result", "may_be_retried"]
+
+_ABSENT = object()
+_STREAMING = "streaming"  # LangChain gives it to any chat model; a guard's stream is one chunk whatever it says
+
+
+class Guarded(BaseChatModel):
+    """Base of the chat models that answer only behind a gate."""
+
+    # -- settings ----------------------------------------------------------------------------------------------------
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_settings(cls, given: Any) -> Any:
+        """Refuse what is no setting: a misspelt one would silently be its default."""
+        if isinstance(given, Mapping):
+            for name in given:
+                if name not in cls.model_fields and name != _STREAMING:
+                    raise UsageError(f"{cls.__name__} has no setting {name!r}; {cls._way_out(str(name))}")
+        return given
+
+    @classmethod
+    def _way_out(cls, name: str) -> str:
+        own = [field for field in cls.model_fields if field not in BaseChatModel.model_fields]
+        near = get_close_matches(name, own, n=1)
+        return f"did you mean {near[0]!r}?" if near else f"its own settings are {', '.join(own)}."
+
+    @field_validator("on_abstain", check_fields=False)
+    @classmethod
+    def _known_path(cls, value: Any) -> Any:
+        if value in ("message", "raise"):
+            return value
+        if isinstance(value, str) and ":" in value:
+            return resolve_model(value)
+        if isinstance(value, Runnable) or (not isinstance(value, str) and callable(getattr(value, "invoke", value))):
+            return value
+        raise ValueError(
+            'on_abstain must be "message", "raise", a Runnable, the name of a chat model (PROVIDER:NAME) or a callable '
+            f"that takes the verdict, got {value!r}"
+        )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy; one with changed fields is checked like a new guard."""
+        if not update or all(getattr(self, name, _ABSENT) is value for name, value in update.items()):
+            return super().model_copy(deep=deep)
+        fields = {name: getattr(self, name) for name in self.model_fields_set}
+        return type(self)(**{**fields, **update})
+
+    # -- calls: `max_concurrency` of the configuration bounds them all -----------------------------------------------
+
+    def invoke(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AIMessage:
+        """The accepted answer, or what the abstention path gives."""
+        with bounded(limit_of(config)):
+            return super().invoke(input, config, stop=stop, **kwargs)
+
+    async def ainvoke(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AIMessage:
+        """`invoke` without blocking the event loop."""
+        with bounded(limit_of(config)):
+            return await super().ainvoke(input, config, stop=stop, **kwargs)
+
+    def batch(
+        self,
+        inputs: list[LanguageModelInput],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[AIMessage]:
+        """`invoke` for several inputs at once, under one common limit."""
+        with bounded(limit_of(config)):
+            return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+
+    async def abatch(
+        self,
+        inputs: list[LanguageModelInput],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[AIMessage]:
+        """`batch` without blocking the event loop."""
+        with bounded(limit_of(config)):
+            return await super().abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+
+    def batch_as_completed(
+        self, inputs: Sequence[LanguageModelInput], config: Any = None, **kwargs: Any
+    ) -> Iterator[tuple[int, Any]]:
+        """`batch`, each result with its number as soon as it is there."""
+        found = super().batch_as_completed(inputs, config, **kwargs)
+        with bounded(limit_of(config)):  # all begin here, and take the limit with them
+            one = next(found, None)
+        while one is not None:
+            yield one
+            one = next(found, None)
+
+    async def abatch_as_completed(
+        self, inputs: Sequence[LanguageModelInput], config: Any = None, **kwargs: Any
+    ) -> AsyncIterator[tuple[int, Any]]:
+        """`batch_as_completed` without blocking the event loop."""
+        found = super().abatch_as_completed(inputs, config, **kwargs)
+        with bounded(limit_of(config)):  # as above
+            one = await anext(found, None)
+        while one is not None:
+            yield one
+            one = await anext(found, None)
+
+    def with_retry(
+        self,
+        *,
+        retry_if_exception_type: Retriable = (Exception,),
+        wait_exponential_jitter: bool = True,
+        exponential_jitter_params: ExponentialJitterParams | None = None,
+        stop_after_attempt: int = 3,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """A guard that is asked again where its uncertainty could not be measured (`UnmeasuredError`).
+
+        It is asked again after an alarm, too, and, under "message" and "raise", after errors that are no abstention.
+
+        A measured abstention is never retried, whatever is named here, not even `AbstainedError`: drawing again until
+        the gate accepts would void the artifact's promise. Neither are errors of a Runnable or handler as
+        ``on_abstain``, which may come after one; a Runnable can bring a ``with_retry`` of its own. With
+        ``on_abstain="message"`` an abstention raises nothing that could be retried.
+
+        A retry around a chain that holds the guard is LangChain's, and cannot know this: retry the guard within the
+        chain instead (docs/langchain.md).
+
+        Args:
+            retry_if_exception_type: As LangChain's: types, or a function of the error. It can only narrow the above.
+            wait_exponential_jitter: As LangChain's.
+            exponential_jitter_params: As LangChain's.
+            stop_after_attempt: As LangChain's.
+        """
+        return Retry.of(
+            self,
+            getattr(self, "on_abstain", None),
+            retry_if_exception_type,
+            wait_exponential_jitter=wait_exponential_jitter,
+            exponential_jitter_params=exponential_jitter_params,
+            max_attempt_number=stop_after_attempt,
+        )
+
+    # -- streaming: one chunk, after the verdict -----------------------------------------------------------------------
+
+    def stream(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> Iterator[AIMessageChunk]:
+        """Yield the result of `invoke` as one chunk: nothing is shown before the verdict."""
+        yield as_chunk(self.invoke(input, config, stop=stop, **kwargs))
+
+    async def astream(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[AIMessageChunk]:
+        """Yield the result of `ainvoke` as one chunk."""
+        yield as_chunk(await self.ainvoke(input, config, stop=stop, **kwargs))
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        result = self._generate(messages, stop, run_manager, **kwargs)
+        yield ChatGenerationChunk(message=as_chunk(result.generations[0].message))
+
+    # -- LangChain plumbing ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def is_lc_serializable(cls) -> bool:
+        """False: a wrapped model may hold weights or keys."""
+        return False
+
+
+# -- What may be tried again around a guard: what could not be measured. A measured abstention is a result -------------
+# Whoever draws again after an abstention draws until a wrong answer happens to look certain; the error rate among
+# answers is then what the retries make of it, and no longer the calibrated one.
+
+Retriable = tuple[type[BaseException], ...] | Callable[[BaseException], bool]
+"""Types of exceptions, or a function that says yes."""
+
+
+def is_result(verdict: Verdict) -> bool:
+    """Whether a verdict is an abstention that another draw could only turn into an error.
+
+    Not what could not be measured, and not what an alarm or a failed record held back. Of a cascade, any stage's.
+    """
+    verdicts: tuple[Verdict, ...] = getattr(verdict, "stages", ()) or (verdict,)
+    return any(one.reason in (Reason.ABOVE_THRESHOLD, Reason.INFEASIBLE) for one in verdicts)
+
+
+def may_be_retried(error: BaseException, on_abstain: Any) -> bool:
+    """Whether a guard that raised this may be asked again.
+
+    Args:
+        error: What it raised.
+        on_abstain: The guard's. Of a Runnable or a handler any error may come after a measured abstention.
+    """
+    if not isinstance(on_abstain, str):
+        return False
+    return not (isinstance(error, AbstainedError) and is_result(error.verdict))
+
+
+class Retry(RunnableRetry[LanguageModelInput, AIMessage]):  # type: ignore[no-redef]
+    """A guard that is asked again where that is allowed, each question of a batch by itself.
+
+    LangChain's own batch asks every question that failed again if the first of them may be, and may give one question's
+    answer to another (langchain-core 1.7 and 1.8).
+    """
+
+    def batch(
+        self,
+        inputs: list[LanguageModelInput],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[AIMessage]:
+        """`invoke` for several inputs at once, under one common limit."""
+        with bounded(limit_of(config)):
+            return Runnable.batch(self, inputs, config, return_exceptions=return_exceptions, **kwargs)
+
+    async def abatch(
+        self,
+        inputs: list[LanguageModelInput],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[AIMessage]:
+        """`batch` without blocking the event loop."""
+        with bounded(limit_of(config)):
+            return await Runnable.abatch(self, inputs, config, return_exceptions=return_exceptions, **kwargs)
+
+    def with_retry(self, **settings: Any) -> Runnable[LanguageModelInput, AIMessage]:
+        """The guard with these settings instead: two retries around each other would ask again all the same."""
+        return self.bound.with_retry(**settings)
+
+    @classmethod
+    def of(
+        cls, guard: Runnable[LanguageModelInput, AIMessage], on_abstain: Any, wanted: Retriable, **settings: Any
+    ) -> Retry:
+        """A guard that retries what is wanted and allowed."""
+
+        def retried(error: BaseException) -> bool:
+            asked_for = isinstance(error, wanted) if isinstance(wanted, tuple) else wanted(error)
+            return asked_for and may_be_retried(error, on_abstain)
+
+        return cls(bound=guard, retry_exception_types=retried, **settings)

@@ -1,0 +1,281 @@
+"""`Cascade`: several models asked in order, the cheapest first, with thresholds that were calibrated together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import BaseMessage
+from langchain_core.outputs import ChatResult
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableConfig
+from pydantic import Field, PrivateAttr, field_validator, model_validator
+
+from ..artifact import CascadeArtifact
+from ..errors import ArtifactMismatchError, UsageError
+from ..models import resolve_model
+from ..sampling.callbacks import child_callbacks, note_verdict
+from ..sampling.limits import bounded, limit_of
+from ..types import Unmeasured
+from ..verdict import Reason, Verdict
+from .abstention import ABSTENTION, Abstention, OnAbstain, Wording, afall_back, fall_back
+from .base import Guarded
+from .chat_model import Guardrail
+from .messages import accepted_answer, chat_result
+
+__all__ = ["GOES_ON", "Cascade", "CascadeVerdict"]
+
+GOES_ON = frozenset({Unmeasured.EMPTY_ANSWER, Unmeasured.REFUSED})
+"""Why a stage may be unmeasured and the next one still be asked: its model has no answer to this very question, as it
+had none to some of the calibration questions. Whatever else goes unmeasured (an outage, say) hits any question."""
+
+
+class CascadeVerdict(Verdict):
+    """What a cascade decided: the verdict of the last stage that was asked, with the cost and promise of the system."""
+
+    stage: int
+    """Number of that stage, from 1. It gave the answer if the verdict accepts."""
+    stages: tuple[Verdict, ...]
+    """Verdicts of the stages that were asked, in order."""
+
+    def to_metadata(self) -> dict[str, Any]:
+        """Plain JSON; what stages held back is left out, as in `Verdict.to_metadata`."""
+        whole = {name: getattr(self, name) for name in Verdict.model_fields}
+        return {
+            **Verdict(**whole).to_metadata(),
+            "stage": self.stage,
+            "stages": [verdict.to_metadata() for verdict in self.stages],
+        }
+
+
+class Cascade(Guarded):
+    """A drop-in chat model that asks the cheapest model first and a better one only where that one is not sure.
+
+    Example:
+        >>> system = Cascade([small, large], artifact="cascade.json", fallback=ask_a_person)  # doctest: +SKIP
+        >>> (system.prompt | system).invoke({"question": "Who wrote Faust?"})                 # doctest: +SKIP
+
+    Stage 1 answers iff its uncertainty is at most its threshold; if it is not certain, or its model has no answer to
+    this question (`GOES_ON`), stage 2 is asked, and so on; if none is certain, the abstention path is taken. The error
+    rate among the answers of the whole system is what the artifact (`calibrate fit-cascade`) speaks of. Stages without
+    a threshold are not asked.
+
+    A stage that cannot decide for another reason (its model, endpoint or judge failed; its switch holds back) takes the
+    whole system to the abstention path: the next one would get questions that its threshold was not calibrated for.
+
+    The verdict in ``response_metadata["guardrail"]`` names the stage; its cost and ``usage_metadata`` sum over stages.
+
+    Current limitations: tools and structured output are refused, and all stages share one prompt.
+
+    Raises:
+        ArtifactError: The artifact cannot be read, or a stage was calibrated with something else.
+    """
+
+    models: list[BaseChatModel]
+    """One chat model (or its name) a stage, in the artifact's order. They are never changed."""
+    artifact: CascadeArtifact
+    """The cascade's artifact, or the path of its JSON file."""
+    on_abstain: Any = "message"
+    """What to do when no stage is certain, as in `Guardrail`: "message", "raise", a Runnable (or a model's name), or a
+    human hook."""
+    abstain_message: Wording = ABSTENTION
+    """Text for the user under "message", or a function of the `CascadeVerdict`; as in `Guardrail`."""
+    stage_settings: list[dict[str, Any]] = Field(default_factory=list, repr=False)
+    """Further settings of the stages' guards (judge, similarity, early_stopping, ...), one dict a stage."""
+    disable_streaming: Literal[True] = True
+    """Fixed: nothing can be shown before the verdict."""
+    cache: Literal[False] = False
+    """Fixed: a cached verdict would outlive the cause of an abstention."""
+
+    _guards: tuple[Guardrail, ...] = PrivateAttr()
+
+    def __init__(
+        self,
+        models: Sequence[BaseChatModel | str] | None = None,
+        /,
+        *,
+        fallback: OnAbstain | str | None = None,
+        **fields: Any,
+    ) -> None:
+        """The fields by name; or the models first, and ``fallback`` for ``on_abstain``."""
+        for name, value in (("models", models), ("on_abstain", fallback)):
+            if value is not None and name in fields:
+                raise UsageError(f"{name} was given twice. Give it once.")
+        if models is not None:
+            fields["models"] = list(models)
+        if fallback is not None:
+            fields["on_abstain"] = fallback
+        super().__init__(**fields)
+
+    @classmethod
+    def _way_out(cls, name: str) -> str:
+        if name in Guardrail.model_fields:
+            return f"a stage's guard has it: stage_settings=[{{{name!r}: ...}}, ...], one dict a stage."
+        return super()._way_out(name)
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            return value
+        return [resolve_model(one) if isinstance(one, str) else one for one in value]
+
+    @field_validator("artifact", mode="before")
+    @classmethod
+    def _load(cls, value: Any) -> Any:
+        return CascadeArtifact.load(value) if isinstance(value, str | Path) else value
+
+    @model_validator(mode="after")
+    def _one_guard_a_stage(self) -> Self:
+        stages = self.artifact.stages
+        if len(self.models) != len(stages):
+            raise ArtifactMismatchError(
+                f"the artifact has {len(stages)} stages, got {len(self.models)} models. Give one model a stage, in "
+                f"order: {', '.join(stage.model.model for stage in stages)}."
+            )
+        settings = self.stage_settings or [{} for _ in stages]
+        if len(settings) != len(stages):
+            raise UsageError(f"stage_settings must have one dict a stage: {len(stages)} stages, got {len(settings)}.")
+        self._guards = tuple(
+            Guardrail(**{**own, "model": model, "artifact": stage, "on_abstain": "message"})
+            for model, stage, own in zip(self.models, stages, settings, strict=True)
+        )
+        return self
+
+    @property
+    def prompt(self) -> ChatPromptTemplate:
+        """The calibrated prompt, with the one variable ``question``; all stages share it."""
+        return self.artifact.stages[0].prompt.to_prompt()
+
+    @cached_property
+    def _asked(self) -> tuple[tuple[int, Guardrail], ...]:
+        """Stages that can answer; the last one alone, for its candidate, where none can."""
+        able = [(i, guard) for i, guard in enumerate(self._guards, 1) if guard.artifact.threshold is not None]
+        return tuple(able) or ((len(self._guards), self._guards[-1]),)
+
+    # -- assessing ---------------------------------------------------------------------------------------------------
+
+    def assess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> CascadeVerdict:
+        """The system's verdict on one prompt, without acting on it."""
+        with bounded(limit_of(config)):
+            return self._assess(self._convert_input(question).to_messages(), (config or {}).get("callbacks"))
+
+    async def aassess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> CascadeVerdict:
+        """`assess` without blocking the event loop."""
+        with bounded(limit_of(config)):
+            return await self._aassess(self._convert_input(question).to_messages(), (config or {}).get("callbacks"))
+
+    def _assess(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> CascadeVerdict:
+        verdicts: list[tuple[int, Verdict]] = []
+        for number, guard in self._asked:
+            verdicts.append((number, guard.assess(list(messages), {"callbacks": callbacks})))
+            if not _goes_on(verdicts[-1][1]):
+                break
+        return self._verdict(verdicts)
+
+    async def _aassess(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> CascadeVerdict:
+        verdicts: list[tuple[int, Verdict]] = []
+        for number, guard in self._asked:
+            verdicts.append((number, await guard.aassess(list(messages), {"callbacks": callbacks})))
+            if not _goes_on(verdicts[-1][1]):
+                break
+        return self._verdict(verdicts)
+
+    def _verdict(self, verdicts: Sequence[tuple[int, Verdict]]) -> CascadeVerdict:
+        number, last = verdicts[-1]
+        cost = verdicts[0][1].cost
+        for _, verdict in verdicts[1:]:
+            cost = cost + verdict.cost
+        system = {
+            "guarantee": self.artifact.outcome.guarantee,
+            "artifact": self.artifact.digest,
+            "cost": cost,
+            "detail": f"Stage {number} of {len(self._guards)}: {last.detail}{self._left_out(number, last)}",
+        }
+        whole = {name: getattr(last, name) for name in Verdict.model_fields} | system
+        return CascadeVerdict(**whole, stage=number, stages=tuple(verdict for _, verdict in verdicts))
+
+    def _left_out(self, number: int, last: Verdict) -> str:
+        """Why the next stage was not asked, and what to do; empty after an answer or the last stage."""
+        after = next((other for other, _ in self._asked if other > number), None)
+        if last.accepted or after is None:
+            return ""
+        return (
+            f" Stage {after} was not asked instead: its threshold was calibrated for questions that stage {number} is "
+            f"not certain about, not for all of them. Until stage {number} decides again, have a person answer, or a "
+            f"guard of its own around the model of stage {after} (`calibrate fit`)."
+        )
+
+    # -- acting ------------------------------------------------------------------------------------------------------
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        self._refuse_overrides(stop, kwargs)
+        callbacks = child_callbacks(run_manager)
+        verdict = self._assess(messages, callbacks)
+        note_verdict(run_manager, verdict)
+        if verdict.accepted:
+            return chat_result(accepted_answer(verdict, self._named(verdict)), verdict)
+        return chat_result(
+            fall_back(Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks)), verdict
+        )
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        self._refuse_overrides(stop, kwargs)
+        callbacks = child_callbacks(run_manager)
+        verdict = await self._aassess(messages, callbacks)
+        note_verdict(run_manager, verdict)
+        if verdict.accepted:
+            return chat_result(accepted_answer(verdict, self._named(verdict)), verdict)
+        abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks)
+        return chat_result(await afall_back(abstention), verdict)
+
+    def _named(self, verdict: CascadeVerdict) -> str:
+        """Name of the model that gave the verdict's answer."""
+        return self.artifact.stages[verdict.stage - 1].model.model
+
+    def _refuse_overrides(self, stop: list[str] | None, kwargs: dict[str, Any]) -> None:
+        if stop is not None or kwargs:
+            given = sorted(kwargs) + (["stop"] if stop is not None else [])
+            raise ArtifactMismatchError(
+                f"call arguments {given} would change how answers are drawn; the artifact fixes that. Leave them out, "
+                "or calibrate with the settings you want."
+            )
+
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+        """Refused: the artifact binds prompts without tools.
+
+        Raises:
+            UsageError: Always, with the way out.
+        """
+        raise UsageError("this cascade is calibrated for answers without tools. Bind them to an unguarded model.")
+
+    @property
+    def _llm_type(self) -> str:
+        return "guardrail_cascade"
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        return {"artifact": self.artifact.digest, "models": [model._identifying_params for model in self.models]}
+
+
+def _goes_on(verdict: Verdict) -> bool:
+    """Whether the next stage is asked: this one was not certain, or its model had no answer to this question."""
+    if verdict.reason is Reason.UNMEASURED:
+        return verdict.uncertainty.reason in GOES_ON
+    return verdict.reason is Reason.ABOVE_THRESHOLD

@@ -1,0 +1,372 @@
+"""`Guardrail`: a chat model that wraps a chat model and answers only when the gate accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatResult
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable, RunnableConfig
+from pydantic import Field, PrivateAttr, field_validator, model_validator
+
+from ..artifact import CalibrationArtifact
+from ..bindings import bindings_for
+from ..errors import UsageError
+from ..models import resolve_model
+from ..monitor import SafetySwitch
+from ..sampling.callbacks import child_callbacks, hushed, note_verdict
+from ..sampling.limits import bounded, limit_of
+from ..sampling.sampler import adraw, draw
+from ..specs import identify
+from ..types import SamplingPlan
+from ..uncertainty import Estimator, from_spec
+from ..verdict import Verdict
+from .abstention import ABSTENTION, Abstention, Form, Wording, afall_back, fall_back
+from .base import Guarded
+from .config import from_config, to_config
+from .decide import adecide, decide
+from .early_stopping import adraw_until_decided, draw_until_decided, worthwhile
+from .endpoint_trust import Trust, agreement_rate
+from .messages import accepted_answer, chat_result
+from .observers import Watch, observers
+from .structured import FORM, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
+
+__all__ = ["Guardrail"]
+
+
+class Guardrail(Guarded):
+    """A drop-in chat model that returns an answer only when its calibrated uncertainty is low enough.
+
+    Example:
+        >>> guard = Guardrail(model=chat, artifact="calibration.json")      # doctest: +SKIP
+        >>> chain = guard.prompt | guard | StrOutputParser()                # doctest: +SKIP
+        >>> chain.invoke({"question": "Who wrote Faust?"})                  # doctest: +SKIP
+
+    Each call draws the artifact's samples, measures their disagreement, compares it once with the threshold, and then
+    returns the primary answer or takes the abstention path. Whatever cannot be measured abstains.
+
+    The verdict is plain JSON in ``response_metadata["guardrail"]``; ``usage_metadata`` sums over all samples.
+
+    Streaming: nothing can be shown before the verdict, so ``stream`` yields one chunk, after it. Callbacks that stream
+    tokens see no sample; tracers see them as child runs.
+
+    Tools and structured output work for artifacts that were calibrated with the very same tools or format
+    (docs/langchain.md); every call then carries them, bound or not.
+
+    Current limitations: the guard checks the system message and the last human message against the calibrated wrapping;
+    it does not check that the question is like the calibration questions, nor that earlier turns of a conversation were
+    there at calibration.
+
+    Raises:
+        ArtifactError: The artifact cannot be read, or was made for another model, estimator, judge or prompt.
+    """
+
+    model: BaseChatModel
+    """The chat model to guard. It is never changed."""
+    artifact: CalibrationArtifact
+    """The calibration artifact, or the path of its JSON file."""
+    on_abstain: Any = "message"
+    """What to do with an abstention: "message" returns `abstain_message`; "raise" raises `AbstainedError`; a Runnable
+    (another model or its name, a chain) is invoked with the same messages; any other callable is a human hook: it
+    receives the `Verdict` (and may be async) and returns a text, an AIMessage, or None for the message."""
+    abstain_message: Wording = ABSTENTION
+    """Text for the user under "message". May use {reason}, {detail}, {uncertainty}, {threshold}, {alpha}, {estimator},
+    {calls} and {next}; or a function of the `Verdict`. Mind that a function sees the answer that was held back."""
+    judge: Any = Field(default=None, repr=False)
+    """The judge object, for artifacts whose judge cannot be made by name."""
+    similarity: Any = Field(default=None, repr=False)
+    """The similarity object, for artifacts whose similarity cannot be made by name."""
+    entailment: Any = Field(default=None, repr=False)
+    """The entailment model object, for artifacts whose entailment model cannot be made by name."""
+    early_stopping: Literal["auto", "on", "off"] = "auto"
+    """Whether samples are drawn in waves until the verdict is certain; it cannot change a verdict on samples that can
+    all be measured (docs/early-stopping.md). "auto": where it saves calls, that is for models without a native sampler
+    and estimators and judges whose bounds are known; "on": wherever there are bounds; "off": always draw all."""
+    probe: Literal["auto", "off"] = "auto"
+    """Whether an endpoint is probed before its samples are believed: four calls at the first question, and again when
+    its samples agree suspiciously often (docs/endpoints.md). Local samplers and fakes are never probed."""
+    switch: SafetySwitch | None = Field(default=None, repr=False)
+    """Holds accepted answers back after a monitor's alarm (docs/monitoring.md); such a verdict is "suspended"."""
+    on_verdict: Any = Field(default=None, repr=False)
+    """Called with every final verdict and its messages, before it is acted on: one function or several, e.g.
+    ``[drift.watch, audit_sample(store, rate=0.1)]``. If one fails, an accepted answer is held back."""
+    max_concurrency: int | None = Field(default=None, ge=1)
+    """Calls in flight at once for one question, for models without a native sampler (default 16). ``max_concurrency``
+    of a call's or a batch's configuration bounds the whole call or batch, whatever this says."""
+    disable_streaming: Literal[True] = True
+    """Fixed: a guard that streams would leak. `stream` yields one chunk after the verdict."""
+    cache: Literal[False] = False
+    """Fixed: a cached verdict would outlive the cause of an abstention."""
+
+    _estimator: Estimator = PrivateAttr()
+    _trust: Trust = PrivateAttr()
+    _watch: Watch = PrivateAttr()
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        return resolve_model(value) if isinstance(value, str) else value
+
+    @field_validator("artifact", mode="before")
+    @classmethod
+    def _load(cls, value: Any) -> Any:
+        return CalibrationArtifact.load(value) if isinstance(value, str | Path) else value
+
+    @model_validator(mode="after")
+    def _same_procedure(self) -> Self:
+        self.artifact.check_model(identify(self.model))
+        self._estimator = from_spec(
+            self.artifact.estimator, judge=self.judge, similarity=self.similarity, entailment=self.entailment
+        )
+        if self.switch is not None:
+            self.switch.check(self.artifact.threshold)
+        self._watch = Watch(self.switch, observers(self.on_verdict))
+        self._watch.admit(self.artifact)
+        if self._waves_threshold is not None:
+            self._refuse_stopping_early()
+        rate = agreement_rate(self.artifact, self._estimator.needs, stops_early=self._waves_threshold is not None)
+        self._trust = Trust(self.model, self._plan, rate=rate, enabled=self.probe == "auto")
+        return self
+
+    def _refuse_stopping_early(self) -> None:
+        """Refuse what takes in scores or samples that early stopping leaves out."""
+        way_out = 'Give early_stopping="off" to this guard.'
+        if self._watch.needs_scores:
+            raise UsageError(
+                f"on_verdict compares scores, but early stopping gives bounds instead of scores. {way_out}"
+            )
+        if getattr(getattr(self.on_abstain, "candidates", None), "needs_samples", False):
+            raise UsageError(
+                "on_abstain shows a calibrated list of answers (candidates), whose promise is about all samples of the "
+                f"plan, but early stopping draws fewer. {way_out}"
+            )
+
+    @property
+    def prompt(self) -> ChatPromptTemplate:
+        """The calibrated prompt, with the one variable ``question``: use ``guard.prompt | guard``."""
+        return self.artifact.prompt.to_prompt()
+
+    # -- assessing ---------------------------------------------------------------------------------------------------
+
+    def assess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> Verdict:
+        """The verdict on one prompt, without acting on it.
+
+        Args:
+            question: A string, messages or a prompt value, as for ``invoke``.
+            config: Callbacks for the sampling calls, and ``max_concurrency``.
+        """
+        messages = self._convert_input(question).to_messages()
+        with bounded(limit_of(config)):
+            return self._assess(messages, (config or {}).get("callbacks"))
+
+    async def aassess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> Verdict:
+        """`assess` without blocking the event loop."""
+        messages = self._convert_input(question).to_messages()
+        with bounded(limit_of(config)):
+            return await self._aassess(messages, (config or {}).get("callbacks"))
+
+    def _assess(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
+        with hushed():
+            return self._watch.final(self._gated(messages, callbacks), messages)
+
+    async def _aassess(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
+        with hushed():
+            return await self._watch.afinal(await self._agated(messages, callbacks), messages)
+
+    def _gated(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
+        self.artifact.prompt.check(messages, self.artifact.plan.options)
+        doubt = self._trust.examine()
+        if doubt.problem is None:
+            return self._trust.noted(self._draw_and_decide(messages, callbacks), doubt)
+        drawn = draw(self.model, [messages], self._plan.primary_only(), callbacks=callbacks)  # for a person to see
+        return self._trust.noted(decide(doubt.mark(drawn[0]), self.artifact, self._estimator), doubt)
+
+    def _draw_and_decide(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
+        limit = self.max_concurrency
+        found = draw_until_decided(
+            self.model,
+            messages,
+            self._plan,
+            self._estimator,
+            self._waves_threshold,
+            callbacks=callbacks,
+            max_concurrency=limit,
+        )
+        return decide(found.drawn, self.artifact, self._estimator, settled=found.uncertainty)
+
+    async def _agated(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
+        self.artifact.prompt.check(messages, self.artifact.plan.options)
+        doubt = await self._trust.aexamine()
+        if doubt.problem is None:
+            return self._trust.noted(await self._adraw_and_decide(messages, callbacks), doubt)
+        drawn = await adraw(self.model, [messages], self._plan.primary_only(), callbacks=callbacks)
+        return self._trust.noted(await adecide(doubt.mark(drawn[0]), self.artifact, self._estimator), doubt)
+
+    async def _adraw_and_decide(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
+        limit = self.max_concurrency
+        found = await adraw_until_decided(
+            self.model,
+            messages,
+            self._plan,
+            self._estimator,
+            self._waves_threshold,
+            callbacks=callbacks,
+            max_concurrency=limit,
+        )
+        return await adecide(found.drawn, self.artifact, self._estimator, settled=found.uncertainty)
+
+    @cached_property
+    def _waves_threshold(self) -> float | None:
+        """The threshold, where samples are drawn in waves until they decide; None where the plan alone says when."""
+        wanted = self.early_stopping == "on" or (
+            self.early_stopping == "auto" and worthwhile(self.model, self._plan, self._estimator)
+        )
+        return self.artifact.threshold if wanted else None
+
+    @cached_property
+    def _plan(self) -> SamplingPlan:
+        """The calibrated plan; without samples when nothing can be accepted anyway."""
+        plan = self.artifact.plan
+        return plan if self.artifact.threshold is not None else plan.primary_only()
+
+    # -- acting ------------------------------------------------------------------------------------------------------
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        form = form_of(self.artifact.plan, stop, kwargs)
+        callbacks = child_callbacks(run_manager)
+        verdict = self._assess(messages, callbacks)
+        note_verdict(run_manager, verdict)
+        if verdict.accepted:
+            return chat_result(accepted_answer(verdict, self.artifact.model.model), verdict)
+        return chat_result(fall_back(self._abstention(verdict, messages, callbacks, form)), verdict)
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        form = form_of(self.artifact.plan, stop, kwargs)
+        callbacks = child_callbacks(run_manager)
+        verdict = await self._aassess(messages, callbacks)
+        note_verdict(run_manager, verdict)
+        if verdict.accepted:
+            return chat_result(accepted_answer(verdict, self.artifact.model.model), verdict)
+        return chat_result(await afall_back(self._abstention(verdict, messages, callbacks, form)), verdict)
+
+    def _abstention(
+        self, verdict: Verdict, messages: Sequence[BaseMessage], callbacks: Callbacks, form: Form
+    ) -> Abstention:
+        bound = self.artifact.plan.bindings
+        return Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks, bound, form)
+
+    # -- tools and structured output -----------------------------------------------------------------------------------
+
+    def bind(self, **kwargs: Any) -> Any:
+        """Bind what was bound at calibration; anything else is refused here, before it could get lost.
+
+        Raises:
+            ArtifactMismatchError: Sampling settings, or tools or a format other than the artifact's.
+        """
+        form_of(self.artifact.plan, kwargs.get("stop"), {k: value for k, value in kwargs.items() if k != "stop"})
+        return super().bind(**kwargs)
+
+    def bind_tools(
+        self,
+        tools: Sequence[Any],
+        *,
+        tool_choice: str | bool | dict[str, Any] | None = None,
+        strict: bool | None = None,
+        response_format: Any = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """The guard for callers that bind tools: exactly those it was calibrated with, in any order.
+
+        An abstention makes no tool call. Where the caller forces a call, a text is no answer, so it raises
+        `AbstainedError` unless ``on_abstain`` gives a call.
+
+        Args:
+            tools: Functions, classes, LangChain tools or schemas.
+            tool_choice: As at calibration, or None.
+            strict: As at calibration.
+            response_format: As at calibration, or None.
+            **kwargs: Nothing that changes how answers are drawn.
+
+        Raises:
+            ArtifactMismatchError: The artifact was calibrated without these tools; the message names the way out.
+            UsageError: A tool cannot be described.
+        """
+        asked = bindings_for(tools, tool_choice=tool_choice, response_format=response_format, strict=strict)
+        bound: Runnable[LanguageModelInput, AIMessage] = self.bind(**asked.model_dump(exclude_defaults=True), **kwargs)
+        return bound
+
+    def with_structured_output(
+        self,
+        schema: dict[str, Any] | type,
+        *,
+        include_raw: bool = False,
+        method: Method | None = None,
+        strict: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, Any]:
+        """A runnable that returns objects of the schema the artifact was calibrated with.
+
+        An abstention is never parsed: it raises `AbstainedError` (with ``include_raw`` it is the ``parsing_error``),
+        unless ``on_abstain`` is a Runnable or handler that gives an answer of the schema.
+
+        Args:
+            schema: Pydantic class, TypedDict, JSON schema or OpenAI tool.
+            include_raw: Return a dict of "raw", "parsed" and "parsing_error".
+            method: "function_calling", "json_schema" or "json_mode". Default: what the artifact was calibrated with.
+            strict: As at calibration.
+            **kwargs: Nothing that changes how answers are drawn.
+
+        Raises:
+            ArtifactMismatchError: The artifact was calibrated without this schema; the message names the way out.
+            UsageError: An unknown method.
+        """
+        known = self.artifact.plan.bindings
+        method = method or method_of(known)
+        asked = wanted_bindings(schema, method, known, strict)
+        form: Form = "calls" if method == "function_calling" else "format"
+        bound = self.bind(
+            **asked.model_dump(exclude_defaults=True), **tracing_of(schema, method), **{FORM: form}, **kwargs
+        )
+        return structured(bound, parser_of(schema, method), include_raw=include_raw)
+
+    # -- configuration -------------------------------------------------------------------------------------------------
+
+    def to_config(self, *, artifact: str | Path | None = None) -> dict[str, Any]:
+        """The guard's settings as a dict for JSON; see `guardrail.guard.config.to_config`."""
+        return to_config(self, artifact=artifact)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], *, model: BaseChatModel | str, **given: Any) -> Self:
+        """A guard from `to_config`'s dict; see `guardrail.guard.config.from_config`."""
+        return cast(Self, from_config(cls, config, model, given))
+
+    # -- LangChain plumbing ------------------------------------------------------------------------------------------
+
+    @property
+    def _llm_type(self) -> str:
+        return "guardrail"
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        return {"artifact": self.artifact.digest, "model": self.model._identifying_params}
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> Any:
+        return self.model._get_ls_params(stop=stop, **kwargs)

@@ -1,0 +1,145 @@
+"""Whether a guard's endpoint may be believed: probed at first use, watched afterwards, probed again now and then.
+
+The watch is a heuristic with a documented error rate: it counts how often all samples of a question agree. If in the
+last `WINDOW` questions this happened so often that, at the calibration's own rate, the chance of it is below
+`SURPRISE`, the endpoint is probed again. Only a probe can condemn an endpoint; the watch merely asks for one, and says
+so in the log.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+
+from ..artifact import CalibrationArtifact
+from ..sampling.limits import give_back
+from ..sampling.probe import ProbeReport
+from ..sampling.prober import aprobe, needs_probe, probe
+from ..types import Cost, SampleSet, SamplingPlan, Unmeasured
+from ..uncertainty import Needs
+from ..verdict import Verdict
+
+__all__ = ["Doubt", "Trust", "agreement_rate", "surprising"]
+
+WINDOW = 50
+"""Questions the watch looks back on."""
+SURPRISE = 1e-6
+"""Chance of a false alarm in one window, when questions are like the calibration's."""
+PROBE_AGAIN_AFTER = 1000
+"""Questions after which an endpoint is probed again without a cause: 4 calls among thousands."""
+
+log = logging.getLogger("guardrail")
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """What a guard knows of its endpoint before it asks a question.
+
+    Attributes:
+        problem: Why nothing it samples can be measured, or None.
+        detail: The same in words.
+        cost: What finding out has cost just now.
+    """
+
+    problem: Unmeasured | None = None
+    detail: str = ""
+    cost: Cost = Cost()  # noqa: RUF009 - frozen
+
+    def mark(self, drawn: SampleSet) -> SampleSet:
+        """The sample set with this problem, unless it has one of its own."""
+        if self.problem is None or drawn.problem is not None:
+            return drawn
+        return drawn.model_copy(update={"problem": self.problem, "problem_detail": self.detail})
+
+
+class Trust:
+    """Probes and watches one guard's model. Shared by threads and tasks; keeps counts only, never a prompt."""
+
+    def __init__(self, model: BaseChatModel, plan: SamplingPlan, *, rate: float | None, enabled: bool) -> None:
+        self._model, self._plan, self._rate = model, plan, rate
+        self._enabled = enabled and needs_probe(model)
+        self._lock = threading.Lock()
+        self._agreed: deque[bool] = deque(maxlen=WINDOW)
+        self._since = 0
+        self._again = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Trust:
+        # What was learned is about this model object, and a lock cannot be copied: a copy starts afresh with its own.
+        return Trust(copy.deepcopy(self._model, memo), self._plan, rate=self._rate, enabled=self._enabled)
+
+    def examine(self) -> Doubt:
+        """Probe if it is time to; what is known otherwise costs nothing."""
+        if not self._enabled:
+            return Doubt()
+        give_back()
+        return self._doubt(*probe(self._model, self._plan, again=self._due()))
+
+    async def aexamine(self) -> Doubt:
+        """`examine` on the event loop."""
+        if not self._enabled:
+            return Doubt()
+        give_back()
+        return self._doubt(*await aprobe(self._model, self._plan, again=self._due()))
+
+    def noted(self, verdict: Verdict, doubt: Doubt) -> Verdict:
+        """Count what a verdict shows, and add the cost of the probe that came before it."""
+        if self._enabled and verdict.alternatives and not doubt.problem:
+            with self._lock:
+                self._since += 1
+                self._agreed.append(len(verdict.alternatives) == 1)
+                if surprising(sum(self._agreed), len(self._agreed), self._rate):
+                    log.warning(
+                        "guardrail: all samples agreed in %d of the last %d questions, far more often than at "
+                        "calibration (%.0f %%); the endpoint is probed again. Questions may also have changed: audit "
+                        "the calibration.", sum(self._agreed), len(self._agreed), 100 * (self._rate or 0),
+                    )  # fmt: skip
+                    self._agreed.clear()
+                    self._again = True
+                elif self._since >= PROBE_AGAIN_AFTER:
+                    self._again = True
+        if not doubt.cost.calls:
+            return verdict
+        return verdict.model_copy(update={"cost": verdict.cost + doubt.cost})
+
+    def _due(self) -> bool:
+        with self._lock:
+            due, self._again = self._again, False
+            if due:
+                self._since = 0
+            return due
+
+    def _doubt(self, report: ProbeReport | None, cost: Cost) -> Doubt:
+        found = None if report is None else report.problem(self._plan)
+        return Doubt(cost=cost) if found is None else Doubt(*found, cost)
+
+
+def agreement_rate(artifact: CalibrationArtifact, needs: Needs, *, stops_early: bool) -> float | None:
+    """An upper estimate of how often all samples agreed at calibration, or None where scores do not tell.
+
+    Samples that are all equal have the lowest score an estimator over meanings can give, so the share of the lowest
+    score bounds their share. When drawing stops early, agreement of the first samples is enough to be accepted, and the
+    share of accepted items bounds it. Where the primary answer is compared with them, they may also agree against it:
+    then every vote is against it, and such scores count too. (k + 1) / (n + 2), so that it is never 0.
+    """
+    if not (needs.samples and (needs.judge or needs.similarity)) or artifact.threshold is None:
+        return None
+    scores = artifact.calibration.uncertainty
+    highest = max(artifact.threshold, min(scores)) if stops_early else min(scores)
+    n = artifact.plan.n
+    against = n / (n + 1) - 1e-9 if needs.primary else math.inf
+    return (sum(score <= highest + 1e-9 or score >= against for score in scores) + 1) / (len(scores) + 2)
+
+
+def surprising(agreed: int, seen: int, rate: float | None) -> bool:
+    """Whether a full window has more agreement than chance explains: P(Bin(seen, rate) >= agreed) < `SURPRISE`."""
+    if rate is None or seen < WINDOW or agreed <= seen * rate:
+        return False
+    tail = (math.comb(seen, k) * rate**k * (1 - rate) ** (seen - k) for k in range(agreed, seen + 1))
+    return math.fsum(tail) < SURPRISE

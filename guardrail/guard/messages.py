@@ -1,0 +1,55 @@
+"""From a verdict to the message a guard returns."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.outputs import ChatGeneration, ChatResult
+
+from ..types import Cost, Sample
+from ..verdict import Verdict
+
+__all__ = ["accepted_answer", "as_chunk", "chat_result", "with_verdict"]
+
+
+def accepted_answer(verdict: Verdict, model: str) -> AIMessage:
+    """The very candidate that was judged, with the name of the model that gave it."""
+    assert verdict.candidate is not None, "the gate accepts only what was measured"
+    return _message(verdict.candidate, model)
+
+
+def _message(candidate: Sample, model: str) -> AIMessage:
+    """Its text and, should the model have made any, its tool calls. Their ids are new, so no two turns share one."""
+    calls = [
+        {"name": call.name, "args": call.arguments, "id": f"call_{uuid4().hex[:24]}", "type": "tool_call"}
+        for call in candidate.tool_calls
+    ]
+    metadata = {"finish_reason": candidate.finish_reason, "model_name": model}
+    return AIMessage(content=candidate.text, tool_calls=calls, response_metadata=metadata)
+
+
+def chat_result(message: AIMessage, verdict: Verdict) -> ChatResult:
+    """`with_verdict` as a chat result."""
+    return ChatResult(generations=[ChatGeneration(message=with_verdict(message, verdict))])
+
+
+def with_verdict(message: AIMessage, verdict: Verdict) -> AIMessage:
+    """The message with the verdict in its metadata and the usage of everything that was drawn."""
+    metadata = {**message.response_metadata, "guardrail": verdict.to_metadata()}
+    update = {"response_metadata": metadata, "usage_metadata": _usage(verdict.cost, message.usage_metadata)}
+    return message.model_copy(update=update)
+
+
+def _usage(cost: Cost, more: UsageMetadata | None) -> UsageMetadata:
+    """Tokens of the samples plus those the abstention path reported itself."""
+    given = cost.input_tokens + (more["input_tokens"] if more else 0)
+    made = cost.output_tokens + (more["output_tokens"] if more else 0)
+    return UsageMetadata(input_tokens=given, output_tokens=made, total_tokens=given + made)
+
+
+def as_chunk(message: BaseMessage) -> AIMessageChunk:
+    """The whole message as the one chunk of a stream."""
+    fields = message.model_dump(exclude={"type"})
+    return AIMessageChunk(**fields, chunk_position="last")

@@ -1,0 +1,148 @@
+"""What happens to a verdict before it is acted on: a switch may hold it back, and observers see it.
+
+The switch is asked first, so observers see what the caller sees. An observer that fails holds an acceptance back: an
+answer that nobody could write down cannot be audited, and a promise that is not watched is not kept. The switch is not
+asked again afterwards: an alarm that this very verdict raises counts from the next one on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables.config import run_in_executor
+
+from ..artifact import CalibrationArtifact
+from ..errors import UsageError, told
+from ..monitor import SafetySwitch
+from ..verdict import Reason, Verdict
+
+__all__ = ["Observer", "Watch", "observers", "suspended"]
+
+Observer = Callable[[Verdict, Sequence[BaseMessage]], Any]
+"""Takes a verdict and the messages it is about; what it returns is ignored, unless it has to be awaited."""
+
+log = logging.getLogger("guardrail")
+
+
+def suspended(verdict: Verdict, switch: SafetySwitch | None) -> Verdict:
+    """The verdict as it is, or, where the switch does not allow the acceptance, as an abstention that says why."""
+    if switch is None or not verdict.accepted:
+        return verdict
+    value = verdict.uncertainty.value
+    why = switch.reason() if value is None else _objection(switch, value)
+    if why is None:
+        return verdict
+    return _held(verdict, f"Held back although the gate accepts, because of an alarm. {why}")
+
+
+def observers(given: Observer | Sequence[Observer] | None) -> tuple[Observer, ...]:
+    """One observer, several or none, as a tuple.
+
+    Raises:
+        UsageError: Something that cannot be called.
+    """
+    found = () if given is None else (given,) if callable(given) else tuple(given)
+    for observer in found:
+        if not callable(observer):
+            raise UsageError(
+                f"on_verdict takes functions of (verdict, messages), got {type(observer).__name__}. For a monitor "
+                "give its method: on_verdict=monitor.watch"
+            )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A guard's switch and observers.
+
+    Attributes:
+        switch: Asked about every acceptance; None allows all.
+        observers: Called with every verdict, in order.
+    """
+
+    switch: SafetySwitch | None = None
+    observers: tuple[Observer, ...] = ()
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether an observer compares scores, so that a bound instead of a score would mislead it."""
+        return any(_needs_scores(one) for one in self.observers)
+
+    def admit(self, artifact: CalibrationArtifact) -> None:
+        """Have every observer that compares scores watch this artifact.
+
+        Raises:
+            UsageError: One compares with scores of another kind, so it would leave out every verdict.
+        """
+        for observer in filter(_needs_scores, self.observers):
+            admit = getattr(getattr(observer, "__self__", observer), "admit", None)
+            if admit is not None:
+                admit(artifact)
+
+    def final(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> Verdict:
+        """The verdict the caller gets, after observers have seen it.
+
+        Raises:
+            UsageError: An async observer in a sync call.
+        """
+        verdict = suspended(verdict, self.switch)
+        for observer in self.observers:
+            try:
+                given = observer(verdict, messages)
+            except Exception as error:  # an observer is somebody else's code
+                verdict = _unseen(verdict, error)
+                continue
+            if inspect.isawaitable(given):
+                if inspect.iscoroutine(given):
+                    given.close()
+                raise UsageError("on_verdict is async, but the call was sync. Use ainvoke, or a sync function.")
+        return verdict
+
+    async def afinal(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> Verdict:
+        """`final` for async callers; a sync observer runs in a thread, since it may write to a database."""
+        if self.switch is not None:
+            verdict = await run_in_executor(None, suspended, verdict, self.switch)
+        for observer in self.observers:
+            try:
+                if inspect.iscoroutinefunction(observer):
+                    given = observer(verdict, messages)
+                else:
+                    given = await run_in_executor(None, observer, verdict, messages)
+                if inspect.isawaitable(given):
+                    await given
+            except Exception as error:
+                verdict = _unseen(verdict, error)
+        return verdict
+
+
+def _objection(switch: SafetySwitch, uncertainty: float) -> str | None:
+    """Why the switch holds an answer of this uncertainty back, or None."""
+    in_one_look: Callable[[float], str | None] | None = getattr(switch, "objection", None)
+    if in_one_look is not None:  # a switch that has to look could find something else the second time
+        return in_one_look(uncertainty)
+    return None if switch.allows(uncertainty) else switch.reason()
+
+
+def _needs_scores(observer: Observer) -> bool:
+    return bool(getattr(getattr(observer, "__self__", observer), "needs_scores", False))
+
+
+def _unseen(verdict: Verdict, error: Exception) -> Verdict:
+    what = told(error)
+    log.error("guardrail: on_verdict failed with %s, so no answer is given", what)
+    if not verdict.accepted:
+        return verdict
+    return _held(
+        verdict,
+        f"Held back although the gate accepts: the verdict could not be recorded ({what}). "
+        "Answers that cannot be watched are not given; mend the observer (on_verdict).",
+    )
+
+
+def _held(verdict: Verdict, detail: str) -> Verdict:
+    return verdict.model_copy(update={"accepted": False, "reason": Reason.SUSPENDED, "detail": detail})

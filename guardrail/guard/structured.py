@@ -1,0 +1,241 @@
+"""Structured output through a guard: objects out of accepted answers, and never out of an abstention."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, cast
+
+from langchain_core.exceptions import OutputParserException
+from langchain_core.language_models import LanguageModelInput
+from langchain_core.messages import AIMessage
+from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
+from langchain_core.output_parsers.openai_tools import JsonOutputKeyToolsParser, PydanticToolsParser
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
+from langchain_core.utils.json import parse_json_markdown
+from langchain_core.utils.pydantic import is_basemodel_subclass
+from pydantic import ValidationError
+
+from ..bindings import bindings_for, check_bindings, json_format
+from ..errors import AbstainedError, ArtifactMismatchError, UsageError
+from ..sampling.replies import cut_off
+from ..types import Bindings, SamplingPlan
+from .abstention import Form
+from .messages import with_verdict
+
+__all__ = [
+    "FORM",
+    "METHODS",
+    "Method",
+    "form_of",
+    "method_of",
+    "parser_of",
+    "structured",
+    "tracing_of",
+    "wanted_bindings",
+]
+
+FORM = "guardrail_form"
+"""Call argument by which `Guardrail.with_structured_output` says what the caller can read."""
+
+Method = Literal["function_calling", "json_schema", "json_mode"]
+METHODS: tuple[Method, ...] = ("function_calling", "json_schema", "json_mode")
+
+
+def form_of(plan: SamplingPlan, stop: Sequence[str] | None, call: Mapping[str, Any]) -> Form:
+    """What the caller can read; refuses everything that would make run time differ from calibration.
+
+    Args:
+        plan: The artifact's.
+        stop: Stop strings of the call.
+        call: Arguments of the call; None means "not given".
+
+    Raises:
+        ArtifactMismatchError: Sampling settings, or tools or a format other than the artifact's.
+    """
+    if stop is not None and tuple(stop) != plan.stop:
+        raise ArtifactMismatchError(
+            f"stop differs: calibrated with {plan.stop}, called with {tuple(stop)}. "
+            "Calibrate with the stop strings you want."
+        )
+    given = {name: value for name, value in call.items() if value is not None}
+    if not given:
+        return "text"
+    form = cast(Form, given.pop(FORM, "text"))
+    given.pop("ls_structured_output_format", None)
+    asked = bindings_for(
+        given.pop("tools", ()),
+        tool_choice=given.pop("tool_choice", None),
+        response_format=given.pop("response_format", None),
+    )
+    if given:
+        raise ArtifactMismatchError(
+            f"call arguments {sorted(given)} would change how answers are drawn; the artifact fixes that ({plan!r}). "
+            "Leave them out, or calibrate with the settings you want."
+        )
+    check_bindings(plan.bindings, asked)
+    if form != "text":
+        return form
+    if asked.response_format is not None:
+        return "format"
+    return "calls" if asked.tool_choice is not None else "text"
+
+
+def method_of(calibrated: Bindings | None) -> Method:
+    """The method an artifact was calibrated for."""
+    kind = (calibrated.response_format or {}).get("type") if calibrated else None
+    return "json_schema" if kind == "json_schema" else "json_mode" if kind == "json_object" else "function_calling"
+
+
+def wanted_bindings(schema: Any, method: Method, calibrated: Bindings | None, strict: bool | None) -> Bindings:
+    """What a structured call needs to have been calibrated with.
+
+    A forced tool choice is not asked for: models that cannot be forced are calibrated without one.
+
+    Raises:
+        UsageError: An unknown method.
+    """
+    if method == "function_calling":
+        return bindings_for([schema], strict=strict)
+    if method == "json_mode":
+        return bindings_for(response_format={"type": "json_object"})
+    if method != "json_schema":
+        raise UsageError(f"method {method!r} is unknown; choose one of {', '.join(METHODS)}.")
+    known = None if calibrated is None else calibrated.response_format
+    described = json_format(schema)
+    # Servers want variants of a schema (strict, additionalProperties): what matters is that the artifact's was made of
+    # this schema, and the artifact's own is what is sent.
+    if known is not None and _described(known.get("json_schema", {}).get("schema")) == _described(
+        described["json_schema"]["schema"]
+    ):
+        return Bindings(response_format=known)
+    return Bindings(response_format=described)
+
+
+def _described(schema: Any) -> Any:
+    """A schema without the ``strict`` that stands beside its keywords, and without what `_core` leaves out."""
+    if isinstance(schema, dict) and isinstance(schema.get("strict"), bool):
+        schema = {key: value for key, value in schema.items() if key != "strict"}
+    return _core(schema)
+
+
+_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Keywords whose keys are names that the user chose, and whose values are schemas."""
+_PLAIN = frozenset({"const", "default", "enum", "examples", "required", "dependentRequired"})
+"""Keywords whose value is data, whatever it looks like."""
+
+
+def _core(schema: Any) -> Any:
+    """A schema without the ``additionalProperties: false`` that servers want beside its keywords.
+
+    Any other value of that keyword says what else an object holds, and stays.
+    """
+    if isinstance(schema, list):
+        return [_core(value) for value in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {}
+    for key, value in schema.items():
+        if key == "additionalProperties" and value is False:
+            continue
+        if key in _NAMED and isinstance(value, dict):
+            found[key] = {name: _core(inner) for name, inner in value.items()}
+        else:
+            found[key] = value if key in _PLAIN else _core(value)
+    return found
+
+
+def parser_of(schema: Any, method: Method) -> Runnable[Any, Any]:
+    """What makes objects of the schema out of whole messages, by LangChain's conventions."""
+    is_class = isinstance(schema, type) and is_basemodel_subclass(schema)
+    parser: Runnable[Any, Any]
+    if method != "function_calling":
+        parser = PydanticOutputParser(pydantic_object=schema) if is_class else JsonOutputParser()
+        return RunnableLambda(_whole_text) | parser
+    if is_class:
+        parser = PydanticToolsParser(tools=[schema], first_tool_only=True)
+    else:
+        name = convert_to_openai_tool(schema)["function"]["name"]
+        parser = JsonOutputKeyToolsParser(key_name=name, first_tool_only=True)
+    return RunnableLambda(_whole) | parser
+
+
+def _whole(message: AIMessage) -> AIMessage:
+    """Refuse an answer that was cut off: its last value may be a part of one, and its calls may have been closed."""
+    if cut_off(message):
+        raise OutputParserException(
+            "the answer was cut off at the longest length allowed, so it is no whole object. Calibrate with a larger "
+            "max_tokens, or raise that of the model that took over.",
+            llm_output=message.text,
+        )
+    return message
+
+
+def _whole_text(message: AIMessage) -> AIMessage:
+    """Refuse a text that is not whole JSON, too: LangChain's parsers would close its texts and lists."""
+    text = _whole(message).text
+    try:
+        parse_json_markdown(text.strip(), parser=_loads)
+    except (ValueError, RecursionError) as error:
+        raise OutputParserException(
+            f"the answer is not whole JSON ({len(text)} characters, the last ones may be missing). Whoever gave it has "
+            "to give an object of the schema and nothing else.",
+            llm_output=text,
+        ) from error
+    return message
+
+
+def _loads(text: str) -> Any:
+    """JSON with line breaks in its texts, as LangChain's parsers allow, and with nothing added."""
+    return json.loads(text, strict=False)
+
+
+def structured(
+    asking: Runnable[LanguageModelInput, AIMessage], parser: Runnable[Any, Any], *, include_raw: bool
+) -> Runnable[LanguageModelInput, Any]:
+    """The runnable that asks and parses.
+
+    Args:
+        asking: The guard, bound so that an abstention raises.
+        parser: Makes the object.
+        include_raw: Return "raw", "parsed" and "parsing_error"; an abstention is the ``parsing_error``, and "raw" the
+            abstention message with its verdict.
+    """
+    if not include_raw:
+        return asking | parser
+
+    def found(raw: AIMessage, parse: Callable[[], Any]) -> dict[str, Any]:
+        try:
+            return {"raw": raw, "parsed": parse(), "parsing_error": None}
+        except (OutputParserException, ValidationError) as error:
+            return {"raw": raw, "parsed": None, "parsing_error": error}
+
+    def ask(asked: Any, config: RunnableConfig) -> dict[str, Any]:
+        try:
+            raw = asking.invoke(asked, config)
+        except AbstainedError as error:
+            return _held_back(error)
+        return found(raw, lambda: parser.invoke(raw, config))
+
+    async def aask(asked: Any, config: RunnableConfig) -> dict[str, Any]:
+        try:
+            raw = await asking.ainvoke(asked, config)
+        except AbstainedError as error:
+            return _held_back(error)
+        return found(raw, lambda: parser.invoke(raw, config))
+
+    return RunnableLambda(ask, afunc=aask, name="guardrail_structured")
+
+
+def _held_back(error: AbstainedError) -> dict[str, Any]:
+    return {
+        "raw": with_verdict(AIMessage(content=error.message), error.verdict),
+        "parsed": None,
+        "parsing_error": error,
+    }
+
+
+def tracing_of(schema: Any, method: Method) -> dict[str, Any]:
+    """What LangSmith shows about structured output."""
+    return {"ls_structured_output_format": {"kwargs": {"method": method}, "schema": convert_to_json_schema(schema)}}

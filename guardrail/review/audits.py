@@ -1,0 +1,88 @@
+"""Audits: a known share of the accepted answers goes to people afterwards, so that the promise can be watched."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from langchain_core.messages import BaseMessage
+
+from ..errors import UsageError
+from ..verdict import Verdict
+from .hooks import content_of
+from .limits import LONGEST_KEY, check_text
+from .queue.item import Action
+from .queue.store import ReviewStore
+
+__all__ = ["AUDIT_RATE", "AuditSample", "audit_sample", "chosen"]
+
+AUDIT_RATE = "audit_rate"
+"""Name in an item's metadata: the probability with which it was chosen."""
+_ALLOWED: tuple[Action, ...] = ("approve", "edit", "reject")  # an answer of one's own would not say whether it is right
+
+Key = Callable[[Verdict, Sequence[BaseMessage]], str]
+
+
+def audit_sample(
+    store: ReviewStore, rate: float, *, key: Key | None = None, metadata: dict[str, Any] | None = None
+) -> AuditSample:
+    """An observer that sends accepted answers to the review queue with a known probability.
+
+        Guardrail(..., on_verdict=audit_sample(store, rate=0.1))
+
+    Whether an answer is chosen is a hash of its key, so the same key is always chosen or never, and queued once. The
+    choice must not depend on what a person will say, so a key names the *request*. Questions that come twice are two
+    requests: with the same key they would count once among the accepted, and twice among the held back.
+
+    Args:
+        store: The queue; items have the kind "audit" and the metadata "audit_rate".
+        rate: Probability, in (0, 1].
+        key: Names the request; default: the id of the last message where it has one (LangGraph gives ids), so that a
+            graph that runs again chooses the same, and otherwise a fresh name for every call.
+        metadata: Stored with the item, e.g. a tenant, or the "group" (conversation, user) it belongs to.
+
+    Raises:
+        UsageError: A rate outside (0, 1].
+    """
+    if not 0 < rate <= 1:
+        raise UsageError(f"rate must be in (0, 1], got {rate}. Write 0.1 to audit one answer in ten.")
+    return AuditSample(store, float(rate), key, metadata or {})
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSample:
+    """See `audit_sample`."""
+
+    store: ReviewStore
+    rate: float
+    key: Key | None
+    metadata: dict[str, Any]
+
+    def __call__(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
+        """Queue an accepted answer if it is chosen; anything else is left alone."""
+        if not verdict.accepted:
+            return
+        name = f"audit:{_request(verdict, messages) if self.key is None else self.key(verdict, messages)}"
+        check_text("key", name, LONGEST_KEY)
+        if chosen(name, self.rate):
+            metadata = {**self.metadata, AUDIT_RATE: self.rate}
+            content = content_of(verdict, messages, kind="audit", allowed=_ALLOWED, metadata=metadata)
+            self.store.enqueue(content, key=name)
+
+
+def chosen(key: str, rate: float, *, salt: str = "audit") -> bool:
+    """Whether a key belongs to the sample: 64 bits of SHA-256 over salt and key, below ``rate``.
+
+    Samples of one salt are nested: what is chosen at a rate is chosen at every higher rate. Other salts choose
+    independently.
+    """
+    digest = hashlib.sha256(f"{salt}\n{key}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") < rate * 2.0**64
+
+
+def _request(verdict: Verdict, messages: Sequence[BaseMessage]) -> str:
+    name = messages[-1].id if messages else None
+    return f"{verdict.artifact}:{name}" if name else uuid4().hex

@@ -1,0 +1,327 @@
+"""Callbacks about decisions, and about items that nobody decided in time: signed, retried, delivered at least once.
+
+A decision (or an expiry) and its callback are written in one transaction, so none is lost. A `Deliverer` (any number of
+them, in any process) closes items whose deadline has passed, takes due callbacks, posts them, and marks them. One that
+is killed in between leaves the callback due again. So a receiver may see a callback twice: it must remember
+``Guardrail-Event-Id`` and do nothing the second time.
+
+Every request carries ``Guardrail-Signature: t=<seconds>,v1=<hex>`` with HMAC-SHA256 of ``<seconds>.<body>``; `verify`
+refuses a wrong signature and one older than five minutes. Within these five minutes a recorded request can be replayed;
+the event id catches that, too.
+
+Callbacks of one item may overtake each other: one that failed is tried again later. A decision drops what still waits
+to say that the item expired; for what is on its way just then, every body says when its event was (``at``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import http.client
+import logging
+import random
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.exc import DBAPIError
+
+from ..errors import UsageError
+from .limits import check_seconds, mended
+from .queue.rows import SYSTEM, log
+from .queue.schema import outbox
+from .queue.store import ReviewStore
+
+__all__ = ["REPLAY_WINDOW", "Deliverer", "post_within", "sign", "verify"]
+
+REPLAY_WINDOW = 300.0
+"""Seconds in which a signature is good."""
+_LEAST_SECRET = 16
+_LONGEST_WAIT = 60.0
+"""Most seconds before `Deliverer.run` looks again after the database failed."""
+_log = logging.getLogger(__name__)
+
+
+def sign(secret: str | bytes, body: bytes, at: float) -> str:
+    """The signature header of a body: ``t=<whole seconds>,v1=<hex HMAC-SHA256>``."""
+    return f"t={int(at)},v1={_mac(secret, body, int(at))}"
+
+
+def verify(
+    secret: str | bytes, body: bytes, header: str | None, *, window: float = REPLAY_WINDOW, now: float | None = None
+) -> bool:
+    """Whether a request comes from a holder of the secret, and lately. Compares in constant time; never raises.
+
+    Args:
+        secret: The shared secret.
+        body: The body as received, byte for byte.
+        header: Value of ``Guardrail-Signature``; None where there was none.
+        window: Seconds by which the sender's and this clock may differ.
+        now: This clock; default: the system's.
+    """
+    parts = dict(part.split("=", 1) for part in (header or "").split(",") if "=" in part)
+    try:
+        at, given = int(parts["t"]), parts["v1"].encode("ascii")
+    except (KeyError, ValueError):
+        return False
+    fresh = abs((time.time() if now is None else now) - at) <= window
+    return hmac.compare_digest(_mac(secret, body, at).encode(), given) and fresh
+
+
+def _mac(secret: str | bytes, body: bytes, at: int) -> str:
+    key = secret.encode() if isinstance(secret, str) else secret
+    return hmac.new(key, f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Post:
+    id: str
+    item: str
+    url: str
+    body: bytes
+    attempt: int
+
+
+@dataclass(slots=True)
+class Deliverer:
+    """Posts what is in the outbox.
+
+    The pause after attempt ``k`` is ``first_pause * 2**(k-1)`` seconds, at most ``longest_pause``, each shortened at
+    random by up to a half so that a receiver that comes back is not hit all at once.
+
+    Attributes:
+        store: Whose outbox.
+        secret: Shared with the receivers; at least 16 characters.
+        attempts: After so many the callback is "dead": kept, counted in the stats, not tried again.
+        timeout: Seconds a post may take from beginning to end, however slowly the receiver answers.
+        first_pause: Seconds before the second attempt.
+        longest_pause: Longest pause between two attempts, in seconds.
+    """
+
+    store: ReviewStore
+    secret: str | bytes = field(repr=False)
+    attempts: int = 15
+    timeout: float = 10.0
+    first_pause: float = 1.0
+    longest_pause: float = 3600.0
+    _stop: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+    _thread: threading.Thread | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.secret) < _LEAST_SECRET:
+            raise UsageError(
+                f"a webhook secret needs at least {_LEAST_SECRET} characters, got {len(self.secret)}. Make one with: "
+                'python -c "import secrets; print(secrets.token_urlsafe(32))"'
+            )
+        check_seconds("timeout", self.timeout, "Use 10.")
+
+    def run_once(self) -> int:
+        """Close what is too late, and post everything that is due. Returns the number of deliveries."""
+        self.store.expire()
+        return self._deliver()
+
+    def _deliver(self) -> int:
+        delivered = 0
+        while not self._stop.is_set() and (post := self._take()) is not None:
+            problem = self._send(post)
+            self._mark(post, problem)
+            delivered += problem is None
+        return delivered
+
+    def run(self, poll: float = 1.0) -> None:
+        """Deliver until `stop` is called, looking every ``poll`` seconds.
+
+        A database that fails ends nothing: it is logged, and asked again after a pause that doubles up to a minute.
+        """
+        failures = 0
+        while not self._stop.is_set():
+            # Each by itself: an item that cannot be closed must not hold up the callbacks.
+            done = [self._tried("expire", self.store.expire), self._tried("deliver", self._deliver)]
+            failures = 0 if all(done) else failures + 1
+            self._stop.wait(min(poll * 2.0 ** min(failures, 40), max(poll, _LONGEST_WAIT)))
+
+    def start(self, poll: float = 1.0) -> None:
+        """`run` in a thread."""
+        self._stop.clear()
+        self._thread = threading.Thread(target=self.run, args=(poll,), name="guardrail-deliverer", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End `run` after the delivery in hand."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    @staticmethod
+    def _tried(what: str, do: Callable[[], int]) -> bool:
+        try:
+            do()
+        except Exception as error:  # whatever it was, the next callback must not wait for a restart
+            # Without the lines that hold the values: questions and answers.
+            why = ": " + str(error.orig).partition("\n")[0] if isinstance(error, DBAPIError) else ""
+            _log.warning("the deliverer could not %s and tries again: %s%s", what, type(error).__name__, why)
+            return False
+        return True
+
+    def _take(self) -> _Post | None:
+        database = self.store.database
+        with database.write() as connection:
+            now = database.now(connection)
+            due = select(outbox).where(outbox.c.state == "waiting", outbox.c.next_at <= now)
+            row = connection.execute(
+                due.order_by(outbox.c.next_at).limit(1).with_for_update(skip_locked=True)
+            ).one_or_none()
+            if row is None:
+                return None
+            attempt = row.attempts + 1
+            # Should this process be killed while it posts, the callback is due again after this.
+            again = now + max(2 * self.timeout, self._pause(attempt))
+            taken = update(outbox).where(outbox.c.id == row.id).values(attempts=attempt, next_at=again)
+            connection.execute(taken)
+            return _Post(row.id, row.item, row.url, row.body.encode(), attempt)
+
+    def _send(self, post: _Post) -> str | None:
+        """None when the receiver answered 2xx, else the problem."""
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "acrc-guardrail",
+            "Guardrail-Event-Id": post.id,
+            "Guardrail-Signature": sign(self.secret, post.body, time.time()),
+        }
+        problem = post_within(post.url, post.body, headers, self.timeout)
+        return None if problem is None else mended(problem.replace("\0", "\ufffd"))[:500]
+
+    def _mark(self, post: _Post, problem: str | None) -> None:
+        database = self.store.database
+        with database.write() as connection:
+            now = database.now(connection)
+            mine = update(outbox).where(outbox.c.id == post.id, outbox.c.state == "waiting")
+            if problem is None:
+                changed = connection.execute(mine.values(state="delivered", problem="")).rowcount
+                if changed:
+                    log(connection, post.item, now, SYSTEM, "delivered", {"event": post.id, "attempt": post.attempt})
+                return
+            dead = post.attempt >= self.attempts
+            state, at = ("dead", now) if dead else ("waiting", now + self._pause(post.attempt))
+            connection.execute(mine.values(state=state, next_at=at, problem=problem))
+            detail = {"event": post.id, "attempt": post.attempt, "problem": problem, "given_up": dead}
+            log(connection, post.item, now, SYSTEM, "delivery_failed", detail)
+
+    def _pause(self, attempt: int) -> float:
+        longest = min(self.first_pause * 2.0 ** min(attempt - 1, 40), self.longest_pause)
+        return longest * random.uniform(0.5, 1.0)
+
+    def undelivered(self) -> int:
+        """Callbacks that still wait."""
+        with self.store.database.read() as connection:
+            waiting = select(func.count()).select_from(outbox).where(outbox.c.state == "waiting")
+            return int(connection.execute(waiting).scalar_one())
+
+
+# -- One HTTP POST within a time that holds for the whole of it. A socket's time-out bounds each read only -------------
+
+
+def post_within(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> str | None:
+    """Post, and follow no redirect.
+
+    The post runs in a thread of its own. One that is too late has its connection cut, so that the thread ends; only a
+    name look-up that hangs keeps it a while longer. The caller does not wait for it.
+
+    Args:
+        url: http(s) address.
+        body: Bytes to send.
+        headers: Headers.
+        seconds: For everything, from the name look-up to the status line and the headers.
+
+    Returns:
+        None when the receiver answered 2xx in time, else the problem in words.
+    """
+    attempt = _Attempt(url, body, dict(headers), seconds)
+    thread = threading.Thread(target=attempt.run, name="guardrail-post", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        attempt.cut()
+        return f"TimeoutError: no answer within {seconds:g} s"
+    return attempt.problem
+
+
+class _Attempt:
+    def __init__(self, url: str, body: bytes, headers: dict[str, str], seconds: float) -> None:
+        self.problem: str | None = None
+        self._url, self._body, self._headers, self._seconds = url, body, headers, seconds
+        self._connections: list[http.client.HTTPConnection] = []
+        self._over = False
+
+    def run(self) -> None:
+        opener = urllib.request.build_opener(_NoRedirect, _Http(self._made), _Https(self._made))
+        try:
+            request = urllib.request.Request(self._url, data=self._body, headers=self._headers, method="POST")
+            with opener.open(request, timeout=self._seconds):
+                return
+        except urllib.error.HTTPError as error:
+            error.close()
+            self.problem = f"HTTP {error.code}"
+        except Exception as error:  # whatever a broken receiver causes must not end the deliverer
+            self.problem = f"{type(error).__name__}: {error}"
+
+    def cut(self) -> None:
+        self._over = True
+        for connection in self._connections:
+            _shut(connection)
+
+    def _made(self, connection: http.client.HTTPConnection) -> None:
+        self._connections.append(connection)
+        if self._over:
+            raise TimeoutError("too late to connect")
+
+
+class _Http(urllib.request.HTTPHandler):
+    """Opens as usual, and tells of the connection."""
+
+    def __init__(self, made: Any) -> None:
+        super().__init__()
+        self._told = made
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_telling(http.client.HTTPConnection, self._told), req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    """Opens as usual, and tells of the connection."""
+
+    def __init__(self, made: Any) -> None:
+        super().__init__()
+        self._told = made
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_telling(http.client.HTTPSConnection, self._told), req)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A signed body goes to the address it was signed for, nowhere else."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Refuse; the redirect becomes an HTTP error."""
+
+
+def _telling(kind: type[http.client.HTTPConnection], made: Any) -> Any:
+    def make(host: str, **settings: Any) -> http.client.HTTPConnection:
+        connection = kind(host, **settings)
+        made(connection)
+        return connection
+
+    return make
+
+
+def _shut(connection: http.client.HTTPConnection) -> None:
+    with contextlib.suppress(AttributeError, OSError):  # not connected yet, or it ended in the meantime
+        connection.sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,1 @@
+"""Monitors whose state several processes share through the review database."""

@@ -1,0 +1,81 @@
+"""Tables of the shared monitors, and their rows: steps of a transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Column, Float, Integer, MetaData, String, Table, Text, UniqueConstraint, inspect, select, text
+from sqlalchemy.engine import Connection
+
+from ...monitor import DriftState, RiskState
+from ..limits import LONGEST_KEY, storable
+from ..queue.database import Database
+
+__all__ = ["LONGEST_MONITOR", "create", "dump", "fetch", "monitors", "seen", "steps", "steps_of"]
+
+LONGEST_MONITOR = 128
+"""Characters of a monitor's name."""
+_LOCK = 0x61637264
+"""Advisory lock of PostgreSQL under which the tables are made."""
+_IN_STEPS = ("stream", "p_values")
+"""What of a drift monitor's state is kept step by step, so that an update does not write it all again."""
+
+metadata = MetaData()
+monitors = Table(
+    "review_monitors",
+    metadata,
+    Column("name", String(LONGEST_MONITOR), primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("n", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("alarm", Text),
+    Column("acknowledged", Float(53)),
+    Column("created", Float(53), nullable=False),
+)
+steps = Table(
+    "review_monitor_steps",
+    metadata,
+    Column("name", String(LONGEST_MONITOR), primary_key=True),
+    Column("n", Integer, primary_key=True),
+    Column("key", String(LONGEST_KEY)),
+    Column("at", Float(53), nullable=False),
+    Column("value", Float(53), nullable=False),
+    Column("chance", Float(53), nullable=False),
+    Column("log_wealth", Float(53), nullable=False),
+    UniqueConstraint("name", "key"),
+)
+
+
+def create(database: Database) -> None:
+    """Make the tables if they are missing."""
+    with database.read() as connection:
+        if inspect(connection).has_table(steps.name):
+            return
+    with database.write() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        metadata.create_all(connection)
+
+
+def fetch(connection: Connection, name: str, *, lock: bool = False) -> Any:
+    """The row of a monitor, or None; with ``lock`` nobody else can write it before the transaction ends."""
+    if not storable(name):
+        return None
+    found = select(monitors).where(monitors.c.name == name)
+    return connection.execute(found.with_for_update() if lock else found).one_or_none()
+
+
+def steps_of(name: str) -> Any:
+    """The query for all steps of a monitor, in order."""
+    return select(steps).where(steps.c.name == name).order_by(steps.c.n)
+
+
+def seen(connection: Connection, name: str, key: str) -> bool:
+    """Whether a monitor was updated with this key."""
+    found = select(steps.c.n).where(steps.c.name == name, steps.c.key == key)
+    return connection.execute(found).first() is not None
+
+
+def dump(state: RiskState | DriftState) -> str:
+    """A state as its row keeps it, without what the steps keep."""
+    return state.model_dump_json(exclude=set(_IN_STEPS))

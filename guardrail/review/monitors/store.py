@@ -1,0 +1,222 @@
+"""Monitors whose state lives in the review store's database: shared by processes, kept over restarts, lost by no kill.
+
+    monitors = Monitors(store)
+    switch = monitors.switch()
+    drift = monitors.drift("drift", artifact)
+    guard = Guardrail(..., switch=switch, on_verdict=[drift.watch, audit_sample(store, rate=0.1)])
+
+Every update is one transaction: it takes the row, catches up with what others wrote, bets, and writes row, history and
+alarm together, on the condition that nobody wrote in between. An alarm is a line of the audit trail.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from sqlalchemy import select, update
+
+from ...artifact import CalibrationArtifact
+from ...errors import UsageError
+from ...monitor import Alarm, DriftMonitor, RiskMonitor, RiskState
+from ...types import Frozen
+from ..limits import LONGEST_NAME, check_text
+from ..queue.rows import log
+from ..queue.store import ReviewStore
+from .rows import create, fetch, monitors, steps, steps_of
+from .shared_monitors import SharedDrift, SharedRisk, risk_monitor
+from .shared_switch import SharedSwitch
+
+__all__ = ["MonitorView", "Monitors", "Step"]
+
+POINTS = 2_000
+"""Most points of a history that is read for a picture."""
+
+
+class Step(Frozen):
+    """One update of a monitor."""
+
+    n: int
+    """Its number, from 1."""
+    at: float
+    """When, in seconds since 1970 UTC."""
+    value: float
+    """Drift: the score. Risk: 1 for a wrong answer, 0 for a right one."""
+    chance: float
+    """Drift: the conformal p-value. Risk: the probability with which the answer was audited."""
+    log_wealth: float
+    """Natural logarithm of the betting wealth after it."""
+
+
+class MonitorView(Frozen):
+    """A monitor as a page shows it."""
+
+    name: str
+    """Its name."""
+    kind: Literal["risk", "drift"]
+    """What it tests."""
+    n: int
+    """Updates so far."""
+    delta: float
+    """Probability of ever raising a false alarm; the alarm line is ln(1/delta)."""
+    log_wealth: float
+    """Now."""
+    alarm: Alarm | None
+    """Its alarm, if it raised one."""
+    acknowledged: bool
+    """Whether a person has looked at the alarm."""
+    estimate: tuple[float, float, float] | None
+    """Risk: error rate among accepted answers with a 95 % confidence sequence."""
+    alpha: float | None
+    """Risk: the promised error rate."""
+
+
+class Monitors:
+    """All monitors of a review store. Safe under threads and processes.
+
+    Args:
+        store: Its database gets two more tables.
+    """
+
+    def __init__(self, store: ReviewStore) -> None:
+        self.store = store
+        create(store.database)
+
+    def risk(
+        self,
+        name: str,
+        alpha: float,
+        *,
+        delta: float = 0.05,
+        min_audit_rate: float = 1.0,
+        artifact: str | None = None,
+        on_alarm: Callable[[Alarm], object] | None = None,
+    ) -> SharedRisk:
+        """The `RiskMonitor` of this name, begun if there is none.
+
+        Args:
+            name: Its name in this store; use a new one for a new artifact.
+            alpha: Promised error rate among accepted answers.
+            delta: Probability of ever raising a false alarm.
+            min_audit_rate: Smallest audit probability that will occur.
+            artifact: Digest of the artifact that accepts the answers; see `RiskMonitor`.
+            on_alarm: Called once in this process, when it learns of the alarm, or now if there is one already.
+
+        Raises:
+            UsageError: There is one of this name with other settings, or for another artifact.
+        """
+        fresh = RiskMonitor(alpha, delta=delta, min_audit_rate=min_audit_rate, artifact=artifact)
+        return SharedRisk(self.store, name, fresh, on_alarm)
+
+    def drift(
+        self,
+        name: str,
+        artifact: CalibrationArtifact,
+        *,
+        delta: float = 0.05,
+        seed: int = 0,
+        on_alarm: Callable[[Alarm], object] | None = None,
+    ) -> SharedDrift:
+        """The `DriftMonitor` of this name, begun if there is none. Arguments as in `DriftMonitor` and `risk`.
+
+        Raises:
+            UsageError: There is one of this name for another artifact.
+        """
+        return SharedDrift(self.store, name, DriftMonitor(artifact, delta=delta, seed=seed), artifact, on_alarm)
+
+    def switch(
+        self,
+        then: Literal["abstain", "stricter"] = "abstain",
+        *,
+        threshold: float | None = None,
+        names: str | Sequence[str] | None = None,
+        every: float = 5.0,
+    ) -> SharedSwitch:
+        """A switch that follows alarms in the database, whichever process raised them.
+
+        Args:
+            then: As in `SafetySwitch`.
+            threshold: As in `SafetySwitch`.
+            names: Only these monitors, or only this one; default: all of the store. While one of them is not in the
+                store nothing is accepted.
+            every: Seconds after which the database is looked at again.
+
+        Raises:
+            UsageError: As `SafetySwitch`, and for names that no monitor can have, or none at all.
+        """
+        named = (names,) if isinstance(names, str) else None if names is None else tuple(names)
+        return SharedSwitch(self.store, then, threshold, named, every)
+
+    def acknowledge(self, name: str, *, who: str) -> None:
+        """A person has looked at the alarm: switches let answers pass again. It stands in the audit trail.
+
+        The monitor stays alarmed. Begin a new one, under another name, for what comes after.
+
+        Raises:
+            UsageError: No such monitor, or it has raised no alarm.
+        """
+        check_text("who", who, LONGEST_NAME)
+        with self.store.database.write() as connection:
+            row = fetch(connection, name)
+            if row is None or row.alarm is None:
+                raise UsageError(f"no monitor {name!r} with an alarm in this store.")
+            now = self.store.database.now(connection)
+            connection.execute(update(monitors).where(monitors.c.name == name).values(acknowledged=now))
+            log(connection, "", now, who, "alarm_acknowledged", {"monitor": name})
+
+    def known_risk(
+        self, name: str, *, artifact: str | None = None, on_alarm: Callable[[Alarm], object] | None = None
+    ) -> SharedRisk | None:
+        """The `RiskMonitor` of this name with the settings it was begun with, or None.
+
+        Raises:
+            UsageError: It audits another artifact.
+        """
+        with self.store.database.read() as connection:
+            row = fetch(connection, name)
+        if row is None or row.kind != "risk":
+            return None
+        state = RiskState.model_validate_json(row.state)
+        asked = state if artifact is None else state.model_copy(update={"artifact": artifact})
+        return SharedRisk(self.store, name, risk_monitor(asked, state), on_alarm)
+
+    def all(self) -> list[MonitorView]:
+        """Every monitor, alarms first, then by name."""
+        with self.store.database.read() as connection:
+            rows = connection.execute(select(monitors).order_by(monitors.c.name)).all()
+        return sorted((_view(row) for row in rows), key=lambda view: view.alarm is None or view.acknowledged)
+
+    def history(self, name: str, *, most: int = POINTS) -> list[Step]:
+        """The updates of a monitor in order; of a long history evenly spaced ones and the last."""
+        with self.store.database.read() as connection:
+            row = fetch(connection, name)
+            if row is None:
+                return []
+            every = max(1, -(-row.n // most))
+            wanted = (steps.c.n % every == 0) | (steps.c.n == row.n)
+            found = connection.execute(steps_of(name).where(wanted)).all()
+        return [_step(row) for row in found]
+
+
+def _step(row: Any) -> Step:
+    return Step(n=row.n, at=row.at, value=row.value, chance=row.chance, log_wealth=row.log_wealth)
+
+
+def _view(row: Any) -> MonitorView:
+    fields = json.loads(row.state)
+    estimate = alpha = None
+    if row.kind == "risk":
+        state = RiskState.model_validate_json(row.state)
+        alpha, estimate = state.alpha, risk_monitor(state, state).interval()
+    return MonitorView(
+        name=row.name,
+        kind=row.kind,
+        n=row.n,
+        delta=fields["delta"],
+        log_wealth=fields["log_wealth"],
+        alarm=None if row.alarm is None else Alarm.model_validate_json(row.alarm),
+        acknowledged=row.acknowledged is not None,
+        estimate=estimate,
+        alpha=alpha,
+    )

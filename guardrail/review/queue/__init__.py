@@ -1,0 +1,1 @@
+"""The review queue: items and decisions in a database (SQLite or PostgreSQL)."""

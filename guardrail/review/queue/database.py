@@ -1,0 +1,162 @@
+"""Connections and transactions: SQLite (WAL, one writer at a time) or PostgreSQL, safe under threads and processes.
+
+A fork is safe while no other thread is in the middle of an operation.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine, event, inspect, select, text
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError
+from sqlalchemy.pool import NullPool
+
+from ...errors import UsageError, require
+from . import schema
+
+__all__ = ["Database"]
+
+PATIENCE = 30.0
+"""Seconds a writer waits for another one."""
+_LOCK = 0x61637263
+"""Advisory lock of PostgreSQL under which the tables are made."""
+
+
+class Database:
+    """One database, opened when it is first used.
+
+    Args:
+        url: ``sqlite:///path``, a bare path (SQLite), or ``postgresql://...``.
+        clock: Now, in seconds since 1970; default: the server's clock for PostgreSQL, this machine's for SQLite.
+    """
+
+    def __init__(self, url: str | os.PathLike[str], clock: Callable[[], float] | None = None) -> None:
+        self.url = _parsed(os.fspath(url))
+        self._clock = clock
+        self._engine = _engine(self.url)
+        self._owner = os.getpid()
+        self._prepare()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine; a forked child gets connections of its own."""
+        if self._owner != os.getpid():
+            self._engine.dispose(close=False)
+            self._owner = os.getpid()
+        return self._engine
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that may write; committed at the end, rolled back on an error."""
+        with self.engine.connect().execution_options(review_writes=True) as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that only reads: one consistent view."""
+        with self.engine.connect() as connection, connection.begin():
+            yield connection
+
+    def now(self, connection: Connection) -> float:
+        """Now, in seconds since 1970; with PostgreSQL the same clock for every machine."""
+        if self._clock is not None:
+            return self._clock()
+        if connection.dialect.name == "postgresql":
+            return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+        return time.time()
+
+    def close(self) -> None:
+        """Close all connections. They are opened again when needed."""
+        self.engine.dispose()
+
+    def _prepare(self) -> None:
+        try:
+            with self.write() as connection:
+                if connection.dialect.name == "postgresql":
+                    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+                if not inspect(connection).has_table(schema.meta.name):
+                    schema.create(connection)
+                layout = connection.execute(
+                    select(schema.meta.c.value).where(schema.meta.c.name == "layout")
+                ).scalar_one_or_none()
+        except DatabaseError as error:
+            self.close()
+            raise UsageError(f"cannot open the review store {self.url!r}: {error.orig}.") from error
+        if layout != schema.LAYOUT:
+            self.close()
+            raise UsageError(
+                f"the review store {self.url!r} has layout {layout!r}; this version reads {schema.LAYOUT!r}. "
+                "Use another database, or the version of acrc-guardrail that made it."
+            )
+
+
+def _parsed(given: str) -> URL:
+    try:
+        url = make_url(given if "://" in given else f"sqlite:///{given}")
+    except ArgumentError:
+        raise UsageError("this is no database URL. Use sqlite:///reviews.db or postgresql://host/name.") from None
+    backend = url.get_backend_name()
+    if backend == "postgresql":
+        require("psycopg", extra="postgres")
+        return url.set(drivername="postgresql+psycopg")
+    if backend != "sqlite":
+        raise UsageError(f"the review store runs on SQLite and PostgreSQL, not {backend!r}.")
+    if not url.database or url.database == ":memory:":
+        raise UsageError("a review store in memory would lose its items. Name a file: sqlite:///reviews.db")
+    return url
+
+
+def _engine(url: URL) -> Engine:
+    try:
+        if url.get_backend_name() == "postgresql":
+            return create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
+        assert url.database is not None
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        # Held-back answers are for the owner's eyes; the WAL files get the same mode.
+        os.close(os.open(url.database, os.O_RDWR | os.O_CREAT, 0o600))
+        # No pool: an SQLite connection that lives through a fork loses what the child writes (SQLite keeps its file
+        # locks by process), so none stays open between two operations.
+        engine = create_engine(url, connect_args={"timeout": PATIENCE}, poolclass=NullPool)
+    except OSError as error:
+        raise UsageError(f"cannot open the review store {url.database!r}: {error.strerror}.") from error
+    except NoSuchModuleError as error:
+        raise UsageError(f"no driver for {url!r}: {error}.") from error
+    event.listen(engine, "connect", _on_connect)
+    event.listen(engine, "begin", _on_begin)
+    return engine
+
+
+def _on_connect(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # transactions are begun below, not by the driver
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout={int(PATIENCE * 1000)}")
+    _wal(cursor)
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.close()
+
+
+def _wal(cursor: Any) -> None:
+    """Switch to WAL; SQLite does not wait for a lock here, so we do."""
+    import sqlite3
+
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+
+
+def _on_begin(connection: Connection) -> None:
+    # IMMEDIATE takes the write lock before reading, so that nobody acts on what another is about to change.
+    writes = connection.get_execution_options().get("review_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

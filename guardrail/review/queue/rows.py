@@ -1,0 +1,169 @@
+"""Rows of the review queue: steps of a transaction, for the store and what stands beside it.
+
+None of them commits: whoever opened the transaction does, and with the change its line of the audit trail.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any
+
+from sqlalchemy import Row, and_, exists, or_, select, update
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql import ColumnElement
+
+from ..errors import UnknownItemError
+from ..limits import mended, storable
+from .item import Content, Decision, Item
+from .schema import events, items, outbox
+
+__all__ = [
+    "SYSTEM",
+    "as_item",
+    "check_id",
+    "close",
+    "ended",
+    "fetch",
+    "free",
+    "free_again",
+    "given_back",
+    "in_time",
+    "log",
+    "post",
+    "wanted_again",
+]
+
+SYSTEM = "system"
+"""Who, in the audit trail, where nobody did it."""
+
+
+def in_time(now: float) -> ColumnElement[bool]:
+    """Whether there still is time to decide an item."""
+    return or_(items.c.deadline.is_(None), items.c.deadline > now)
+
+
+def free(now: float) -> ColumnElement[bool]:
+    """Whether an item can be claimed: nobody's, or its lease is over."""
+    stale = and_(items.c.state == "claimed", items.c.lease_until <= now)
+    return and_(or_(items.c.state == "pending", stale), in_time(now))
+
+
+def ended(now: float) -> ColumnElement[bool]:
+    """Whether nothing is left to decide about an item, and nobody is just carrying it out."""
+    unheld = or_(items.c.lease_until.is_(None), items.c.lease_until <= now)
+    return and_(items.c.state.in_(("decided", "expired")), unheld)
+
+
+def given_back(reviewer: str) -> ColumnElement[bool]:
+    """Whether this reviewer has given an item back before; taking it from its holder is none of it."""
+    released = and_(events.c.what == "released", events.c.detail == "{}")  # a line with a holder is of a take-back
+    return exists().where(events.c.item == items.c.id, events.c.who == reviewer, released)
+
+
+def check_id(item: str) -> None:
+    """Refuse what cannot be an id, before a database chokes on it.
+
+    Raises:
+        UnknownItemError: It holds what no column of text does.
+    """
+    if not storable(item):
+        raise UnknownItemError(f"no item {item!r} in the review store.")
+
+
+def fetch(connection: Connection, item: str, *, lock: bool = False) -> Row[Any]:
+    """The row of an item; with ``lock`` nobody else can write it before the transaction ends.
+
+    Raises:
+        UnknownItemError: No such item.
+    """
+    check_id(item)
+    found = select(items).where(items.c.id == item)
+    row = connection.execute(found.with_for_update() if lock else found).one_or_none()
+    if row is None:
+        raise UnknownItemError(f"no item {item!r} in the review store.")
+    return row
+
+
+def as_item(row: Row[Any]) -> Item:
+    """A row of the table as the item it holds."""
+    return Item(
+        id=row.id,
+        number=row.number,
+        key=row.key,
+        content=Content.model_validate_json(row.content),
+        state=row.state,
+        created=row.created,
+        deadline=row.deadline,
+        holder=row.holder,
+        lease_until=row.lease_until,
+        callback=row.callback,
+        decision=None if row.decision is None else Decision.model_validate_json(row.decision),
+    )
+
+
+def free_again(connection: Connection, row: Row[Any], *, keep_token: bool) -> None:
+    """Put an item back into the queue."""
+    # A token that is kept lets its holder still decide, as long as nobody else claims the item.
+    token = row.lease if keep_token else None
+    changed = {"state": "pending", "holder": None, "lease": token, "lease_until": None}
+    connection.execute(update(items).where(items.c.number == row.number).values(**changed))
+
+
+def close(connection: Connection, row: Row[Any], now: float) -> None:
+    """Nobody can decide an item any more; its callback says so."""
+    changed = {"state": "expired", "lease": None, "lease_until": None}
+    connection.execute(update(items).where(items.c.number == row.number).values(**changed))
+    log(connection, row.id, now, SYSTEM, "expired", {"holder": row.holder})
+    if row.callback is not None:
+        post(connection, as_item(row), now)
+
+
+def wanted_again(connection: Connection, row: Row[Any], now: float, until: float | None) -> None:
+    """Somebody asks for an undecided item once more: it stays open until then at least, and opens again if closed.
+
+    Whoever holds it keeps it, unless it was closed in between.
+    """
+    if row.state == "decided":
+        return
+    late = row.state == "expired" or (row.deadline is not None and row.deadline <= now)
+    latest = until if late else None if until is None or row.deadline is None else max(until, row.deadline)
+    if not late and latest == row.deadline:
+        return
+    changed: dict[str, Any] = {"deadline": latest}
+    if row.state == "expired":
+        changed |= {"state": "pending", "holder": None, "lease_until": None}
+    connection.execute(update(items).where(items.c.number == row.number).values(**changed))
+    log(connection, row.id, now, SYSTEM, "reopened" if late else "extended", {"until": latest})
+
+
+def post(connection: Connection, item: Item, now: float) -> None:
+    """Put the callback into the outbox, in the transaction that records the decision, or that nobody decided."""
+    if item.callback is None:
+        return
+    identity, decision = secrets.token_hex(16), item.decision
+    outcome = None if decision is None else decision.outcome(item.content)
+    if decision is not None:  # "nobody decided" is no longer true, so it must not arrive after this
+        late = update(outbox).where(outbox.c.item == item.id, outbox.c.state == "waiting")
+        connection.execute(late.values(state="dropped"))
+    body = {
+        "id": identity,
+        "type": "review.expired" if decision is None else "review.decided",
+        "at": now,
+        "ticket": item.id,
+        "key": item.key,
+        "kind": item.content.kind,
+        "decision": None if decision is None else decision.model_dump(mode="json"),
+        "outcome": None if outcome is None else outcome.model_dump(mode="json"),
+        "metadata": item.content.metadata,
+    }
+    values = {"id": identity, "item": item.id, "url": item.callback, "state": "waiting", "attempts": 0}
+    text = json.dumps(body, ensure_ascii=False)
+    connection.execute(outbox.insert().values(**values, body=text, next_at=now, created=now, problem=""))
+
+
+def log(connection: Connection, item: str, at: float, who: str, what: str, detail: dict[str, Any]) -> None:
+    """Add a line to the audit trail."""
+    text = mended(json.dumps(detail, ensure_ascii=False))
+    line = {"item": item, "at": at, "who": who, "what": what, "detail": text}
+    connection.execute(events.insert().values(**line))

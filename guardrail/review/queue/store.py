@@ -1,0 +1,547 @@
+"""The review queue: items go in once, are leased to one reviewer at a time, and are decided once.
+
+Every operation is one transaction, and every change writes its line of the audit trail in it; so a process that is
+killed at any instruction leaves either the state before or the state after, both complete.
+
+Current limitations: with SQLite all processes must run on one machine (its clock rules leases, and WAL needs shared
+memory); use PostgreSQL for several.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row, and_, case, func, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql import ColumnElement
+
+from ...errors import UsageError
+from ..errors import AlreadyDecidedError, ItemExpiredError, LeaseLostError, ReviewError
+from ..limits import LONGEST_KEY, LONGEST_NAME, check_seconds, check_text, storable
+from . import rows
+from .database import Database
+from .item import Content, Decision, Event, Item, Kind, State, Stats, frozen, writable
+from .purging import Purged, purge
+from .schema import events, items, outbox
+
+__all__ = ["Charge", "Lease", "ReviewStore"]
+
+LEASE = 600.0
+"""Seconds a reviewer has by default, and whoever carries a decision out."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_LONGEST_WORD = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """An item that is yours for a while.
+
+    Attributes:
+        item: The item.
+        token: Proof that it is yours; needed to renew, release and decide.
+        reviewer: Who holds it.
+        until: When it goes back to the queue, in seconds since 1970.
+    """
+
+    item: Item
+    token: str
+    reviewer: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """A decided or expired item that is yours for a while, to carry out what became of it.
+
+    Attributes:
+        item: The item as it was before. One whose ``lease_until`` is set was taken up before, and not carried out.
+        until: When others can take it up, in seconds since 1970.
+    """
+
+    item: Item
+    until: float
+
+
+class ReviewStore:
+    """A durable queue of things that people decide. Safe under threads, processes and forks.
+
+    Args:
+        url: ``sqlite:///reviews.db``, a path, or ``postgresql://user@host/name``. Tables are made if missing.
+        clock: Now, in seconds since 1970; for tests.
+
+    Raises:
+        UsageError: The database cannot be opened, or holds another layout.
+    """
+
+    def __init__(self, url: str | os.PathLike[str], *, clock: Callable[[], float] | None = None) -> None:
+        self.database = Database(url, clock)
+
+    def __enter__(self) -> ReviewStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.database.close()
+
+    # -- filling ---------------------------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        content: Content,
+        *,
+        key: str | None = None,
+        expires_in: float | None = None,
+        callback: str | None = None,
+        who: str = rows.SYSTEM,
+        reopen: bool = False,
+    ) -> Item:
+        """Add an item, or find the one that was added with this key. On disk when it returns.
+
+        Args:
+            content: What is to be decided. With a known key, what was stored first stays.
+            key: The caller's name for it, so that a retry adds nothing, at most 512 characters; default: a fresh one.
+            expires_in: Seconds in which a decision is wanted, at most ten years; None: no limit.
+            callback: http(s) URL that is told about the decision, or that nobody decided in time; see
+                `guardrail.review.Deliverer`.
+            who: For the audit trail.
+            reopen: With a known key: an item that is not decided stays open for ``expires_in`` from now at least, and
+                one that has expired opens again. Without it an item's deadline never changes.
+
+        Raises:
+            UsageError: A callback that is no http(s) URL, a time that is not positive or above ten years, or a key or
+                name that a database cannot hold.
+            UnstorableError: The content cannot be stored; see `guardrail.review.queue.item`.
+        """
+        if callback is not None and not (callback.startswith(("http://", "https://")) and storable(callback)):
+            raise UsageError(f"callback must be an http(s) URL, got {callback!r}.")
+        if expires_in is not None:
+            check_seconds("expires_in", expires_in, "Use None for no limit.")
+        if key is not None:
+            check_text("key", key, LONGEST_KEY)
+        check_text("who", who, LONGEST_NAME)
+        content = frozen(content)
+        ticket = secrets.token_hex(16)
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            deadline = None if expires_in is None else now + expires_in
+            values = {
+                "id": ticket,
+                "key": key if key is not None else ticket,
+                "kind": content.kind,
+                "content": content.model_dump_json(),
+                "state": "pending",
+                "created": now,
+                "deadline": deadline,
+                "callback": callback,
+            }
+            insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+            new = insert(items).values(**values).on_conflict_do_nothing(index_elements=["key"])
+            row = None
+            while row is None:  # a second time only where the one with this key is purged just now
+                connection.execute(new)
+                row = connection.execute(select(items).where(items.c.key == values["key"])).one_or_none()
+            if row.id == ticket:
+                rows.log(connection, ticket, now, who, "enqueued", {"key": values["key"], "kind": content.kind})
+            elif reopen:
+                rows.wanted_again(connection, rows.fetch(connection, row.id, lock=True), now, deadline)
+                row = rows.fetch(connection, row.id)
+            return rows.as_item(row)
+
+    # -- reviewing -------------------------------------------------------------------------------------------------
+
+    def claim(
+        self,
+        reviewer: str,
+        *,
+        seconds: float = LEASE,
+        item: str | None = None,
+        kinds: Sequence[Kind] | None = None,
+    ) -> Lease | None:
+        """Take the oldest free item; nobody else gets it until the lease is over.
+
+        What this reviewer gave back comes last, so that the next one is another one.
+
+        Args:
+            reviewer: Who takes it.
+            seconds: Length of the lease.
+            item: Take this one. One that you hold already is given to you anew, with another token.
+            kinds: Only these kinds.
+
+        Returns:
+            The lease, or None where nothing is free.
+
+        Raises:
+            UnknownItemError: No such item.
+            UsageError: No reviewer or a name above 256 characters, or a length that is not positive or above ten years.
+        """
+        _check_lease(reviewer, seconds)
+        if item is not None:
+            rows.check_id(item)
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            free: ColumnElement[bool] = rows.free(now)
+            if item is not None:
+                mine = and_(items.c.state == "claimed", items.c.holder == reviewer, rows.in_time(now))
+                free = and_(items.c.id == item, or_(free, mine))
+            if kinds is not None:
+                free = and_(free, items.c.kind.in_(kinds))
+            found = select(items).where(free).order_by(items.c.number).limit(1)
+            # A named item is waited for; otherwise whatever another worker is just taking is passed over.
+            found = found.with_for_update(skip_locked=item is None)
+            row = None
+            if item is None:
+                row = connection.execute(found.where(~rows.given_back(reviewer))).one_or_none()
+            row = row or connection.execute(found).one_or_none()
+            if row is None:
+                if item is not None:
+                    rows.fetch(connection, item)
+                return None
+            if row.state == "claimed" and row.lease_until <= now:
+                rows.log(connection, row.id, now, rows.SYSTEM, "lease_expired", {"holder": row.holder})
+            token, until = secrets.token_hex(16), now + seconds
+            changed = {"state": "claimed", "holder": reviewer, "lease": token, "lease_until": until}
+            connection.execute(update(items).where(items.c.number == row.number).values(**changed))
+            rows.log(connection, row.id, now, reviewer, "claimed", {"until": until})
+            return Lease(rows.as_item(rows.fetch(connection, row.id)), token, reviewer, until)
+
+    def held(self, item: str, reviewer: str) -> Lease | None:
+        """The lease by which this reviewer holds an item now, or None.
+
+        Raises:
+            UnknownItemError: No such item.
+        """
+        with self.database.read() as connection:
+            row, now = rows.fetch(connection, item), self.database.now(connection)
+            mine = row.state == "claimed" and row.holder == reviewer and row.lease_until > now
+            return Lease(rows.as_item(row), row.lease, reviewer, row.lease_until) if mine else None
+
+    def renew(self, lease: Lease, *, seconds: float = LEASE) -> Lease:
+        """Keep an item longer.
+
+        Raises:
+            LeaseLostError: Somebody else holds it.
+            AlreadyDecidedError: It is decided.
+            ItemExpiredError: Its deadline has passed.
+        """
+        _check_lease(lease.reviewer, seconds)
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            row = rows.fetch(connection, lease.item.id, lock=True)
+            _check_held(row, lease, now)
+            until = now + seconds
+            changed = {"state": "claimed", "holder": lease.reviewer, "lease_until": until}
+            connection.execute(update(items).where(items.c.number == row.number).values(**changed))
+            rows.log(connection, row.id, now, lease.reviewer, "renewed", {"until": until})
+            return Lease(rows.as_item(rows.fetch(connection, row.id)), lease.token, lease.reviewer, until)
+
+    def release(self, lease: Lease) -> None:
+        """Give an item back to the queue.
+
+        Raises:
+            LeaseLostError: Somebody else holds it.
+            AlreadyDecidedError: It is decided.
+            ItemExpiredError: Its deadline has passed.
+        """
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            row = rows.fetch(connection, lease.item.id, lock=True)
+            _check_held(row, lease, now)
+            rows.free_again(connection, row, keep_token=False)
+            rows.log(connection, row.id, now, lease.reviewer, "released", {})
+
+    def take_back(self, item: str, *, who: str) -> None:
+        """Take an item from whoever holds it, so that others can claim it. For administrators."""
+        check_text("who", who, LONGEST_NAME)
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            row = rows.fetch(connection, item, lock=True)
+            if row.state == "claimed":
+                rows.free_again(connection, row, keep_token=False)
+                rows.log(connection, row.id, now, who, "released", {"holder": row.holder})
+
+    def decide(self, lease: Lease, decision: Decision) -> Item:
+        """Record a decision, and with it the callback, in one step. The same decision twice is one decision.
+
+        A lease that is over still counts as long as nobody else has taken the item.
+
+        Raises:
+            LeaseLostError: Somebody else holds the item.
+            AlreadyDecidedError: Somebody else decided first.
+            ItemExpiredError: Its deadline has passed.
+            UnstorableError: What would be read back is not what was decided.
+            UsageError: The item does not allow this decision.
+        """
+        check_text("reviewer", lease.reviewer, LONGEST_NAME)
+        made = decision.model_copy(update={"reviewer": lease.reviewer})
+        try:
+            return self._decide(lease, writable(made))
+        except ReviewError as error:
+            with self.database.write() as connection:
+                now = self.database.now(connection)
+                why = {"action": decision.action, "reason": type(error).__name__}
+                rows.log(connection, lease.item.id, now, lease.reviewer, "refused", why)
+            raise
+
+    def _decide(self, lease: Lease, decision: Decision) -> Item:
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            row = rows.fetch(connection, lease.item.id, lock=True)
+            there = rows.as_item(row)
+            if there.decision is not None and row.lease == lease.token and there.decision.same_as(decision):
+                return there  # a retry after an answer that got lost
+            _check_held(row, lease, now)
+            if decision.action not in there.content.allowed:
+                allowed = ", ".join(there.content.allowed)
+                raise UsageError(f"this item does not allow {decision.action!r}; it allows {allowed}.")
+            why_not = None if decision.candidate is None else there.content.why_not(decision.candidate)
+            if why_not is not None:
+                raise UsageError(why_not)
+            made = decision.model_copy(update={"at": now})
+            changed = {
+                "state": "decided",
+                "holder": lease.reviewer,
+                "lease_until": None,
+                "action": made.action,
+                "decision": made.model_dump_json(),
+                "decided_at": now,
+            }
+            connection.execute(update(items).where(items.c.number == row.number).values(**changed))
+            rows.log(connection, row.id, now, lease.reviewer, "decided", {"action": made.action})
+            decided = rows.as_item(rows.fetch(connection, row.id))
+            rows.post(connection, decided, now)
+            return decided
+
+    def expire(self) -> int:
+        """Close items whose deadline has passed and put stale leases back; reviewing does not depend on it.
+
+        Returns:
+            Items closed.
+        """
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            late = select(items).where(items.c.state.in_(("pending", "claimed")), items.c.deadline <= now)
+            closed = connection.execute(late.with_for_update(skip_locked=True)).all()
+            for row in closed:
+                rows.close(connection, row, now)
+            stale = select(items).where(items.c.state == "claimed", items.c.lease_until <= now)
+            for row in connection.execute(stale.with_for_update(skip_locked=True)).all():
+                rows.free_again(connection, row, keep_token=True)
+                rows.log(connection, row.id, now, rows.SYSTEM, "lease_expired", {"holder": row.holder})
+            return len(closed)
+
+    # -- carrying out ----------------------------------------------------------------------------------------------
+
+    def take_up(self, wanted: Sequence[str], *, seconds: float = LEASE) -> list[Charge]:
+        """Take decided or expired items to carry them out: all of them or none, and only one worker at a time.
+
+        Args:
+            wanted: Their ids.
+            seconds: After so long others can take them up, unless `put_down` comes first.
+
+        Returns:
+            A charge for each. None at all where somebody else has one of them, or one is open or deleted.
+
+        Raises:
+            UsageError: A time that is not positive or above ten years.
+        """
+        check_seconds("a lease", seconds, "Use 600.")
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            until = now + seconds
+            # In one order, so that two workers do not wait for each other.
+            found = select(items).where(items.c.id.in_(wanted), rows.ended(now)).order_by(items.c.number)
+            free = connection.execute(found.with_for_update()).all()
+            if len(free) < len(set(wanted)):
+                return []
+            for row in free:
+                connection.execute(update(items).where(items.c.number == row.number).values(lease_until=until))
+                rows.log(connection, row.id, now, rows.SYSTEM, "taken_up", {"until": until})
+            return [Charge(rows.as_item(row), until) for row in free]
+
+    def put_down(self, charge: Charge, *, what: str = "put_down", again: bool) -> None:
+        """End a charge. One that others have taken over meanwhile stays theirs.
+
+        Args:
+            charge: What `take_up` returned.
+            what: Line of the audit trail that says what became of it.
+            again: Whether the item still is to be carried out: the next charge shows that it was taken up before.
+        """
+        check_text("what", what, _LONGEST_WORD)
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            mine = and_(items.c.id == charge.item.id, items.c.lease_until == charge.until)
+            connection.execute(update(items).where(mine).values(lease_until=now if again else None))
+            rows.log(connection, charge.item.id, now, rows.SYSTEM, what, {})
+
+    # -- waiting ---------------------------------------------------------------------------------------------------
+
+    def wait(self, item: str, seconds: float) -> Decision | None:
+        """Block until the item is decided or expired, at most so long. None: no decision."""
+        until, pause = time.monotonic() + seconds, _FIRST_PAUSE
+        while True:
+            found = self.item(item)
+            left = until - time.monotonic()
+            if found.state in ("decided", "expired") or left <= 0:
+                return found.decision
+            time.sleep(min(pause, left))
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+    async def await_decision(self, item: str, seconds: float) -> Decision | None:
+        """`wait` for async callers; it holds no thread while it waits."""
+        until, pause = time.monotonic() + seconds, _FIRST_PAUSE
+        while True:
+            found = await asyncio.to_thread(self.item, item)
+            left = until - time.monotonic()
+            if found.state in ("decided", "expired") or left <= 0:
+                return found.decision
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+    def give_up(self, item: str, *, only_if_late: bool = False) -> Decision | None:
+        """Nobody waits any more: close the item, unless a decision came first, which is returned.
+
+        Args:
+            item: Its id.
+            only_if_late: Close it only if its deadline has passed: others may still wait for it.
+        """
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            row = rows.fetch(connection, item, lock=True)
+            late = row.deadline is not None and row.deadline <= now
+            if row.state in ("pending", "claimed") and (late or not only_if_late):
+                rows.close(connection, row, now)
+            return rows.as_item(row).decision
+
+    def cancel(self, item: str, *, why: str) -> Item:
+        """Close an item that nobody waits for any more, with the reason in the trail. What is decided stays as it is.
+
+        Raises:
+            UnknownItemError: No such item.
+        """
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            row = rows.fetch(connection, item, lock=True)
+            if row.state in ("pending", "claimed"):
+                rows.log(connection, row.id, now, rows.SYSTEM, "cancelled", {"reason": why})
+                rows.close(connection, row, now)
+            return rows.as_item(rows.fetch(connection, item))
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    def find(self, key: str) -> Item | None:
+        """The item that was added with this key, or None."""
+        if not storable(key):
+            return None
+        with self.database.read() as connection:
+            row = connection.execute(select(items).where(items.c.key == key)).one_or_none()
+            return None if row is None else rows.as_item(row)
+
+    def item(self, item: str) -> Item:
+        """One item as it is now.
+
+        Raises:
+            UnknownItemError: No such item.
+        """
+        with self.database.read() as connection:
+            return rows.as_item(rows.fetch(connection, item))
+
+    def items(
+        self, states: Sequence[State] | None = None, *, limit: int = 100, offset: int = 0, newest: bool = False
+    ) -> list[Item]:
+        """Items in order of arrival, or newest first (decided ones by the time of the decision)."""
+        order = [items.c.number.asc()]
+        if newest:
+            order = [func.coalesce(items.c.decided_at, items.c.created).desc(), items.c.number.desc()]
+        found = select(items).order_by(*order).limit(limit).offset(offset)
+        if states is not None:
+            found = found.where(items.c.state.in_(states))
+        with self.database.read() as connection:
+            return [rows.as_item(row) for row in connection.execute(found)]
+
+    def trail(self, item: str | None = None, *, limit: int = 1000) -> list[Event]:
+        """The audit trail of an item, or of everything (the newest lines), oldest first."""
+        found = select(events).order_by(events.c.number.desc()).limit(limit)
+        if item is not None:
+            if not storable(item):
+                return []
+            found = found.where(events.c.item == item)
+        with self.database.read() as connection:
+            lines = connection.execute(found).all()
+        return [Event(**{**line._mapping, "detail": json.loads(line.detail)}) for line in reversed(lines)]
+
+    def note_event(self, what: str, detail: dict[str, Any], *, who: str = rows.SYSTEM, item: str = "") -> None:
+        """Add a line of your own to the audit trail, e.g. a monitor's alarm.
+
+        Raises:
+            UsageError: ``what`` has above 32 characters, or a text that a database cannot hold.
+        """
+        check_text("what", what, _LONGEST_WORD)
+        check_text("who", who, LONGEST_NAME)
+        if item:
+            rows.check_id(item)
+        with self.database.write() as connection:
+            rows.log(connection, item, self.database.now(connection), who, what, detail)
+
+    def purge(self, older_than: float, *, who: str = rows.SYSTEM, dry_run: bool = False) -> Purged:
+        """Delete what nobody waits for any more, contents and callbacks; see `guardrail.review.queue.purging`.
+
+        Args:
+            older_than: Seconds since the item arrived; at most ten years.
+            who: For the audit trail, which keeps its lines and gets one that says who deleted how many.
+            dry_run: Only count.
+
+        Raises:
+            UsageError: A time that is not positive or above ten years, or a name that a database cannot hold.
+        """
+        check_seconds("older_than", older_than, "Use 90 * 86400 for 90 days.")
+        check_text("who", who, LONGEST_NAME)
+        return purge(self.database, older_than, who, dry_run=dry_run)
+
+    def stats(self) -> Stats:
+        """Counters of the whole queue."""
+        with self.database.read() as connection:
+            now = self.database.now(connection)
+            stale = and_(items.c.state == "claimed", items.c.lease_until <= now)
+            state = case((stale, "pending"), else_=items.c.state)
+            by_state = {s: n for s, n in connection.execute(select(state, func.count()).group_by(state))}
+            decided = select(items.c.action, func.count()).where(items.c.action.is_not(None)).group_by(items.c.action)
+            oldest = connection.execute(
+                select(func.min(items.c.created)).where(items.c.state.in_(("pending", "claimed")))
+            ).scalar_one()
+            posts = {s: n for s, n in connection.execute(select(outbox.c.state, func.count()).group_by(outbox.c.state))}
+            return Stats(
+                **{name: by_state.get(name, 0) for name in ("pending", "claimed", "decided", "expired")},
+                actions={action: n for action, n in connection.execute(decided)},
+                oldest=None if oldest is None else max(0.0, now - oldest),
+                undelivered=posts.get("waiting", 0),
+                dead=posts.get("dead", 0),
+            )
+
+
+def _check_lease(reviewer: str, seconds: float) -> None:
+    if not reviewer:
+        raise UsageError("reviewer must be a name, got an empty text: the audit trail says who decided.")
+    check_text("reviewer", reviewer, LONGEST_NAME)
+    check_seconds("a lease", seconds, "Use 600.")
+
+
+def _check_held(row: Row[Any], lease: Lease, now: float) -> None:
+    if row.state == "decided":
+        raise AlreadyDecidedError(f"item {row.id} was already decided by {row.holder}; that decision stands.")
+    if row.state == "expired" or (row.deadline is not None and row.deadline <= now):
+        raise ItemExpiredError(f"the time to decide item {row.id} is over, so nobody waits for it any more.")
+    if row.lease != lease.token:
+        holder = f"{row.holder} holds it now" if row.holder else "it went back to the queue"
+        raise LeaseLostError(
+            f"{lease.reviewer}'s lease of item {row.id} is over and {holder}. Nothing was recorded; claim it again."
+        )

@@ -1,0 +1,158 @@
+"""Who may sign in: names, roles, and hashes of tokens. A token is 256 random bits, so a plain SHA-256 hides it.
+
+The file is JSON: ``{"ann": {"role": "reviewer", "sha256": "..."}}``; `guardrail review --add-token ann` writes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+from uuid import uuid4
+
+from ...errors import UsageError
+
+__all__ = ["Account", "Accounts", "Role"]
+
+Role = Literal["reviewer", "admin"]
+"""A reviewer decides; an admin also sees the audit trail and takes items back from others."""
+LEAST_LENGTH = 20
+"""Shortest token that is accepted from the environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One person.
+
+    Attributes:
+        name: As the audit trail has it.
+        role: "reviewer" or "admin".
+        sha256: Hash of the token, in hex.
+    """
+
+    name: str
+    role: Role
+    sha256: str
+
+
+class Accounts:
+    """The people who may sign in, from a file that may change while the page runs, and from fixed ones.
+
+    Args:
+        path: Tokens file; None: only ``fixed``.
+        fixed: Accounts from elsewhere.
+    """
+
+    def __init__(self, path: Path | None = None, fixed: tuple[Account, ...] = ()) -> None:
+        self._path = path
+        self._fixed = fixed
+        self._seen: tuple[int, int] | None = None
+        self._read: tuple[Account, ...] = ()
+        self.all()
+
+    @classmethod
+    def from_text(cls, text: str) -> Accounts:
+        """From ``name:role:token,name:role:token``, as an environment variable holds it.
+
+        Raises:
+            UsageError: Malformed, an unknown role, or a short token. Tokens are not repeated in the message.
+        """
+        found = []
+        for part in filter(None, (one.strip() for one in text.split(","))):
+            name, _, rest = part.partition(":")
+            role, _, token = rest.partition(":")
+            if len(token) < LEAST_LENGTH:
+                raise UsageError(
+                    f"account {name!r}: write name:role:token with a token of at least {LEAST_LENGTH} characters."
+                )
+            found.append(Account(_checked_name(name), _checked_role(role), _hash(token)))
+        return cls(fixed=tuple(found))
+
+    def all(self) -> tuple[Account, ...]:
+        """Everybody, read again when the file has changed.
+
+        Raises:
+            UsageError: The file is malformed.
+        """
+        if self._path is not None:
+            try:
+                stat = self._path.stat()
+            except FileNotFoundError:
+                self._seen, self._read = None, ()
+            else:
+                if (stat.st_mtime_ns, stat.st_size) != self._seen:
+                    self._read = _load(self._path)
+                    self._seen = (stat.st_mtime_ns, stat.st_size)
+        return (*self._fixed, *self._read)
+
+    def by_token(self, token: str) -> Account | None:
+        """Whose token this is. Compares with everybody's hash, each in constant time."""
+        given, found = _hash(token), None
+        for account in self.all():
+            if hmac.compare_digest(given, account.sha256):
+                found = account
+        return found
+
+    def by_name(self, name: str, sha256: str) -> Account | None:
+        """The account, if it is still there with this token."""
+        for account in self.all():
+            if account.name == name and hmac.compare_digest(account.sha256, sha256):
+                return account
+        return None
+
+
+def add_token(path: Path, name: str, role: str) -> str:
+    """Make a token (a new one, where the name is known) and store its hash. Returns the token; it is nowhere else.
+
+    Raises:
+        UsageError: A name or role that cannot be, or a malformed file.
+    """
+    there = {a.name: a for a in _load(path)} if path.exists() else {}
+    token = secrets.token_urlsafe(32)
+    there[name] = Account(_checked_name(name), _checked_role(role), _hash(token))
+    content = {a.name: {"role": a.role, "sha256": a.sha256} for a in there.values()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{uuid4().hex}.part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        json.dump(content, stream, indent=1)
+    os.replace(part, path)
+    return token
+
+
+def _load(path: Path) -> tuple[Account, ...]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return tuple(
+            Account(_checked_name(name), _checked_role(row["role"]), str(row["sha256"]))
+            for name, row in content.items()
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(
+            f"{path} is no tokens file ({type(error).__name__}: {error}). "
+            "Make one with: guardrail review --add-token NAME"
+        ) from error
+
+
+def _checked_name(name: str) -> str:
+    if not 0 < len(name) <= 64 or not name.isprintable() or ":" in name or "," in name:
+        raise UsageError(f"a reviewer's name has 1 to 64 printable characters without ':' and ',', got {name!r}.")
+    return name
+
+
+def _checked_role(role: str) -> Role:
+    for known in get_args(Role):
+        if role == known:
+            return known  # type: ignore[no-any-return]
+    raise UsageError(f"a role is one of {', '.join(get_args(Role))}, got {role!r}.")
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,295 @@
+"""Probe before trust: a few calls that show what an endpoint really does with n, temperature, seed and logprobs.
+
+A server that ignores the temperature, or answers from a cache, makes every question look certain. So an endpoint is
+asked once, before its samples are believed, a question whose answers must vary. This file is pure: what is asked
+(`probe_calls`) and what follows from the replies (`conclude`). ``guardrail/_probe.py`` does the asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, runtime_checkable
+
+from ..types import Cost, Frozen, SamplingPlan, Unmeasured
+
+__all__ = [
+    "Basis",
+    "ProbeCall",
+    "ProbeReply",
+    "ProbeReport",
+    "Probeable",
+    "conclude",
+    "longer_calls",
+    "probe_calls",
+    "wants_alone",
+    "wants_probe",
+]
+
+PROMPT = (
+    "Write sixteen random English words, separated by commas, in no order and without any connection. "
+    "Choose them truly at random. Write nothing else."
+)
+"""A question with very many equally good answers: honest samples at temperature 1 do not repeat word by word."""
+MAX_TOKENS = 24
+CERTAIN = -1e-4
+"""Log-probability above which a token tells nothing about the temperature: it is certain at any."""
+TOLERANCE = 0.05
+"""Difference in nats between two reports of one token's log-probability that counts as rounding."""
+ONE_CALL = Cost(calls=1)
+
+Basis = Literal["raw", "scaled", "unknown"]
+"""Which distribution log-probabilities are of: the model's own, or the one after temperature. "unknown" where the
+replies do not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeCall:
+    """One call of the probe.
+
+    Attributes:
+        name: What it is for.
+        temperature: 1 for samples, 0 for a greedy answer.
+        n: Answers asked for at once.
+        seed: Seed to send.
+        logprobs: Whether to ask for log-probabilities.
+        prompt: The question.
+        max_tokens: Longest answer.
+    """
+
+    name: str
+    temperature: float
+    n: int
+    seed: int
+    logprobs: bool
+    prompt: str = PROMPT
+    max_tokens: int = MAX_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReply:
+    """What came back for one call.
+
+    Attributes:
+        texts: One text an answer.
+        unfinished: Whether an answer is empty because the model spent the longest answer on thought.
+        logprobs: Log-probabilities of the first answer's tokens, or None.
+        with_bytes: Whether its tokens came with their bytes.
+        first: Alternatives of its first token, token to log-probability.
+        token: Its first token.
+        argmax: Whether each of its tokens is the likeliest one listed; None where none are listed.
+        fingerprint: What the server calls its own configuration.
+        cost: What it cost.
+        error: Why there is no answer, or empty.
+        rejected: Whether the server refused the request as such (4xx), rather than failed.
+    """
+
+    texts: tuple[str, ...] = ()
+    unfinished: bool = False
+    logprobs: tuple[float, ...] | None = None
+    with_bytes: bool = False
+    first: tuple[tuple[str, float], ...] = ()
+    token: str | None = None
+    argmax: bool | None = None
+    fingerprint: str | None = None
+    cost: Cost = ONE_CALL
+    error: str = ""
+    rejected: bool = False
+
+
+@runtime_checkable
+class Probeable(Protocol):
+    """A sampler that makes the probe's calls itself, because it can ask for more than LangChain's interface can."""
+
+    def answer_probe(self, call: ProbeCall) -> ProbeReply:
+        """Make one call of the probe. Never raises: a failure is in the reply."""
+        ...
+
+    async def aanswer_probe(self, call: ProbeCall) -> ProbeReply:
+        """The same on the event loop."""
+        ...
+
+
+class ProbeReport(Frozen):
+    """What a probe showed. True and False are observed; None means that the replies do not tell."""
+
+    failed: str = ""
+    """Why the probe came to no conclusion, or empty. A failed probe is repeated at the next call."""
+    silent_at: int | None = None
+    """Longest answer (tokens) which the model spent on thought, so that it said nothing; None if it answered."""
+    samples: int = 0
+    """Answers at temperature 1 that were compared."""
+    distinct: int = 0
+    """Different ones among them."""
+    n: bool | None = None
+    """Whether n answers in one call are n, and differ. None where n was not tried."""
+    temperature: bool | None = None
+    """Whether temperature 1 varies and temperature 0 takes the likeliest token."""
+    seed: bool | None = None
+    """Whether the same seed gave the same answer twice. Needed for nothing but repeating a run."""
+    logprobs: bool | None = None
+    """Whether finite log-probabilities came back. None where they were not asked for."""
+    token_bytes: bool | None = None
+    """Whether tokens came with their bytes."""
+    basis: Basis | None = None
+    """Which distribution log-probabilities are of. None where they were not asked for."""
+    fingerprint: str | None = None
+    """What the server calls its configuration (``system_fingerprint``)."""
+    cost: Cost = Cost()
+    """What the probe cost."""
+
+    @property
+    def degenerate(self) -> bool:
+        """Whether samples that had to differ were equal."""
+        return not self.failed and self.samples >= 2 and self.distinct == 1
+
+    def problem(self, plan: SamplingPlan) -> tuple[Unmeasured, str] | None:
+        """Why a plan cannot be measured on this endpoint, or None when it can."""
+        if self.failed:
+            return Unmeasured.MODEL_FAILED, f"the endpoint could not be probed: {self.failed}"
+        if self.silent_at is not None:
+            return Unmeasured.MODEL_FAILED, (
+                f"the model spent all {self.silent_at} tokens of an answer on thought and said nothing. Give it more "
+                "(max_tokens of the plan; calibrate with --max-tokens), or switch its thinking off at the server or "
+                "with extra_body"
+            )
+        if plan.n and self.degenerate:
+            return Unmeasured.DEGENERATE_SAMPLES, (
+                f"{self.samples} samples at temperature 1 of a question with countless answers were equal: the "
+                "endpoint ignores the temperature, or a cache answers. Every question would look certain. Mend the "
+                "server's sampling settings or take the cache away"
+            )
+        if plan.logprobs and self.logprobs is False:
+            return Unmeasured.NO_LOGPROBS, "the endpoint returns no (finite) token log-probabilities"
+        if plan.logprobs and self.basis == "scaled":
+            return Unmeasured.NO_LOGPROBS, (
+                "the endpoint reports log-probabilities after temperature, so that greedy tokens always look certain. "
+                "Switch the server to raw ones (vLLM: --logprobs-mode raw_logprobs), or use an estimator without them"
+            )
+        if self.temperature is False:
+            return Unmeasured.DEGENERATE_SAMPLES, (
+                "at temperature 0 the endpoint did not take the likeliest tokens, so it ignores the temperature"
+            )
+        return None
+
+    def lines(self) -> list[str]:
+        """The findings in words, one a line."""
+        if self.failed:
+            return [f"no conclusion: {self.failed}"]
+        if self.silent_at is not None:
+            return [f"no answer within {self.silent_at} tokens, all spent on thought"]
+
+        def word(found: bool | None) -> str:
+            return {True: "yes", False: "NO", None: "not known"}[found]
+
+        lines = [
+            f"samples that differ: {self.distinct} of {self.samples}",
+            f"temperature honoured: {word(self.temperature)}",
+            f"n honoured: {word(self.n)}" + (" (one call a sample instead)" if self.n is False else ""),
+            f"seed honoured: {word(self.seed)}",
+        ]
+        if self.logprobs is not None:
+            basis = f", of the {self.basis} distribution" if self.basis else ""
+            lines.append(f"log-probabilities: {word(self.logprobs)}{basis}")
+        return lines
+
+
+def wants_probe(plan: SamplingPlan) -> bool:
+    """Whether a plan relies on anything that a probe can show."""
+    return plan.n > 0 or plan.logprobs
+
+
+def probe_calls(*, logprobs: bool, seed: int = 1) -> tuple[ProbeCall, ...]:
+    """The four calls: two answers at once, another seed, that seed again, and greedy. All ask the same question.
+
+    Args:
+        logprobs: Whether to ask for log-probabilities.
+        seed: The first seed; the other is the next. A fresh one at each probe, or a cache would answer the later ones.
+    """
+    return (
+        ProbeCall("two at once", 1.0, 2, seed, logprobs),
+        ProbeCall("another seed", 1.0, 1, seed + 1, logprobs),
+        ProbeCall("the same seed", 1.0, 1, seed + 1, logprobs),
+        ProbeCall("greedy", 0.0, 1, seed, logprobs),
+    )
+
+
+def wants_alone(call: ProbeCall, reply: ProbeReply) -> bool:
+    """Whether a call for several answers is to be made again for one, because n was refused or not honoured.
+
+    Samples of such a server are drawn one by one, so this is how it must be seen that they differ. A cache that tells
+    requests apart by n but not by seed would go unnoticed otherwise.
+    """
+    useless = not (reply.error or reply.unfinished or _honours_n(reply, call.n))
+    return call.n > 1 and (reply.rejected or useless)
+
+
+def longer_calls(calls: Sequence[ProbeCall], replies: Sequence[ProbeReply], plan: SamplingPlan) -> list[ProbeCall]:
+    """The calls again with the plan's longest answer, where a model thought until it had no token left; else none."""
+    if not any(reply.unfinished for reply in replies) or plan.max_tokens <= calls[0].max_tokens:
+        return []
+    return [replace(call, max_tokens=plan.max_tokens) for call in calls]
+
+
+def conclude(calls: Sequence[ProbeCall], replies: Sequence[ProbeReply], *, seeded: bool = True) -> ProbeReport:
+    """What follows from the replies.
+
+    Samples count as independent where their seeds differ, or where seeds turn out to be ignored. Equal samples are
+    degenerate; the chance that honest ones are equal on this question is negligible. A model that cannot follow the
+    question may still repeat itself honestly; it is then refused, which errs on the safe side (see ``probe="off"``).
+
+    Args:
+        calls: What `probe_calls` gave.
+        replies: One reply a call. A server that does not honour n is asked for one answer instead (`wants_alone`), so
+            that it gives one here.
+        seeded: Whether seeds were sent.
+    """
+    cost = sum((reply.cost for reply in replies), start=Cost())
+    pair, other, again, greedy = replies
+    failed = next((reply.error for reply in replies if reply.error), "")
+    if failed:
+        return ProbeReport(failed=failed, cost=cost)
+    if any(reply.unfinished for reply in replies):
+        return ProbeReport(silent_at=calls[0].max_tokens, cost=cost)
+    seed = other.texts == again.texts if seeded else None
+    drawn = [*pair.texts, *other.texts, *(again.texts if not seed else ())]
+    distinct = len(set(drawn))
+    logprobs = all(reply.logprobs is not None for reply in replies) if calls[0].logprobs else None
+    return ProbeReport(
+        samples=len(drawn),
+        distinct=distinct,
+        n=_honours_n(pair, calls[0].n) if calls[0].n > 1 else None,
+        temperature=_honours_temperature(distinct, greedy),
+        seed=None if distinct == 1 else seed,
+        logprobs=logprobs,
+        token_bytes=all(reply.with_bytes for reply in replies) if logprobs else None,
+        basis=_basis(greedy, [pair, other, again]) if logprobs else None,
+        fingerprint=next((reply.fingerprint for reply in replies if reply.fingerprint), None),
+        cost=cost,
+    )
+
+
+def _honours_n(pair: ProbeReply, n: int) -> bool:
+    return len(pair.texts) == n and len(set(pair.texts)) == n
+
+
+def _honours_temperature(distinct: int, greedy: ProbeReply) -> bool | None:
+    if distinct == 1 or greedy.argmax is False:
+        return False
+    return True if greedy.argmax else None
+
+
+def _basis(greedy: ProbeReply, sampled: Sequence[ProbeReply]) -> Basis:
+    """Compare the greedy first token's log-probability with what the calls at temperature 1 say of the same token."""
+    assert greedy.logprobs is not None
+    if not greedy.logprobs or greedy.token is None:
+        return "unknown"
+    reported = greedy.logprobs[0]
+    for reply in sampled:
+        values = [value for token, value in reply.first if token == greedy.token]
+        if len(values) == 1 and values[0] < CERTAIN:
+            return "raw" if abs(values[0] - reported) <= TOLERANCE else "scaled"
+    # Greedy tokens that are all certain on a question with countless answers: only after a temperature of 0.
+    if len(greedy.logprobs) >= 8 and min(greedy.logprobs) > CERTAIN:
+        return "scaled"
+    return "unknown"

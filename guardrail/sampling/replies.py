@@ -1,0 +1,321 @@
+"""What a model may write and nobody can judge, store and give out as it is.
+
+JSON has no NaN and no infinity, UTF-8 no half of a surrogate pair, and every reader of nested values stops at some
+depth. A reply with one of these would be shown, stored or run as something else than what was judged. So would the text
+of a reply whose tool calls nobody can read. Such a reply counts as one that did not come: a missing measurement.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage
+
+from ..errors import UnreadableReplyError
+from ..plain_json import json_fault, spelled, text_fault
+from ..types import Sample, SampleSet, ToolCall, Unmeasured
+
+__all__ = [
+    "cut_off",
+    "only_readable",
+    "only_storable",
+    "read_reply",
+    "refuse_unreadable",
+    "refuse_unstorable",
+    "text_tokens",
+]
+
+
+def refuse_unreadable(message: AIMessage, text: str) -> None:
+    """Refuse a reply that cannot be judged and given out as it is.
+
+    Args:
+        message: The reply.
+        text: Its text.
+
+    Raises:
+        UnreadableReplyError: Broken text, arguments that are no plain JSON, or a tool call that could not be parsed.
+    """
+    for bad in message.invalid_tool_calls:
+        raise UnreadableReplyError(
+            f"a call of the tool {spelled(str(bad.get('name')))!r} has arguments that are no JSON object "
+            f"({len(str(bad.get('args')))} characters)"
+        )
+    _refuse(text, ((call["name"], call["args"]) for call in message.tool_calls))
+
+
+def only_readable(drawn: SampleSet) -> SampleSet:
+    """The set without replies that cannot be judged and given out as they are; its ``problem`` says how many."""
+    primary_fault = None if drawn.primary is None else _fault(drawn.primary)
+    found = [_fault(sample) for sample in drawn.samples]
+    faults = [fault for fault in (primary_fault, *found) if fault is not None]
+    if not faults:
+        return drawn
+    detail = f"{len(faults)} of {len(drawn.samples) + (drawn.primary is not None)} replies are unreadable: {faults[0]}"
+    problem = drawn.problem or Unmeasured.MODEL_FAILED
+    told = detail if drawn.problem is None else f"{drawn.problem_detail}; {detail}"
+    return drawn.model_copy(
+        update={
+            "primary": drawn.primary if primary_fault is None else None,
+            "samples": tuple(one for one, fault in zip(drawn.samples, found, strict=True) if fault is None),
+            "problem": problem,
+            "problem_detail": told,
+        }
+    )
+
+
+def only_storable(drawn: SampleSet) -> SampleSet:
+    """The set without a primary answer that a LangGraph state cannot hold; its ``problem`` says so.
+
+    The samples stay as they are: they are only measured, and shown as texts.
+    """
+    try:
+        if drawn.primary is not None:
+            refuse_unstorable(drawn.primary)
+    except UnreadableReplyError as error:
+        told = str(error) if drawn.problem is None else f"{drawn.problem_detail}; {error}"
+        problem = drawn.problem or Unmeasured.MODEL_FAILED
+        return drawn.model_copy(update={"primary": None, "problem": problem, "problem_detail": told})
+    return drawn
+
+
+def refuse_unstorable(sample: Sample) -> None:
+    """Refuse a readable reply that a LangGraph state cannot hold.
+
+    Raises:
+        UnreadableReplyError: A call has an integer outside `PACKED`.
+    """
+    for call in sample.tool_calls:
+        fault = json_fault(call.arguments, packed=True)
+        if fault is not None:
+            raise UnreadableReplyError(f"the call of {spelled(call.name)!r} holds {fault}")
+
+
+def _fault(sample: Sample) -> str | None:
+    try:
+        _refuse(sample.text, ((call.name, call.arguments) for call in sample.tool_calls))
+    except UnreadableReplyError as error:
+        return str(error)
+    return None
+
+
+def _refuse(text: str, calls: Iterable[tuple[str, Any]]) -> None:
+    fault = text_fault(text)
+    if fault is not None:
+        raise UnreadableReplyError(f"the answer holds {fault}")
+    for name, arguments in calls:
+        fault = json_fault([name, arguments])
+        if fault is not None:
+            raise UnreadableReplyError(f"the call of {spelled(name)!r} holds {fault}")
+
+
+# -- Which of a reply's tokens spell its text: end tokens and stop strings come after it, other texts are not it -------
+# Endpoints differ in what they list. Besides the tokens of the text it may be the end token, a stop string, or
+# reasoning that was taken out of the text before it. And they write tokens that are not whole characters in their own
+# ways.
+
+BROKEN = "\ufffd"
+"""What a token that is a part of a character is shown as, where its bytes are not told."""
+
+Kept = tuple[tuple[str, ...], tuple[str, ...] | None]
+"""Tokens, and their bytes in hex where those are needed."""
+
+
+def text_tokens(text: str, tokens: Sequence[str], token_bytes: Sequence[str] | None) -> Kept | None:
+    """The leading tokens that spell a text; None where the tokens are those of another text.
+
+    Tokens after the text are dropped, white space among them unless the text ends in it. A token that the text ends
+    within (a stop string began there) is kept, cut to the text. Not taken for another text: white space that differs,
+    since servers strip texts and drop the space that begins a token, and replacement characters that stand for parts
+    of one character. A text of white space has no tokens.
+
+    Args:
+        text: The text as the server gave it, not stripped.
+        tokens: What it listed.
+        token_bytes: Their bytes in hex, where a token is not whole characters.
+    """
+    count = _exactly(text, pieces := _pieces(tokens, token_bytes)) if text.strip() else 0
+    if count is not None:
+        return tuple(tokens[:count]), None if token_bytes is None else tuple(token_bytes[:count])
+    found = _apart_from_space("".join(text.split()), pieces)
+    if found is None:
+        return None
+    count, cut = found
+    kept, raw = list(tokens[:count]), None if token_bytes is None else list(token_bytes[:count])
+    if cut and (raw is None or bytes.fromhex(raw[-1]) == pieces[count - 1][0].encode()):
+        kept[-1] = pieces[count - 1][0][:-cut]
+        if raw is not None:
+            raw[-1] = kept[-1].encode().hex()
+    return tuple(kept), None if raw is None else tuple(raw)
+
+
+def _pieces(tokens: Sequence[str], token_bytes: Sequence[str] | None) -> list[tuple[str, bool]]:
+    """The characters that each token completes, and whether it leaves one incomplete."""
+    if token_bytes is None:
+        return [(token, False) for token in tokens]
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    return [(decoder.decode(bytes.fromhex(raw)), bool(decoder.getstate()[0])) for raw in token_bytes]
+
+
+def _exactly(text: str, pieces: Sequence[tuple[str, bool]]) -> int | None:
+    """How many pieces spell the text to the letter; an incomplete character is shown as BROKEN."""
+    whole, length, found = "".join(piece for piece, _ in pieces), 0, None
+    for count, (piece, pending) in enumerate(pieces, start=1):
+        length += len(piece)
+        adds = piece or pending  # a token of no bytes at the end is an end token
+        if adds and length + pending == len(text) and whole[:length] + BROKEN * pending == text:
+            found = count
+    return found
+
+
+def _apart_from_space(letters: str, pieces: Sequence[tuple[str, bool]]) -> tuple[int, int] | None:
+    """How many pieces spell the letters, white space aside, and how many characters of the last go beyond them.
+
+    A replacement character stands for a character that is not ASCII, or for another part of the one before: after some
+    pieces the letters spelled so far may be any of several counts. Bit i of ``counts``: i letters are one of them.
+    """
+    places: dict[str, int] = {}
+    for place, letter in enumerate(letters):
+        places[letter] = places.get(letter, 0) | 1 << place
+    wide = sum(at for letter, at in places.items() if not letter.isascii())
+    counts, whole, found = 1, 1 << len(letters), None
+    for place, (piece, pending) in enumerate(pieces):
+        complete = bool(counts & whole)
+        spelled = piece + BROKEN * (pending and place == len(pieces) - 1)
+        for at, letter in enumerate(spelled):
+            if letter.isspace():
+                continue
+            onwards = (counts & (wide if letter == BROKEN else places.get(letter, 0))) << 1
+            if letter == BROKEN:  # or another part of the character before
+                onwards |= counts & (wide << 1)
+            if not onwards:
+                within = not complete and counts & whole
+                return (place + 1, len(spelled) - at) if within else None if found is None else (found, 0)
+            counts = onwards
+        if spelled.strip() and counts & whole:
+            found = place + 1
+    return None if found is None else (found, 0)
+
+
+_ENDED = ("finish_reason", "stop_reason", "stopReason", "done_reason")
+"""Where LangChain's integrations say why an answer ended: OpenAI and Gemini, Anthropic, Bedrock Converse, Ollama."""
+_REFUSED = frozenset({
+    "content_filter", "refusal",  # OpenAI; Anthropic
+    "blocklist", "model_armor", "prohibited_content", "recitation", "safety", "spii",  # Gemini
+    "content_filtered", "guardrail_intervened",  # Bedrock
+    "error_toxic",  # Cohere
+})  # fmt: skip
+"""Reasons that say the model or its server refused, or took what was said away."""
+_CUT = frozenset({"length", "max_output_tokens", "max_tokens", "model_context_window_exceeded", "model_length"})
+"""Reasons that say the answer is not whole."""
+
+
+def cut_off(message: AIMessage) -> bool:
+    """Whether the answer ended because it became too long, so that it is not whole."""
+    return not _CUT.isdisjoint(map(_folded, _ended(message.response_metadata)))
+
+
+def _ended(metadata: Mapping[str, Any]) -> list[str]:
+    """Why an answer ended, in the server's words; more than one where the metadata says it in several places."""
+    partly = metadata.get("incomplete_details")  # OpenAI's Responses API
+    found = [*(metadata.get(name) for name in _ENDED), partly.get("reason") if isinstance(partly, Mapping) else None]
+    return [str(reason) for reason in found if reason]
+
+
+def _folded(reason: str) -> str:
+    """A reason in one spelling: "SAFETY", and "FinishReason.SAFETY" as Python writes a member of an enum, are equal."""
+    return reason.rpartition(".")[2].casefold()
+
+
+def _refused(message: AIMessage) -> bool:
+    if message.additional_kwargs.get("refusal") or not _REFUSED.isdisjoint(
+        map(_folded, _ended(message.response_metadata))
+    ):
+        return True
+    blocks = message.content if isinstance(message.content, list) else []
+    return any(isinstance(block, dict) and block.get("type") == "refusal" for block in blocks)
+
+
+def read_reply(message: AIMessage) -> Sample:
+    """A `Sample` from a chat model's message.
+
+    Log-probabilities are read in OpenAI's form (``response_metadata["logprobs"]["content"]``). A list that is
+    incomplete, holds a NaN or an infinity, or is that of another text counts as not measured. Tokens after the text
+    (end tokens, stop strings) are left out. The tokens of tool calls are taken as they are: what a call was written
+    like is not known.
+
+    Raises:
+        UnreadableReplyError: The reply cannot be judged and given out as it is; see `guardrail.sampling.replies`.
+    """
+    text = message.content if isinstance(message.content, str) else str(message.text)
+    refuse_unreadable(message, text)
+    metadata = message.response_metadata
+    found: dict[str, Any] = {} if metadata.get("logprobs") is None else _measured(_without_end(metadata["logprobs"]))
+    if not (message.tool_calls or message.additional_kwargs.get("function_call")):
+        found = _of_text(text, found)
+    if message.tool_calls:
+        found["tool_calls"] = tuple(ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls)
+    return Sample(
+        text=text.strip(),
+        finish_reason=next(iter(_ended(metadata)), None),
+        refusal=_refused(message),
+        **found,
+    )
+
+
+def _of_text(text: str, found: dict[str, Any]) -> dict[str, Any]:
+    """What was measured of the tokens that spell the text; nothing where they spell another one."""
+    kept = text_tokens(text, found["tokens"], found["token_bytes"]) if found else None
+    if kept is None:
+        return {}
+    tokens, token_bytes = kept
+    if token_bytes == tuple(token.encode().hex() for token in tokens):  # those that needed their bytes were left out
+        token_bytes = None
+    return {"tokens": tokens, "logprobs": found["logprobs"][: len(tokens)], "token_bytes": token_bytes}
+
+
+def _measured(found: Any) -> dict[str, Any]:
+    """Tokens, log-probabilities and bytes as fields of a `Sample`; none where they were not measured."""
+    tokens, logprobs = _token_logprobs(found)
+    if tokens is None:
+        return {}
+    return {"tokens": tokens, "logprobs": logprobs, "token_bytes": _token_bytes(found["content"], tokens)}
+
+
+def _without_end(found: Any) -> Any:
+    """Log-probabilities without the end of the answer, which llama-server lists as a last token of no bytes."""
+    try:
+        *rest, last = found["content"]
+        return {"content": rest} if last["token"] == "" and not last.get("bytes") else found
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return found
+
+
+def _token_logprobs(found: Any) -> tuple[tuple[str, ...] | None, tuple[float, ...] | None]:
+    try:
+        content = found["content"]
+        tokens = tuple(str(item["token"]) for item in content)
+        # Servers round, so a certain token may come back as 1e-9; anything larger is not a log-probability.
+        logprobs = tuple(min(float(item["logprob"]), 0.0) for item in content if float(item["logprob"]) <= 1e-6)
+    except (KeyError, TypeError, ValueError):
+        return None, None
+    if len(logprobs) != len(tokens) or not all(math.isfinite(value) for value in logprobs):
+        return None, None
+    return tokens, logprobs
+
+
+def _token_bytes(content: Sequence[Any], tokens: Sequence[str]) -> tuple[str, ...] | None:
+    """Bytes of the tokens in hex, from OpenAI's ``bytes``; None where the tokens themselves say it all."""
+    try:
+        given = [item.get("bytes") for item in content]
+        if not any(given):  # not told; some SDKs make empty lists of that
+            return None
+        raw = [token.encode() if one is None else bytes(list(one)) for one, token in zip(given, tokens, strict=True)]
+        if all(one == token.encode() for one, token in zip(raw, tokens, strict=True)):
+            return None
+    except (AttributeError, TypeError, ValueError):  # no list of bytes: the tokens have to do
+        return None
+    return tuple(one.hex() for one in raw)

@@ -1,0 +1,126 @@
+"""Who the model is: the part of a fingerprint that an artifact binds to."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from langchain_core.language_models import BaseChatModel
+from pydantic import Field
+
+from .types import Frozen, Unit
+
+__all__ = ["Clustering", "CorrectnessSpec", "EstimatorSpec", "JudgeSpec", "ModelIdentity", "Support", "identify"]
+
+
+class ModelIdentity(Frozen):
+    """Names a model well enough to notice that it is another one."""
+
+    provider: str
+    """Who serves it, e.g. "transformers", "openai", or the chat model's class name."""
+    model: str
+    """Model id as the provider knows it; for a local folder its base name."""
+    revision: str | None = None
+    """What pins the weights: "sha256:..." of the weight files, or a hub commit; None where it cannot be known."""
+
+    def differences(self, running: ModelIdentity) -> list[str]:
+        """Human-readable differences between this (calibrated) identity and the running one; empty when equal.
+
+        A local folder that was renamed is the same model when its weights hash is the same.
+        """
+        if self.revision is not None and self.revision == running.revision and self.provider == running.provider:
+            return []
+        fields = ("provider", "model", "revision")
+        return [
+            f"model {name}: calibrated {getattr(self, name)!r}, running {getattr(running, name)!r}"
+            for name in fields
+            if getattr(self, name) != getattr(running, name)
+        ]
+
+
+def identify(model: BaseChatModel) -> ModelIdentity:
+    """Identity of any chat model.
+
+    A model may say itself who it is (``guardrail_identity()``, as ``TransformersChat`` does with the hash of its
+    weights); otherwise LangChain's tracing parameters are read (provider and model name, no revision: a provider that
+    changes a model behind its name cannot be noticed here).
+    """
+    own = getattr(model, "guardrail_identity", None)
+    if callable(own):
+        identity = own()
+        if not isinstance(identity, ModelIdentity):
+            raise TypeError(f"guardrail_identity() must return a ModelIdentity, got {type(identity).__name__}")
+        return identity
+    params: dict[str, Any] = dict(model._get_ls_params())
+    provider = str(params.get("ls_provider") or type(model).__name__)
+    name = params.get("ls_model_name") or getattr(model, "model_name", None) or getattr(model, "model", None)
+    return ModelIdentity(provider=provider, model=str(name or type(model).__name__))
+
+
+class JudgeSpec(Frozen):
+    """What an artifact stores about a judge; another spec at run time is a mismatch."""
+
+    name: str
+    """Name of the judge."""
+    version: int
+    """Raised by any change that can move a verdict."""
+    params: dict[str, Any]
+    """Parameters, e.g. thresholds, model and revision."""
+
+    def __eq__(self, other: object) -> bool:
+        """Equal name, version and parameters; of two models with the same revision hash the paths may differ."""
+        if not isinstance(other, JudgeSpec):
+            return NotImplemented
+        return (self.name, self.version, self._decisive()) == (other.name, other.version, other._decisive())
+
+    __hash__ = None  # type: ignore[assignment]  # parameters are a dict
+
+    def _decisive(self) -> dict[str, Any]:
+        pinned = str(self.params.get("revision") or "").startswith("sha256:")
+        return {key: value for key, value in self.params.items() if not (pinned and key == "model")}
+
+
+Support = Literal["discrete", "continuous"]
+"""Whether the estimator takes few values only. Decides what `rule="certified"` means; declared, never read off data."""
+
+
+class EstimatorSpec(Frozen):
+    """What an artifact stores about an estimator; another spec at run time is a mismatch."""
+
+    name: str
+    """Name of the estimator."""
+    version: int
+    """Raised by any change that can move a score (see "Recalibrate" in the changelog)."""
+    unit: Unit
+    """Unit of the score."""
+    support: Support
+    """Whether the score takes few values only."""
+    judge: JudgeSpec | None = None
+    """The equivalence judge, for estimators that cluster."""
+    clustering: Clustering | None = None
+    """How verdicts become clusters, for estimators that cluster."""
+    similarity: JudgeSpec | None = None
+    """The graded similarity, for estimators over a graph of samples or over pieces of an answer."""
+    entailment: JudgeSpec | None = None
+    """The entailment model, for estimators that look for contradictions."""
+    params: dict[str, Any] = Field(default_factory=dict)
+    """Parameters of the formula."""
+
+
+Clustering = Literal["components", "greedy"]
+"""How pairwise verdicts become clusters.
+
+* components: connected components of the equivalence graph. Does not depend on the order of the samples (default).
+* greedy: each answer is compared with the first member of every cluster so far (Farquhar et al., Nature 2024).
+  Depends on the order when the judge is not transitive; first match wins and nothing is claimed twice.
+"""
+
+
+class CorrectnessSpec(Frozen):
+    """The rule that decided which calibration answers were correct. Fixed before calibration."""
+
+    name: str
+    """Name of the rule, e.g. "token_f1"."""
+    version: int
+    """Raised by any change that can move a label."""
+    params: dict[str, Any] = Field(default_factory=dict)
+    """Parameters, e.g. the F1 threshold."""

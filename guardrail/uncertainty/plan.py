@@ -1,0 +1,69 @@
+"""From messages to a `SampleSet`: native samplers, and concurrent calls for every other chat model.
+
+A chat model that can draw all samples of a prompt at once (one prefill, exact log-probabilities, option read-out)
+implements `NativeSampler`. Every other `BaseChatModel` is called n + 1 times, concurrently.
+
+Honest sampling: no response cache is used, the caller's model is never changed, a shortfall is reported, not padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..errors import UsageError
+from ..types import Bindings, SamplingPlan
+from .base import Estimator
+from .ensemble import expanded
+
+__all__ = ["plan_for"]
+
+
+def plan_for(
+    estimators: Iterable[Estimator],
+    *,
+    options: Sequence[str] | None = None,
+    n: int = 10,
+    temperature: float = 0.7,
+    top_p: float = 0.9,
+    max_tokens: int = 64,
+    stop: Sequence[str] = (),
+    seed: int | None = 0,
+    bindings: Bindings | None = None,
+) -> SamplingPlan:
+    """The cheapest plan that gives every estimator what it declares it needs.
+
+    Args:
+        estimators: What will be computed.
+        options: Option labels, for closed-ended questions.
+        n: Samples, if any estimator needs samples; otherwise none are drawn.
+        temperature: Sampling temperature; above 0.
+        top_p: Nucleus mass.
+        max_tokens: Longest answer.
+        stop: Stop strings.
+        seed: Base seed; None for fresh randomness every time.
+        bindings: Tools and answer format; `guardrail.bindings.bindings_for` makes them.
+
+    Raises:
+        UsageError: No estimator, or one that needs options when none are given.
+    """
+    estimators = expanded(list(estimators))
+    if not estimators:
+        raise UsageError("no estimator given, so there is nothing to plan for. Name one, e.g. semantic_entropy.")
+    hungry = [estimator.name for estimator in estimators if estimator.needs.options]
+    if hungry and options is None:
+        raise UsageError(
+            f"{', '.join(hungry)} reads the likelihood of answer options, but no option labels were given. "
+            "Pass options=('A', 'B', 'C', 'D'), or use an estimator for open answers such as semantic_entropy."
+        )
+    return SamplingPlan(
+        n=n if any(estimator.needs.samples for estimator in estimators) else 0,
+        temperature=temperature,
+        top_p=top_p,
+        max_tokens=max_tokens,
+        stop=tuple(stop),
+        logprobs=any(estimator.needs.logprobs for estimator in estimators),
+        follow_ups=tuple(sorted({name for estimator in estimators if (name := estimator.needs.follow_up)})),
+        options=tuple(options) if hungry and options is not None else None,
+        seed=seed,
+        bindings=bindings,
+    )

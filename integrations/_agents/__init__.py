@@ -1,0 +1,1 @@
+"""Private parts of `langchain_agents` and `langgraph_review`."""

@@ -1,0 +1,338 @@
+"""What a graph's state keeps about a judged message: frozen values, as plain JSON or as one packed string.
+
+Plain JSON is what lies in checkpoints. A graph also shows its state in several streams, where a held-back candidate
+must not be readable: there it is packed (`integrations._agents.state`). Packing is not encryption.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from pydantic import ConfigDict, Field, field_validator
+
+from guardrail.errors import require
+from guardrail.judges import canonical_calls
+from guardrail.plain_json import json_fault, spelled
+from guardrail.types import Frozen, ToolCall
+from guardrail.verdict import Reason, Verdict
+
+__all__ = [
+    "Held",
+    "Judged",
+    "Kept",
+    "Note",
+    "Order",
+    "call_digest",
+    "edited",
+    "from_json",
+    "judged_of",
+    "order_of",
+    "pack",
+    "same_call",
+    "strictest",
+    "to_json",
+    "told",
+    "unpack",
+]
+
+LAYOUT = "acrc-guardrail/1"
+"""Name of a note's layout, with its version. It stands before a packed note and in a plain one."""
+
+
+class Kept(Frozen):
+    """A model's message, frozen."""
+
+    text: str
+    """Its text."""
+    tool_calls: tuple[dict[str, Any], ...] = ()
+    """Its tool calls in LangChain's form: name, args, id, type."""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    """Its ``response_metadata``."""
+    usage: dict[str, int] | None = None
+    """Its ``usage_metadata``."""
+
+    @classmethod
+    def of(cls, message: AIMessage) -> Kept:
+        """A message as it will be released."""
+        usage = message.usage_metadata
+        return cls(
+            text=str(message.text),
+            tool_calls=tuple(dict(call) for call in message.tool_calls),
+            metadata=json.loads(json.dumps(message.response_metadata, default=repr)),
+            usage=None if usage is None else {k: v for k, v in usage.items() if isinstance(v, int)},
+        )
+
+    def to_message(self) -> AIMessage:
+        """The message again."""
+        calls: Any = [dict(call) for call in self.tool_calls]
+        usage: Any = self.usage
+        return AIMessage(
+            content=self.text, tool_calls=calls, response_metadata=dict(self.metadata), usage_metadata=usage
+        )
+
+
+class Judged(Frozen):
+    """One thing in a message that a person may decide about."""
+
+    name: str
+    """Name of the tool, or "answer"."""
+    call_id: str | None
+    """Id of the tool call; None for an answer."""
+    args: dict[str, Any]
+    """Arguments of the call; for an answer {"text": ...}."""
+    is_answer: bool = False
+    """Whether the call is the structured answer, which no tool runs."""
+    verdict: Verdict
+    """What its artifact says about the message it is part of."""
+
+
+class Held(Frozen):
+    """A message that was held back, and what each artifact said about it."""
+
+    question: str
+    """Text of the last human message."""
+    message: Kept
+    """The candidate, to be released as it is when a person approves."""
+    judged: tuple[Judged, ...]
+    """What a person decides about, in the message's order: the answer, or every gated call. At least one."""
+    verdict: Verdict
+    """The verdict that held the message back."""
+
+    @field_validator("question")
+    @classmethod
+    def _shown(cls, question: str) -> str:
+        return spelled(question)  # it is shown, not given out
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing that could be approved or edited."""
+        return not (self.message.text or self.message.tool_calls)
+
+    @property
+    def kind(self) -> Literal["answer", "tool_call"]:
+        """Whether it is about an answer or about tool calls."""
+        return "answer" if self.judged[0].call_id is None else "tool_call"
+
+
+class Order(Frozen):
+    """What the tool node does with one call."""
+
+    digest: str
+    """Of the call as it was judged: another call under the same id is not run."""
+    decision: Literal["accepted", "exempt", "not_gated", "approve", "edit", "reject", "respond"]
+    """The gate's or the person's."""
+    args: dict[str, Any] | None = None
+    """Arguments to run it with instead, after an edit."""
+    message: str | None = None
+    """What the model is told instead of a result, after a rejection or a response."""
+
+
+class Note(Frozen):
+    """What the state holds about the agent's last message."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")  # notes of before may say more
+
+    phase: Literal["held", "released", "done"]
+    """Waiting for a person; decided, and to be given out by the model node; given out."""
+    placeholder: str | None = None
+    """Id of the message that stands in the conversation while held."""
+    asked: str | None = None
+    """Id of the last human message when it was decided."""
+    held: Held | None = None
+    """The message and its verdicts, while held."""
+    message: Kept | None = None
+    """What the model node gives out, while released."""
+    orders: dict[str, Order] = Field(default_factory=dict)
+    """Tool calls that were decided about, by id. A gated call that is not among them is not run."""
+
+
+def judged_of(
+    message: AIMessage, verdicts: Mapping[str, Verdict], answers: Collection[str], whole: Verdict
+) -> tuple[Judged, ...]:
+    """What a person decides about: the judged calls of a message and a structured answer beside them, or the answer.
+
+    Args:
+        message: The candidate.
+        verdicts: What is said about calls, by tool name; of others a person is not asked.
+        answers: Tools whose call is the answer.
+        whole: What is said about the message.
+    """
+    found = tuple(
+        Judged(
+            name=call["name"],
+            call_id=str(call["id"]),
+            args=dict(call["args"]),
+            is_answer=call["name"] in answers,
+            verdict=verdicts[call["name"]],
+        )
+        for call in message.tool_calls
+        if call["name"] in verdicts
+    )
+    if not all(one.is_answer for one in found):
+        return found
+    text = json.dumps(found[0].args, ensure_ascii=False) if len(message.tool_calls) == len(found) == 1 else message.text
+    return (Judged(name="answer", call_id=None, args={"text": str(text)}, is_answer=bool(found), verdict=whole),)
+
+
+def strictest(verdicts: list[Verdict]) -> Verdict:
+    """The verdict on a message that several artifacts judge: the first that holds it back, else the first.
+
+    "Could not be measured" and "infeasible" come before "above the threshold", so that a person is told of a fault.
+    """
+    order = [Reason.INFEASIBLE, Reason.UNMEASURED, Reason.ABOVE_THRESHOLD, Reason.SUSPENDED]
+    held = [verdict for verdict in verdicts if not verdict.accepted]
+    if not held:
+        return verdicts[0]
+    return min(held, key=lambda verdict: order.index(verdict.reason))
+
+
+def call_digest(call: Mapping[str, Any]) -> str:
+    """Sixteen hex digits of a call's name and arguments; empty, which equals no other, where they are no plain JSON."""
+    if json_fault([call["name"], call["args"]]) is not None:
+        return ""
+    text = canonical_calls([ToolCall(name=str(call["name"]), arguments=dict(call["args"]))])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def same_call(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two calls have the same name and arguments; False where either is empty or no plain JSON."""
+    return bool(a and b and call_digest(a)) and call_digest(a) == call_digest(b)
+
+
+def to_json(note: Note) -> dict[str, Any]:
+    """A note as plain JSON: objects, lists, texts, numbers, true, false and null."""
+    return {"layout": LAYOUT, **note.model_dump(mode="json")}
+
+
+def from_json(value: object) -> Note | None:
+    """The note of its plain JSON; None where it is none of this layout (then nothing was judged)."""
+    if not isinstance(value, Mapping) or value.get("layout") != LAYOUT:
+        return None
+    try:
+        return Note.model_validate({name: part for name, part in value.items() if name != "layout"})
+    except ValueError:
+        return None
+
+
+def pack(note: Note) -> str:
+    """A note as one string."""
+    # In ASCII, so that metadata with broken characters, which a server may send, do not stop anything.
+    text = json.dumps(note.model_dump(mode="json"), separators=(",", ":"))
+    return f"{LAYOUT}:{base64.b64encode(zlib.compress(text.encode())).decode()}"
+
+
+def unpack(packed: object) -> Note | None:
+    """The note of a packed string; None where there is none, or it is not readable (then nothing was judged)."""
+    if not isinstance(packed, str) or not packed.startswith(f"{LAYOUT}:"):
+        return None
+    try:
+        return Note.model_validate(json.loads(zlib.decompress(base64.b64decode(packed[len(LAYOUT) + 1 :]))))
+    except (ValueError, zlib.error):
+        return None
+
+
+# -- At an agent's tools: whether this very call may run, with which arguments, and what the model is told -------------
+
+if TYPE_CHECKING:
+    from langchain.agents.middleware.types import ToolCallRequest
+    from langgraph.types import Command
+else:
+    ToolCallRequest = require("langchain.agents.middleware.types", extra="agents").ToolCallRequest
+    from langgraph.types import Command
+
+
+EDITED = "Note: a person changed this call before it ran; it ran with {args}. Do not repeat the original call."
+"""Text put before the result of a tool call that a reviewer edited."""
+
+
+def order_of(request: ToolCallRequest, exempt: Collection[str]) -> Order | ToolMessage:
+    """What was decided about a call, or the message that takes the place of its result."""
+    call = _running(request)
+    judged = _call_in(request.state["messages"], call["id"]) or call
+    if judged["name"] in exempt and call["name"] in exempt:
+        return Order(digest="", decision="exempt")
+    note = unpack(request.state.get("guardrail"))
+    order = None if note is None or note.phase != "done" else note.orders.get(str(call["id"]))
+    if order is None or not order.digest or order.digest != call_digest(judged):
+        said = (
+            f"The call of {call['name']} was not run: no gate has judged it. It was changed after it was judged, "
+            "or did not come from the guarded model."
+        )
+        return _tool_message(call, said, "error")
+    if not same_call(call, judged):
+        if same_call(call, _policy_edit(request)):  # a person's word, and a later one than any in this order
+            return Order(digest=order.digest, decision="approve")
+        said = f"The call of {call['name']} was not run: other middleware changed it after it was judged."
+        return _tool_message(call, said, "error")
+    if order.decision == "reject":
+        return _tool_message(call, str(order.message), "error")
+    if order.decision == "respond":
+        return _tool_message(call, str(order.message), "success")
+    return order
+
+
+def edited(request: ToolCallRequest, order: Order) -> ToolCallRequest:
+    """The call as a person edited it, or as it is."""
+    if order.decision != "edit" or order.args is None:
+        return request
+    return request.override(tool_call={**request.tool_call, "args": order.args})
+
+
+def told(result: ToolMessage | Command[Any], order: Order, call_id: Any) -> ToolMessage | Command[Any]:
+    """The result, preceded by a note where a person changed the call."""
+    if order.decision != "edit":
+        return result
+    note = EDITED.format(args=", ".join(f"{name}={value!r}" for name, value in (order.args or {}).items()))
+    if isinstance(result, ToolMessage):
+        return _noted(result, note)
+    update = result.update
+    if isinstance(update, Mapping):
+        return replace(result, update={key: _among(value, note, call_id) for key, value in update.items()})
+    if isinstance(update, list | tuple):
+        return replace(result, update=[(key, _among(value, note, call_id)) for key, value in update])
+    return result
+
+
+def _among(values: Any, note: str, call_id: Any) -> Any:
+    """Messages of a tool's command, with the note in the one that answers the call."""
+    if not isinstance(values, list | tuple):
+        return values
+    return [
+        _noted(one, note) if isinstance(one, ToolMessage) and one.tool_call_id == call_id else one for one in values
+    ]
+
+
+def _noted(result: ToolMessage, note: str) -> ToolMessage:
+    content: Any = result.content
+    told_first = f"{note}\n{content}" if isinstance(content, str) else [{"type": "text", "text": note}, *content]
+    return result.model_copy(update={"content": told_first})
+
+
+def _call_in(messages: Sequence[BaseMessage], call_id: Any) -> Mapping[str, Any] | None:
+    for message in reversed(messages):
+        if isinstance(message, AIMessage):
+            return next((cast("Mapping[str, Any]", c) for c in message.tool_calls if c["id"] == call_id), None)
+    return None
+
+
+def _running(request: ToolCallRequest) -> Mapping[str, Any]:
+    """The call of a request, under the name of the tool that would run."""
+    call = cast("Mapping[str, Any]", request.tool_call)
+    return call if request.tool is None else {**call, "name": request.tool.name}
+
+
+def _policy_edit(request: ToolCallRequest) -> Mapping[str, Any]:
+    """The call that a person put in its place in ``HumanInTheLoopMiddleware`` (batched); empty where nobody did."""
+    edits = request.state.get("hitl_edited_tool_calls") or {}
+    return cast("Mapping[str, Any]", edits.get(request.tool_call["id"], {}))
+
+
+def _tool_message(call: Mapping[str, Any], said: str, status: Literal["success", "error"]) -> ToolMessage:
+    return ToolMessage(content=said, name=call["name"], tool_call_id=call["id"], status=status)

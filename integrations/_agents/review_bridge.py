@@ -1,0 +1,405 @@
+"""From a paused graph to the review queue and back: the queue is where the person answers.
+
+Nothing happens inside a node: the graph pauses, and whoever runs it calls `enqueue`, and `resume` after the decision.
+Both may be called again at any time, also by another process, at once or after a crash: an item's key is its
+interrupt's id, and an item is carried out by one call of `resume` at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pydantic import ValidationError
+
+from guardrail.verdict import Verdict
+
+from .decisions import checked
+
+__all__ = ["ReviewBridge"]
+
+if TYPE_CHECKING:
+    from guardrail.review import CandidateRule, Charge, Content, Decision, Item, ReviewStore
+
+
+TOO_LATE = "Nobody decided in time."
+"""What becomes known of an expired item."""
+LEFT = "The interrupt is not open any more: a new message came in its conversation, or it was answered elsewhere."
+"""Why an item is closed although nobody decided, or its decision is not carried out."""
+LOOK_BACK = 50
+"""Checkpoints of a thread that are searched for interrupts that were left behind."""
+
+ENDED = ("decided", "expired")
+"""States of an item about which nothing is left to decide."""
+
+_Open: TypeAlias = "tuple[str, dict[str, Any], Item]"
+"""An open interrupt: its id, its value, its item."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Work:
+    """How far one run of a graph came: whether the graph was started, and whether it returned."""
+
+    started: bool = False
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a graph is run with: a command with answers, or None to go on from where it stopped."""
+
+    input: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewBridge:
+    """Puts a graph's guardrail interrupts into a review store, and takes the decisions back.
+
+    An interrupt about several calls is one item: approve, reject and respond are about all of them, and an edit gives
+    all of them, in order, with the text beside them. An edit that the graph could not carry out (another tool, a call
+    more or less, a change to a call that passes without a gate, a tool call in place of an answer) is refused when the
+    reviewer makes it; one that a store holds nevertheless lapses: nothing runs, and the model is told why.
+
+    A new message in the thread leaves an interrupt behind. Its item is then closed ("cancelled" in the trail), or, if a
+    decision came first, the trail says that it was not carried out; see `drop_stale`.
+
+    Example:
+        >>> bridge = ReviewBridge(ReviewStore("reviews.db"))        # doctest: +SKIP
+        >>> agent.invoke({"messages": "..."}, config)               # doctest: +SKIP
+        >>> bridge.enqueue(agent, config)                           # doctest: +SKIP
+        >>> bridge.resume(agent, config)   # None until decided     # doctest: +SKIP
+
+    Attributes:
+        store: The queue.
+        expires_in: Seconds in which a decision is wanted; afterwards nothing goes out, or runs. None: no limit.
+        callback: URL that is told about the decision.
+        metadata: Stored with each item.
+        candidates: Calibrated list of answers to show, or one for each artifact; see `CandidateRule`.
+        on_stale: Told about every item that `drop_stale` finds, whoever called it.
+        lease: Seconds for which one `resume` has a thread for itself. Let it be longer than the longest run of the
+            graph: after it another call takes the run for dead and goes on, and a tool that still runs is run again.
+    """
+
+    store: ReviewStore
+    expires_in: float | None = None
+    callback: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    candidates: CandidateRule | Sequence[CandidateRule] | None = None
+    on_stale: Callable[[Item], object] | None = None
+    lease: float = 600.0
+
+    def enqueue(self, graph: Any, config: Any) -> list[Item]:
+        """The items of the thread's open guardrail interrupts; those that are new are added, stale ones are closed."""
+        found = self._open(graph.get_state(config), config)
+        self._drop(_ids(graph.get_state_history(config, limit=LOOK_BACK)), found)
+        return [item for _, _, item in found]
+
+    async def aenqueue(self, graph: Any, config: Any) -> list[Item]:
+        """`enqueue` for async checkpointers."""
+        found = self._open(await graph.aget_state(config), config)
+        self._drop(_ids([one async for one in graph.aget_state_history(config, limit=LOOK_BACK)]), found)
+        return [item for _, _, item in found]
+
+    def resume(self, graph: Any, config: Any, **run: Any) -> dict[str, Any] | None:
+        """Go on with what is decided. The graph's result may hold the next interrupt.
+
+        Where a run that was given a decision ended early (its process died, or a tool or a model failed), the graph
+        goes on from where it stopped. One call at a time does so in a thread, for ``lease`` seconds.
+
+        Args:
+            graph: The graph.
+            config: Its configuration, with the thread's id.
+            **run: Further arguments of the graph's ``invoke``, e.g. ``context=``.
+
+        Returns:
+            The graph's result. None while nothing is decided or another call is at it, and also if nothing waits in the
+            thread any more: the items of interrupts that were left behind are then closed, logged, and given to
+            ``on_stale``.
+        """
+        state = graph.get_state(config)
+        found = self._open(state, config)
+        if _undecided(found):
+            return None
+        past = list(graph.get_state_history(config, limit=LOOK_BACK))
+        charges = self._taken(state, found, past)
+        if charges:
+            with self._work(charges) as work:
+                given = self._given(graph.get_state(config), config, charges)
+                if given is not None:
+                    work.started = True
+                    result: dict[str, Any] = graph.invoke(given.input, config, **run)
+                    work.done = True
+                    return result
+        elif not found:
+            self._drop(_ids(past), found)
+        return None
+
+    async def aresume(self, graph: Any, config: Any, **run: Any) -> dict[str, Any] | None:
+        """`resume` for async checkpointers."""
+        state = await graph.aget_state(config)
+        found = self._open(state, config)
+        if _undecided(found):
+            return None
+        past = [one async for one in graph.aget_state_history(config, limit=LOOK_BACK)]
+        charges = self._taken(state, found, past)
+        if charges:
+            with self._work(charges) as work:
+                given = self._given(await graph.aget_state(config), config, charges)
+                if given is not None:
+                    work.started = True
+                    result: dict[str, Any] = await graph.ainvoke(given.input, config, **run)
+                    work.done = True
+                    return result
+        elif not found:
+            self._drop(_ids(past), found)
+        return None
+
+    def drop_stale(self, graph: Any, config: Any) -> list[Item]:
+        """Close the items of the thread's interrupts that were left behind. `enqueue` and `resume` do so, too.
+
+        Searches the last 50 checkpoints.
+
+        Returns:
+            What was found now: items that are closed undecided, and decided ones whose decision comes to nothing.
+        """
+        found = self._open(graph.get_state(config), config)
+        return self._drop(_ids(graph.get_state_history(config, limit=LOOK_BACK)), found)
+
+    async def adrop_stale(self, graph: Any, config: Any) -> list[Item]:
+        """`drop_stale` for async checkpointers."""
+        found = self._open(await graph.aget_state(config), config)
+        return self._drop(_ids([one async for one in graph.aget_state_history(config, limit=LOOK_BACK)]), found)
+
+    def _taken(self, state: Any, found: Sequence[_Open], past: Sequence[Any]) -> list[Charge]:
+        """The right to go on in this thread; empty where there is nothing to go on with, or another call has it.
+
+        It is the right to all decided items of the step that waits, or that was not finished, so that no two calls run
+        one thread at once.
+        """
+        if not found and not _unfinished(state):
+            return []
+        names = dict.fromkeys([*(name for name, _, _ in found), *_newest_step(past)])
+        there = [item for name in names if (item := self.store.find(name)) is not None]
+        ended = [item for item in there if item.state in ENDED]
+        if not found and all(item.lease_until is None for item in ended):
+            return []
+        return self.store.take_up([item.id for item in ended], seconds=self.lease)
+
+    @contextmanager
+    def _work(self, charges: Sequence[Charge]) -> Iterator[_Work]:
+        """One run of the graph: when it returns its items are settled; after an error they can be taken up again.
+
+        Where the run is broken off (Ctrl-C, a cancelled task, a kill) tools may still be running: the lease runs out.
+        """
+        work = _Work()
+        try:
+            yield work
+        except Exception:
+            self._put_down(charges, work)
+            raise
+        self._put_down(charges, work)
+
+    def _put_down(self, charges: Sequence[Charge], work: _Work) -> None:
+        for charge in charges:
+            if work.done:
+                self.store.put_down(charge, what=self._outcome(charge.item), again=False)
+            else:
+                self.store.put_down(charge, again=work.started or charge.item.lease_until is not None)
+
+    def _outcome(self, item: Item) -> str:
+        handed = any(event.what == "handed_over" for event in self.store.trail(item.id))
+        return "carried_out" if handed else "lapsed"
+
+    def _given(self, state: Any, config: Any, charges: Sequence[Charge]) -> _Given | None:
+        """What the graph is to go on with now that no other call is at it; None if another call did it meanwhile."""
+        ours = {charge.item.id for charge in charges}
+        answers = self._answers([one for one in self._open(state, config) if one[2].id in ours])
+        if answers:
+            return _Given(_command(answers))
+        left_off = any(charge.item.lease_until is not None for charge in charges)
+        return _Given(None) if left_off and _unfinished(state) else None
+
+    def _answers(self, found: Sequence[_Open]) -> dict[str, Any]:
+        """What the graph is resumed with, by interrupt; only what it will take, so that no decision stops it."""
+        answers = {}
+        for name, value, item in found:
+            if item.decision is not None:
+                answers[name] = self._answer(item, value)
+            elif item.state == "expired":
+                answers[name] = _lapsed(value, TOO_LATE)
+        return answers
+
+    def _answer(self, item: Item, value: dict[str, Any]) -> dict[str, Any]:
+        assert item.decision is not None, "only decided items are answers"
+        why, answer = _refusal(item.decision, value), {}
+        if why is None:
+            answer = {"decisions": response_of(item.decision, value)}
+            try:
+                checked(answer, value["review_configs"][0]["allowed_decisions"], _tools(value))
+            except ValidationError as error:
+                why = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        if why is None:
+            self.store.note_event("handed_over", {}, item=item.id)
+            return answer
+        self.store.note_event("not_carried_out", {"reason": why}, item=item.id)
+        _log.warning("the decision about review item %s cannot be carried out, so nothing runs: %s", item.id, why)
+        return _lapsed(value, f"The reviewer's {item.decision.action} could not be carried out: {why}")
+
+    def _drop(self, past: Sequence[str], found: Sequence[_Open]) -> list[Item]:
+        """Settle the items of past interrupts, newest first; several may be of one step."""
+        still_open = {name for name, _, _ in found}
+        dropped = []
+        for name in past:
+            item = None if name in still_open else self.store.find(name)
+            if item is None:
+                continue
+            if item.state in ("pending", "claimed"):
+                item = self.store.cancel(item.id, why=LEFT)
+            elif item.decision is None or self._noted(item):
+                continue
+            if item.decision is not None:
+                self.store.note_event("not_carried_out", {"reason": LEFT}, item=item.id)
+            _log.warning("review item %s: %s", item.id, LEFT)
+            dropped.append(item)
+            if self.on_stale is not None:
+                self.on_stale(item)
+        return dropped
+
+    def _noted(self, item: Item) -> bool:
+        """Whether the trail says what became of its decision; items of versions that wrote no such line count, too."""
+        known = {"handed_over", "not_carried_out"}
+        return item.content.edits == "any" or any(event.what in known for event in self.store.trail(item.id))
+
+    def _open(self, state: Any, config: Any) -> list[_Open]:
+        thread = config["configurable"]["thread_id"]
+        found = []
+        for one in state.interrupts:
+            value = one.value
+            if not isinstance(value, dict) or value.get("type") != "guardrail_review":
+                continue
+            content = _content(value).model_copy(
+                update={
+                    "metadata": {**self.metadata, "thread_id": str(thread), "interrupt": one.id},
+                    "candidate_set": self._candidate_set(value),
+                }
+            )
+            item = self.store.enqueue(content, key=one.id, expires_in=self.expires_in, callback=self.callback)
+            found.append((one.id, value, item))
+        return found
+
+    def _candidate_set(self, value: Mapping[str, Any]) -> Any:
+        if self.candidates is None or "meanings" not in value:  # without them the list would be another one
+            return None
+        given = self.candidates if isinstance(self.candidates, Sequence) else [self.candidates]
+        verdict = Verdict.model_validate(_verdict(value))
+        return next((found for rule in given if (found := rule.select(verdict)) is not None), None)
+
+
+def response_of(decision: Decision, value: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A reviewer's decision as the decisions of an interrupt, one for each action."""
+    n = len(value["action_requests"])
+    if decision.action == "respond":
+        return [{"type": "respond", "message": decision.text}] * n
+    if decision.action == "reject":
+        said = {"message": decision.note} if decision.note else {}
+        return [{"type": "reject", **said}] * n
+    if decision.action == "approve" or decision.candidate is None:
+        return [{"type": "approve"}] * n
+    mended = decision.candidate
+    if value["kind"] == "answer":
+        return [{"type": "edit", "edited_action": {"name": "answer", "args": {"text": mended.text}}}]
+    # The candidate shows all calls of the message; those that pass without a gate are not decided about.
+    fixed = _fixed(value)
+    gated = [call for place, call in enumerate(mended.tool_calls) if place not in fixed]
+    said = {"text": mended.text} if mended.text != value["candidate"]["text"] else {}
+    return [{"type": "edit", "edited_action": {"name": c.name, "args": dict(c.arguments)}, **said} for c in gated]
+
+
+def _content(value: Mapping[str, Any]) -> Content:
+    """What an interrupt asks, as the content of an item."""
+    from guardrail.review import Candidate, Content
+
+    shown, kind = value["candidate"], value["kind"]
+    calls = [{"name": call["name"], "arguments": call["args"]} for call in shown["tool_calls"]]
+    there = bool(shown["text"] or calls)
+    allowed = tuple(value["review_configs"][0]["allowed_decisions"])
+    if kind == "answer" and calls:  # a plain graph releases such a message as a whole, or not
+        allowed = tuple(one for one in allowed if one != "edit") or ("reject",)
+    return Content(
+        question=value["question"],
+        kind=kind,
+        candidate=Candidate.model_validate({"text": shown["text"], "tool_calls": calls}) if there else None,
+        verdict=_verdict(value),
+        alternatives=tuple((one["text"], one["share"]) for one in value["alternatives"]),
+        allowed=allowed,
+        edits="text" if kind == "answer" else "arguments",
+        fixed=_fixed(value),
+    )
+
+
+def _verdict(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The verdict with what the interrupt shows beside it."""
+    shown = value["candidate"]
+    calls = [{"name": call["name"], "arguments": call["args"]} for call in shown["tool_calls"]]
+    return {
+        **value["verdict"],
+        "candidate": {"text": shown["text"], "tool_calls": calls} if shown["text"] or calls else None,
+        "alternatives": [[one["text"], one["share"]] for one in value["alternatives"]],
+        "meanings": list(value.get("meanings", ())),
+    }
+
+
+def _refusal(decision: Decision, value: Mapping[str, Any]) -> str | None:
+    """Why the graph could not carry out a decision, as the page would have said it."""
+    return None if decision.candidate is None else _content(value).why_not(decision.candidate)
+
+
+def _tools(value: Mapping[str, Any]) -> list[str]:
+    return [] if value["kind"] == "answer" else [action["name"] for action in value["action_requests"]]
+
+
+def _fixed(value: Mapping[str, Any]) -> tuple[int, ...]:
+    """Places of the candidate's calls that are not decided about."""
+    if value["kind"] == "answer":
+        return ()
+    gated = {action["name"] for action in value["action_requests"]}
+    return tuple(place for place, call in enumerate(value["candidate"]["tool_calls"]) if call["name"] not in gated)
+
+
+def _lapsed(value: Mapping[str, Any], why: str) -> dict[str, Any]:
+    return {"decisions": [{"type": "lapse", "message": why}] * len(value["action_requests"])}
+
+
+def _undecided(found: Sequence[_Open]) -> bool:
+    """Whether interrupts are open and none is decided: what `resume` finds most of the time."""
+    return bool(found) and not any(item.state in ENDED for _, _, item in found)
+
+
+def _unfinished(state: Any) -> bool:
+    """Whether a run ended early: its step has tasks (that may be done, but are not applied), and none asks anybody."""
+    return bool(state.tasks) and not state.interrupts
+
+
+def _newest_step(past: Iterable[Any]) -> list[str]:
+    """Ids of the interrupts of the newest step that had some; none if a new message, or an update, came after it."""
+    for snapshot in past:
+        if snapshot.interrupts:
+            return _ids([snapshot])
+        if (snapshot.metadata or {}).get("source") != "loop":
+            break
+    return []
+
+
+def _ids(history: Iterable[Any]) -> list[str]:
+    """Ids of the interrupts of some snapshots, newest first, each once."""
+    return list(dict.fromkeys(one.id for snapshot in history for one in snapshot.interrupts))
+
+
+def _command(answers: dict[str, Any]) -> Any:
+    from langgraph.types import Command
+
+    return Command(resume=answers)

@@ -1,0 +1,109 @@
+"""Where a graph keeps its note: plain JSON in checkpoints, one packed string wherever LangGraph shows the state.
+
+LangGraph shows what a channel *gives* (``get``) to nodes, in the streams ``values``, ``tasks``, ``debug`` and
+``checkpoints``, and in ``get_state``; what a node wrote is in ``updates``. Checkpointers store something else: what the
+channel gives them (``checkpoint``). So a held-back candidate is stored as JSON that any tool can read, and no stream
+spells it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from guardrail.errors import require
+
+from .held import from_json, pack, to_json, unpack
+
+__all__ = ["NoteChannel"]
+
+if TYPE_CHECKING:
+    from langgraph.channels.base import BaseChannel
+    from langgraph.errors import EmptyChannelError, InvalidUpdateError
+else:
+    BaseChannel = require("langgraph.channels.base", extra="agents").BaseChannel
+    from langgraph.errors import EmptyChannelError, InvalidUpdateError
+
+
+class NoteChannel(BaseChannel[str | None, str | Mapping[str, Any] | None, dict[str, Any] | None]):
+    """Keeps the last note. Takes it packed or as plain JSON, gives it packed, stores it as plain JSON."""
+
+    __slots__ = ("_filled", "_packed")
+
+    def __init__(self, typ: Any, key: str = "") -> None:
+        super().__init__(typ, key)
+        self._filled = False
+        self._packed: str | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NoteChannel)  # as LangGraph compares channels: by their kind
+
+    def __hash__(self) -> int:
+        return hash(NoteChannel)
+
+    @property
+    def ValueType(self) -> Any:  # noqa: N802 - LangGraph's name
+        """What nodes read."""
+        return self.typ
+
+    @property
+    def UpdateType(self) -> Any:  # noqa: N802 - LangGraph's name
+        """What nodes write."""
+        return self.typ
+
+    def copy(self) -> Self:
+        """The same note in a channel of its own."""
+        return self._with(self._packed) if self._filled else type(self)(self.typ, self.key)
+
+    def checkpoint(self) -> dict[str, Any] | Any:
+        """The note as plain JSON; None after it was dealt with."""
+        note = unpack(self._packed)
+        return super().checkpoint() if note is None else to_json(note)
+
+    def from_checkpoint(self, checkpoint: Any) -> Self:
+        """A channel with a stored note: plain JSON, or packed as version 0.1 stored it.
+
+        What cannot be read counts as no note, so that nothing is released and no call is run.
+        """
+        if checkpoint is not None and not isinstance(checkpoint, str | Mapping):
+            return type(self)(self.typ, self.key)  # LangGraph's mark for nothing
+        note = from_json(checkpoint) or unpack(checkpoint)
+        return self._with(None if note is None else pack(note))
+
+    def get(self) -> str | None:
+        """The packed note."""
+        if not self._filled:
+            raise EmptyChannelError
+        return self._packed
+
+    def is_available(self) -> bool:
+        """Whether there ever was a note."""
+        return self._filled
+
+    def update(self, values: Sequence[str | Mapping[str, Any] | None]) -> bool:
+        """Take a new note.
+
+        Raises:
+            InvalidUpdateError: It is no note, or there are several in one step.
+        """
+        if not values:
+            return False
+        if len(values) > 1:
+            raise InvalidUpdateError(
+                f"{len(values)} nodes wrote the key {self.key!r} in one step; guarded nodes that run side by side need "
+                "a graph each (call them as sub-graphs)"
+            )
+        (value,) = values
+        note = from_json(value) or unpack(value)
+        if value is not None and note is None:
+            raise InvalidUpdateError(
+                f"the key {self.key!r} holds what the guardrail froze, and {type(value).__name__} "
+                f"{str(value)[:40]!r} is no such note. Give your own data another key; None removes the note"
+            )
+        self._filled, self._packed = True, None if note is None else pack(note)
+        return True
+
+    def _with(self, packed: str | None) -> Self:
+        made = type(self)(self.typ, self.key)
+        made._filled, made._packed = True, packed
+        return made

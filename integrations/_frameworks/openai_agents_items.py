@@ -1,0 +1,379 @@
+"""The OpenAI Agents SDK's items and LangChain's messages, both ways.
+
+The items a message was made from travel with it, so what the inner model receives is what the agent sent, images and
+reasoning items included. The text is what judges and the prompt check read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+from uuid import uuid4
+
+from agents import AgentOutputSchemaBase, FunctionTool, Handoff, ModelResponse, ModelSettings, Tool, Usage
+from agents.items import TResponseInputItem, TResponseOutputItem, TResponseStreamEvent
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage, UsageMetadata
+from openai.types.responses import (
+    Response,
+    ResponseCompletedEvent,
+    ResponseContentPartAddedEvent,
+    ResponseContentPartDoneEvent,
+    ResponseCreatedEvent,
+    ResponseFunctionCallArgumentsDeltaEvent,
+    ResponseFunctionCallArgumentsDoneEvent,
+    ResponseFunctionToolCall,
+    ResponseOutputItemAddedEvent,
+    ResponseOutputItemDoneEvent,
+    ResponseOutputMessage,
+    ResponseOutputRefusal,
+    ResponseOutputText,
+    ResponseReasoningItem,
+    ResponseTextDeltaEvent,
+    ResponseTextDoneEvent,
+    ResponseUsage,
+)
+from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
+
+from guardrail.bindings import bindings_for
+from guardrail.errors import UsageError
+from guardrail.types import Bindings
+
+from .guard import arguments_of
+
+__all__ = ["Format", "from_items", "read_response", "request_bindings", "stream_events", "to_items", "to_response"]
+
+ITEMS = "openai_agents_items"
+"""Key of a message's ``additional_kwargs`` that holds the items it was made from."""
+
+
+# -- messages --------------------------------------------------------------------------------------------------------
+
+
+def from_items(system: str | None, items: str | Sequence[TResponseInputItem]) -> list[BaseMessage]:
+    """A request's instructions and input as messages.
+
+    Raises:
+        UsageError: An item that is neither a message nor a function call or its result; hosted tools ran outside of
+            what was judged.
+    """
+    messages: list[BaseMessage] = [] if system is None else [SystemMessage(system)]
+    if isinstance(items, str):
+        return [*messages, HumanMessage(items)]
+    pending: list[Any] = []  # reasoning items belong to what follows them
+    for item in cast(Sequence[dict[str, Any]], items):
+        if item.get("type") == "reasoning":
+            pending.append(item)
+            continue
+        message = _message(item, [*pending, item])
+        pending = []
+        last = messages[-1] if messages else None
+        if isinstance(message, AIMessage) and message.tool_calls and isinstance(last, AIMessage):
+            messages[-1] = _merged(last, message)
+        else:
+            messages.append(message)
+    return messages
+
+
+def _message(item: dict[str, Any], raw: list[Any]) -> BaseMessage:
+    kept = {ITEMS: raw}
+    kind, role = item.get("type"), item.get("role")
+    if kind in (None, "message") and role in ("system", "developer"):
+        return SystemMessage(_text(item), additional_kwargs=kept)
+    if kind in (None, "message") and role == "user":
+        return HumanMessage(_text(item), additional_kwargs=kept)
+    if kind in (None, "message") and role == "assistant":
+        return AIMessage(_text(item), additional_kwargs=kept)
+    if kind == "function_call":
+        call = {"name": item["name"], "args": arguments_of(item["arguments"]), "id": item["call_id"]}
+        return AIMessage("", tool_calls=[cast(Any, {**call, "type": "tool_call"})], additional_kwargs=kept)
+    if kind == "function_call_output":
+        output = item["output"]
+        text = output if isinstance(output, str) else _text({"content": output})
+        return ToolMessage(text, tool_call_id=item["call_id"], additional_kwargs=kept)
+    raise UsageError(
+        f"the guard cannot judge a conversation with an item of type {kind!r}: only messages, function calls and their "
+        "results are drawn again the same way. Use function tools instead of hosted ones."
+    )
+
+
+def _merged(first: AIMessage, second: AIMessage) -> AIMessage:
+    raw = [*first.additional_kwargs.get(ITEMS, ()), *second.additional_kwargs[ITEMS]]
+    return AIMessage(first.content, tool_calls=[*first.tool_calls, *second.tool_calls], additional_kwargs={ITEMS: raw})
+
+
+def _text(item: dict[str, Any]) -> str:
+    content = item.get("content")
+    if isinstance(content, str):
+        return content
+    parts = [part for part in content or () if isinstance(part, dict)]
+    return "\n".join(str(part.get("text") or part.get("refusal") or "") for part in parts if part.get("type") in TEXTS)
+
+
+TEXTS = ("input_text", "output_text", "text", "refusal")
+
+
+def to_items(messages: Sequence[BaseMessage]) -> tuple[str | None, list[TResponseInputItem]]:
+    """Messages as a request's instructions and input: the items they were made from, or new ones."""
+    system: str | None = None
+    items: list[Any] = []
+    for place, message in enumerate(messages):
+        if ITEMS in message.additional_kwargs:
+            items += message.additional_kwargs[ITEMS]
+        elif isinstance(message, SystemMessage) and place == 0:
+            system = str(message.text)
+        else:
+            items += _items(message)
+    return system, items
+
+
+def _items(message: BaseMessage) -> Iterator[dict[str, Any]]:
+    if isinstance(message, ToolMessage):
+        yield {"type": "function_call_output", "call_id": message.tool_call_id, "output": str(message.text)}
+        return
+    role = {"ai": "assistant", "system": "system"}.get(message.type, "user")
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
+    if str(message.text) or not calls:
+        yield {"role": role, "content": str(message.text)}
+    for call in calls:
+        yield {
+            "type": "function_call",
+            "call_id": str(call["id"]),
+            "name": call["name"],
+            "arguments": json.dumps(call["args"], ensure_ascii=False),
+        }
+
+
+# -- tools and formats -------------------------------------------------------------------------------------------------
+
+
+def request_bindings(
+    tools: Sequence[Tool], handoffs: Sequence[Handoff[Any, Any]], schema: AgentOutputSchemaBase | None, choice: Any
+) -> Bindings:
+    """Tools (handoffs are tools, too), choice and answer format of a request.
+
+    Raises:
+        UsageError: A hosted tool, which runs at the provider and so before any verdict.
+    """
+    described: list[dict[str, Any]] = []
+    for tool in tools:
+        if not isinstance(tool, FunctionTool):
+            raise UsageError(
+                f"tool {tool.name!r} ({type(tool).__name__}) runs at the provider, before any verdict. Only function "
+                "tools can be guarded."
+            )
+        described.append(_tool(tool.name, tool.description, tool.params_json_schema, tool.strict_json_schema))
+    for one in handoffs:
+        described.append(_tool(one.tool_name, one.tool_description, one.input_json_schema, one.strict_json_schema))
+    wanted = None
+    if schema is not None and not schema.is_plain_text():
+        strict = schema.is_strict_json_schema()
+        wanted = {
+            "type": "json_schema",
+            "json_schema": {"name": "final_output", "schema": schema.json_schema(), "strict": strict},
+        }
+    if choice is not None and not isinstance(choice, str):
+        raise UsageError(f"tool_choice {choice!r} names a hosted tool; only function tools can be guarded.")
+    return bindings_for(described, tool_choice=choice, response_format=wanted)
+
+
+def _tool(name: str, description: str, schema: dict[str, Any], strict: bool) -> dict[str, Any]:
+    function = {"name": name, "description": description or "", "parameters": schema, "strict": strict}
+    return {"type": "function", "function": function}
+
+
+def as_tools(described: Sequence[dict[str, Any]]) -> list[Tool]:
+    """Described tools as function tools that can be offered, but not run."""
+
+    async def never(_context: Any, _arguments: str) -> Any:
+        raise UsageError("this tool was only described to the model")
+
+    return [
+        FunctionTool(
+            name=tool["function"]["name"],
+            description=tool["function"].get("description", ""),
+            params_json_schema=tool["function"].get("parameters", {"type": "object", "properties": {}}),
+            on_invoke_tool=never,
+            strict_json_schema=bool(tool["function"].get("strict", False)),
+        )
+        for tool in described
+    ]
+
+
+class Format(AgentOutputSchemaBase):
+    """An answer format out of OpenAI's ``response_format``."""
+
+    def __init__(self, response_format: dict[str, Any]) -> None:
+        if response_format.get("type") != "json_schema":
+            raise UsageError(f"the Agents SDK knows no response_format of type {response_format.get('type')!r}")
+        self._wanted = response_format["json_schema"]
+
+    def is_plain_text(self) -> bool:
+        """False."""
+        return False
+
+    def name(self) -> str:
+        """The schema's name."""
+        return str(self._wanted.get("name", "final_output"))
+
+    def json_schema(self) -> dict[str, Any]:
+        """The schema."""
+        return dict(self._wanted["schema"])
+
+    def is_strict_json_schema(self) -> bool:
+        """Whether the server holds answers to it."""
+        return bool(self._wanted.get("strict", False))
+
+    def validate_json(self, json_str: str) -> Any:
+        """The parsed JSON."""
+        return json.loads(json_str)
+
+
+# -- responses ---------------------------------------------------------------------------------------------------------
+
+
+def read_response(response: ModelResponse, settings: ModelSettings, model: str) -> AIMessage:
+    """A model's response as message, with log-probabilities in OpenAI's form.
+
+    Raises:
+        UsageError: An item that is neither text nor a function call.
+        ValueError: Arguments of a call that are no JSON object.
+    """
+    texts: list[str] = []
+    calls: list[Any] = []
+    logprobs: list[Any] = []
+    refused = None
+    for item in response.output:
+        if isinstance(item, ResponseOutputMessage):
+            for part in item.content:
+                if isinstance(part, ResponseOutputRefusal):
+                    refused = part.refusal
+                else:
+                    texts.append(part.text)
+                    logprobs += [one.model_dump() for one in part.logprobs or ()]
+        elif isinstance(item, ResponseFunctionToolCall):
+            arguments = arguments_of(item.arguments)
+            calls.append({"name": item.name, "args": arguments, "id": item.call_id, "type": "tool_call"})
+        elif not isinstance(item, ResponseReasoningItem):
+            raise UsageError(f"the model returned an item of type {item.type!r}, which cannot be judged")
+    made = response.usage.output_tokens
+    cut = settings.max_tokens is not None and made >= settings.max_tokens
+    metadata: dict[str, Any] = {
+        "finish_reason": "tool_calls" if calls else "length" if cut else "stop",
+        "model_name": model,
+    }
+    if logprobs:
+        metadata["logprobs"] = {"content": logprobs}
+    given = response.usage.input_tokens
+    return AIMessage(
+        "".join(texts),
+        tool_calls=calls,
+        additional_kwargs={"refusal": refused} if refused else {},
+        response_metadata=metadata,
+        usage_metadata=UsageMetadata(input_tokens=given, output_tokens=made, total_tokens=given + made),
+    )
+
+
+def to_response(message: AIMessage, requests: int) -> ModelResponse:
+    """A guard's message as a model's response.
+
+    Args:
+        message: The message.
+        requests: Calls it took.
+    """
+    output: list[TResponseOutputItem] = []
+    if str(message.text) or not message.tool_calls:
+        text = ResponseOutputText(text=str(message.text), type="output_text", annotations=[], logprobs=[])
+        output.append(
+            ResponseOutputMessage(
+                id=f"msg_{uuid4().hex}", content=[text], role="assistant", status="completed", type="message"
+            )
+        )
+    for call in message.tool_calls:
+        arguments = json.dumps(call["args"], ensure_ascii=False)
+        output.append(
+            ResponseFunctionToolCall(
+                id=f"fc_{uuid4().hex}",
+                call_id=str(call["id"]),
+                name=call["name"],
+                arguments=arguments,
+                type="function_call",
+                status="completed",
+            )
+        )
+    tokens = message.usage_metadata or UsageMetadata(input_tokens=0, output_tokens=0, total_tokens=0)
+    usage = Usage(
+        requests=requests,
+        input_tokens=tokens["input_tokens"],
+        output_tokens=tokens["output_tokens"],
+        total_tokens=tokens["total_tokens"],
+    )
+    return ModelResponse(output=output, usage=usage, response_id=None)
+
+
+def stream_events(response: ModelResponse, model: str) -> Iterator[TResponseStreamEvent]:
+    """The events of a response that is complete: each item in one piece."""
+    whole = _whole(response, model)
+    numbers = iter(range(1_000_000))
+
+    def after(**fields: Any) -> dict[str, Any]:
+        return {"sequence_number": next(numbers), **fields}
+
+    empty = whole.model_copy(update={"output": [], "status": "in_progress", "usage": None})
+    yield ResponseCreatedEvent(type="response.created", response=empty, **after())
+    for place, item in enumerate(response.output):
+        if isinstance(item, ResponseOutputMessage):
+            yield from _message_events(item, place, after)
+        elif isinstance(item, ResponseFunctionToolCall):
+            yield from _call_events(item, place, after)
+    yield ResponseCompletedEvent(type="response.completed", response=whole, **after())
+
+
+def _message_events(item: ResponseOutputMessage, place: int, after: Any) -> Iterator[TResponseStreamEvent]:
+    started = item.model_copy(update={"content": [], "status": "in_progress"})
+    yield ResponseOutputItemAddedEvent(type="response.output_item.added", item=started, **after(output_index=place))
+    for index, part in enumerate(item.content):
+        at = {"item_id": item.id, "output_index": place, "content_index": index}
+        text = part.text if isinstance(part, ResponseOutputText) else ""
+        yield ResponseContentPartAddedEvent(
+            type="response.content_part.added", part=part.model_copy(update={"text": ""}), **after(**at)
+        )
+        yield ResponseTextDeltaEvent(type="response.output_text.delta", delta=text, logprobs=[], **after(**at))
+        yield ResponseTextDoneEvent(type="response.output_text.done", text=text, logprobs=[], **after(**at))
+        yield ResponseContentPartDoneEvent(type="response.content_part.done", part=part, **after(**at))
+    yield ResponseOutputItemDoneEvent(type="response.output_item.done", item=item, **after(output_index=place))
+
+
+def _call_events(item: ResponseFunctionToolCall, place: int, after: Any) -> Iterator[TResponseStreamEvent]:
+    at = {"item_id": str(item.id), "output_index": place}
+    started = item.model_copy(update={"arguments": "", "status": "in_progress"})
+    yield ResponseOutputItemAddedEvent(type="response.output_item.added", item=started, **after(output_index=place))
+    yield ResponseFunctionCallArgumentsDeltaEvent(
+        type="response.function_call_arguments.delta", delta=item.arguments, **after(**at)
+    )
+    yield ResponseFunctionCallArgumentsDoneEvent(
+        type="response.function_call_arguments.done", name=item.name, arguments=item.arguments, **after(**at)
+    )
+    yield ResponseOutputItemDoneEvent(type="response.output_item.done", item=item, **after(output_index=place))
+
+
+def _whole(response: ModelResponse, model: str) -> Response:
+    usage = response.usage
+    return Response(
+        id=f"resp_{uuid4().hex}",
+        created_at=0.0,
+        model=model,
+        object="response",
+        output=response.output,
+        parallel_tool_calls=True,
+        tool_choice="auto",
+        tools=[],
+        status="completed",
+        usage=ResponseUsage(
+            input_tokens=usage.input_tokens,
+            input_tokens_details=InputTokensDetails.model_validate({"cached_tokens": 0, "cache_write_tokens": 0}),
+            output_tokens=usage.output_tokens,
+            output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
+            total_tokens=usage.total_tokens,
+        ),
+    )

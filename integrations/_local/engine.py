@@ -1,0 +1,305 @@
+"""Batches of requests on one model: token budget, one prefill each, halving when memory runs out.
+
+A request is token ids in, token ids out; what they mean is the business of ``transformers_chat``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from .decoding import Continuation, Decoder, Row, prefill
+from .loading import torch
+from .options import score_options
+from .tokens import Detokenizer, StopWatch
+
+__all__ = ["Coalescer", "Engine", "Request", "Response"]
+
+MAX_ROWS = 512
+"""Most sequences in a batch: bounds the logits, which the token budget does not count."""
+
+WAITING_THREADS = 64
+"""Most asynchronous calls in flight at once."""
+
+HOST_CACHE_BYTES = 2 << 30
+"""Cache size that the automatic token budget allows on a CPU."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt and what is wanted of it."""
+
+    prompt: tuple[int, ...]
+    """Token ids."""
+    rows: tuple[Row, ...] = ()
+    """Sequences to decode after it."""
+    options: tuple[tuple[int, ...], ...] = ()
+    """Token ids of the options to score after it."""
+    stops: tuple[str, ...] = ()
+    """Strings that end a sequence."""
+
+    @property
+    def width(self) -> int:
+        """Most sequences it needs at once."""
+        return max(1, len(self.rows), sum(len(ids) > 1 for ids in self.options))
+
+    @property
+    def longest(self) -> int:
+        """Most tokens that follow the prompt."""
+        return max([0, *(row.max_tokens for row in self.rows), *map(len, self.options)])
+
+
+@dataclass
+class Response:
+    """What came of a request."""
+
+    continuations: list[Continuation] = field(default_factory=list)
+    """One for each row."""
+    options: tuple[tuple[float, ...], ...] = ()
+    """Log-probability of each token of each option."""
+    failure: str = ""
+    """Why there is nothing, or empty."""
+
+
+class Engine:
+    """Runs requests of many threads on one model, in shared batches.
+
+    Args:
+        model: A transformers causal language model in evaluation mode.
+        detokenizer: Its tokens as text, for stop strings.
+        end_ids: Tokens that end an answer.
+        max_batch_tokens: Most tokens (prompt and answer, over all sequences) in a batch; None to choose by memory.
+    """
+
+    def __init__(
+        self, model: Any, detokenizer: Detokenizer, end_ids: frozenset[int], max_batch_tokens: int | None = None
+    ) -> None:
+        self.model = model
+        self.detokenizer = detokenizer
+        self.end_ids = end_ids
+        self.budget = max_batch_tokens or automatic_budget(model)
+        # Threads that wait for the model cost next to nothing, and only what waits can share a batch; the event loop's
+        # own pool has few threads, which others need, too.
+        self.threads = ThreadPoolExecutor(max_workers=WAITING_THREADS, thread_name_prefix="transformers-chat")
+        self.turns = Coalescer[Request, Response](self.select, self.run)
+
+    @property
+    def look_every(self) -> int:
+        """Steps between looks at the tokens: each look makes an accelerator wait."""
+        return 1 if self.model.device.type == "cpu" else 8
+
+    def submit(self, requests: Sequence[Request]) -> list[Response]:
+        """Run requests, together with those of other threads; one response each, in order."""
+        return self.turns.submit(requests)
+
+    def select(self, waiting: Sequence[Request]) -> list[int]:
+        """The oldest request and those closest to it in length that fit beside it."""
+        oldest = len(waiting[0].prompt)
+        order = sorted(range(1, len(waiting)), key=lambda place: abs(len(waiting[place].prompt) - oldest))
+        chosen = [0]
+        for place in order:
+            if not self._fits([waiting[other] for other in (*chosen, place)]):
+                break
+            chosen.append(place)
+        return chosen
+
+    def _fits(self, requests: Sequence[Request]) -> bool:
+        return batch_tokens(requests) <= self.budget and sum(request.width for request in requests) <= MAX_ROWS
+
+    def run(self, requests: Sequence[Request]) -> list[Response]:
+        """Run a batch; when memory runs out, run its halves."""
+        responses = self._attempt(requests)
+        if responses is not None:
+            return responses
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.budget = max(1, min(self.budget, batch_tokens(requests) // 2))
+        if len(requests) > 1:
+            half = len(requests) // 2
+            return self.run(requests[:half]) + self.run(requests[half:])
+        return [self._run_split(requests[0])]
+
+    def _run_split(self, request: Request) -> Response:
+        """A single request that does not fit: its rows in two halves, the prompt read twice."""
+        if len(request.rows) < 2:
+            return Response(
+                failure=f"out of memory for a single answer to a prompt of {len(request.prompt)} tokens with "
+                f"{request.longest} tokens of answer; lower max_tokens, shorten the prompt, or choose a smaller dtype"
+            )
+        half = len(request.rows) // 2
+        first = self.run([dataclasses.replace(request, rows=request.rows[:half])])[0]
+        second = self.run([dataclasses.replace(request, rows=request.rows[half:], options=())])[0]
+        return Response(
+            first.continuations + second.continuations, first.options, failure=first.failure or second.failure
+        )
+
+    def _attempt(self, requests: Sequence[Request]) -> list[Response] | None:
+        """Run a batch, or return None when memory runs out (outside the handler, so that its tensors are freed)."""
+        try:
+            return self._forward(requests)
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            return None
+
+    def _forward(self, requests: Sequence[Request]) -> list[Response]:
+        prefix = prefill(self.model, [request.prompt for request in requests])
+        options = score_options(prefix, [(place, request.options) for place, request in enumerate(requests)])
+        rows = [(place, row) for place, request in enumerate(requests) for row in request.rows]
+        responses = [Response(options=scores) for scores in options]
+        if rows:
+            decoder = Decoder(
+                prefix.expand([place for place, _ in rows], room=max(row.max_tokens for _, row in rows)),
+                [row for _, row in rows],
+                end_ids=self.end_ids,
+                stopped=self.stop_check(requests),
+                look_every=self.look_every,
+            )
+            for (place, _), continuation in zip(rows, decoder.run(), strict=True):
+                responses[place].continuations.append(continuation)
+        return responses
+
+    def stop_check(self, requests: Sequence[Request]) -> Callable[[int, list[int]], bool] | None:
+        """Says whether a row, counted over all requests, has reached a stop string of its request."""
+        if not any(request.stops for request in requests):
+            return None
+        watches = [StopWatch(self.detokenizer, request.stops) for request in requests for _ in request.rows]
+        return lambda row, ids: watches[row].push(ids[-1])
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether torch ran out of memory, on any device."""
+    text = str(error).lower()
+    return (
+        isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "out of memory" in text or "allocate memory" in text
+    )
+
+
+def batch_tokens(requests: Sequence[Request]) -> int:
+    """Cache positions that a batch takes at its longest, padding included."""
+    longest = max(len(request.prompt) for request in requests) + max(request.longest for request in requests)
+    return longest * sum(request.width for request in requests)
+
+
+def automatic_budget(model: Any) -> int:
+    """Token budget by memory: half of what is free on a GPU, 2 GiB of cache elsewhere."""
+    config = model.config.get_text_config(decoder=True)
+    heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 1)
+    size = getattr(config, "head_dim", None) or config.hidden_size // getattr(config, "num_attention_heads", 1)
+    each: int = 2 * config.num_hidden_layers * heads * size * model.dtype.itemsize
+    if model.device.type == "cuda":
+        free: int = torch.cuda.mem_get_info(model.device)[0]
+        return max(4096, min(1 << 20, free // 2 // each))
+    return max(2048, min(32768, HOST_CACHE_BYTES // each))
+
+
+# -- Leader and followers: concurrent threads share one batch, without a background thread and without idle waiting --
+# A thread that finds the model idle becomes the leader: it takes waiting work, its own and that of others, runs it as
+# one batch, and hands the results out. A thread that arrives meanwhile queues up and is served by the next leader. An
+# idle model thus starts at once (no gathering delay), and a busy one gathers whatever arrives while it works.
+
+Work = TypeVar("Work")
+Result = TypeVar("Result")
+
+
+@dataclass(eq=False)
+class _Ticket(Generic[Work, Result]):
+    """One piece of work and what became of it."""
+
+    work: Work
+    done: bool = False
+    result: Result | None = None
+    error: BaseException | None = None
+
+
+class Coalescer(Generic[Work, Result]):
+    """Runs work of many threads in shared batches, one batch at a time.
+
+    Args:
+        select: Picks the next batch among waiting work: the indices to run, at least one.
+        run: Runs a batch; one result for each piece of work, in order. An exception from it reaches every thread whose
+            work was in the batch.
+    """
+
+    def __init__(
+        self, select: Callable[[Sequence[Work]], Sequence[int]], run: Callable[[Sequence[Work]], Sequence[Result]]
+    ) -> None:
+        self._select = select
+        self._run = run
+        self._state = threading.Condition()
+        self._busy = False
+        self._waiting: list[_Ticket[Work, Result]] = []
+
+    def submit(self, works: Sequence[Work]) -> list[Result]:
+        """Run all ``works`` and return their results in order; blocks until they are there."""
+        tickets = [_Ticket[Work, Result](work) for work in works]
+        with self._state:
+            self._waiting.extend(tickets)
+        try:
+            while not all(ticket.done for ticket in tickets):
+                self._lead_or_follow(tickets)
+        finally:
+            with self._state:
+                self._waiting = [ticket for ticket in self._waiting if ticket not in tickets]
+        for ticket in tickets:
+            if ticket.error is not None:
+                raise ticket.error
+        return [ticket.result for ticket in tickets]  # type: ignore[misc]
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the model alone, between batches."""
+        with self._state:
+            while self._busy:
+                self._state.wait()
+            self._busy = True
+        try:
+            yield
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        with self._state:
+            self._busy = False
+            self._state.notify_all()
+
+    def _lead_or_follow(self, tickets: Sequence[_Ticket[Work, Result]]) -> None:
+        """Run one batch if the model is idle, otherwise wait until something has changed."""
+        with self._state:
+            if all(ticket.done for ticket in tickets):
+                return
+            if self._busy:
+                self._state.wait()
+                return
+            self._busy = True
+        try:
+            self._run_batch(self._take())
+        finally:
+            self._release()
+
+    def _take(self) -> list[_Ticket[Work, Result]]:
+        """Take the next batch out of the waiting work."""
+        with self._state:
+            chosen = set(self._select([ticket.work for ticket in self._waiting]))
+            batch = [ticket for place, ticket in enumerate(self._waiting) if place in chosen]
+            self._waiting = [ticket for place, ticket in enumerate(self._waiting) if place not in chosen]
+            return batch
+
+    def _run_batch(self, batch: list[_Ticket[Work, Result]]) -> None:
+        """Run a batch and mark its tickets. If the leader itself is interrupted, the others' work goes back in line."""
+        try:
+            results = self._run([ticket.work for ticket in batch])
+            for ticket, result in zip(batch, results, strict=True):
+                ticket.result, ticket.done = result, True
+        except Exception as error:
+            for ticket in batch:
+                ticket.error, ticket.done = error, True
+        except BaseException:
+            with self._state:
+                self._waiting = batch + self._waiting
+            raise

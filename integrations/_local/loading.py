@@ -1,0 +1,228 @@
+"""Loading a causal language model and its tokenizer from a folder or the hub, with errors that say what is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from guardrail.errors import UsageError, require
+
+__all__ = ["LocalModel", "Tensor", "load", "revision_of", "torch", "transformers", "wrap"]
+
+NO_LIMIT = 1_000_000_000
+"""Tokenizers without a limit of their own say 1e30."""
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model, its tokenizer, and what decoding needs to know about them."""
+
+    model: Any
+    tokenizer: Any
+    name: str
+    """Base name of the folder, or hub id."""
+    folder: Path | None
+    """Where its files are, if they are known."""
+    commit: str | None
+    """Hub commit, for a hub id."""
+    end_ids: frozenset[int]
+    """Tokens that end an answer."""
+    hidden_ids: frozenset[int]
+    """Tokens that are no part of an answer's text: special tokens and end tokens."""
+    context: int | None
+    """Context window in tokens."""
+    chat_template: str | None = None
+    """Replaces the tokenizer's own chat template."""
+
+
+def load(name: str, *, revision: str | None, device: str, dtype: str, chat_template: str | None) -> LocalModel:
+    """Load a model for inference.
+
+    Args:
+        name: Folder or hub id.
+        revision: Hub branch, tag or commit.
+        device: "auto" (GPU when present) or a torch device.
+        dtype: "auto" (the checkpoint's own on a GPU, float32 elsewhere) or the name of a torch dtype.
+        chat_template: Replaces the tokenizer's.
+
+    Raises:
+        UsageError: There is no such folder or model, or files are missing; they are named.
+    """
+    where = Path(name).expanduser()
+    folder = where.resolve() if where.is_dir() else None
+    if folder is None and (where.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
+        raise UsageError(f"model folder {name!r} does not exist")
+    if folder is not None:
+        _check_folder(folder)
+    source, options = str(folder or name), {"revision": revision or "main", "trust_remote_code": False}
+    place = _device(device)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
+        model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(dtype, place), **options)
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(f"cannot load model {name!r}: {error}") from error
+    commit = None if folder else getattr(model.config, "_commit_hash", None)
+    label = folder.name if folder else name
+    return wrap(model.to(place), tokenizer, name=label, folder=folder, commit=commit, chat_template=chat_template)
+
+
+def wrap(
+    model: Any,
+    tokenizer: Any,
+    *,
+    name: str,
+    folder: Path | None = None,
+    commit: str | None = None,
+    chat_template: str | None = None,
+) -> LocalModel:
+    """Describe a model in memory; it is put in evaluation mode.
+
+    Raises:
+        UsageError: There is no chat template.
+    """
+    if not (chat_template or getattr(tokenizer, "chat_template", None)):
+        raise UsageError(
+            f"model {name!r} has no chat template, so messages cannot be turned into its prompt. "
+            "Use an instruction-tuned model, or pass chat_template=."
+        )
+    end_ids = _end_ids(model, tokenizer)
+    return LocalModel(
+        model=model.eval(),
+        tokenizer=tokenizer,
+        name=name,
+        folder=folder,
+        commit=commit,
+        end_ids=end_ids,
+        hidden_ids=end_ids | frozenset(tokenizer.all_special_ids),
+        context=_context(model.config, tokenizer),
+        chat_template=chat_template,
+    )
+
+
+def _check_folder(folder: Path) -> None:
+    """Name everything a model folder lacks at once."""
+    files = {path.name for path in folder.iterdir()}
+    wanted = {
+        "config.json": "config.json" in files,
+        "weights (*.safetensors)": any(name.endswith((".safetensors", ".bin")) for name in files),
+        "a tokenizer (tokenizer.json or tokenizer.model)": any(
+            name.startswith("tokenizer.") or name in {"vocab.json", "vocab.txt"} for name in files
+        ),
+    }
+    missing = [what for what, there in wanted.items() if not there]
+    if missing:
+        raise UsageError(f"model folder {str(folder)!r} lacks {', '.join(missing)}")
+
+
+def _device(device: str) -> Any:
+    if device != "auto":
+        return torch.device(device)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def _dtype(dtype: str, device: Any) -> Any:
+    """Half precision is slower than float32 on most CPUs, and rounds the log-probabilities."""
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else "auto"
+    value = getattr(torch, dtype, None)
+    if not isinstance(value, torch.dtype):
+        raise UsageError(f"dtype must be 'auto' or the name of a torch dtype such as 'bfloat16', got {dtype!r}")
+    return value
+
+
+def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Union of what generation config, config and tokenizer call the end: fine-tunes often forget one of them."""
+    found: set[int] = set()
+    for source in (getattr(model, "generation_config", None), model.config, tokenizer):
+        value = getattr(source, "eos_token_id", None)
+        if value is not None:
+            found.update([value] if isinstance(value, int) else value)
+    return frozenset(found)
+
+
+def _context(config: Any, tokenizer: Any) -> int | None:
+    """Context window by the model's config; by the tokenizer only if the config names none."""
+    text = config.get_text_config(decoder=True)
+    limit = getattr(text, "max_position_embeddings", None) or getattr(tokenizer, "model_max_length", None)
+    return int(limit) if limit and limit < NO_LIMIT else None
+
+
+# -- What pins a local model: a hash over everything that decides what it answers --------------------------------------
+
+WEIGHTS = (".safetensors", ".bin")
+OTHERS = frozenset(
+    {
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer.model",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab.json",
+        "vocab.txt",
+        "merges.txt",
+        "chat_template.json",
+        "chat_template.jinja",
+    }
+)
+
+INCIDENTAL = frozenset({"_name_or_path", "architectures", "dtype", "transformers_version"})
+"""Entries of a config that saving or loading changes, but not the model."""
+
+_hashes: dict[tuple[str, int, int], str] = {}
+
+
+def revision_of(local: LocalModel) -> str:
+    """The hub commit, or "sha256:..." of weights, configuration, tokenizer and chat template.
+
+    A folder is hashed by its files, so renaming it changes nothing; a model that exists in memory only, by its tensors.
+    """
+    if local.commit:
+        return local.commit
+    parts = _folder_parts(local.folder) if local.folder else _memory_parts(local.model, local.tokenizer)
+    parts["chat template"] = hashlib.sha256(
+        json.dumps(local.chat_template or local.tokenizer.chat_template).encode()
+    ).hexdigest()
+    return "sha256:" + hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _folder_parts(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.name in OTHERS or path.suffix in WEIGHTS]
+    return {path.relative_to(folder).as_posix(): _file_hash(path) for path in files}
+
+
+def _file_hash(path: Path) -> str:
+    """Hash of a file, remembered while its size and modification time stay the same."""
+    status = path.stat()
+    key = (str(path), status.st_mtime_ns, status.st_size)
+    if key not in _hashes:
+        with path.open("rb") as file:
+            _hashes[key] = hashlib.file_digest(file, "sha256").hexdigest()
+    return _hashes[key]
+
+
+def _memory_parts(model: Any, tokenizer: Any) -> dict[str, str]:
+    settings = {name: value for name, value in model.config.to_dict().items() if name not in INCIDENTAL}
+    parts = {"config": hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()}
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    text = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    parts["tokenizer"] = hashlib.sha256(text.encode()).hexdigest()
+    for name, tensor in model.state_dict().items():
+        raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        parts[f"{name} {tuple(tensor.shape)} {tensor.dtype}"] = hashlib.sha256(raw).hexdigest()
+    return parts
+
+
+# -- The one import of torch and transformers; without them the error names the extra that brings them -----------------
+
+torch: Any = require("torch", extra="local")
+transformers: Any = require("transformers", extra="local")
+
+Tensor: TypeAlias = Any
+"""A ``torch.Tensor``; torch is optional and therefore untyped here."""

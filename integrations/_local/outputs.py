@@ -1,0 +1,270 @@
+"""From decoded tokens to the library's values: `Sample` and `SampleSet`."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, InvalidToolCall, UsageMetadata
+from langchain_core.messages.tool import tool_call
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+
+from guardrail.prompting import question_text
+from guardrail.sampling.native import llm_output
+from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
+
+from .decoding import Continuation
+from .engine import Request, Response
+from .tokens import Answer, Detokenizer
+
+__all__ = [
+    "ParsedText",
+    "SampleReader",
+    "as_chunk",
+    "chat_result",
+    "last_chunk",
+    "openai_logprobs",
+    "parse_tool_calls",
+    "usage",
+]
+
+
+@dataclass(frozen=True)
+class SampleReader:
+    """Reads responses as sample sets of one plan."""
+
+    plan: SamplingPlan
+    """What was asked for."""
+    detokenizer: Detokenizer
+    """Tokens to text."""
+    tools: Collection[str]
+    """Names of the tools the model was offered; empty for none."""
+
+    def read(self, messages: Sequence[BaseMessage], request: Request, response: Response, seconds: float) -> SampleSet:
+        """Sample set of one request; a failure of the model is its ``problem``."""
+        cost = Cost(
+            calls=1,
+            input_tokens=len(request.prompt),
+            output_tokens=sum(len(continuation.ids) for continuation in response.continuations),
+            seconds=seconds,
+        )
+        failure = response.failure or _not_finite(response)
+        if failure:
+            return self.failed(messages, Unmeasured.MODEL_FAILED, failure, cost)
+        labels = self.plan.options
+        means = tuple(math.fsum(values) / len(values) for values in response.options)
+        scores = None if labels is None else OptionScores(labels=labels, loglikelihoods=means)
+        samples = tuple(self._sample(continuation) for continuation in response.continuations)
+        if scores is not None and self.plan.n == 0:
+            primary = self._chosen(scores, request, response)
+        else:
+            primary, samples = samples[0], samples[1:]
+        return SampleSet(question=question_text(messages), primary=primary, samples=samples, options=scores, cost=cost)
+
+    def failed(
+        self, messages: Sequence[BaseMessage], problem: Unmeasured, detail: str, cost: Cost | None = None
+    ) -> SampleSet:
+        """Sample set of a request that came to nothing."""
+        question = question_text(messages)
+        return SampleSet(question=question, primary=None, cost=cost or Cost(), problem=problem, problem_detail=detail)
+
+    def _sample(self, continuation: Continuation) -> Sample:
+        answer = self.detokenizer.answer(
+            continuation.ids,
+            continuation.logprobs,
+            ended=continuation.ended,
+            stops=self.plan.stop,
+            pieces=self.plan.logprobs,
+        )
+        parsed = parse_tool_calls(answer.text, self.tools) if self.tools else None
+        calls = parsed.calls if parsed else ()
+        return Sample(
+            text=(parsed.text if parsed else answer.text).strip(),
+            tool_calls=tuple(ToolCall(name=name, arguments=arguments) for name, arguments in calls),
+            tokens=answer.tokens,
+            logprobs=answer.logprobs,
+            token_bytes=answer.token_bytes,
+            finish_reason="tool_calls" if calls else answer.finish_reason,
+        )
+
+    def _chosen(self, scores: OptionScores, request: Request, response: Response) -> Sample:
+        """The likeliest option as an answer."""
+        if not self.plan.logprobs:
+            return Sample(text=scores.best, finish_reason="stop")
+        place = scores.labels.index(scores.best)
+        pieces = tuple(self.detokenizer.pieces(request.options[place]))
+        return Sample(text=scores.best, tokens=pieces, logprobs=response.options[place], finish_reason="stop")
+
+
+def _not_finite(response: Response) -> str:
+    """Why the numbers of a response cannot be used, or empty."""
+    sequences = [*(continuation.logprobs for continuation in response.continuations), *response.options]
+    if all(math.isfinite(value) for values in sequences for value in values):
+        return ""
+    return "the model's logits are not finite; a wider dtype (float32 or bfloat16 instead of float16) usually helps"
+
+
+# -- From decoded tokens to LangChain's chat results, with log-probabilities in OpenAI's format ------------------------
+
+
+def openai_logprobs(answer: Answer) -> dict[str, Any] | None:
+    """``{"content": [{"token", "bytes", "logprob", "top_logprobs"}, ...]}``, or None when they were not asked for."""
+    if answer.tokens is None or answer.logprobs is None:
+        return None
+    spelled = [bytes.fromhex(raw) for raw in answer.token_bytes or ()] or [token.encode() for token in answer.tokens]
+    return {
+        "content": [
+            {"token": token, "bytes": list(raw), "logprob": logprob, "top_logprobs": []}
+            for token, raw, logprob in zip(answer.tokens, spelled, answer.logprobs, strict=True)
+        ]
+    }
+
+
+def usage(prompt: int, generated: int) -> UsageMetadata:
+    """Token counts of one message."""
+    return UsageMetadata(input_tokens=prompt, output_tokens=generated, total_tokens=prompt + generated)
+
+
+def chat_result(
+    answers: Sequence[Answer], *, prompt: int, generated: Sequence[int], tools: Collection[str], model: str
+) -> ChatResult:
+    """One generation for each answer.
+
+    Args:
+        answers: Finished sequences.
+        prompt: Tokens of the prompt, which was read once: counted in the first message only.
+        generated: Tokens generated for each answer.
+        tools: Names of the tools the model was offered; empty for none.
+        model: Name of the model.
+    """
+    generations = [
+        _generation(answer, usage(0 if place else prompt, count), tools, model)
+        for place, (answer, count) in enumerate(zip(answers, generated, strict=True))
+    ]
+    return ChatResult(generations=generations, llm_output=llm_output(usage(prompt, sum(generated)), model))
+
+
+def _generation(answer: Answer, tokens: UsageMetadata, tools: Collection[str], model: str) -> ChatGeneration:
+    parsed = parse_tool_calls(answer.text, tools) if tools else None
+    calls = parsed.calls if parsed else ()
+    invalid = parsed.invalid if parsed else ()
+    info: dict[str, Any] = {"finish_reason": "tool_calls" if calls else answer.finish_reason}
+    logprobs = openai_logprobs(answer)
+    if logprobs is not None:
+        info["logprobs"] = logprobs
+    message = AIMessage(
+        content=(parsed.text if parsed else answer.text).strip(),
+        tool_calls=[tool_call(name=name, args=args, id=_call_id()) for name, args in calls],
+        invalid_tool_calls=[
+            InvalidToolCall(name=None, args=raw, id=_call_id(), error=error, type="invalid_tool_call")
+            for raw, error in invalid
+        ],
+        usage_metadata=tokens,
+        response_metadata={**info, "model_name": model, "model_provider": "transformers"},
+    )
+    return ChatGeneration(message=message, generation_info=info)
+
+
+def _call_id() -> str:
+    return f"call_{uuid.uuid4().hex}"
+
+
+def as_chunk(generation: ChatGeneration) -> ChatGenerationChunk:
+    """A whole answer as a single chunk."""
+    message = generation.message
+    assert isinstance(message, AIMessage)
+    chunk = AIMessageChunk(
+        content=message.content,
+        tool_calls=message.tool_calls,
+        invalid_tool_calls=message.invalid_tool_calls,
+        usage_metadata=message.usage_metadata,
+        response_metadata=message.response_metadata,
+        chunk_position="last",
+    )
+    return ChatGenerationChunk(message=chunk, generation_info=generation.generation_info)
+
+
+def last_chunk(text: str, answer: Answer, *, prompt: int, generated: int, model: str) -> ChatGenerationChunk:
+    """The chunk that ends a stream: the rest of the text, the finish reason, log-probabilities and token counts."""
+    generation = _generation(answer, usage(prompt, generated), (), model)
+    chunk = as_chunk(generation)
+    return ChatGenerationChunk(
+        message=chunk.message.model_copy(update={"content": text}), generation_info=chunk.generation_info
+    )
+
+
+# -- Tool calls out of text: ``<tool_call>{...}</tool_call>`` (Qwen, Hermes) and bare JSON (Llama 3.1, Mistral) --------
+
+TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ParsedText:
+    """Text of an answer and the tool calls found in it."""
+
+    text: str
+    """What is left of the text without the calls; all of it if there are none."""
+    calls: tuple[tuple[str, dict[str, Any]], ...] = ()
+    """Name and arguments of each call, in order."""
+    invalid: tuple[tuple[str, str], ...] = ()
+    """Raw text of each call that could not be read, and why. It stays in ``text``, too."""
+
+
+def parse_tool_calls(text: str, known: Collection[str]) -> ParsedText:
+    """Find the tool calls in an answer.
+
+    Tagged calls count whatever tool they name. Bare JSON counts only if the whole text is one or more objects that name
+    a known tool, since an answer may be JSON for other reasons.
+
+    Args:
+        text: The answer.
+        known: Names of the tools the model was offered.
+    """
+    blocks = TAGGED.findall(text)
+    if blocks:
+        return _tagged(text, blocks)
+    calls = _bare(text.strip(), known)
+    return ParsedText("", tuple(calls)) if calls else ParsedText(text)
+
+
+def _tagged(text: str, blocks: list[str]) -> ParsedText:
+    calls: list[tuple[str, dict[str, Any]]] = []
+    invalid: list[tuple[str, str]] = []
+    for block in blocks:
+        try:
+            calls.append(_call(json.loads(block)))
+        except ValueError as error:
+            invalid.append((block.strip(), str(error)))
+    return ParsedText(text if invalid else TAGGED.sub("", text).strip(), tuple(calls), tuple(invalid))
+
+
+def _bare(text: str, known: Collection[str]) -> list[tuple[str, dict[str, Any]]] | None:
+    """Calls if the text is nothing but calls (a list, or objects separated by ";" or white space), else None."""
+    decoder, values, place = json.JSONDecoder(), list[Any](), 0
+    try:
+        while place < len(text):
+            value, place = decoder.raw_decode(text, place)
+            values.extend(value if isinstance(value, list) else [value])
+            while place < len(text) and text[place] in "; \t\r\n":
+                place += 1
+        calls = [_call(value) for value in values]
+    except ValueError:
+        return None
+    return calls if all(name in known for name, _ in calls) else None
+
+
+def _call(value: Any) -> tuple[str, dict[str, Any]]:
+    """Name and arguments of one call; ValueError says what is wrong with it."""
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        raise ValueError('a tool call is an object with a "name"')
+    arguments = value.get("arguments", value.get("parameters"))
+    if isinstance(arguments, str):
+        arguments = json.loads(arguments)
+    if not isinstance(arguments, dict):
+        raise ValueError('a tool call has its "arguments" (or "parameters") as an object')
+    return value["name"], arguments

@@ -1,0 +1,181 @@
+"""From LangChain messages to the text and token ids that the model's own chat template makes of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import Field, ValidationError, model_validator
+
+from guardrail.errors import PromptTooLongError, UsageError
+from guardrail.types import Frozen
+
+__all__ = ["CallSettings", "check_length", "openai_tools", "render", "template_messages", "tool_names"]
+
+ROLES = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}
+
+
+def template_messages(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
+    """Messages as chat templates expect them: role, content, and tool calls with parsed arguments.
+
+    Args:
+        messages: System, human, AI and tool messages; ``ChatMessage`` keeps its own role. Text only.
+
+    Raises:
+        UsageError: A message holds an image, audio or a file, or its type has no role.
+    """
+    return [_template_message(message) for message in messages]
+
+
+def _template_message(message: BaseMessage) -> dict[str, Any]:
+    role = ROLES.get(message.type) or getattr(message, "role", None)
+    if role is None:
+        raise UsageError(f"a {type(message).__name__} has no role in a chat template; use system, human, ai or tool")
+    entry: dict[str, Any] = {"role": role, "content": _text(message)}
+    if isinstance(message, ToolMessage):
+        entry["tool_call_id"] = message.tool_call_id
+        if message.name:
+            entry["name"] = message.name
+    if isinstance(message, AIMessage) and message.tool_calls:
+        entry["tool_calls"] = [
+            {"type": "function", "id": call["id"], "function": {"name": call["name"], "arguments": call["args"]}}
+            for call in message.tool_calls
+        ]
+    return entry
+
+
+def _text(message: BaseMessage) -> str:
+    """Text of a message; anything else than text is refused, not dropped."""
+    if isinstance(message.content, list):
+        kinds = {block.get("type") for block in message.content if isinstance(block, dict)}
+        if kinds - {"text", "tool_use", "tool_call"}:
+            raise UsageError(f"TransformersChat reads text only, got content blocks of type {sorted(map(str, kinds))}")
+    return str(message.text)
+
+
+def render(
+    tokenizer: Any,
+    messages: Sequence[BaseMessage],
+    *,
+    tools: Sequence[dict[str, Any]] | None = None,
+    chat_template: str | None = None,
+) -> str:
+    """Prompt text up to and including the header of the assistant's turn.
+
+    Args:
+        tokenizer: A transformers tokenizer with a chat template.
+        messages: The conversation.
+        tools: Tools in OpenAI format, or None.
+        chat_template: Replaces the tokenizer's own.
+
+    Raises:
+        UsageError: The template refuses the conversation (e.g. a system message it does not know).
+    """
+    entries = template_messages(messages)
+    try:
+        text = tokenizer.apply_chat_template(
+            entries,
+            tools=list(tools) if tools else None,
+            chat_template=chat_template,
+            add_generation_prompt=True,
+            tokenize=False,
+        )
+    except Exception as error:  # templates raise jinja2 errors of every kind, and TypeErrors of their own making
+        roles = [entry["role"] for entry in entries]
+        raise UsageError(f"the chat template refused the conversation with roles {roles}: {error}") from error
+    if tools and not any(json.dumps(tool["function"]["name"])[1:-1] in text for tool in tools):
+        raise UsageError(
+            "the chat template of this model ignores tools: none of the bound tools is in the prompt. "
+            "Use a model whose template takes tools, or pass chat_template=."
+        )
+    return str(text)
+
+
+def check_length(prompt: int, answer: int, limit: int | None) -> None:
+    """Refuse a prompt that leaves no room for the answer.
+
+    Args:
+        prompt: Tokens of the prompt.
+        answer: Most tokens of the answer.
+        limit: Context window in tokens; None if the model names none.
+
+    Raises:
+        PromptTooLongError: prompt + answer > limit.
+    """
+    if limit is not None and prompt + answer > limit:
+        raise PromptTooLongError(
+            f"the prompt has {prompt} tokens and the answer may have {answer} (max_tokens), together more than the "
+            f"context window of {limit}. Shorten the prompt by {prompt + answer - limit} tokens, or lower max_tokens."
+        )
+
+
+# -- Settings of one plain call: the model's fields, overridden by the call's keywords ---------------------------------
+
+IGNORED = frozenset({"ls_structured_output_format", "parallel_tool_calls", "strict", "stream_usage"})
+"""Keywords that LangChain passes along for tracing or for servers."""
+
+
+class CallSettings(Frozen):
+    """What one plain call asks for."""
+
+    temperature: float = Field(ge=0.0, allow_inf_nan=False)
+    """0 is greedy."""
+    top_p: float = Field(gt=0.0, le=1.0)
+    """Nucleus mass."""
+    max_tokens: int = Field(ge=1)
+    """Most new tokens."""
+    stop: tuple[str, ...] = ()
+    """Strings that end the answer."""
+    seed: int | None = None
+    """Seed; None for fresh randomness."""
+    logprobs: bool = False
+    """Whether log-probabilities are wanted."""
+    n: int = Field(default=1, ge=1)
+    """Number of answers."""
+    tools: tuple[dict[str, Any], ...] = ()
+    """Tools in OpenAI format."""
+    tool_choice: str | bool | dict[str, Any] | None = None
+    """"none" hides the tools; anything else cannot be enforced on a local model and leaves the choice to it."""
+
+    @model_validator(mode="after")
+    def _several_answers_differ(self) -> Self:
+        if self.n > 1 and self.temperature == 0:
+            raise ValueError(f"n = {self.n} answers at temperature 0 are all equal; pass a temperature above 0")
+        return self
+
+    @classmethod
+    def resolve(cls, fields: Mapping[str, Any], stop: Sequence[str] | None, call: Mapping[str, Any]) -> CallSettings:
+        """Settings of a call.
+
+        Args:
+            fields: The chat model's own settings.
+            stop: Stop strings of the call; they replace the model's.
+            call: Keywords of the call; None means "not given".
+
+        Raises:
+            UsageError: A keyword is unknown or its value cannot be used.
+        """
+        given = {name: value for name, value in call.items() if value is not None and name not in IGNORED}
+        merged = {**fields, **given}
+        merged["stop"] = tuple(stop if stop is not None else merged.get("stop") or ())
+        merged["tools"] = openai_tools(merged.get("tools"))
+        if merged.get("tool_choice") == "none":
+            merged["tools"] = ()
+        try:
+            return cls(**merged)
+        except ValidationError as error:
+            problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'call'}: {e['msg']}" for e in error.errors())
+            raise UsageError(f"TransformersChat cannot do this: {problems}") from error
+
+
+def openai_tools(tools: Sequence[Any] | None) -> tuple[dict[str, Any], ...]:
+    """Tools (functions, classes, LangChain tools, schemas) in OpenAI format."""
+    return tuple(convert_to_openai_tool(tool) for tool in tools or ())
+
+
+def tool_names(tools: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """Names of tools in OpenAI format."""
+    return frozenset(tool["function"]["name"] for tool in tools)

@@ -1,0 +1,266 @@
+"""What an OpenAI-compatible endpoint answered: raw JSON in, messages and option scores out, nothing guessed."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, AIMessageChunk, InvalidToolCall, ToolCall, UsageMetadata
+from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+
+from guardrail.sampling.native import llm_output
+from guardrail.types import OptionScores
+
+__all__ = [
+    "MalformedReplyError",
+    "chat_result",
+    "choices_of",
+    "chunks_of",
+    "message_of",
+    "option_scores",
+    "parsed",
+    "tool_calls_of",
+    "usage_of",
+]
+
+LONGEST_TOKEN = 64
+"""Characters a token may have on average before a text cannot come from ``max_tokens`` tokens."""
+
+HALF = re.compile(r"\\u[dD][89a-fA-F]")
+"""One of the two halves in which JSON may write a character; servers that cut an answer may leave one alone."""
+MANY = 2**53
+"""No reply has so many tokens; a larger count is none."""
+
+
+class MalformedReplyError(ValueError):
+    """The endpoint answered something that is not a chat completion."""
+
+
+def parsed(content: bytes) -> dict[str, Any]:
+    """The reply as JSON object.
+
+    Raises:
+        MalformedReplyError: Not JSON, truncated, nested too deeply to be read, with halves of characters, or no object.
+    """
+    try:
+        text = content.decode(json.detect_encoding(content))
+        reply = json.loads(text)
+        if HALF.search(text):
+            json.dumps(reply, ensure_ascii=False).encode()  # halves of characters cannot be written down
+    except (ValueError, RecursionError) as error:
+        raise MalformedReplyError(f"the endpoint's reply of {len(content)} bytes is not JSON ({error})") from None
+    if not isinstance(reply, dict):
+        raise MalformedReplyError(f"the endpoint's reply is a JSON {type(reply).__name__}, not an object")
+    return reply
+
+
+def choices_of(reply: Mapping[str, Any], *, max_tokens: int | None = None) -> list[dict[str, Any]]:
+    """The choices of a reply, in order of their index.
+
+    Args:
+        reply: The reply.
+        max_tokens: The longest answer that was asked for; a text that cannot have so few tokens is refused, since the
+            server ignored the limit.
+
+    Raises:
+        MalformedReplyError: No choice, or a choice without message.
+    """
+    choices = reply.get("choices")
+    if not isinstance(choices, list) or not choices:
+        detail = str(reply["error"]) if reply.get("error") else f"fields {sorted(map(str, reply))[:8]}"
+        raise MalformedReplyError(f"the endpoint's reply has no choices ({detail})")
+    for choice in choices:
+        if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
+            raise MalformedReplyError("a choice of the endpoint's reply has no message")
+        text = choice["message"].get("content") or ""
+        if max_tokens is not None and len(text) > LONGEST_TOKEN * max_tokens + 1024:
+            raise MalformedReplyError(
+                f"an answer has {len(text)} characters for at most {max_tokens} tokens: the server ignores max_tokens"
+            )
+    return sorted(choices, key=lambda choice: choice["index"] if isinstance(choice.get("index"), int) else 0)
+
+
+def usage_of(reply: Mapping[str, Any]) -> UsageMetadata:
+    """Token counts as the server reports them; 0 where it reports none."""
+    usage = reply.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+    given, made = (_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+    return UsageMetadata(input_tokens=given, output_tokens=made, total_tokens=given + made)
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and 0 < value < MANY else 0
+
+
+def message_of(choice: Mapping[str, Any], reply: Mapping[str, Any], usage: UsageMetadata | None) -> AIMessage:
+    """A choice as LangChain message; its log-probabilities stay in OpenAI's form in the metadata."""
+    message = choice["message"]
+    calls, invalid = tool_calls_of(message.get("tool_calls"))
+    refusal = message.get("refusal")
+    metadata: dict[str, Any] = {
+        "finish_reason": choice.get("finish_reason"),
+        "model_name": reply.get("model"),
+        "model_provider": "openai-compatible",
+    }
+    if reply.get("system_fingerprint"):
+        metadata["system_fingerprint"] = reply["system_fingerprint"]
+    if isinstance(choice.get("logprobs"), dict):
+        metadata["logprobs"] = choice["logprobs"]
+    content = message.get("content")
+    return AIMessage(
+        content=content if isinstance(content, str) else "",
+        additional_kwargs={"refusal": refusal} if refusal else {},
+        tool_calls=calls,
+        invalid_tool_calls=invalid,
+        response_metadata=metadata,
+        usage_metadata=usage,
+    )
+
+
+def chat_result(content: bytes, model: str) -> ChatResult:
+    """A whole reply as LangChain result, one generation for each choice.
+
+    The usage of a reply is that of all its choices: it stands on the first, so that a sum counts it once.
+
+    Raises:
+        MalformedReplyError: It is no chat completion.
+    """
+    reply = parsed(content)
+    usage = usage_of(reply)
+    messages = [message_of(c, reply, usage if i == 0 else None) for i, c in enumerate(choices_of(reply))]
+    generations = [
+        ChatGeneration(message=message, generation_info=dict(message.response_metadata)) for message in messages
+    ]
+    return ChatResult(generations=generations, llm_output=llm_output(usage, model))
+
+
+def tool_calls_of(raw: Any) -> tuple[list[ToolCall], list[InvalidToolCall]]:
+    """Tool calls with parsed arguments, and those whose arguments are not a JSON object."""
+    calls: list[ToolCall] = []
+    invalid: list[InvalidToolCall] = []
+    for place, call in enumerate(raw if isinstance(raw, list) else []):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict):
+            continue
+        name, text = str(function.get("name")), function.get("arguments") or "{}"
+        call_id = str(call.get("id") or f"call_{place}")
+        try:
+            arguments = json.loads(text) if isinstance(text, str) else text
+            if not isinstance(arguments, dict):
+                raise ValueError("the arguments are no JSON object")
+            json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()  # else no verdict could hold them
+        except (ValueError, RecursionError) as error:
+            invalid.append(
+                InvalidToolCall(name=name, args=str(text), id=call_id, error=str(error), type="invalid_tool_call")
+            )
+        else:
+            calls.append(ToolCall(name=name, args=arguments, id=call_id, type="tool_call"))
+    return calls, invalid
+
+
+def option_scores(choice: Mapping[str, Any], labels: Sequence[str]) -> OptionScores | str:
+    """Log-likelihood of each option label as the first token of the answer, or why it cannot be read.
+
+    A label's probability is the sum over the listed first tokens that are the label, white space before it aside: "A"
+    and " A" are two tokens and one option. It is read only when *every* label is listed. A label that is missing is not
+    taken as improbable: endpoints list 20 tokens at most, and a label of several tokens is never among them.
+
+    Args:
+        choice: A choice drawn with ``top_logprobs`` at temperature 1 and top_p 1, where a server that reports the
+            tempered distribution and one that reports the raw one agree.
+        labels: The option labels.
+    """
+    clash = next(((a, b) for a in labels for b in labels if a != b and b.startswith(a)), None)
+    if clash is not None:
+        return f"option {clash[0]!r} begins option {clash[1]!r}, so a first token does not tell them apart"
+    try:
+        listed = choice["logprobs"]["content"][0]["top_logprobs"]
+        entries = {(str(item["token"]), float(item["logprob"])) for item in listed}
+    except (KeyError, IndexError, TypeError, ValueError):
+        return "the endpoint gave no top_logprobs for the first token"
+    if any(math.isnan(value) or value > 1e-6 for _, value in entries):
+        return "the endpoint's top_logprobs are no log-probabilities"
+    values = []
+    for label in labels:
+        found = [value for token, value in entries if token.lstrip() == label and math.isfinite(value)]
+        if not found:
+            return f"option {label!r} is not among the {len(entries)} first tokens that the endpoint lists"
+        values.append(_log_sum(found))
+    return OptionScores(labels=tuple(labels), loglikelihoods=tuple(values))
+
+
+def _log_sum(values: Sequence[float]) -> float:
+    top = max(values)
+    return top + math.log(math.fsum(math.exp(value - top) for value in values))
+
+
+# -- The events of a chat-completions stream as LangChain chunks, and whether they are a whole answer ------------------
+
+
+async def chunks_of(events: AsyncIterable[Any]) -> AsyncGenerator[ChatGenerationChunk, None]:
+    """The chunks of a whole answer; the last one says what it used, where the server tells.
+
+    Only a ``finish_reason`` shows that an answer is whole: servers that break off may close the connection as if all
+    were well. It comes with the last piece of text or after it. Token counts are totals of the answer, also where every
+    event has some, so the last ones hold and are given once: LangChain adds up those of all chunks.
+
+    Raises:
+        MalformedReplyError: No events, one that is none of a chat completion, or an end without a reason.
+    """
+    came, ended = False, False
+    usage: UsageMetadata | None = None
+    async for event in events:
+        came = True
+        try:
+            chunk = _chunk(event)
+            usage = usage_of(event) if event.get("usage") else usage
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise MalformedReplyError(f"an event of the endpoint's stream is no chunk of an answer ({error})") from None
+        if chunk is not None:
+            ended = ended or "finish_reason" in chunk.message.response_metadata
+            yield chunk
+    if not came:
+        raise MalformedReplyError("the endpoint's reply is no stream of events")
+    if not ended:
+        raise MalformedReplyError(
+            "the endpoint's stream ended without a finish_reason, so the answer is cut off. Ask again; if it happens "
+            "often, look for time limits and limits on requests at once of the server and of proxies before it"
+        )
+    if usage is not None:
+        yield ChatGenerationChunk(message=AIMessageChunk(content="", usage_metadata=usage))
+
+
+def _chunk(event: Mapping[str, Any]) -> ChatGenerationChunk | None:
+    """The chunk of an event; None for events without content (keep-alives, token counts, further choices)."""
+    choices = event.get("choices") or []
+    if not choices:
+        return None
+    choice = choices[0]
+    if choice.get("index"):
+        return None
+    delta = choice.get("delta") or {}
+    metadata: dict[str, Any] = {}
+    if choice.get("finish_reason"):
+        metadata = {"finish_reason": choice["finish_reason"], "model_name": event.get("model")}
+        metadata["model_provider"] = "openai-compatible"
+    if choice.get("logprobs"):
+        metadata["logprobs"] = choice["logprobs"]
+    message = AIMessageChunk(
+        content=delta.get("content") or "",
+        additional_kwargs={"refusal": delta["refusal"]} if delta.get("refusal") else {},
+        tool_call_chunks=[
+            tool_call_chunk(
+                name=(call.get("function") or {}).get("name"),
+                args=(call.get("function") or {}).get("arguments"),
+                id=call.get("id"),
+                index=call.get("index"),
+            )
+            for call in delta.get("tool_calls") or []
+        ],
+        response_metadata=metadata,
+    )
+    return ChatGenerationChunk(message=message, generation_info=metadata or None)

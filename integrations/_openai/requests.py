@@ -1,0 +1,184 @@
+"""What is sent to an OpenAI-compatible endpoint: messages, settings and tools as the body of a request."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Literal
+
+from langchain_core.exceptions import OutputParserException
+from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
+from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
+from langchain_core.output_parsers.openai_tools import JsonOutputKeyToolsParser, PydanticToolsParser
+from langchain_core.runnables import Runnable, RunnableGenerator, RunnableMap, RunnablePassthrough
+from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
+from langchain_core.utils.pydantic import is_basemodel_subclass
+
+from guardrail.errors import UsageError
+
+__all__ = ["CALL_SETTINGS", "TOP_LOGPROBS", "body_of", "normal_tool_choice", "openai_tools", "structured"]
+
+TOP_LOGPROBS = 20
+"""Most alternatives an endpoint gives for a token (OpenAI's limit)."""
+CALL_SETTINGS = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "max_tokens",
+        "seed",
+        "n",
+        "logprobs",
+        "top_logprobs",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "response_format",
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "user",
+        "reasoning_effort",
+        "stream",
+        "stream_options",
+    }
+)
+"""Settings a call may carry. Anything else belongs into ``extra_body``."""
+IGNORED = frozenset({"ls_structured_output_format", "strict", "stream_usage"})
+"""Keywords that LangChain passes along for tracing or for other classes."""
+
+
+def body_of(
+    messages: Sequence[BaseMessage],
+    settings: Mapping[str, Any],
+    stop: Sequence[str] | None = None,
+    *,
+    limit_name: str = "max_tokens",
+    extra: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Body of a chat-completions request.
+
+    Args:
+        messages: The prompt.
+        settings: ``model`` and settings of the call; None means "not given".
+        stop: Stop strings.
+        limit_name: Name under which the longest answer is sent. Servers that do not know ``max_completion_tokens``
+            ignore it silently, so ``max_tokens`` is the safe choice; OpenAI's reasoning models want the other.
+        extra: Further fields of the body.
+
+    Raises:
+        UsageError: A setting this library does not know.
+    """
+    given = {name: value for name, value in settings.items() if value is not None and name not in IGNORED}
+    if "max_completion_tokens" in given:  # the newer name of the same limit
+        given["max_tokens"] = given.pop("max_completion_tokens")
+    unknown = sorted(given.keys() - CALL_SETTINGS - {"model"})
+    if unknown:
+        raise UsageError(
+            f"OpenAICompatibleChat does not know {', '.join(unknown)}. Fields of a particular server go into "
+            "extra_body, e.g. OpenAICompatibleChat(model=..., extra_body={...})."
+        )
+    body: dict[str, Any] = {"messages": convert_to_openai_messages(list(messages)), **given}
+    if "max_tokens" in body and limit_name != "max_tokens":
+        body[limit_name] = body.pop("max_tokens")
+    if body.get("tools"):
+        body["tools"] = openai_tools(body["tools"])
+    else:
+        for name in ("tools", "tool_choice", "parallel_tool_calls"):
+            body.pop(name, None)
+    if stop:
+        body["stop"] = list(stop)
+    return {**body, **(extra or {})}
+
+
+def openai_tools(tools: Iterable[Any], *, strict: bool | None = None) -> list[dict[str, Any]]:
+    """Tools (functions, classes, LangChain tools, schemas) in OpenAI format."""
+    return [convert_to_openai_tool(tool, strict=strict) for tool in tools]
+
+
+def normal_tool_choice(choice: Any, names: Sequence[str]) -> Any:
+    """A tool choice in OpenAI's words.
+
+    Args:
+        choice: "auto", "none", "any"/"required"/True (some tool), the name of a tool, a dict as it is, or None/False.
+        names: The tools on offer.
+
+    Raises:
+        UsageError: The name of a tool that is not on offer.
+    """
+    if choice is None or choice is False:
+        return None
+    if choice in ("any", True):
+        return "required"
+    if isinstance(choice, dict) or choice in ("auto", "none", "required"):
+        return choice
+    if choice in names:
+        return {"type": "function", "function": {"name": choice}}
+    raise UsageError(f"tool_choice {choice!r} names no tool on offer; the tools are {', '.join(names) or 'none'}.")
+
+
+# -- Structured output of an OpenAI-compatible endpoint, by LangChain's conventions ------------------------------------
+
+if TYPE_CHECKING:
+    from ..openai_chat import OpenAICompatibleChat
+
+
+def structured(
+    chat: OpenAICompatibleChat,
+    schema: dict[str, Any] | type,
+    *,
+    include_raw: bool,
+    method: Literal["json_schema", "function_calling", "json_mode"],
+    strict: bool | None,
+    settings: Mapping[str, Any],
+) -> Runnable[Any, Any]:
+    """See `OpenAICompatibleChat.with_structured_output`."""
+    is_class = isinstance(schema, type) and is_basemodel_subclass(schema)
+    tracing = {"ls_structured_output_format": {"kwargs": {"method": method}, "schema": convert_to_json_schema(schema)}}
+    parser: Any
+    if method == "function_calling":
+        name = convert_to_openai_tool(schema)["function"]["name"]
+        asking = chat.bind_tools([schema], tool_choice=name, strict=strict, **tracing, **settings)
+        parser = (
+            PydanticToolsParser(tools=[schema], first_tool_only=True)
+            if is_class
+            else JsonOutputKeyToolsParser(key_name=name, first_tool_only=True)
+        )
+    elif method in ("json_schema", "json_mode"):
+        response_format: dict[str, Any] = {"type": "json_object"}
+        if method == "json_schema":
+            described = convert_to_json_schema(schema)
+            wanted = {"name": described.get("title", "answer"), "schema": described}
+            response_format = {
+                "type": "json_schema",
+                "json_schema": wanted if strict is None else {**wanted, "strict": strict},
+            }
+        asking = chat.bind(response_format=response_format, **tracing, **settings)
+        reading = PydanticOutputParser(pydantic_object=schema) if is_class else JsonOutputParser()
+        parser = RunnableGenerator(_whole, _awhole) | reading
+    else:
+        raise UsageError(f"method {method!r} is unknown; choose json_schema, function_calling or json_mode.")
+    if not include_raw:
+        answering: Runnable[Any, Any] = asking | parser
+        return answering
+    parsing = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
+    unparsed = RunnablePassthrough.assign(parsed=lambda _: None)
+    return RunnableMap(raw=asking) | parsing.with_fallbacks([unparsed], exception_key="parsing_error")
+
+
+def _check(message: AIMessage) -> AIMessage:
+    """Refuse an answer that was cut off: LangChain's parsers would close its texts and lists, and take it as whole."""
+    if message.response_metadata.get("finish_reason") == "length":
+        raise OutputParserException(
+            "the answer was cut off at the longest length allowed, so it is no whole object. Raise max_tokens.",
+            llm_output=message.text,
+        )
+    return message
+
+
+def _whole(messages: Iterator[AIMessage]) -> Iterator[AIMessage]:
+    yield from map(_check, messages)
+
+
+async def _awhole(messages: AsyncIterator[AIMessage]) -> AsyncIterator[AIMessage]:
+    async for message in messages:
+        yield _check(message)

@@ -1,0 +1,291 @@
+"""Sample sets and probe replies out of an OpenAI-compatible endpoint: which requests to make, and what they came to."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+
+from guardrail.prompting import question_text
+from guardrail.sampling.probe import ProbeCall, ProbeReply
+from guardrail.sampling.prober import reply_of
+from guardrail.sampling.replies import read_reply
+from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, Unmeasured
+
+from .replies import MalformedReplyError, choices_of, message_of, option_scores, parsed, usage_of
+from .requests import TOP_LOGPROBS
+from .transport import RETRIED, Attempted, status_of
+
+__all__ = [
+    "N_REFUSED",
+    "Ask",
+    "Clock",
+    "Outcome",
+    "after",
+    "asks_for",
+    "outcome_of",
+    "probe_ask",
+    "probe_reply",
+    "sample_sets",
+]
+
+PRIMARY, SAMPLES, OPTIONS = "primary", "samples", "options"
+N_REFUSED = frozenset({400, 422})
+"""HTTP status with which servers refuse several answers at once, or as many as were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request of a sample set.
+
+    Attributes:
+        prompt: Index of the prompt it belongs to.
+        role: "primary", "samples" or "options".
+        settings: Settings of the request.
+        apart: The same answers as one request each, where the server will not take ``n``.
+    """
+
+    prompt: int
+    role: str
+    settings: Mapping[str, Any]
+    apart: tuple[Ask, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Answers asked for."""
+        return int(self.settings.get("n", 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an `Ask` came to.
+
+    Attributes:
+        choices: The choices of the reply.
+        samples: The same as samples.
+        error: Why there are none, or empty.
+        cost: HTTP requests (retries included), tokens, and seconds.
+        started: When it was sent.
+        status: HTTP status of an error reply, or None.
+        reply: The whole reply.
+    """
+
+    choices: tuple[dict[str, Any], ...]
+    samples: tuple[Sample, ...]
+    error: str
+    cost: Cost
+    started: float
+    status: int | None = None
+    reply: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the server understood the request and refused it (4xx other than those worth a retry)."""
+        return self.status is not None and 400 <= self.status < 500 and self.status not in RETRIED
+
+
+class Clock:
+    """One deadline for each prompt, running from its first request.
+
+    Args:
+        seconds: Time for each prompt.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._ends: dict[int, float] = {}
+
+    def deadline(self, prompt: int) -> float:
+        """The end of a prompt's time (on `time.monotonic`); the first call starts it."""
+        return self._ends.setdefault(prompt, time.monotonic() + self._seconds)
+
+
+def asks_for(
+    prompt: int,
+    plan: SamplingPlan,
+    seed: int | None,
+    *,
+    together: bool,
+    extra: Mapping[str, Any],
+    primary: bool = True,
+) -> list[Ask]:
+    """The requests that draw one sample set.
+
+    The greedy answer is a request of its own, since temperature holds for a whole request; the n samples are one
+    request where the server is known to honour n, else n requests. Every request has its seed, made from a fresh one
+    where the set has none: a cache answers equal requests with one reply. Options are read off one token at
+    temperature 1, where tempered and raw distributions agree.
+
+    Args:
+        prompt: Index of the prompt.
+        plan: What to draw.
+        seed: Seed of the set; None for a fresh one.
+        together: Whether the server honours n.
+        extra: Tools and other settings that all requests share.
+        primary: Whether the greedy answer is wanted.
+    """
+    seed = secrets.randbits(63) if seed is None else seed
+    common = {**extra, "max_tokens": plan.max_tokens}
+    if plan.logprobs:
+        common |= {"logprobs": True}
+    asks = []
+    if primary and (plan.n or plan.options is None):
+        asks.append(Ask(prompt, PRIMARY, {**common, "temperature": 0.0, "seed": _seed(seed, 0)}))
+    sampled = {**common, "temperature": plan.temperature, "top_p": plan.top_p}
+    apart = tuple(Ask(prompt, SAMPLES, {**sampled, "seed": _seed(seed, 1 + i)}) for i in range(plan.n))
+    if plan.n and together:
+        asks.append(Ask(prompt, SAMPLES, {**sampled, "n": plan.n, "seed": _seed(seed, 1)}, apart))
+    else:
+        asks += apart
+    if plan.options is not None:
+        reading = {"max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
+        asks.append(Ask(prompt, OPTIONS, {**extra, **reading, "seed": _seed(seed, 0)}))
+    return asks
+
+
+def _seed(seed: int, place: int) -> int:
+    """A 31-bit seed for one request: many servers refuse larger ones."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{place}".encode()).digest()[:4], "big") >> 1
+
+
+def outcome_of(
+    ask: Ask,
+    attempted: Attempted,
+    started: float,
+    *,
+    in_words: Callable[[Exception | None], str],
+    pinned: str | None = None,
+) -> Outcome:
+    """Read what came back; whatever is wrong with it becomes an error in words.
+
+    Args:
+        ask: What was asked.
+        attempted: What came back.
+        started: When it was sent (`time.perf_counter`).
+        in_words: Describes an error without secrets.
+        pinned: The ``system_fingerprint`` that is expected, or None for any.
+    """
+    seconds = time.perf_counter() - started
+    if attempted.content is None:
+        cost = Cost(calls=attempted.attempts, seconds=seconds)
+        return Outcome((), (), in_words(attempted.error), cost, started, status_of(attempted.error))
+    given = made = 0
+    samples: tuple[Sample, ...] = ()
+    choices: tuple[dict[str, Any], ...] = ()
+    reply: dict[str, Any] = {}
+    problem = ""
+    try:
+        reply = parsed(attempted.content)
+        usage = usage_of(reply)
+        given, made = usage["input_tokens"], usage["output_tokens"]
+        choices = tuple(choices_of(reply, max_tokens=ask.settings["max_tokens"]))
+        if pinned is not None and reply.get("system_fingerprint") != pinned:
+            fingerprint = reply.get("system_fingerprint")
+            raise MalformedReplyError(f"system_fingerprint is {fingerprint!r}, but {pinned!r} was calibrated")
+        samples = tuple(read_reply(message_of(choice, reply, None)) for choice in choices)
+    except Exception as error:  # a reply of the wrong shape is a missing measurement, whatever is wrong with it
+        problem, samples, choices = in_words(error), (), ()
+    cost = Cost(calls=attempted.attempts, input_tokens=given, output_tokens=made, seconds=seconds)
+    return Outcome(choices, samples, problem, cost, started, reply=reply)
+
+
+def after(first: Outcome, second: Outcome) -> Outcome:
+    """What a second request came to, with the cost of the one it was made instead of."""
+    return replace(second, cost=first.cost + second.cost, started=first.started)
+
+
+def sample_sets(
+    prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, pairs: Sequence[tuple[Ask, Outcome]]
+) -> list[SampleSet]:
+    """One sample set for each prompt out of all requests and what they came to."""
+    return [
+        _sample_set(messages, plan, [pair for pair in pairs if pair[0].prompt == place])
+        for place, messages in enumerate(prompts)
+    ]
+
+
+def _sample_set(messages: Sequence[BaseMessage], plan: SamplingPlan, pairs: Sequence[tuple[Ask, Outcome]]) -> SampleSet:
+    """Put a sample set together. What failed or fell short is its ``problem``; nothing is padded."""
+    found = [outcome for _, outcome in pairs]
+    cost = sum((outcome.cost for outcome in found), start=Cost())
+    ended = max(outcome.started + outcome.cost.seconds for outcome in found)
+    cost = cost.model_copy(update={"seconds": ended - min(outcome.started for outcome in found)})
+    primary = next((o.samples[0] for a, o in pairs if a.role == PRIMARY and o.samples), None)
+    samples = tuple(sample for a, o in pairs if a.role == SAMPLES for sample in o.samples)
+    problem, detail = _problem(pairs, samples)
+    options: OptionScores | None = None
+    if plan.options is not None:
+        options, primary, unread = _options(plan, pairs, primary)
+        problem, detail = (problem, detail) if problem or not unread else (Unmeasured.NO_OPTIONS, unread)
+    return SampleSet(
+        question=question_text(messages),
+        primary=primary,
+        samples=samples,
+        options=options,
+        cost=cost,
+        problem=problem,
+        problem_detail=detail,
+    )
+
+
+def _problem(pairs: Sequence[tuple[Ask, Outcome]], samples: Sequence[Sample]) -> tuple[Unmeasured | None, str]:
+    errors = [outcome.error for _, outcome in pairs if outcome.error]
+    if errors:
+        return Unmeasured.MODEL_FAILED, f"{len(errors)} of {len(pairs)} calls failed, the first with {errors[0]}"
+    wrong = next(((ask, outcome) for ask, outcome in pairs if len(outcome.choices) != ask.count), None)
+    if wrong is not None:
+        ask, outcome = wrong
+        return (
+            Unmeasured.SAMPLING_SHORTFALL,
+            f"asked for {ask.count} answers in a call, received {len(outcome.choices)}",
+        )
+    refused = sum(sample.refusal for sample in samples)
+    if refused:
+        return Unmeasured.REFUSED, f"{refused} of {len(samples)} samples are refusals or were filtered"
+    return None, ""
+
+
+def _options(
+    plan: SamplingPlan, pairs: Sequence[tuple[Ask, Outcome]], primary: Sample | None
+) -> tuple[OptionScores | None, Sample | None, str]:
+    """Option scores, the primary answer (the likeliest option when nothing else was drawn), and what is missing."""
+    assert plan.options is not None
+    outcome = next(outcome for ask, outcome in pairs if ask.role == OPTIONS)
+    if not outcome.choices:
+        return None, primary, "the call that reads the options failed"
+    scores = option_scores(outcome.choices[0], plan.options)
+    if isinstance(scores, str):
+        return None, primary, scores
+    if plan.n:
+        return scores, primary, ""
+    best = scores.loglikelihoods[scores.labels.index(scores.best)]
+    tokens, logprobs = ((scores.best,), (min(best, 0.0),)) if plan.logprobs else (None, None)
+    return scores, Sample(text=scores.best, tokens=tokens, logprobs=logprobs, finish_reason="stop"), ""
+
+
+def probe_ask(call: ProbeCall) -> Ask:
+    """A probe's call as a request."""
+    settings: dict[str, Any] = {"temperature": call.temperature, "max_tokens": call.max_tokens, "seed": call.seed}
+    if call.n > 1:
+        settings["n"] = call.n
+    if call.logprobs:
+        settings |= {"logprobs": True, "top_logprobs": 5}
+    return Ask(0, SAMPLES, settings)
+
+
+def probe_reply(call: ProbeCall, outcome: Outcome) -> ProbeReply:
+    """What a probe's call came to."""
+    if outcome.error:
+        return ProbeReply(error=outcome.error, rejected=outcome.rejected, cost=outcome.cost)
+    return reply_of(
+        call,
+        outcome.samples,
+        outcome.choices[0].get("logprobs"),
+        fingerprint=outcome.reply.get("system_fingerprint"),
+        cost=outcome.cost,
+    )
