@@ -63,6 +63,7 @@ from guardrail.uncertainty import EstimatorSpec
 from guardrail.uncertainty.ensemble import EnsembleParams, Member, Training
 from integrations._framework_gate import VerdictStore
 from integrations._held import Held, Judged, Kept, Note, Order, pack, to_json
+from integrations.langgraph_review import review_request
 
 FOLDER = Path(__file__).parent / "formats"
 NOW = 1_700_000_000.0
@@ -397,7 +398,7 @@ class Toy:
     """A judge, similarity and entailment model that says what it is given; a cached one is not asked at all."""
 
     def __init__(self, name: str, answers: Sequence[Any] = ()) -> None:
-        self.spec = JudgeSpec(name=name, version=1, params={"revision": "sha256:00"})
+        self.spec = JudgeSpec(name=name, version=1, params={"revision": "sha256:00", "prompt": "ü"})
         self._answers = list(answers)
 
     def _next(self, number: int) -> list[Any]:
@@ -520,6 +521,13 @@ def write_answer_note(path: Path) -> None:
 
 def write_released_note(path: Path) -> None:
     write_json(path, to_json(released_note()))
+
+
+def write_interrupt(path: Path) -> None:
+    """What the person is asked, as the checkpoint of a paused graph keeps it."""
+    held = held_note().held
+    assert held is not None
+    write_json(path, review_request(held))
 
 
 def write_packed_note(path: Path) -> None:
@@ -700,6 +708,7 @@ FORMATS: dict[str, Callable[[Path], None]] = {
     "note.json": write_note,
     "note-answer.json": write_answer_note,
     "note-released.json": write_released_note,
+    "interrupt.json": write_interrupt,
     "verdicts.sql": write_verdicts,
     "pairs.sql": write_pairs,
     "risk-monitor.json": write_risk_monitor,

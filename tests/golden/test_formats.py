@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ from guardrail.types import Reason, ToolCall, Unmeasured
 from integrations._framework_gate import VerdictStore
 from integrations._held import from_json, to_json, unpack
 from integrations._note_channel import NoteChannel
-from integrations.langgraph_review import GuardedState, guarded_nodes
+from integrations.langgraph_review import GuardedState, ReviewBridge, guarded_nodes
 
 from .make_formats import (
     BY_HAND,
@@ -374,6 +375,25 @@ def test_an_answer_held_in_a_checkpoint_can_be_approved() -> None:
     result = graph.invoke(Command(resume={"decisions": [{"type": "approve"}]}), config)
     assert result["messages"][-1].content == "Goethe"
     assert result["messages"][-1].response_metadata["guardrail"]["artifact"] == artifact().digest
+
+
+def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(store: ReviewStore) -> None:
+    one = SimpleNamespace(id="interrupt 1", value=plain("interrupt.json"))
+    paused = SimpleNamespace(interrupts=(one,), tasks=(), metadata={})
+    graph = SimpleNamespace(get_state=lambda _: paused, get_state_history=lambda *_, **__: [paused])
+    (item,) = ReviewBridge(store).enqueue(graph, {"configurable": {"thread_id": "t"}})
+    assert item.content.candidate == Candidate(
+        text="I will send it.",
+        tool_calls=(
+            ToolCall(name="balance", arguments={}),
+            ToolCall(name="transfer", arguments={"to": "bob", "amount": 5}),
+        ),
+    )
+    assert (item.content.kind, item.content.fixed, item.content.edits) == ("tool_call", (0,), "arguments")
+    assert item.content.metadata == {"thread_id": "t", "interrupt": "interrupt 1"}
+    shown = item.content.parsed_verdict()
+    assert shown is not None
+    assert (shown.uncertainty.value, shown.artifact) == (1.5, artifact().digest)
 
 
 # -- monitors ----------------------------------------------------------------------------------------------------------
