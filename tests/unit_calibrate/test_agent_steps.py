@@ -124,6 +124,26 @@ def test_steps_become_an_artifact_for_each_action(tmp_path: Path) -> None:
     assert artifact.prompt.system == SYSTEM
 
 
+def test_steps_of_one_conversation_are_not_taken_for_independent_ones(tmp_path: Path) -> None:
+    """Unless the caller says otherwise, the fit sees one step of each conversation and the artifact names it."""
+    right = {f"send bob {k}": calling("transfer", to="bob", amount=k) for k in range(12)}
+    script = {question: [call, call, calling("transfer", to="eve", amount=1)] for question, call in right.items()}
+    steps = [
+        step
+        for k, (question, call) in enumerate(right.items())
+        for step in steps_of([HumanMessage(question), call], group=f"conversation {k % 4}")
+    ]
+    estimator = make("self_consistency", judge=ToolCallJudge())
+    plan = plan_for([estimator], n=2, bindings=bindings_for([transfer]))
+    path = tmp_path / "steps.records.jsonl"
+    collect_steps(steps, ScriptedChat(script=script), plan, path, system=None)
+    artifact = fit_action(path, estimator, alpha=0.4)
+    conversations = tuple(f"conversation {k}" for k in range(4))
+    assert tuple(sorted(artifact.calibration.group or ())) == conversations
+    assert (artifact.data.n_used, artifact.outcome.n) == (4, 4)
+    assert fit_action(path, estimator, alpha=0.4, groups="category").outcome.n == 12  # only when it is asked for
+
+
 def test_steps_that_do_not_fit_the_prompt_are_refused_before_anything_is_asked(tmp_path: Path) -> None:
     from calibrate import collect_records
     from guardrail.prompting import PromptWrapping

@@ -7,6 +7,7 @@ probability that a certified rule accepts K0 items or more is at most delta, wit
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from itertools import product
 from math import comb
 from typing import Any
@@ -14,8 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrate.thresholds.fit import request_for
-from calibrate.thresholds.rule import prefixes
+from calibrate.report.sentences import PROVEN
+from calibrate.thresholds import fit, rules
+from calibrate.thresholds.fit import request_for, rule_named
+from calibrate.thresholds.rule import Prefix, prefixes
+from guardrail.outcome import Feasible
 
 N = 12
 ALPHA, DELTA = 0.45, 0.3
@@ -80,3 +84,52 @@ def test_the_bound_is_nearly_used_up() -> None:
 @pytest.mark.parametrize("rule", ["clopper_pearson", "empirical"])
 def test_negative_controls_fail_the_same_checker(rule: str) -> None:
     assert worst(rule, {}, BLOCKS["untied"]) > DELTA + 0.05
+
+
+# -- which rules certify -----------------------------------------------------------------------------------------------
+
+
+def promised(rule: str) -> str | None:
+    """What a rule says about every calibration but a share delta, in finite samples; None where it says no such thing.
+
+    This sentence is in every artifact that the rule makes.
+    """
+    chosen = rule_named(rule)
+    delta = DELTA if chosen.uses_delta else None
+    said = fit([0.0] * 50, [0] * 50, alpha=ALPHA, rule=rule, delta=delta).guarantee
+    start = (
+        f"With probability at least {1 - DELTA:g} over calibrations the error rate among accepted answers is at most"
+    )
+    return said if said.startswith(f"{start} {ALPHA:g}") and "in finite samples" in said else None
+
+
+def test_the_rules_that_certify_are_those_that_promise_it() -> None:
+    assert {rule for rule in rules() if promised(rule)} == PROVEN
+
+
+@cache
+def flat_risk() -> list[tuple[Prefix, float]]:
+    """Every sequence of N labels, and its probability where each is wrong with probability alpha."""
+    score = np.arange(N, dtype=np.float64)
+    return [
+        (prefixes(score, np.array(labels, dtype=np.int8)), ALPHA ** sum(labels) * (1 - ALPHA) ** (N - sum(labels)))
+        for labels in product((0, 1), repeat=N)
+    ]
+
+
+@pytest.mark.parametrize("rule", rules())
+def test_what_is_called_proven_fails_rarely_and_accepts_something(rule: str) -> None:
+    """At a flat risk of alpha nothing may be accepted but with probability delta; certain answers are accepted.
+
+    Hoeffding's bound is so wide that twelve items do not show that it fails as a scan, and the rule for clusters
+    accepts nothing of so few.
+    """
+    chosen = rule_named(rule)
+    delta = DELTA if chosen.uses_delta else None
+    _, request = request_for(rule, alpha=ALPHA, delta=delta, support="continuous", options={})
+    failed = sum(chance for fitted, chance in flat_risk() if chosen.select(fitted, request) is not None)
+    if rule in PROVEN:
+        assert failed <= DELTA + 1e-9
+        assert isinstance(fit([0.0] * 50, [0] * 50, alpha=ALPHA, rule=rule, delta=delta), Feasible)
+    elif rule not in ("hoeffding", "cluster_fixed_sequence"):
+        assert failed > DELTA + 0.05

@@ -1,0 +1,528 @@
+"""Every persisted format has a file that this version must read as it was meant, and write again byte by byte."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command
+
+from benchmarks.estimators.page import Page
+from calibrate.agent_steps import read_steps
+from calibrate.cli.run import load_config
+from calibrate.correctness import ChatJudge
+from calibrate.data.labelling import open_store
+from calibrate.data.labels import apply_labels, read_labels
+from calibrate.data.questions import Question, read_questions
+from calibrate.data.records import open_writer, read_records
+from calibrate.evaluation.evaluate import Evaluation
+from calibrate.evaluation.planning import Plan
+from calibrate.scoring.ensemble import load_ensemble, read_ensemble
+from guardrail import Guardrail
+from guardrail.artifact import CalibrationArtifact, CascadeArtifact
+from guardrail.bindings import read_bindings
+from guardrail.errors import AbstainedError, ArtifactTamperedError, UsageError
+from guardrail.judges import EntailmentScores
+from guardrail.judges.cache import PairCache, cached
+from guardrail.monitor import DriftMonitor, RiskMonitor
+from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
+from guardrail.review import Candidate, CandidateRule, Monitors, ReviewStore
+from guardrail.review.web.accounts import Accounts
+from guardrail.testing import ScriptedChat
+from guardrail.types import ToolCall, Unmeasured
+from guardrail.verdict import Reason
+from integrations._agents.held import from_json, to_json, unpack
+from integrations._agents.state import NoteChannel
+from integrations._frameworks.guard import VerdictStore
+from integrations.langgraph_review import GuardedState, ReviewBridge, guarded_nodes
+
+from .make_formats import (
+    BY_HAND,
+    FOLDER,
+    FORMATS,
+    NOW,
+    PAIRS,
+    QUESTION,
+    READ_ONLY,
+    TRANSFER,
+    ToyEntailment,
+    ToyJudge,
+    ToySimilarity,
+    artifact,
+    model,
+    sql_of,
+)
+
+
+def restored(name: str, folder: Path) -> Path:
+    """The database of a golden file of SQL."""
+    path = folder / "restored.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript((FOLDER / name).read_text(encoding="utf-8"))
+    return path
+
+
+def plain(name: str) -> Any:
+    return json.loads((FOLDER / name).read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ReviewStore]:
+    with ReviewStore(f"sqlite:///{restored('reviews.sql', tmp_path)}", clock=lambda: NOW + 30) as opened:
+        yield opened
+
+
+# -- all of them -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_todays_code_writes_the_same_bytes(name: str, tmp_path: Path) -> None:
+    FORMATS[name](tmp_path / name)
+    assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes()
+
+
+def test_every_file_is_listed_once() -> None:
+    assert sorted(path.name for path in FOLDER.iterdir()) == sorted([*FORMATS, *READ_ONLY, *BY_HAND])
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name.endswith(".sql")])
+def test_a_database_restored_from_its_sql_is_the_same_database(name: str, tmp_path: Path) -> None:
+    assert sql_of(restored(name, tmp_path)) == (FOLDER / name).read_text(encoding="utf-8")
+
+
+# -- artifacts ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_artifact_guards_the_model_it_was_calibrated_with() -> None:
+    found = CalibrationArtifact.load(FOLDER / "artifact.json")
+    assert found == artifact()
+    assert found.digest == plain("artifact.json")["digest"]
+    assert isinstance(found.outcome, Feasible)
+    assert (found.threshold, found.alpha, found.outcome.n_accepted, found.outcome.interval) == (
+        *(0.75, 0.1, 3),
+        (0.0, 0.7075),
+    )
+    assert isinstance(found.certificate, Infeasible)
+    assert found.certificate.reason is InfeasibleReason.TOO_FEW_ITEMS
+    assert (found.data.name, found.calibration.error, found.lineage) == (
+        "fragen-ü.jsonl",
+        (0, 0, 0, 1),
+        ("sha256:" + "cd" * 32,),
+    )
+    guard = Guardrail(model=model("Goethe"), artifact=FOLDER / "artifact.json")
+    verdict = guard.assess(QUESTION)
+    assert (verdict.accepted, round(verdict.uncertainty.value or 0, 3)) == (True, 0.693)  # ln 2, below 0.75
+    assert guard.invoke(QUESTION).content == "Goethe"
+
+
+def test_an_infeasible_artifact_binds_its_tools_and_accepts_nothing() -> None:
+    found = CalibrationArtifact.load(FOLDER / "artifact-tools.json")
+    assert found.threshold is None
+    assert found.plan.bindings is not None
+    assert (found.plan.bindings.tools, found.plan.bindings.tool_choice) == ((TRANSFER,), "transfer")
+    assert Guardrail(model=model("Goethe"), artifact=found).assess(QUESTION).reason is Reason.INFEASIBLE
+
+
+def test_the_cascade_has_both_stages_with_their_thresholds() -> None:
+    found = CascadeArtifact.load(FOLDER / "cascade.json")
+    assert [(stage.model.model, stage.threshold) for stage in found.stages] == [("small", 0.5), ("large", 0.75)]
+    assert (found.outcome.rule, found.outcome.n_accepted, found.outcome.feasible) == ("lec_joint", 3, True)
+    assert (found.certificate.reason, found.certificate.interval) == (InfeasibleReason.TOO_FEW_ITEMS, None)
+    second = found.stages[1]
+    assert (second.plan.n, second.plan.unanimous_at, second.plan.stop) == (4, 2, ("\n",))
+    assert second.estimator.judge is not None
+    assert (second.estimator.judge.name, second.estimator.clustering) == ("exact", "components")
+    assert second.calibration.group == ("a", "b", "c", "d")
+
+
+def test_the_candidate_rule_selects_what_it_was_fitted_to_show(store: ReviewStore) -> None:
+    rule = CandidateRule.load(FOLDER / "candidates.json")
+    assert (rule.artifact, rule.quantile, rule.population) == (artifact().digest, 0.5, "held_back")
+    shown = store.items()[0].content.parsed_verdict()
+    assert shown is not None
+    found = rule.select(shown)
+    assert found is not None
+    assert (found.answers, found.attained, found.epsilon) == ((("Goethe", 0.75),), True, 0.25)
+
+
+# -- calibration files -------------------------------------------------------------------------------------------------
+
+
+def test_records_keep_what_was_drawn_scored_and_labelled(tmp_path: Path) -> None:
+    file = read_records(FOLDER / "records.jsonl")
+    header, (first, second, third, fourth) = file.header, file.records
+    assert (header.model.revision, header.plan.follow_ups, header.prompt.system) == (
+        "2024-01-01",
+        ("p_true",),
+        "Be brief.",
+    )
+    assert header.probe is not None
+    assert (header.probe.distinct, header.probe.seed) == (3, False)
+    assert header.estimators["semantic_entropy:exact"].params == {"a": 1}
+    assert first.drawn is not None
+    assert first.drawn.primary is not None
+    assert (first.answer, first.drawn.primary.logprobs) == ("Goethe", (-0.25, -0.5))
+    assert first.drawn.samples[0].token_bytes == ("47", "c3", "b6", "")
+    assert first.drawn.samples[1].refusal is True
+    (follow_up,) = first.drawn.follow_ups["p_true"]
+    assert follow_up.options is not None
+    assert follow_up.options.best == "A"
+    assert second.drawn is not None
+    assert second.drawn.samples[1].tool_calls == (ToolCall(name="transfer", arguments={"to": "bob", "amount": 5}),)
+    assert (third.failed, third.options, third.label_detail) == (True, {"A": "3", "B": "4"}, "no answer")
+    assert third.scores["semantic_entropy:exact"].reason is Unmeasured.MODEL_FAILED
+    assert fourth.drawn is None
+    assert [record.correct for record in file.records] == [True, False, None, True]
+    copy = tmp_path / "records.jsonl"
+    copy.write_bytes((FOLDER / "records.jsonl").read_bytes())
+    with open_writer(copy, header) as (_, there):  # the same collection can be resumed
+        assert there.records == file.records
+
+
+def test_labels_apply_to_the_answers_that_were_judged(tmp_path: Path) -> None:
+    given = read_labels(FOLDER / "labels.jsonl")
+    assert (given.correct, given.skipped) == ({"q1": True, "q2": False}, frozenset({"q3"}))
+    assert given.answers == {"q1": "Goethe", "q2": "Schiller ü", "q3": ""}
+    first = read_records(FOLDER / "records.jsonl").records[0].model_copy(update={"correct": None})
+    others = [first.model_copy(update={"id": name, "drawn": None}) for name in ("q2", "q3")]
+    with pytest.raises(UsageError, match="Schiller"):
+        apply_labels([first, *others], given)
+    copy = tmp_path / "labels.jsonl"
+    copy.write_bytes((FOLDER / "labels.jsonl").read_bytes())
+    with open_store(copy) as store:  # a session goes on
+        assert store.labels == {"q1": True, "q2": False, "q3": None}
+        assert store.pop() == "q3"
+
+
+def test_the_judge_that_labels_is_not_asked_again(tmp_path: Path) -> None:
+    copy = tmp_path / "replies.jsonl"
+    copy.write_bytes((FOLDER / "judge-replies.jsonl").read_bytes())
+    broken = ScriptedChat(default=(RuntimeError("asked"),), name_of_model="judge")
+    question = Question(id="q1", question=QUESTION, references=("Goethe",))
+    assert ChatJudge(broken, cache=copy).label("Göthe", question).correct is True
+
+
+def test_the_ensemble_becomes_an_estimator_with_its_members() -> None:
+    file = read_ensemble(FOLDER / "ensemble.json")
+    assert (file.fit.best_single, file.fit.dropped, file.fit.cross_validated["0.1"]) == (
+        "perplexity",
+        ("max_softmax",),
+        0.625,
+    )
+    made = load_ensemble(FOLDER / "ensemble.json")
+    assert [member.name for member in made.members] == ["perplexity", "sequence_nll"]
+    assert made.spec == file.spec
+
+
+def test_steps_are_the_decisions_of_a_conversation() -> None:
+    first, second, third = read_steps(FOLDER / "steps.jsonl")
+    assert first.references == ('[{"arguments":{"amount":5,"to":"bob"},"name":"transfer"}]',)
+    assert [message.type for message in second.to_messages("Be brief.")] == ["system", "human", "ai", "tool"]
+    assert (second.references, second.group) == (("Done.", "Sent."), "conversation 1")
+    assert (third.to_question().question, third.group) == ("Grüß dich", None)
+
+
+@pytest.mark.parametrize("name", ["questions.jsonl", "questions.csv"])
+def test_questions_are_read(name: str) -> None:
+    first, second = read_questions(FOLDER / name)
+    assert (first.id, first.references, first.group) == ("q1", ("Goethe", "J. W. v. Goethe"), "books")
+    assert (second.options, second.references) == ({"A": "3", "B": "4"}, ("B",))
+
+
+def test_the_settings_of_a_run_are_read() -> None:
+    found = load_config(FOLDER / "run.yaml", {"alpha": 0.2})
+    assert (found.model, found.rule, found.delta, found.alpha) == ("openai:gpt", "certified", 0.1, 0.2)
+    assert (found.stop, found.cluster_by_group, found.template) == (("\n", "Q:"), True, "Q: {question}")
+    assert (found.temperature, found.splits) == (0.7, 0)
+
+
+def test_tools_are_read() -> None:
+    found = read_bindings(FOLDER / "tools.json")
+    assert (found.tools, found.tool_choice) == ((TRANSFER,), "any")
+
+
+def test_results_for_programs_are_read() -> None:
+    plan = Plan.model_validate_json((FOLDER / "plan.json").read_text(encoding="utf-8"))
+    assert (plan.needed[0].n, plan.rows[0].acceptance.se) == (120, 0.125)
+    evaluation = Evaluation.model_validate_json((FOLDER / "evaluation.json").read_text(encoding="utf-8"))
+    assert (evaluation.auroc, evaluation.table()[0]["options"]) == (0.75, "min_accept=1")
+    table = Page.model_validate_json((FOLDER / "estimator-table.json").read_text(encoding="utf-8"))
+    assert (table.resamples, table.files) == (1000, ())
+
+
+def test_the_published_table_of_estimators_is_read() -> None:
+    docs = Path(__file__).parents[2] / "docs" / "estimators.json"
+    page = Page.model_validate_json(docs.read_text(encoding="utf-8"))
+    assert {"triviaqa"} <= {file.name for file in page.files}
+    assert all(0 <= figures.error_rate <= 1 for file in page.files for figures in file.rows.values())
+
+
+# -- guards ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_configuration_makes_the_same_guard_again() -> None:
+    config = plain("guard.json")
+    guard = Guardrail.from_config(config, model=model("Goethe or perhaps Schiller"))
+    assert (guard.on_abstain, guard.early_stopping, guard.max_concurrency) == ("raise", "off", 3)
+    assert guard.artifact == artifact()
+    assert guard.to_config() == config
+    assert guard.invoke(QUESTION).content == "Goethe or perhaps Schiller"
+    config["artifact"]["content"]["outcome"]["threshold"] = 0.5
+    with pytest.raises(ArtifactTamperedError):
+        Guardrail.from_config(config, model=model("Goethe"))
+
+
+def test_the_guard_of_a_configuration_abstains_as_it_did() -> None:
+    unsure = ScriptedChat(script={QUESTION: ["Schiller"]}, probability=0.25, name_of_model="small")
+    guard = Guardrail.from_config(plain("guard.json"), model=unsure)
+    with pytest.raises(AbstainedError):
+        guard.invoke(QUESTION)
+
+
+def test_a_configuration_may_name_the_artifact_and_what_has_to_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(FOLDER)
+    config = plain("guard-by-path.json")
+    with pytest.raises(UsageError, match="on_verdict"):
+        Guardrail.from_config(config, model=model("Goethe"))
+    seen: list[Any] = []
+    guard = Guardrail.from_config(config, model=model("Goethe"), on_verdict=lambda verdict, *_: seen.append(verdict))
+    assert guard.invoke(QUESTION).content == "Goethe"
+    assert [verdict.artifact for verdict in seen] == [config["artifact"]["digest"]]
+
+
+def test_verdicts_are_found_by_call_and_subject(tmp_path: Path) -> None:
+    store = VerdictStore(restored("verdicts.sql", tmp_path))
+    found, passed = store.get("call_1", '{"to":"bob"}'), store.get("chosen:call_2")
+    assert found is not None
+    assert found.candidate is not None
+    assert passed is not None
+    assert (found.reason, found.uncertainty.value, found.artifact) == (Reason.ABOVE_THRESHOLD, 1.5, artifact().digest)
+    assert found.candidate.tool_calls == (ToolCall(name="transfer", arguments={"to": "bob", "amount": 5}),)
+    assert (found.meanings[0].size, found.cost.calls) == (3, 5)
+    assert store.get("call_1", '{"to":"eve"}') is None
+    assert passed.accepted is True
+    store.close()
+
+
+def test_cached_verdicts_are_found_by_judge_question_and_pair(tmp_path: Path) -> None:
+    cache = PairCache(restored("pairs.sql", tmp_path))
+    assert cached(ToyJudge("toy"), cache).equivalent(QUESTION, PAIRS) == [True, False]
+    assert cached(ToyJudge("toy"), cache).equivalent(QUESTION, [(b, a) for a, b in PAIRS]) == [True, False]
+    assert cached(ToySimilarity("toy"), cache).similarity(QUESTION, PAIRS) == [0.75, 0.25]
+    items = [(QUESTION, *pair) for pair in PAIRS]
+    assert cached(ToyEntailment("toy"), cache).entailment_batch(items) == [
+        EntailmentScores(0.5, 0.25, 0.25),
+        EntailmentScores(0.125, None, 0.875),
+    ]
+    with pytest.raises(AssertionError, match="does not hold"):
+        cached(ToyJudge("other"), cache).equivalent(QUESTION, PAIRS)
+
+
+# -- notes in checkpoints ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["note.json", "note.packed"])
+def test_a_held_note_keeps_what_is_to_be_approved(name: str) -> None:
+    text = (FOLDER / name).read_text(encoding="utf-8").strip()
+    channel = NoteChannel(str, "guardrail").from_checkpoint(json.loads(text) if name.endswith(".json") else text)
+    note = unpack(channel.get())
+    assert note is not None
+    assert note.held is not None
+    assert (note.phase, note.placeholder, note.asked) == ("held", "guardrail-held-1", "h1")
+    message = note.held.message.to_message()
+    assert [call["name"] for call in message.tool_calls] == ["balance", "transfer"]
+    assert message.usage_metadata is not None
+    assert message.usage_metadata["total_tokens"] == 72
+    (judged,) = note.held.judged
+    assert (judged.call_id, judged.args) == ("c2", {"to": "bob", "amount": 5})
+    assert (judged.verdict.reason, judged.verdict.artifact) == (Reason.ABOVE_THRESHOLD, artifact().digest)
+    assert channel.checkpoint() == to_json(note) == plain("note.json")
+
+
+def test_a_released_note_keeps_the_orders() -> None:
+    note = from_json(plain("note-released.json"))
+    assert note is not None
+    assert note.message is not None
+    assert (note.phase, note.held, note.message.text) == ("released", None, "I will send it.")
+    assert {name: order.decision for name, order in note.orders.items()} == {"c1": "reject", "c2": "edit"}
+    assert note.orders["c2"].args == {"to": "bob", "amount": 4}
+
+
+def test_an_answer_held_in_a_checkpoint_can_be_approved() -> None:
+    """The whole way: a graph that paused, with the golden note in its checkpoint, releases the golden answer."""
+    unsure = ScriptedChat(script={QUESTION: ["Schiller"]}, probability=0.25, name_of_model="small")
+    builder = StateGraph(GuardedState)
+    entry, leave = guarded_nodes(Guardrail(model=unsure, artifact=artifact())).add_to(builder)
+    builder.add_edge(START, entry)
+    builder.add_edge(leave, END)
+    saver = InMemorySaver()
+    graph = builder.compile(checkpointer=saver)
+    config: Any = {"configurable": {"thread_id": "1"}}
+    graph.invoke({"messages": [HumanMessage(QUESTION)]}, config)
+    found = saver.get_tuple(config)
+    assert found is not None
+    version = found.checkpoint["channel_versions"]["guardrail"]
+    saver.blobs["1", "", "guardrail", version] = saver.serde.dumps_typed(plain("note-answer.json"))
+    result = graph.invoke(Command(resume={"decisions": [{"type": "approve"}]}), config)
+    assert result["messages"][-1].content == "Goethe"
+    assert result["messages"][-1].response_metadata["guardrail"]["artifact"] == artifact().digest
+
+
+def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(store: ReviewStore) -> None:
+    one = SimpleNamespace(id="interrupt 1", value=plain("interrupt.json"))
+    paused = SimpleNamespace(interrupts=(one,), tasks=(), metadata={})
+    graph = SimpleNamespace(get_state=lambda _: paused, get_state_history=lambda *_, **__: [paused])
+    (item,) = ReviewBridge(store).enqueue(graph, {"configurable": {"thread_id": "t"}})
+    assert item.content.candidate == Candidate(
+        text="I will send it.",
+        tool_calls=(
+            ToolCall(name="balance", arguments={}),
+            ToolCall(name="transfer", arguments={"to": "bob", "amount": 5}),
+        ),
+    )
+    assert (item.content.kind, item.content.fixed, item.content.edits) == ("tool_call", (0,), "arguments")
+    assert item.content.metadata == {"thread_id": "t", "interrupt": "interrupt 1"}
+    shown = item.content.parsed_verdict()
+    assert shown is not None
+    assert (shown.uncertainty.value, shown.artifact) == (1.5, artifact().digest)
+
+
+# -- monitors ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_risk_monitor_goes_on_where_it_stopped() -> None:
+    found = RiskMonitor.load(FOLDER / "risk-monitor.json", artifact=artifact().digest)
+    assert (found.state.n, found.state.alpha, found.state.delta) == (2, 0.25, 0.25)
+    assert found.state.tallies == ((0.5, 1, 1), (1.0, 1, 0))
+    again = RiskMonitor(0.25, delta=0.25, min_audit_rate=0.5)
+    again.update(False, audit_rate=1.0)
+    again.update(True)
+    assert found.update(True).log_wealth == pytest.approx(again.update(True).log_wealth)
+    with pytest.raises(UsageError, match="audits artifact"):
+        RiskMonitor.load(FOLDER / "risk-monitor.json", artifact="sha256:other")
+
+
+def test_the_drift_monitor_goes_on_where_it_stopped() -> None:
+    found = DriftMonitor.load(FOLDER / "drift-monitor.json", artifact())
+    assert (found.state.stream, found.state.seed) == ((0.5, 1.75), 3)
+    again = DriftMonitor(artifact(), delta=0.25, seed=3)
+    for score in (0.5, 1.75):
+        again.update(score)
+    assert found.update(2.0).p_values == pytest.approx(again.update(2.0).p_values)
+    with pytest.raises(UsageError, match="compares with artifact"):
+        DriftMonitor.load(FOLDER / "drift-monitor.json", artifact("large"))
+
+
+# -- the review database -----------------------------------------------------------------------------------------------
+
+
+def test_items_and_decisions_are_there(store: ReviewStore) -> None:
+    decided, claimed, expired, audit, pending = store.items()
+    assert [item.key for item in (decided, claimed, expired, audit, pending)] == [
+        "decided",
+        "claimed",
+        "expired",
+        "audit:request 1",
+        "pending",
+    ]
+    assert [item.state for item in store.items()] == ["decided", "claimed", "expired", "decided", "pending"]
+    assert decided.decision is not None
+    assert (decided.decision.action, decided.decision.candidate, decided.decision.note, decided.decision.reviewer) == (
+        "edit",
+        Candidate(text="J. W. Goethe"),
+        "full name",
+        "ann",
+    )
+    assert decided.content.candidate_set is not None
+    assert decided.content.candidate_set.answers == (("Goethe", 0.75),)
+    assert decided.content.metadata == {"tenant": "ü", "group": "g1"}
+    shown = decided.content.parsed_verdict()
+    assert shown is not None
+    assert (shown.uncertainty.value, shown.meanings[1].text) == (1.5, "Schiller ü")
+    assert (claimed.holder, claimed.content.edits, claimed.content.fixed) == ("jörg", "arguments", (0,))
+    assert claimed.content.candidate is not None
+    assert claimed.content.candidate.tool_calls[0].arguments == {"to": "bob", "amount": 5}
+    assert (expired.lease_until, expired.content.allowed) == (NOW + 607, ("reject", "respond"))
+    assert audit.content.kind == "audit"
+    assert audit.content.metadata == {"audit_rate": 1.0}
+    assert pending.deadline == NOW + 11 + 10**6
+
+
+def test_the_queue_goes_on(store: ReviewStore) -> None:
+    stats = store.stats()
+    assert (stats.pending, stats.claimed, stats.decided, stats.expired, stats.undelivered) == (1, 1, 2, 1, 2)
+    lease = store.claim("ann")
+    assert lease is not None
+    assert (lease.item.key, lease.item.number) == ("pending", 5)
+    new = store.enqueue(lease.item.content, key="new")
+    assert new.number == 6
+    assert store.enqueue(lease.item.content, key="decided").number == 1  # known already
+
+
+def test_the_trail_is_there_and_cannot_be_changed(store: ReviewStore) -> None:
+    whats = [event.what for event in store.trail()]
+    assert whats == [
+        *("enqueued", "claimed", "decided", "enqueued", "claimed", "enqueued", "expired", "taken_up"),
+        *("enqueued", "claimed", "decided", "enqueued", "alarm", "alarm_acknowledged", "alarm"),
+    ]
+    assert store.trail()[2].detail == {"action": "edit"}
+    with (
+        closing(sqlite3.connect(str(store.database.url.database))) as connection,
+        pytest.raises(sqlite3.IntegrityError, match="append-only"),
+    ):
+        connection.execute("DELETE FROM review_events")
+
+
+def test_callbacks_wait_in_the_outbox(store: ReviewStore) -> None:
+    with closing(sqlite3.connect(str(store.database.url.database))) as connection:
+        found = connection.execute("SELECT body, state, attempts FROM review_outbox ORDER BY created").fetchall()
+    decided, expired = (json.loads(body) for body, _, _ in found)
+    assert [row[1:] for row in found] == [("waiting", 0)] * 2
+    assert (decided["type"], decided["outcome"]["text"], decided["metadata"]["tenant"]) == (
+        "review.decided",
+        "J. W. Goethe",
+        "ü",
+    )
+    assert (expired["type"], expired["decision"], expired["key"]) == ("review.expired", None, "expired")
+
+
+def test_shared_monitors_go_on_and_their_alarms_hold_answers_back(store: ReviewStore) -> None:
+    monitors = Monitors(store)
+    views = {view.name: view for view in monitors.all()}
+    assert {name: (view.kind, view.n, view.acknowledged) for name, view in views.items()} == {
+        "drift": ("drift", 2, False),
+        "risk": ("risk", 3, True),
+        "risk 2": ("risk", 2, False),
+    }
+    assert views["risk"].alarm is not None
+    assert (views["risk"].alarm.at, views["risk"].alpha) == (3, 0.125)
+    assert [step.value for step in monitors.history("risk")] == [0.0, 1.0, 1.0]
+    drift = monitors.drift("drift", artifact(), delta=0.25, seed=3)
+    assert drift.state.stream == (0.5, 1.75)
+    assert drift.update(9.0, key="question 1").n == 2  # counted already
+    assert drift.update(1.0, key="question 3").n == 3
+    risk = monitors.known_risk("risk", artifact=artifact().digest)
+    assert risk is not None
+    assert risk.update(True, key="request 1").n == 3  # counted already
+    assert monitors.switch(names="risk").allows(0.0)  # acknowledged
+    switch = monitors.switch()
+    assert not switch.allows(0.0)
+    assert [alarm.monitor for alarm in switch.alarms] == ["risk"]
+
+
+def test_people_sign_in_with_their_tokens() -> None:
+    accounts = Accounts(FOLDER / "tokens.json")
+    assert [(account.name, account.role) for account in accounts.all()] == [("ann", "reviewer"), ("jörg", "admin")]
+    found = accounts.by_token(f"{2:064x}")
+    assert found is not None
+    assert found.name == "jörg"
+    assert accounts.by_token(f"{3:064x}") is None
