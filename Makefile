@@ -49,10 +49,11 @@ test-newest: $(READY) ## The LangChain and agent tests against the newest releas
 postgres-test: $(READY) ## Everything that can run on PostgreSQL, on a private server started for it
 	@$(BIN)/python -m pytest -q -k postgres
 
-lint: $(READY) ## ruff (lint and format) and mypy --strict
+lint: $(READY) ## ruff (lint and format), mypy --strict and the import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
 
 format: $(READY) ## Format the code
 	@$(BIN)/ruff check --fix-only .
