@@ -51,7 +51,7 @@ class ScriptedChat(BaseChatModel):
     name_of_model: str = "scripted"
     """Model name the fake claims to have."""
     guardrail_trusted: ClassVar[bool] = True
-    """A script is no endpoint: a guard does not probe it."""
+    """A scripted model is not an endpoint, so a guard does not probe it."""
 
     @property
     def _llm_type(self) -> str:
