@@ -6,8 +6,6 @@ Log-probabilities are natural logarithms (nats), of the model's own distribution
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +13,8 @@ from enum import StrEnum
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from .plain_json import canonical_json, sha256_hex
 
 __all__ = [
     "Bindings",
@@ -68,8 +68,7 @@ class Bindings(Frozen):
         """Twelve hex digits of SHA-256 over the canonical JSON; tools in any order have the same digest."""
         content = self.model_dump(mode="json")
         content["tools"] = sorted(content["tools"], key=lambda tool: str(tool["function"]["name"]))
-        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+        return sha256_hex(canonical_json(content), 12)
 
     @field_validator("tools")
     @classmethod
@@ -343,7 +342,7 @@ def canonical_calls(calls: Iterable[ToolCall]) -> str:
     they are: "1" is not 1, and two ways to write a date differ. The order of calls and of list elements counts.
     """
     listed = [{"name": call.name, "arguments": plain_json(call.arguments)} for call in calls]
-    return json.dumps(listed, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=repr)
+    return canonical_json(listed, default=repr)
 
 
 def plain_json(value: Any) -> Any:

@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeVar
-from uuid import uuid4
 
 from pydantic import ValidationError
 
 from ..errors import UsageError
+from ..files import atomic_write
 from ..types import Frozen
 from .betting import BettingState, amount
 
@@ -66,12 +66,7 @@ class Monitor:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the state as JSON, atomically."""
         target = Path(path)
-        temporary = target.with_name(f".{target.name}.{uuid4().hex}.part")
-        try:
-            temporary.write_text(self.state.model_dump_json() + "\n", encoding="utf-8")
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        atomic_write(target, self.state.model_dump_json() + "\n")
         return target
 
     def _report(self) -> None:

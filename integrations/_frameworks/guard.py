@@ -5,12 +5,12 @@ A framework's file converts its messages to LangChain's and back; everything els
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sqlite3
 import threading
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,12 @@ from pydantic_core import to_jsonable_python
 
 from guardrail import CalibrationArtifact, Guardrail
 from guardrail.errors import ArtifactMismatchError
+from guardrail.files import open_sqlite
 from guardrail.guard.abstention import Abstention, afall_back, worded
 from guardrail.guard.messages import accepted_answer, with_verdict
 from guardrail.guard.structured import form_of
 from guardrail.judges import canonical_calls
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import identify
 from guardrail.types import Bindings, ToolCall
 from guardrail.verdict import Verdict
@@ -52,11 +54,12 @@ class VerdictStore:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self._lock = threading.Lock()
-        self._bounded = path is None
-        db = self._db = sqlite3.connect(":memory:" if path is None else str(path), check_same_thread=False, timeout=30)
-        weakref.finalize(self, db.close)
-        with self._lock, self._db:
-            self._db.execute("CREATE TABLE IF NOT EXISTS verdict (id TEXT PRIMARY KEY, subject TEXT, verdict TEXT)")
+        self._path = path
+        self._memory = open_sqlite(":memory:") if path is None else None
+        if self._memory is not None:
+            weakref.finalize(self, self._memory.close)
+        with self._connected() as db, db:
+            db.execute("CREATE TABLE IF NOT EXISTS verdict (id TEXT PRIMARY KEY, subject TEXT, verdict TEXT)")
 
     def put(self, key: str, subject: str, verdict: Verdict) -> None:
         """Remember a verdict.
@@ -66,24 +69,32 @@ class VerdictStore:
             subject: What was judged; `get` with another subject finds nothing.
             verdict: The verdict.
         """
-        with self._lock, self._db:
-            self._db.execute("REPLACE INTO verdict VALUES (?, ?, ?)", (key, subject, verdict.model_dump_json()))
-            if self._bounded:
-                self._db.execute(
-                    "DELETE FROM verdict WHERE rowid <= (SELECT MAX(rowid) FROM verdict) - ?", (MOST_IN_MEMORY,)
-                )
+        with self._connected() as db, db:
+            db.execute("REPLACE INTO verdict VALUES (?, ?, ?)", (key, subject, verdict.model_dump_json()))
+            if self._memory is not None:
+                db.execute("DELETE FROM verdict WHERE rowid <= (SELECT MAX(rowid) FROM verdict) - ?", (MOST_IN_MEMORY,))
 
     def get(self, key: str, subject: str | None = None) -> Verdict | None:
         """The verdict on this very subject (None: on any), or None."""
-        with self._lock:
-            found = self._db.execute("SELECT subject, verdict FROM verdict WHERE id = ?", (key,)).fetchone()
+        with self._connected() as db:
+            found = db.execute("SELECT subject, verdict FROM verdict WHERE id = ?", (key,)).fetchone()
         if found is None or (subject is not None and found[0] != subject):
             return None
         return Verdict.model_validate_json(found[1])
 
     def close(self) -> None:
-        """Close the file."""
-        self._db.close()
+        """Forget what is in memory. A file is open during an operation only."""
+        if self._memory is not None:
+            self._memory.close()
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            if self._memory is not None:
+                yield self._memory
+            elif self._path is not None:
+                with closing(open_sqlite(self._path)) as db:
+                    yield db
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +212,7 @@ class Gate:
 def call_subject(arguments: Mapping[str, Any]) -> str:
     """Digest of a call's arguments, by which a call that was edited since is told from the judged one."""
     text = canonical_calls([ToolCall(name="", arguments=dict(arguments))])
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return sha256_hex(text, 32)
 
 
 def answer_key(asked: Sequence[BaseMessage], given: Any, *, abstention: bool) -> str:
@@ -213,8 +224,7 @@ def answer_key(asked: Sequence[BaseMessage], given: Any, *, abstention: bool) ->
     last = max((place for place, message in enumerate(asked) if message.type == "human"), default=len(asked))
     said = [(message.type, str(message.text)) for message in asked[: last + 1] if message.type != "system"]
     plain = given if isinstance(given, str) else to_jsonable_python(given, fallback=repr)
-    text = json.dumps([said, plain], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return f"{'abstention' if abstention else 'answer'}:{hashlib.sha256(text.encode()).hexdigest()}"
+    return f"{'abstention' if abstention else 'answer'}:{sha256_hex(canonical_json([said, plain]))}"
 
 
 def _held_calls(verdict: Verdict, holdable: Collection[str]) -> AIMessage | None:

@@ -18,12 +18,11 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
 
 from ...errors import UsageError, require
+from ...files import SQLITE_PATIENCE, prepare_sqlite
 from . import schema
 
 __all__ = ["Database"]
 
-PATIENCE = 30.0
-"""Seconds a writer waits for another one."""
 _LOCK = 0x61637263
 """Advisory lock of PostgreSQL under which the tables are made."""
 
@@ -122,7 +121,7 @@ def _engine(url: URL) -> Engine:
         os.close(os.open(url.database, os.O_RDWR | os.O_CREAT, 0o600))
         # No pool: an SQLite connection that lives through a fork loses what the child writes (SQLite keeps its file
         # locks by process), so none stays open between two operations.
-        engine = create_engine(url, connect_args={"timeout": PATIENCE}, poolclass=NullPool)
+        engine = create_engine(url, connect_args={"timeout": SQLITE_PATIENCE}, poolclass=NullPool)
     except OSError as error:
         raise UsageError(f"cannot open the review store {url.database!r}: {error.strerror}.") from error
     except NoSuchModuleError as error:
@@ -134,26 +133,7 @@ def _engine(url: URL) -> Engine:
 
 def _on_connect(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # transactions are begun below, not by the driver
-    cursor = connection.cursor()
-    cursor.execute(f"PRAGMA busy_timeout={int(PATIENCE * 1000)}")
-    _wal(cursor)
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.close()
-
-
-def _wal(cursor: Any) -> None:
-    """Switch to WAL; SQLite does not wait for a lock here, so we do."""
-    import sqlite3
-
-    until = time.monotonic() + PATIENCE
-    while True:
-        try:
-            cursor.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > until:
-                raise
-            time.sleep(0.01)
+    prepare_sqlite(connection)
 
 
 def _on_begin(connection: Connection) -> None:

@@ -5,17 +5,16 @@ The file is JSON: ``{"ann": {"role": "reviewer", "sha256": "..."}}``; `guardrail
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
-import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
-from uuid import uuid4
 
 from ...errors import UsageError
+from ...files import atomic_write
+from ...plain_json import sha256_hex
 
 __all__ = ["Account", "Accounts", "Role"]
 
@@ -117,11 +116,7 @@ def add_token(path: Path, name: str, role: str) -> str:
     there[name] = Account(_checked_name(name), _checked_role(role), _hash(token))
     content = {a.name: {"role": a.role, "sha256": a.sha256} for a in there.values()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{uuid4().hex}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        json.dump(content, stream, indent=1)
-    os.replace(part, path)
+    atomic_write(path, json.dumps(content, indent=1), mode=0o600)
     return token
 
 
@@ -155,4 +150,4 @@ def _checked_role(role: str) -> Role:
 
 
 def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+    return sha256_hex(token.encode("utf-8", "surrogatepass"))

@@ -6,11 +6,11 @@ frozen content.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...judges.tool_call import is_canonical_call, read_calls
+from ...plain_json import sha256_hex
 from ...types import ToolCall, canonical_calls
 from ..queue.item import Action, Candidate, Content, Decision
 
@@ -122,7 +122,7 @@ def choose(content: Content, key: str, note: str = "") -> Decision | None:
 
 def _choice(content: Content, text: str, share: float) -> Choice:
     candidate = content.candidate
-    key = hashlib.sha256(text.encode()).hexdigest()[:32]
+    key = sha256_hex(text, 32)
     if candidate is not None and text.strip() and _same(text) == _same(_text_of(candidate)):
         action: Action | None = "approve" if "approve" in content.allowed else None
         return Choice(_text_of(candidate), share, key, candidate, True, action)
