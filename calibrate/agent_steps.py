@@ -35,6 +35,7 @@ from langchain_core.messages import (
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import RecordError, UsageError
+from guardrail.files import check_version
 from guardrail.judges import canonical_calls
 from guardrail.judges.tool_call import read_calls
 from guardrail.plain_json import canonical_json, sha256_hex
@@ -246,6 +247,7 @@ def _line(message: BaseMessage) -> str:
 def _step(row: Any, where: str) -> Step:
     if not isinstance(row, dict) or not isinstance(row.get("messages"), list) or not row["messages"]:
         raise RecordError(f"{where}: field 'messages': got {str(row)[:80]}; a list of messages in OpenAI's form")
+    check_version(row.get("format"), 1, where, "write messages, references and group only", error=RecordError)
     try:
         messages = convert_to_messages(row["messages"])
         plain: Any = convert_to_openai_messages(messages)

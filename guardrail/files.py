@@ -12,17 +12,28 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 from uuid import uuid4
 
-from pydantic import ValidationError
+from pydantic import ModelWrapValidatorHandler, ValidationError, ValidationInfo, model_validator
 
-from .errors import ArtifactFormatError, ArtifactTamperedError, UsageError
+from .errors import ArtifactFormatError, ArtifactTamperedError, GuardrailError, UsageError
 from .plain_json import canonical_json, json_fault, sha256_hex, spelled
 from .types import Frozen
 
-__all__ = ["SQLITE_PATIENCE", "Persisted", "atomic_write", "open_sqlite", "prepare_sqlite", "refuse_special"]
+__all__ = [
+    "SQLITE_PATIENCE",
+    "Persisted",
+    "atomic_write",
+    "check_version",
+    "open_sqlite",
+    "prepare_sqlite",
+    "problem_of",
+    "refuse_special",
+]
 
 SQLITE_PATIENCE = 30.0
 """Seconds to wait for another process that is writing."""
 _WAY_OUT = "Copy it again or run `calibrate fit`."
+_STORED = {"stored": True}
+"""Validation context of content whose digest was verified."""
 
 
 def atomic_write(path: Path, content: str | bytes | Iterable[bytes], *, mode: int | None = None) -> None:
@@ -105,6 +116,32 @@ def prepare_sqlite(connection: sqlite3.Connection, *, patience: float = SQLITE_P
     connection.execute("PRAGMA synchronous=FULL")
 
 
+def check_version(
+    found: object, reads: int | str, what: str, way_out: str, *, error: type[GuardrailError] = UsageError
+) -> None:
+    """Refuse what another version of this library stored. None, which is no version, is the first one.
+
+    Args:
+        found: The version that is stored.
+        reads: The version that this library reads.
+        what: What it is the version of, e.g. the path.
+        way_out: What to do instead of upgrading.
+        error: What to raise.
+    """
+    if found is not None and (type(found) is not type(reads) or found != reads):
+        raise error(
+            f"{what} has format version {str(found)[:80]!r}; this version of acrc-guardrail reads {str(reads)!r}. "
+            f"Upgrade acrc-guardrail to the version that wrote it, or {way_out}."
+        )
+
+
+def problem_of(error: ValidationError) -> str:
+    """The first problem of stored content: field and rule. Values are left out, they may be answers held back."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    return f"field {field!r}: {first['msg']}" if field else first["msg"]
+
+
 class Persisted(Frozen):
     """Base of what `calibrate` writes for run time to read."""
 
@@ -114,14 +151,31 @@ class Persisted(Frozen):
     """Version of this file format."""
 
     @cached_property
+    def content(self) -> dict[str, Any]:
+        """The JSON object that is stored; of a file that was read, with the fields this version does not know."""
+        return self.model_dump(mode="json")
+
+    @cached_property
     def digest(self) -> str:
-        """``sha256:`` over the canonical JSON of the content (sorted keys, no white space, UTF-8)."""
-        return _digest(self.model_dump(mode="json"))
+        """``sha256:`` over the canonical JSON of `content` (sorted keys, no white space, UTF-8)."""
+        return _digest(self.content)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep_content(cls, given: Any, make: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        # The digest names the artifact in verdicts, monitors and candidate rules. A field that is new in this version,
+        # or that only a newer one knows, must not change the digest of a file that exists.
+        made = make(given)
+        if info.context is _STORED and isinstance(given, dict):
+            made.__dict__["content"] = given
+        return made
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy with some fields changed, and a digest to match."""
+        """A copy with some fields changed; it has a digest of its own and no fields this version does not know."""
         copied = super().model_copy(update=update, deep=deep)
-        copied.__dict__.pop("digest", None)  # a cached property, which pydantic copies with the fields
+        if update:
+            for name in ("content", "digest"):  # cached properties, which pydantic copies with the fields
+                copied.__dict__.pop(name, None)
         return copied
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -132,8 +186,7 @@ class Persisted(Frozen):
             UsageError: ``path`` is a folder, a device or another special file.
         """
         target = Path(path)
-        content = self.model_dump(mode="json")
-        text = json.dumps({"digest": _digest(content), **content}, indent=1, ensure_ascii=False, allow_nan=False)
+        text = json.dumps({"digest": self.digest, **self.content}, indent=1, ensure_ascii=False, allow_nan=False)
         atomic_write(target, text + "\n")
         return target
 
@@ -185,7 +238,7 @@ class Persisted(Frozen):
                 "after it was written. Use `artifact.at(alpha=...)` or `calibrate fit` to make another artifact."
             )
         try:
-            return cls.model_validate_json(json.dumps(content))
+            return cls.from_stored(json.dumps(content), context=_STORED)
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])

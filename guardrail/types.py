@@ -7,12 +7,20 @@ Log-probabilities are natural logarithms (nats), of the model's own distribution
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from .plain_json import canonical_json, sha256_hex
 
@@ -39,9 +47,28 @@ Unit = Literal["nats", "probability", "count", "distance"]
 
 
 class Frozen(BaseModel):
-    """Base of every value and persisted type: immutable, and unknown fields are an error."""
+    """Base of every value and persisted type: immutable. A misspelt argument is an error, a stored field is not.
+
+    Two kinds of unknown names come in. In a constructor they are a programmer's mistake and are refused. In stored JSON
+    they are fields of a newer version of this library, and `from_stored` ignores them.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def from_stored(cls, stored: str | bytes | Mapping[str, Any], *, context: Any = None) -> Self:
+        """A value from the JSON that was stored of it; unknown fields are ignored at every depth.
+
+        Args:
+            stored: JSON as text, or as the object it holds.
+            context: For validators (``info.context``).
+
+        Raises:
+            pydantic.ValidationError: A known field is missing or has another type. It is a `ValueError`.
+        """
+        if isinstance(stored, str | bytes):
+            return cls.model_validate_json(stored, extra="ignore", context=context)
+        return cls.model_validate(stored, extra="ignore", context=context)
 
 
 class Bindings(Frozen):
@@ -312,6 +339,24 @@ class Uncertainty(Frozen):
     """Why ``value`` is None; None when it was measured."""
     detail: str = ""
     """The reason in words."""
+    is_bound: bool = False
+    """Whether ``value`` is a bound from drawing that stopped early, not the score itself."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bound_of_before(cls, given: Any) -> Any:
+        # Verdicts that were stored before this field was there say it in words only.
+        if not isinstance(given, Mapping) or "is_bound" in given or given.get("value") is None:
+            return given
+        return {**given, "is_bound": True} if str(given.get("detail", "")).startswith("settled by") else given
+
+    @model_serializer(mode="wrap")
+    def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Most values are scores: their stored form stays what it was before this field.
+        found: dict[str, Any] = write(self)
+        if not self.is_bound:
+            found.pop("is_bound", None)
+        return found
 
     @model_validator(mode="after")
     def _value_or_reason(self) -> Self:

@@ -91,10 +91,15 @@ class Verdict(Frozen):
         back must not leave through the metadata. The single samples are left out always. All of them are on the verdict
         itself (``guard.assess()``, handlers, errors).
         """
-        hidden = {"samples"} if self.accepted else {"candidate", "alternatives", "meanings", "samples"}
-        return self.model_dump(mode="json", exclude=hidden)
+        return self.model_dump(mode="json", exclude={"samples"}) if self.accepted else self.without_answers()
+
+    def without_answers(self) -> dict[str, Any]:
+        """Plain JSON without the fields that quote what the model said."""
+        return self.model_dump(mode="json", exclude=_ANSWERS)
 
 
+_ANSWERS = {"candidate", "alternatives", "meanings", "samples"}
+"""Fields of a verdict that quote the model. A new field that does so belongs here."""
 WIDTH = 32
 """Characters of a bar."""
 LONGEST = 160

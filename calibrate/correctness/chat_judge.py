@@ -19,6 +19,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from guardrail.errors import GuardrailError, RecordError
+from guardrail.files import check_version
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.native import is_native
 from guardrail.sampling.sampler import draw
@@ -165,8 +166,9 @@ class _Cache:
                 break
             try:
                 values = json.loads(line)
+                check_version(values.get("format"), 1, f"{path}:{number}: the reply", "delete it", error=RecordError)
                 self.replies[str(values["key"])] = str(values["reply"])
-            except (ValueError, TypeError, KeyError) as error:
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise RecordError(
                     f"{path}:{number}: got {line[:80]!r}; a line must be an object with key and reply. Delete the file "
                     "(the judge is asked again) or restore it."

@@ -3,6 +3,9 @@
 A record file is JSONL. Its first line is ``{"header": {...}}``: who was asked, how, and with which questions. Every
 other line is one record. Lines are appended and flushed to disk; a kill can tear the last line only, and the next
 writer removes it. Whatever rewrites a file (scores, labels) writes a new one beside it and swaps it in.
+
+Readers ignore unknown fields, so that a file of a newer version can be used as long as its format is known. Scoring or
+labelling such a file writes it anew with the fields this version knows, and the others are lost: keep the original.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import IO, Literal
 from pydantic import Field, ValidationError
 
 from guardrail.errors import RecordError, UsageError
-from guardrail.files import atomic_write, refuse_special
+from guardrail.files import atomic_write, check_version, refuse_special
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.probe import ProbeReport
 from guardrail.specs import CorrectnessSpec, ModelIdentity
@@ -322,20 +325,22 @@ def _scan(path: Path, content: bytes) -> tuple[RecordFile, int]:
 
 def _parse_header(path: Path, line: bytes) -> RecordHeader:
     values = _json_object(path, 1, line)
-    if set(values) != {"header"}:
+    header = values.get("header")
+    if not isinstance(header, dict):
         raise RecordError(
             f'{path}:1: got fields {sorted(values)}; the first line of a record file is {{"header": {{...}}}}. '
             "Is this a question file? `calibrate collect` turns one into records."
         )
+    check_version(header.get("format"), 1, f"{path}:1: the file", "collect again", error=RecordError)
     try:
-        return RecordHeader.model_validate_json(json.dumps(values["header"]))
+        return RecordHeader.from_stored(json.dumps(header))
     except ValidationError as error:
         raise RecordError(_first_problem(path, 1, error, prefix="header.")) from error
 
 
 def _parse_record(path: Path, number: int, line: bytes) -> Record:
     try:
-        return Record.model_validate_json(line)
+        return Record.from_stored(line)
     except ValidationError as error:
         _json_object(path, number, line)  # says better what is no JSON object at all
         raise RecordError(_first_problem(path, number, error)) from error

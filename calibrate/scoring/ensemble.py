@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from guardrail.errors import UsageError
+from guardrail.files import check_version, problem_of
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.types import Frozen
 from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec
@@ -229,15 +231,21 @@ def read_ensemble(path: str | Path) -> EnsembleFile:
     """Read what `calibrate ensemble` wrote.
 
     Raises:
-        UsageError: No such file, or no ensemble in it.
+        UsageError: No such file, no ensemble in it, or one of a newer version.
     """
     try:
-        return EnsembleFile.model_validate_json(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path} is not an ensemble file ({error}). Make one with `calibrate ensemble`.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read ({error}). Make one with `calibrate ensemble`.") from error
+    if isinstance(content, dict):
+        check_version(content.get("format"), 1, str(path), "make one with `calibrate ensemble`")
+    try:
+        return EnsembleFile.from_stored(content)
     except ValidationError as error:
         raise UsageError(
-            f"{path} is no ensemble file ({error.errors()[0]['msg']}). Make one with `calibrate ensemble`."
+            f"{path} is not an ensemble file ({problem_of(error)}). Make one with `calibrate ensemble`."
         ) from error
 
 

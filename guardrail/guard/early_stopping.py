@@ -36,7 +36,6 @@ __all__ = [
     "adapted",
     "adraw_until_decided",
     "draw_until_decided",
-    "is_bound",
     "range_of",
     "settled",
     "wave_ends",
@@ -45,8 +44,6 @@ __all__ = [
 
 FIRST_WAVE = 3
 """Samples drawn at first."""
-SETTLED = "settled by"
-"""How the detail of an uncertainty begins that is a bound."""
 NEXT_WAVE = 2
 """Samples drawn at a time after that; a rest of one joins the wave before it."""
 
@@ -146,13 +143,8 @@ def settled(drawn: SampleSet, estimator: Estimator, n: int, threshold: float) ->
         return None
     accepted = accepts(high, threshold)
     value = max(0.0, high if accepted else low)
-    told = f"{SETTLED} {m} of {n} samples: between {max(0.0, low):.4g} and {high:.4g} whatever the others say"
-    return Uncertainty(value=value, unit=estimator.unit, estimator=estimator.name, detail=told)
-
-
-def is_bound(uncertainty: Uncertainty) -> bool:
-    """Whether the value is a bound from drawing that stopped early, not the score itself."""
-    return uncertainty.value is not None and uncertainty.detail.startswith(SETTLED)
+    told = f"settled by {m} of {n} samples: between {max(0.0, low):.4g} and {high:.4g} whatever the others say"
+    return Uncertainty(value=value, unit=estimator.unit, estimator=estimator.name, detail=told, is_bound=True)
 
 
 def adapted(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[SampleSet, SamplingPlan]:

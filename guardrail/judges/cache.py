@@ -18,7 +18,7 @@ from threading import Lock
 from typing import Any, Generic, TypeVar, overload
 
 from ..errors import UsageError
-from ..files import SQLITE_PATIENCE, open_sqlite
+from ..files import SQLITE_PATIENCE, check_version, open_sqlite
 from ..plain_json import canonical_json
 from ..specs import JudgeSpec
 from .base import Entailment, EntailmentScores, Item, Judge, by_question, judge_batch
@@ -72,7 +72,14 @@ class PairCache:
                 part = keys[start : start + _LOOK_UP]
                 marks = ",".join("?" * len(part))
                 rows = connection.execute(f"SELECT key, value FROM verdicts WHERE key IN ({marks})", part)
-                found.update((key, json.loads(value)) for key, value in rows)
+                for key, value in rows:
+                    try:
+                        found[key] = json.loads(value)
+                    except ValueError as error:
+                        raise UsageError(
+                            f"the pair cache {self.path} holds a verdict that cannot be read ({error}). Delete the "
+                            "file, after which its verdicts are asked for again, or name another one."
+                        ) from error
         return found
 
     def store(self, values: Mapping[bytes, Any]) -> None:
@@ -81,7 +88,7 @@ class PairCache:
             return
         rows = [(key, json.dumps(value)) for key, value in values.items()]
         with self._connected() as connection, connection:
-            connection.executemany("INSERT OR IGNORE INTO verdicts VALUES (?, ?)", rows)
+            connection.executemany("INSERT OR IGNORE INTO verdicts (key, value) VALUES (?, ?)", rows)
 
     def __len__(self) -> int:
         with self._connected() as connection:
@@ -109,7 +116,7 @@ def _check_layout(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute(_CREATE)
             connection.execute(f"PRAGMA user_version={_LAYOUT}")
     elif layout != _LAYOUT:
-        raise UsageError(f"{path} has layout {layout}; this version reads {_LAYOUT}. Name another file.")
+        check_version(layout, _LAYOUT, f"the pair cache {path}", "name another file")
 
 
 def _refusal(path: Path, error: sqlite3.DatabaseError) -> UsageError:

@@ -12,11 +12,13 @@ from typing import Literal, TypeVar
 from pydantic import ValidationError
 
 from ..errors import UsageError
-from ..files import atomic_write
+from ..files import atomic_write, check_version, problem_of
 from ..types import Frozen
 from .betting import BettingState, amount
 
-__all__ = ["Alarm", "Monitor", "check_unit", "read_state"]
+__all__ = ["Alarm", "Monitor", "check_unit", "parse_state", "read_state"]
+
+_WAY_OUT = "Copy the file again, or start a new monitor."
 
 State = TypeVar("State", bound=BettingState)
 
@@ -90,16 +92,28 @@ def read_state(path: str | os.PathLike[str], kind: type[State]) -> State:
     """What `Monitor.save` wrote.
 
     Raises:
-        UsageError: The file cannot be read, is damaged, or is of the other monitor.
+        UsageError: The file cannot be read, is damaged, is of the other monitor, or of a newer version.
     """
-    way_out = "Copy the file again, or start a new monitor."
     try:
-        return kind.model_validate(json.loads(Path(path).read_text(encoding="utf-8")))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"])) or "file"
-        raise UsageError(
-            f"{path}: {field}: {first['msg']} (no {kind.__name__} that `save` wrote). {way_out}"
-        ) from error
+        text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: no monitor state can be read ({error}). {way_out}") from error
+        raise UsageError(f"{path}: no monitor state can be read ({error}). {_WAY_OUT}") from error
+    return parse_state(text, kind, str(path))
+
+
+def parse_state(text: str, kind: type[State], where: str) -> State:
+    """A state from its JSON; fields of a newer version are ignored, another format is refused.
+
+    Raises:
+        UsageError: As `read_state`.
+    """
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{where}: no monitor state can be read ({error}). {_WAY_OUT}") from error
+    if isinstance(content, dict):
+        check_version(content.get("format"), 1, where, "start a new monitor")
+    try:
+        return kind.from_stored(content)
+    except ValidationError as error:
+        raise UsageError(f"{where}: {problem_of(error)} (no {kind.__name__} that `save` wrote). {_WAY_OUT}") from error

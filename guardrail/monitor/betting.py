@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,11 +46,13 @@ def amount(log_wealth: float) -> float:
 
 
 class BettingState(Frozen):
-    """What both monitors remember. Plain JSON."""
+    """What both monitors remember. Plain JSON; an update keeps only the fields this version knows."""
 
     BETS: ClassVar[tuple[float, ...]]
     """The bets of the monitor, which the money is divided over."""
 
+    format: Literal[1] = 1
+    """Version of this layout; a state without one is of the first."""
     delta: float
     """Probability of ever raising a false alarm."""
     n: int = 0

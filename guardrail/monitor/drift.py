@@ -15,7 +15,6 @@ from langchain_core.messages import BaseMessage
 
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError
-from ..guard.early_stopping import is_bound
 from ..verdict import Verdict
 from .base import Alarm, Monitor, check_unit, read_state
 from .betting import BettingState, even
@@ -208,7 +207,7 @@ class Reference:
         if verdict.artifact not in self._admitted:
             self._leave_out(verdict.artifact)
             return None
-        if is_bound(verdict.uncertainty):
+        if verdict.uncertainty.is_bound:
             raise UsageError(
                 "a drift monitor compares scores, but this verdict was settled early and has a bound instead of a "
                 f'score ({verdict.uncertainty.detail}). Give early_stopping="off" to the guard.'

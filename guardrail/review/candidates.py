@@ -20,7 +20,6 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from ..files import Persisted
-from ..guard.early_stopping import is_bound
 from ..types import Frozen
 from ..verdict import Verdict
 
@@ -103,7 +102,7 @@ def _cut_short(verdict: Verdict) -> bool:
     An adaptive plan measures the same first samples on both sides, so the clusters that a judge formed of them are the
     calibrated ones; a verdict settled early has no clusters.
     """
-    return is_bound(verdict.uncertainty) or (verdict.cost.saved > 0 and not verdict.meanings)
+    return verdict.uncertainty.is_bound or (verdict.cost.saved > 0 and not verdict.meanings)
 
 
 def ranked(shares: Sequence[float]) -> list[float]:

@@ -18,11 +18,12 @@ from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
+from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from guardrail import CalibrationArtifact, Guardrail
-from guardrail.errors import ArtifactMismatchError
-from guardrail.files import open_sqlite
+from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.files import check_version, open_sqlite, problem_of
 from guardrail.guard.abstention import Abstention, afall_back, worded
 from guardrail.guard.messages import accepted_answer, with_verdict
 from guardrail.guard.structured import form_of
@@ -38,6 +39,8 @@ HOLD = "hold"
 """``on_abstain``: a held-back tool call is proposed but not run before a person approved it."""
 CHOSEN = "chosen:"
 """Marks calls that a person or another model gave on the abstention path: they run, by the caller's choice."""
+FORMAT = 1
+"""Version of a verdict store; 0, which SQLite gives a file without one, is the first."""
 MOST_IN_MEMORY = 10_000
 """Verdicts kept without a file; older ones are forgotten, and what is forgotten counts as held back."""
 
@@ -48,18 +51,25 @@ class VerdictStore:
     A tool call that waits for a person may wait for days and be resumed by another process: give a path then. The file
     is SQLite, written by any number of processes and threads; it holds the answers that were held back.
 
+    Columns and fields of a newer version are ignored.
+
     Args:
         path: The file; None keeps the last 10,000 verdicts in memory.
+
+    Raises:
+        UsageError: The file cannot be used, or another version of this library wrote it. `put` and `get` raise it, too;
+            `get` also for a verdict that cannot be read: it must not count as "never judged".
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
         self._lock = threading.Lock()
-        self._path = path
-        self._memory = open_sqlite(":memory:") if path is None else None
-        if self._memory is not None:
+        self._name = ":memory:" if path is None else str(path)
+        self._memory: sqlite3.Connection | None = None
+        if path is None:
+            self._memory = open_sqlite(self._name)
             weakref.finalize(self, self._memory.close)
         with self._connected() as db, db:
-            db.execute("CREATE TABLE IF NOT EXISTS verdict (id TEXT PRIMARY KEY, subject TEXT, verdict TEXT)")
+            self._prepare(db)
 
     def put(self, key: str, subject: str, verdict: Verdict) -> None:
         """Remember a verdict.
@@ -70,7 +80,8 @@ class VerdictStore:
             verdict: The verdict.
         """
         with self._connected() as db, db:
-            db.execute("REPLACE INTO verdict VALUES (?, ?, ?)", (key, subject, verdict.model_dump_json()))
+            row = (key, subject, verdict.model_dump_json())
+            db.execute("REPLACE INTO verdict (id, subject, verdict) VALUES (?, ?, ?)", row)
             if self._memory is not None:
                 db.execute("DELETE FROM verdict WHERE rowid <= (SELECT MAX(rowid) FROM verdict) - ?", (MOST_IN_MEMORY,))
 
@@ -80,21 +91,44 @@ class VerdictStore:
             found = db.execute("SELECT subject, verdict FROM verdict WHERE id = ?", (key,)).fetchone()
         if found is None or (subject is not None and found[0] != subject):
             return None
-        return Verdict.model_validate_json(found[1])
+        try:
+            return Verdict.from_stored(found[1])
+        except ValidationError as error:
+            raise UsageError(
+                f"the verdict {key!r} in {self._name} cannot be read ({problem_of(error)}), so it releases nothing. "
+                "Upgrade acrc-guardrail to the version that wrote it, or ask again."
+            ) from error
 
     def close(self) -> None:
         """Forget what is in memory. A file is open during an operation only."""
         if self._memory is not None:
             self._memory.close()
 
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        """Make the table. The file's ``user_version`` is its format, except where the file has other tables, too."""
+        others = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name != 'verdict'"
+        if not db.execute(others).fetchone()[0]:
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            check_version(version or None, FORMAT, f"the verdict store {self._name}", "name another file")
+            db.execute(f"PRAGMA user_version={FORMAT}")
+        db.execute("CREATE TABLE IF NOT EXISTS verdict (id TEXT PRIMARY KEY, subject TEXT, verdict TEXT)")
+
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            if self._memory is not None:
-                yield self._memory
-            elif self._path is not None:
-                with closing(open_sqlite(self._path)) as db:
-                    yield db
+        """The connection in memory, or one to the file for this operation."""
+        try:
+            with self._lock:
+                if self._memory is not None:
+                    yield self._memory
+                else:
+                    with closing(open_sqlite(self._name)) as db:
+                        yield db
+        except sqlite3.ProgrammingError:
+            raise  # a closed store is a mistake of the program
+        except sqlite3.DatabaseError as error:
+            raise UsageError(
+                f"{self._name} cannot be used as a verdict store ({error}). Name another file, or check this one."
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import ValidationError
 from sqlalchemy import Column, Float, Integer, MetaData, String, Table, Text, UniqueConstraint, inspect, select, text
 from sqlalchemy.engine import Connection
 
-from ...monitor import DriftState, RiskState
+from ...errors import UsageError
+from ...files import problem_of
+from ...monitor import Alarm, DriftState, RiskState
+from ...monitor.base import parse_state
+from ...monitor.betting import BettingState
 from ..limits import LONGEST_KEY, storable
 from ..queue.database import Database
 
-__all__ = ["LONGEST_MONITOR", "create", "dump", "fetch", "monitors", "seen", "steps", "steps_of"]
+__all__ = [
+    "LONGEST_MONITOR",
+    "alarm_of",
+    "create",
+    "dump",
+    "fetch",
+    "monitors",
+    "seen",
+    "state_of",
+    "steps",
+    "steps_of",
+]
+
+State = TypeVar("State", bound=BettingState)
 
 LONGEST_MONITOR = 128
 """Characters of a monitor's name."""
@@ -74,6 +92,30 @@ def seen(connection: Connection, name: str, key: str) -> bool:
     """Whether a monitor was updated with this key."""
     found = select(steps.c.n).where(steps.c.name == name, steps.c.key == key)
     return connection.execute(found).first() is not None
+
+
+def state_of(row: Any, kind: type[State]) -> State:
+    """The state in a row, without what the steps keep.
+
+    Raises:
+        UsageError: It cannot be read, or is of a newer version; the monitor is named.
+    """
+    return parse_state(row.state, kind, f"monitor {row.name!r} of the review store")
+
+
+def alarm_of(name: str, text: str | None) -> Alarm | None:
+    """The alarm in a monitor's row, if there is one.
+
+    Raises:
+        UsageError: It cannot be read.
+    """
+    try:
+        return None if text is None else Alarm.from_stored(text)
+    except ValidationError as error:
+        raise UsageError(
+            f"the alarm of monitor {name!r} of the review store cannot be read ({problem_of(error)}). Upgrade "
+            "acrc-guardrail to the version that wrote it, or start a new monitor."
+        ) from error
 
 
 def dump(state: RiskState | DriftState) -> str:

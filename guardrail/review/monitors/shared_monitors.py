@@ -22,7 +22,7 @@ from ..limits import LONGEST_KEY, check_text
 from ..queue.rows import SYSTEM
 from ..queue.rows import log as note
 from ..queue.store import ReviewStore
-from .rows import LONGEST_MONITOR, dump, fetch, monitors, seen, steps, steps_of
+from .rows import LONGEST_MONITOR, alarm_of, dump, fetch, monitors, seen, state_of, steps, steps_of
 
 __all__ = ["SharedDrift", "SharedRisk", "risk_monitor"]
 
@@ -64,11 +64,12 @@ class _Shared:
         )
 
     def _tell(self, alarm: str | None, acknowledged: float | None) -> None:
-        if alarm is None or self._told:
+        known = None if self._told else alarm_of(self.name, alarm)
+        if known is None:
             return
         self._told = True
         if acknowledged is None and self._on_alarm is not None:
-            self._on_alarm(Alarm.model_validate_json(alarm))
+            self._on_alarm(known)
 
     def _write(
         self, connection: Connection, row: Any, state: RiskState | DriftState, step: dict[str, Any], alarm: Alarm | None
@@ -134,7 +135,7 @@ class SharedRisk(_Shared):
         return risk_monitor(self._asked, self.state).interval(level)
 
     def _monitor(self, row: Any) -> RiskMonitor:
-        return risk_monitor(self._asked, RiskState.model_validate_json(row.state))
+        return risk_monitor(self._asked, state_of(row, RiskState))
 
 
 class SharedDrift(_Shared):
@@ -209,7 +210,7 @@ class SharedDrift(_Shared):
         own = () if self._local is None else self._local.state.stream
         seen = () if self._local is None else self._local.state.p_values
         found = connection.execute(steps_of(self.name).where(steps.c.n > len(own), steps.c.n <= row.n)).all()
-        state = DriftState.model_validate_json(row.state).model_copy(
+        state = state_of(row, DriftState).model_copy(
             update={
                 "stream": (*own, *(step.value for step in found)),
                 "p_values": (*seen, *(step.chance for step in found)),

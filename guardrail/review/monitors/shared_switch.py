@@ -14,7 +14,7 @@ from ...errors import UsageError
 from ...monitor import Alarm, SafetySwitch
 from ..limits import check_text
 from ..queue.store import ReviewStore
-from .rows import LONGEST_MONITOR, monitors
+from .rows import LONGEST_MONITOR, alarm_of, monitors
 
 __all__ = ["SharedSwitch"]
 
@@ -119,9 +119,12 @@ class SharedSwitch(SafetySwitch):
                 rows = connection.execute(wanted).all()
         except SQLAlchemyError as error:
             return self._blind(f"The monitors cannot be read, so an alarm may be standing ({type(error).__name__}).")
-        standing = [row.alarm for row in rows if row.alarm is not None and row.acknowledged is None]
+        try:
+            found = [alarm_of(row.name, row.alarm) for row in rows if row.acknowledged is None]
+        except UsageError as error:
+            return self._blind(f"An alarm may be standing: {error}")
         missing = sorted(set(self._names or ()) - {row.name for row in rows})
-        return _Seen(began, tuple(map(Alarm.model_validate_json, standing)), _unknown(missing) if missing else "")
+        return _Seen(began, tuple(alarm for alarm in found if alarm is not None), _unknown(missing) if missing else "")
 
 
 def _unknown(names: list[str]) -> str:

@@ -11,7 +11,6 @@ alarm together, on the condition that nobody wrote in between. An alarm is a lin
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -19,12 +18,12 @@ from sqlalchemy import select, update
 
 from ...artifact import CalibrationArtifact
 from ...errors import UsageError
-from ...monitor import Alarm, DriftMonitor, RiskMonitor, RiskState
+from ...monitor import Alarm, DriftMonitor, DriftState, RiskMonitor, RiskState
 from ...types import Frozen
 from ..limits import LONGEST_NAME, check_text
 from ..queue.rows import log
 from ..queue.store import ReviewStore
-from .rows import create, fetch, monitors, steps, steps_of
+from .rows import alarm_of, create, fetch, monitors, state_of, steps, steps_of
 from .shared_monitors import SharedDrift, SharedRisk, risk_monitor
 from .shared_switch import SharedSwitch
 
@@ -177,7 +176,7 @@ class Monitors:
             row = fetch(connection, name)
         if row is None or row.kind != "risk":
             return None
-        state = RiskState.model_validate_json(row.state)
+        state = state_of(row, RiskState)
         asked = state if artifact is None else state.model_copy(update={"artifact": artifact})
         return SharedRisk(self.store, name, risk_monitor(asked, state), on_alarm)
 
@@ -204,18 +203,23 @@ def _step(row: Any) -> Step:
 
 
 def _view(row: Any) -> MonitorView:
-    fields = json.loads(row.state)
+    kinds: dict[str, type[RiskState] | type[DriftState]] = {"risk": RiskState, "drift": DriftState}
+    if row.kind not in kinds:
+        raise UsageError(
+            f"monitor {row.name!r} of the review store is of the kind {row.kind!r}; this version of acrc-guardrail "
+            f"knows {', '.join(kinds)}. Upgrade acrc-guardrail to the version that wrote it."
+        )
+    state = state_of(row, kinds[row.kind])
     estimate = alpha = None
-    if row.kind == "risk":
-        state = RiskState.model_validate_json(row.state)
+    if isinstance(state, RiskState):
         alpha, estimate = state.alpha, risk_monitor(state, state).interval()
     return MonitorView(
         name=row.name,
         kind=row.kind,
         n=row.n,
-        delta=fields["delta"],
-        log_wealth=fields["log_wealth"],
-        alarm=None if row.alarm is None else Alarm.model_validate_json(row.alarm),
+        delta=state.delta,
+        log_wealth=state.log_wealth,
+        alarm=alarm_of(row.name, row.alarm),
         acknowledged=row.acknowledged is not None,
         estimate=estimate,
         alpha=alpha,

@@ -8,11 +8,12 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
+from ...files import problem_of
 from ...plain_json import json_fault
 from ...types import Frozen, Sample, ToolCall
 from ...verdict import Verdict
 from ..candidates import CandidateSet
-from ..errors import UnstorableError
+from ..errors import ReviewError, UnstorableError
 from ..limits import mended
 
 __all__ = [
@@ -117,8 +118,18 @@ class Content(Frozen):
         return None
 
     def parsed_verdict(self) -> Verdict | None:
-        """The verdict as a value, or None where there is none."""
-        return None if self.verdict is None else Verdict.model_validate(self.verdict)
+        """The verdict as a value, or None where there is none.
+
+        Raises:
+            ReviewError: It cannot be read.
+        """
+        try:
+            return None if self.verdict is None else Verdict.from_stored(self.verdict)
+        except ValidationError as error:
+            raise ReviewError(
+                f"the verdict of this item cannot be read ({problem_of(error)}). Upgrade acrc-guardrail to the version "
+                "that stored it."
+            ) from error
 
 
 class Decision(Frozen):

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import json
 import secrets
-from typing import Any
+from typing import Any, get_args
 
+from pydantic import ValidationError
 from sqlalchemy import Row, and_, exists, or_, select, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql import ColumnElement
 
+from ...files import problem_of
 from ..errors import UnknownItemError
 from ..limits import mended, storable
-from .item import Content, Decision, Item
+from .item import Content, Decision, Event, Item, Kind
 from .schema import events, items, outbox
 
 __all__ = [
     "SYSTEM",
+    "as_event",
     "as_item",
     "check_id",
     "close",
@@ -86,20 +89,44 @@ def fetch(connection: Connection, item: str, *, lock: bool = False) -> Row[Any]:
 
 
 def as_item(row: Row[Any]) -> Item:
-    """A row of the table as the item it holds."""
+    """A row of the table as the item it holds; unknown fields are ignored.
+
+    An item whose content or decision cannot be read says so in place of its content. It can be rejected and nothing
+    else, and counts as not decided, so that nothing of it goes out. To raise would hide all other items of a list, and
+    an item that can never be closed would stop the queue.
+    """
+    try:
+        content = Content.from_stored(row.content)
+        decision = None if row.decision is None else Decision.from_stored(row.decision)
+    except ValidationError as error:
+        kind = row.kind if row.kind in get_args(Kind) else "answer"
+        said = (
+            f"Review item {row.id} cannot be read ({problem_of(error)}). Upgrade acrc-guardrail to the version that "
+            "stored it, or reject the item."
+        )
+        content, decision = Content(question=said, kind=kind, allowed=("reject",)), None
     return Item(
         id=row.id,
         number=row.number,
         key=row.key,
-        content=Content.model_validate_json(row.content),
+        content=content,
         state=row.state,
         created=row.created,
         deadline=row.deadline,
         holder=row.holder,
         lease_until=row.lease_until,
         callback=row.callback,
-        decision=None if row.decision is None else Decision.model_validate_json(row.decision),
+        decision=decision,
     )
+
+
+def as_event(line: Row[Any]) -> Event:
+    """A line of the audit trail; one whose particulars cannot be read still says what happened."""
+    try:
+        detail = json.loads(line.detail)
+    except ValueError:
+        detail = {"unreadable": line.detail}
+    return Event(**{**line._mapping, "detail": detail})
 
 
 def free_again(connection: Connection, row: Row[Any], *, keep_token: bool) -> None:

@@ -10,7 +10,6 @@ memory); use PostgreSQL for several.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import secrets
 import time
@@ -477,7 +476,7 @@ class ReviewStore:
             found = found.where(events.c.item == item)
         with self.database.read() as connection:
             lines = connection.execute(found).all()
-        return [Event(**{**line._mapping, "detail": json.loads(line.detail)}) for line in reversed(lines)]
+        return [rows.as_event(line) for line in reversed(lines)]
 
     def note_event(self, what: str, detail: dict[str, Any], *, who: str = rows.SYSTEM, item: str = "") -> None:
         """Add a line of your own to the audit trail, e.g. a monitor's alarm.

@@ -1,6 +1,7 @@
 """Who may sign in: names, roles, and hashes of tokens. A token is 256 random bits, so a plain SHA-256 hides it.
 
-The file is JSON: ``{"ann": {"role": "reviewer", "sha256": "..."}}``; `guardrail review --add-token ann` writes it.
+The file is JSON: ``{"format": 1, "accounts": {"ann": {"role": "reviewer", "sha256": "..."}}}``, in earlier versions the
+accounts alone; `guardrail review --add-token ann` writes it.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ import json
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from ...errors import UsageError
-from ...files import atomic_write
+from ...files import atomic_write, check_version
 from ...plain_json import sha256_hex
 
 __all__ = ["Account", "Accounts", "Role"]
 
 Role = Literal["reviewer", "admin"]
 """A reviewer decides; an admin also sees the audit trail and takes items back from others."""
+FORMAT = 1
+"""Version of the tokens file."""
 LEAST_LENGTH = 20
 """Shortest token that is accepted from the environment."""
 
@@ -111,22 +114,30 @@ def add_token(path: Path, name: str, role: str) -> str:
     Raises:
         UsageError: A name or role that cannot be, or a malformed file.
     """
-    there = {a.name: a for a in _load(path)} if path.exists() else {}
+    there = _rows(path) if path.exists() else {}
     token = secrets.token_urlsafe(32)
-    there[name] = Account(_checked_name(name), _checked_role(role), _hash(token))
-    content = {a.name: {"role": a.role, "sha256": a.sha256} for a in there.values()}
+    there[_checked_name(name)] = {"role": _checked_role(role), "sha256": _hash(token)}
+    content = {"format": FORMAT, "accounts": there}
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, json.dumps(content, indent=1), mode=0o600)
     return token
 
 
 def _load(path: Path) -> tuple[Account, ...]:
+    return tuple(Account(name, row["role"], row["sha256"]) for name, row in _rows(path).items())
+
+
+def _rows(path: Path) -> dict[str, dict[str, Any]]:
+    """Accounts by name, checked, with the fields that only a newer version knows."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return tuple(
-            Account(_checked_name(name), _checked_role(row["role"]), str(row["sha256"]))
+        if not isinstance(content.get("format", {}), dict):  # a dict is the account of somebody called "format"
+            check_version(content["format"], FORMAT, str(path), "make a new file with `guardrail review --add-token`")
+            content = content["accounts"]
+        return {
+            _checked_name(name): {**row, "role": _checked_role(row["role"]), "sha256": str(row["sha256"])}
             for name, row in content.items()
-        )
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, UsageError):
             raise
