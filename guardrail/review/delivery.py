@@ -15,21 +15,19 @@ to say that the item expired; for what is on its way just then, every body says 
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import hashlib
 import hmac
-import http.client
 import logging
 import random
-import socket
+import ssl
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
 
+import httpx
 from sqlalchemy import func, select, update
 from sqlalchemy.exc import DBAPIError
 
@@ -46,6 +44,8 @@ REPLAY_WINDOW = 300.0
 _LEAST_SECRET = 16
 _LONGEST_WAIT = 60.0
 """Most seconds before `Deliverer.run` looks again after the database failed."""
+_POSTING = "guardrail-post"
+"""Name of the threads that post."""
 _log = logging.getLogger(__name__)
 
 
@@ -226,102 +226,67 @@ class Deliverer:
             return int(connection.execute(waiting).scalar_one())
 
 
-# -- One HTTP POST within a time that holds for the whole of it. A socket's time-out bounds each read only -------------
-
-
 def post_within(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> str | None:
-    """Post, and follow no redirect.
+    """Post, and follow no redirect. The answer's body is not read.
 
-    The post runs in a thread of its own. One that is too late has its connection cut, so that the thread ends; only a
-    name look-up that hangs keeps it a while longer. The caller does not wait for it.
+    The post runs in a thread with an event loop, where it is cancelled after ``seconds``. A name look-up cannot be
+    cancelled, so the caller does not wait for the thread any longer than that.
 
     Args:
         url: http(s) address.
         body: Bytes to send.
         headers: Headers.
-        seconds: For everything, from the name look-up to the status line and the headers.
+        seconds: For everything, from the name look-up to the end of the answer's headers.
 
     Returns:
         None when the receiver answered 2xx in time, else the problem in words.
     """
-    attempt = _Attempt(url, body, dict(headers), seconds)
-    thread = threading.Thread(target=attempt.run, name="guardrail-post", daemon=True)
+    found: list[str | None] = []
+
+    def run() -> None:
+        found.append(asyncio.run(_post(url, body, headers, seconds)))
+
+    thread = threading.Thread(target=run, name=_POSTING, daemon=True)
     thread.start()
     thread.join(seconds)
-    if thread.is_alive():
-        attempt.cut()
-        return f"TimeoutError: no answer within {seconds:g} s"
-    return attempt.problem
+    return found[0] if found else _too_late(seconds)
 
 
-class _Attempt:
-    def __init__(self, url: str, body: bytes, headers: dict[str, str], seconds: float) -> None:
-        self.problem: str | None = None
-        self._url, self._body, self._headers, self._seconds = url, body, headers, seconds
-        self._connections: list[http.client.HTTPConnection] = []
-        self._over = False
-
-    def run(self) -> None:
-        opener = urllib.request.build_opener(_NoRedirect, _Http(self._made), _Https(self._made))
-        try:
-            request = urllib.request.Request(self._url, data=self._body, headers=self._headers, method="POST")
-            with opener.open(request, timeout=self._seconds):
-                return
-        except urllib.error.HTTPError as error:
-            error.close()
-            self.problem = f"HTTP {error.code}"
-        except Exception as error:  # whatever a broken receiver causes must not end the deliverer
-            self.problem = f"{type(error).__name__}: {error}"
-
-    def cut(self) -> None:
-        self._over = True
-        for connection in self._connections:
-            _shut(connection)
-
-    def _made(self, connection: http.client.HTTPConnection) -> None:
-        self._connections.append(connection)
-        if self._over:
-            raise TimeoutError("too late to connect")
+async def _post(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> str | None:
+    try:
+        # httpx limits each read only, and a receiver may send one byte at a time.
+        async with (
+            asyncio.timeout(seconds),
+            httpx.AsyncClient(verify=_certificates(), timeout=None) as client,
+            client.stream("POST", url, content=body, headers=dict(headers)) as answer,
+        ):
+            return None if answer.is_success else f"HTTP {answer.status_code}"
+    except TimeoutError:
+        return _too_late(seconds)
+    except Exception as error:  # a broken receiver must not end the deliverer
+        return f"{type(error).__name__}: {_root(error)}"
 
 
-class _Http(urllib.request.HTTPHandler):
-    """Opens as usual, and tells of the connection."""
-
-    def __init__(self, made: Any) -> None:
-        super().__init__()
-        self._told = made
-
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_telling(http.client.HTTPConnection, self._told), req)
+def _too_late(seconds: float) -> str:
+    return f"TimeoutError: no answer within {seconds:g} s"
 
 
-class _Https(urllib.request.HTTPSHandler):
-    """Opens as usual, and tells of the connection."""
-
-    def __init__(self, made: Any) -> None:
-        super().__init__()
-        self._told = made
-
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_telling(http.client.HTTPSConnection, self._told), req)
+def _root(error: BaseException) -> BaseException:
+    """The first cause: "connection refused" instead of "all attempts failed"."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A signed body goes to the address it was signed for, nowhere else."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Refuse; the redirect becomes an HTTP error."""
-
-
-def _telling(kind: type[http.client.HTTPConnection], made: Any) -> Any:
-    def make(host: str, **settings: Any) -> http.client.HTTPConnection:
-        connection = kind(host, **settings)
-        made(connection)
-        return connection
-
-    return make
+@cache
+def _certificates() -> ssl.SSLContext:
+    """The system's authorities, which include a company's own; httpx would take a list of its own."""
+    return ssl.create_default_context()
 
 
-def _shut(connection: http.client.HTTPConnection) -> None:
-    with contextlib.suppress(AttributeError, OSError):  # not connected yet, or it ended in the meantime
-        connection.sock.shutdown(socket.SHUT_RDWR)
+def _is_elsewhere(record: logging.LogRecord) -> bool:
+    """Whether a log line of httpx is not about a callback: it names the URL, which may hold a secret."""
+    return record.threadName != _POSTING
+
+
+logging.getLogger("httpx").addFilter(_is_elsewhere)
