@@ -24,9 +24,9 @@ from .errors import (  # noqa: E402
     UnstorableError,
 )
 from .hooks import AskReviewer, Ticket, ask_reviewer, content_of, ticket  # noqa: E402
-from .monitors.shared_monitors import SharedDrift, SharedRisk  # noqa: E402
-from .monitors.shared_switch import SharedSwitch  # noqa: E402
+from .monitors.shared import SharedDrift, SharedRisk  # noqa: E402
 from .monitors.store import Monitors  # noqa: E402
+from .monitors.switch import SharedSwitch  # noqa: E402
 from .queue.item import ACTIONS, Candidate, Content, Decision, Event, Item, Stats  # noqa: E402
 from .queue.purging import Purged  # noqa: E402
 from .queue.store import Charge, Lease, ReviewStore  # noqa: E402

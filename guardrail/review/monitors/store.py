@@ -24,8 +24,8 @@ from ..limits import LONGEST_NAME, check_text
 from ..queue.rows import log
 from ..queue.store import ReviewStore
 from .rows import alarm_of, create, fetch, monitors, state_of, steps, steps_of
-from .shared_monitors import SharedDrift, SharedRisk, risk_monitor
-from .shared_switch import SharedSwitch
+from .shared import SharedDrift, SharedRisk, risk_monitor
+from .switch import SharedSwitch
 
 __all__ = ["MonitorView", "Monitors", "Step"]
 
