@@ -1,4 +1,4 @@
-"""Files: written atomically, SQLite opened safely, and JSON that is refused when it was edited after it was written."""
+"""Files: written atomically, SQLite opened safely, and JSON that is refused if it was modified after it was written."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def prepare_sqlite(connection: sqlite3.Connection, *, patience: float = SQLITE_P
 def check_version(
     found: object, reads: int | str, what: str, way_out: str, *, error: type[GuardrailError] = UsageError
 ) -> None:
-    """Refuse what another version of this library stored. None, which is no version, is the first one.
+    """Refuse what another version of this library stored. None (no version is stored) means the first version.
 
     Args:
         found: The version that is stored.
@@ -171,7 +171,7 @@ class Persisted(Frozen):
         return made
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy with some fields changed; it has a digest of its own and no fields this version does not know."""
+        """A copy with some fields changed; it gets a new digest and loses fields this version does not know."""
         copied = super().model_copy(update=update, deep=deep)
         if update:
             for name in ("content", "digest"):  # cached properties, which pydantic copies with the fields
@@ -248,7 +248,7 @@ class Persisted(Frozen):
 
 
 def _fault(content: dict[str, Any]) -> str | None:
-    """The first value of which no digest can be made, with its field, or None."""
+    """The first value that has no digest, with its field, or None."""
     fault, place, inner = json_fault(content), "", content
     while fault is not None and isinstance(inner, dict):
         name = next((name for name in inner if json_fault(inner[name]) is not None), None)

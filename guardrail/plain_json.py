@@ -71,11 +71,11 @@ def text_fault(text: str) -> str | None:
 
 
 def json_fault(value: Any, *, packed: bool = False) -> str | None:
-    """Why a value is not plain JSON that is read back as it was written, or None. Never recurses.
+    """Why a value is not plain JSON that reads back as it was written, or None. Never recurses.
 
     Args:
         value: Any value.
-        packed: Whether it has to fit into a LangGraph state, too: JSON's integers have no limit, `PACKED` has.
+        packed: Whether it must also fit into a LangGraph state: integers have no limit in JSON, but `PACKED` has one.
     """
     waiting: list[tuple[Any, int]] = [(value, 0)]
     while waiting:

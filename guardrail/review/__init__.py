@@ -1,9 +1,9 @@
-"""Held-back answers in front of people: a queue that loses nothing, hooks that fill it, and a page to work through it.
+"""Human review of held-back answers: a durable queue, hooks that fill it, and a page to work through it.
 
     store = ReviewStore("sqlite:///reviews.db")                         # or postgresql://...
     guard = Guardrail(model=..., artifact=..., on_abstain=ask_reviewer(store, wait=300))
 
-Needs the ``review`` extra. ``import guardrail`` loads nothing of it.
+Needs the ``review`` extra. ``import guardrail`` does not load this package.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The review page: a small server-rendered site over a `ReviewStore`. Works without JavaScript.
 
-What a model wrote is shown as text only: templates escape everything, and the content security policy allows no script
-and no style but the page's own files.
+Model output is shown as text only: templates escape everything, and the content security policy allows only the scripts
+and styles of the page.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def review_app(
     Args:
         store: The queue.
         accounts: Who may sign in.
-        secret: Signs session cookies; give the same to several processes. Default: a fresh one, so that a restart
-            signs everybody out.
-        hosts: Host names it answers to; others are refused, so that no other name can be pointed at it.
-        https: Whether browsers reach it by https only; marks the cookie Secure.
-        lease: Seconds a reviewer has for an item; the page renews it while it is open.
-        limit: Failures of signing in that are tolerated.
+        secret: Key that signs session cookies; several processes must share it. Default: a new random key, so that a
+            restart signs everybody out.
+        hosts: Host names that the page answers to; all others are refused, which prevents DNS rebinding.
+        https: Whether browsers use https only; marks the cookie Secure.
+        lease: Seconds a reviewer has for an item; the page renews the lease while it is open.
+        limit: Limit on failed sign-ins.
 
     Raises:
         UsageError: A lease that is not positive or above ten years.
@@ -118,7 +118,7 @@ class _SignIn:
         account = await run_in_threadpool(self._site.accounts.by_token, call.field("token").strip())
         if account is None:
             self._limit.failed(address)
-            problem = "This token is not known. Ask the administrator of this page for one."
+            problem = "This token is not valid. Ask your administrator for a token."
             return self._site.page(call, "sign_in.html", 403, problem=problem)
         response = RedirectResponse("/", 303)
         self._site.remember(response, self._site.sessions.begin(account.name, account.sha256))

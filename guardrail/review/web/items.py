@@ -110,7 +110,7 @@ class ItemPages:
         """Claim this item."""
         claim = partial(self._store.claim, call.account.name, item=call.item, seconds=self._lease)
         if await run_in_threadpool(claim) is None:
-            raise PageError(409, "Somebody was faster", "Another reviewer has taken this item. Take the next one.")
+            raise PageError(409, "Already taken", "Another reviewer has taken this item. Take the next one.")
         return RedirectResponse(f"/items/{call.item}", 303)
 
     async def renew(self, call: Call) -> Response:
@@ -156,45 +156,45 @@ def _decision(call: Call, item: Item) -> Decision:
         return Decision(action=action, text=text, note=note)
     except ValidationError as error:
         message = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
-        raise PageError(
-            422, "This decision is incomplete", f"{message}. Go back; what you wrote is still there."
-        ) from None
+        raise PageError(422, "This decision is incomplete", f"{message}. Go back; your text is still there.") from None
 
 
 def _choice(call: Call, item: Item, note: str) -> Decision:
     if call.field("action"):
-        text = "Choose one answer of the list, or decide in another way; the form asked for both. Nothing was changed."
+        text = (
+            "The form had both a choice from the list and another decision. Send only one of them. Nothing was changed."
+        )
         raise PageError(422, "Two decisions at once", text)
     decision = choose(item.content, call.field("choice"), note)
     if decision is None:
         why = (
-            "No answer of this item that may be chosen has this name. Nothing was changed. Reload the page and choose "
-            "again, or decide in another way."
+            "This item has no such answer, or the answer cannot be chosen. Nothing was changed. Reload the page and "
+            "choose again, or decide in another way."
         )
         raise PageError(422, "This answer is not on the list", why)
     return decision
 
 
-def _edit(content: Content, mended: Candidate, note: str) -> Decision:
-    """An edit that changes nothing approves: recorded as an edit, it would say that the candidate is wrong."""
-    if content.candidate is None or not _unchanged(content.candidate, mended):
-        return Decision(action="edit", candidate=mended, note=note)
+def _edit(content: Content, edited: Candidate, note: str) -> Decision:
+    """An edit that changes nothing is an approval: an edit would record that the candidate is wrong."""
+    if content.candidate is None or not _unchanged(content.candidate, edited):
+        return Decision(action="edit", candidate=edited, note=note)
     if "approve" in content.allowed:
         return Decision(action="approve", note=note)
-    text = "An edit says that the model's answer is wrong, but this one is the same. Go back and change it, or reject."
+    text = "An edit records that the model's answer is wrong, but nothing changed. Go back and edit it, or reject it."
     raise PageError(422, "Nothing was edited", text)
 
 
 def _unchanged(one: Candidate, other: Candidate) -> bool:
     try:
         same_calls = canonical_calls(one.tool_calls) == canonical_calls(other.tool_calls)
-    except RecursionError:  # deeper than anything that was stored; the store says so
+    except RecursionError:  # nested too deeply; the store refuses it
         return False
     return same_calls and _in_a_field(one.text) == _in_a_field(other.text)
 
 
 def _in_a_field(text: str) -> str:
-    """As a browser's text field gives it back: one kind of line end, no NUL."""
+    """As a browser's text field returns it: one kind of line end, no NUL."""
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
 
 
@@ -206,7 +206,9 @@ def _edited(call: Call, item: Item) -> Candidate:
             calls = tuple(ToolCall.model_validate(one) for one in json.loads(call.field("tool_calls")))
         except (ValueError, TypeError, RecursionError) as error:
             why = str(error).splitlines()[0]
-            text = f'Tool calls are a JSON list of {{"name": ..., "arguments": {{...}}}}: {why}. Go back and mend it.'
+            text = (
+                f'Tool calls are a JSON list of {{"name": ..., "arguments": {{...}}}}: {why}. Go back and correct it.'
+            )
             raise PageError(422, "These tool calls cannot be read", text) from None
     return Candidate(text=call.field("edited"), tool_calls=calls)
 

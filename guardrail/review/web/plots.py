@@ -27,8 +27,8 @@ def wealth_plot(steps: Sequence[Step], delta: float) -> Markup | None:
     """ln(wealth) over the updates, from 0 at the start, with the alarm line ln(1/delta).
 
     Args:
-        steps: The history, in order; of a long one a part with the last.
-        delta: The monitor's false-alarm probability.
+        steps: The history in order; of a long history a part that includes the last step.
+        delta: False-alarm probability of the monitor.
 
     Returns:
         The SVG element, or None before the first update.
@@ -80,13 +80,13 @@ def _day(seconds: float) -> str:
 
 
 def uncertainty_plot(verdict: Mapping[str, Any] | None) -> Markup | None:
-    """A number line: what would have been accepted, the threshold, and where this answer lies.
+    """A number line with the accepted range, the threshold, and this answer.
 
     Args:
         verdict: ``Verdict.model_dump(mode="json")``.
 
     Returns:
-        The SVG element, or None where there is no value or no threshold.
+        The SVG element, or None without a value or a threshold.
     """
     if verdict is None:
         return None

@@ -130,12 +130,14 @@ class Site:
         """The fields of a form that one of our pages sent; a form of another site is refused."""
         length = request.headers.get("content-length", "")
         if not length.isdigit() or int(length) > most:
-            text = f"This form may carry {most // 1_000_000} MB. Go back and shorten the text; nothing was changed."
+            text = f"The limit is {most // 1_000_000} MB. Go back and shorten the text; nothing was changed."
             raise PageError(413, "Too large", text)
         form = await request.form(max_files=0, max_fields=50, max_part_size=most)
         given = form.get("form_token")
         if session is None or not isinstance(given, str) or not self.sessions.genuine(session, given):
-            raise PageError(403, "This form is too old", "Go back, reload the page and try again. Nothing was changed.")
+            raise PageError(
+                403, "This form has expired", "Go back, reload the page and try again. Nothing was changed."
+            )
         return form
 
     def page(self, call: Call, name: str, status: int = 200, **values: Any) -> HTMLResponse:
@@ -164,11 +166,11 @@ class Site:
 
 def _describe(error: Exception) -> tuple[int, str, str]:
     if isinstance(error, UnknownItemError):
-        return 404, "No such item", "It does not exist, or you followed a broken link."
+        return 404, "No such item", "This item does not exist, or it was deleted."
     if isinstance(error, LeaseLostError):
         return 409, "Your time for this item is over", f"{error}"
     if isinstance(error, UnstorableError):
-        return 422, "This cannot be stored", f"{error} Go back and mend it; nothing was changed."
+        return 422, "This cannot be stored", f"{error} Go back and correct it; nothing was changed."
     if isinstance(error, AlreadyDecidedError):
         return 409, "Already decided", f"{error}"
     if isinstance(error, ItemExpiredError):
@@ -182,7 +184,7 @@ def when(seconds: Any) -> str:
         return "no limit"
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    except (ValueError, OverflowError, OSError, TypeError):  # an older store may hold times that no calendar does
+    except (ValueError, OverflowError, OSError, TypeError):  # an older store may hold times beyond the calendar
         return "never" if isinstance(seconds, float) and seconds > 0 else f"{seconds}"
 
 
@@ -201,7 +203,7 @@ def ago(seconds: float) -> str:
 
 
 def _broken(candidate: Candidate | None) -> bool:
-    """Whether a character of it could not be stored."""
+    """Whether one of its characters could not be stored."""
     return candidate is not None and "\ufffd" in f"{candidate.model_dump()}"
 
 
