@@ -27,6 +27,7 @@ __all__ = [
     "prepare_sqlite",
     "problem_of",
     "refuse_special",
+    "sqlite_path",
 ]
 
 SQLITE_PATIENCE = 30.0
@@ -114,6 +115,12 @@ def prepare_sqlite(connection: sqlite3.Connection, *, patience: float = SQLITE_P
                 raise
             time.sleep(0.01)
     connection.execute("PRAGMA synchronous=FULL")
+
+
+def sqlite_path(url: str) -> Path | None:
+    """The file of ``sqlite:///FILE`` or of a bare path; None for the URL of another database."""
+    name = url.removeprefix("sqlite:///")
+    return None if "://" in name else Path(name)
 
 
 def check_version(

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ..errors import UsageError, require
+from ..files import sqlite_path
 from .limits import check_seconds
 from .web.accounts import Accounts, add_token
 
@@ -81,9 +82,9 @@ def _database(arguments: argparse.Namespace) -> str:
 def _purge(arguments: argparse.Namespace) -> int:
     from .queue.store import ReviewStore
 
-    path = _database(arguments).removeprefix("sqlite:///")
-    if "://" not in path and not Path(path).exists():
-        raise UsageError(f"there is no review store {path!r}, so there is nothing to purge. Give its path with --db.")
+    path = sqlite_path(_database(arguments))
+    if path is not None and not path.exists():
+        raise UsageError(f"there is no review store '{path}', so there is nothing to purge. Give its path with --db.")
     with ReviewStore(_database(arguments)) as store:
         purged = store.purge(arguments.purge * DAY, who=_user(), dry_run=arguments.dry_run)
     said = "Would delete" if arguments.dry_run else "Deleted"
