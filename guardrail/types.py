@@ -6,8 +6,6 @@ Log-probabilities are natural logarithms (nats), of the model's own distribution
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,6 +21,8 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+
+from .plain_json import canonical_json, sha256_hex
 
 __all__ = [
     "Bindings",
@@ -95,8 +95,7 @@ class Bindings(Frozen):
         """First twelve hex digits of SHA-256 over the canonical JSON; the order of the tools does not matter."""
         content = self.model_dump(mode="json")
         content["tools"] = sorted(content["tools"], key=lambda tool: str(tool["function"]["name"]))
-        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+        return sha256_hex(canonical_json(content), 12)
 
     @field_validator("tools")
     @classmethod
@@ -388,7 +387,7 @@ def canonical_calls(calls: Iterable[ToolCall]) -> str:
     they are: "1" is not 1, and two ways to write a date differ. The order of calls and of list elements counts.
     """
     listed = [{"name": call.name, "arguments": plain_json(call.arguments)} for call in calls]
-    return json.dumps(listed, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=repr)
+    return canonical_json(listed, default=repr)
 
 
 def plain_json(value: Any) -> Any:

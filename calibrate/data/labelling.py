@@ -13,6 +13,7 @@ from typing import IO, Literal
 
 from guardrail.errors import RecordError, UsageError
 from guardrail.files import check_version
+from guardrail.plain_json import canonical_json
 
 from .records import Record, exclusive
 
@@ -278,4 +279,4 @@ def _key(record: Record) -> str:
     primary = record.drawn.primary if record.drawn is not None else None
     calls = [call.model_dump() for call in primary.tool_calls] if primary is not None else []
     answer = None if primary is None else primary.text.strip()
-    return json.dumps([record.question.strip(), record.options, answer, calls], sort_keys=True, ensure_ascii=False)
+    return canonical_json([record.question.strip(), record.options, answer, calls])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 
 from guardrail.errors import UsageError
 from guardrail.files import check_version, problem_of
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.types import Frozen
 from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec
 from guardrail.uncertainty.ensemble import NAME, EnsembleParams, Member, Training
@@ -277,8 +277,8 @@ def fit_members(file: RecordFile, keys: Sequence[str]) -> dict[str, EstimatorSpe
 
 def ensemble_key(spec: EstimatorSpec) -> str:
     """Key of an ensemble in a record file: "ensemble:" and eight hex digits of a hash of its spec."""
-    canonical = json.dumps(spec.model_dump(mode="json"), sort_keys=True)
-    return f"{NAME}:{hashlib.sha256(canonical.encode()).hexdigest()[:8]}"
+    canonical = canonical_json(spec.model_dump(mode="json"), compact=False, ascii_only=True)
+    return f"{NAME}:{sha256_hex(canonical, 8)}"
 
 
 def _measured(record: Record, specs: dict[str, EstimatorSpec]) -> bool:
@@ -361,4 +361,4 @@ def _question_hash(record: Record) -> str:
 
 
 def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return sha256_hex(text, 16)

@@ -11,15 +11,15 @@ import hashlib
 import json
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any, Generic, TypeVar, overload
 
 from ..errors import UsageError
-from ..files import check_version
+from ..files import SQLITE_PATIENCE, check_version, open_sqlite
+from ..plain_json import canonical_json
 from ..specs import JudgeSpec
 from .base import Entailment, EntailmentScores, Item, Judge, by_question, judge_batch
 from .similarity import Similarity
@@ -28,7 +28,7 @@ from .text import normalise
 __all__ = ["CachedEntailment", "CachedJudge", "CachedSimilarity", "PairCache", "cached"]
 
 Value = TypeVar("Value")
-PATIENCE = 30.0
+PATIENCE = SQLITE_PATIENCE
 """Seconds to wait for another process that is writing."""
 SLICE = 512
 """Items asked before their verdicts are written: what a kill loses at most."""
@@ -99,33 +99,24 @@ class PairCache:
         """A connection for one operation: one that outlives it may cross a fork, and the child then loses verdicts."""
         with self._lock:
             try:
-                connection = _open(self.path)
-                try:
+                with closing(open_sqlite(self.path, patience=PATIENCE)) as connection:
+                    _check_layout(connection, self.path)
                     yield connection
-                finally:
-                    connection.close()
             except sqlite3.DatabaseError as error:
                 raise _refusal(self.path, error) from error
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=PATIENCE, check_same_thread=False)
-    try:
-        _patiently(lambda: connection.execute("PRAGMA journal_mode=WAL"))
-        connection.execute("PRAGMA synchronous=FULL")
-        (layout,) = connection.execute("PRAGMA user_version").fetchone()
-        if layout == 0:
-            if connection.execute("SELECT count(*) FROM sqlite_master WHERE name != 'verdicts'").fetchone()[0]:
-                raise UsageError(f"{path} is an SQLite file of something else. Name another file for the pair cache.")
-            with connection:
-                connection.execute(_CREATE)
-                connection.execute(f"PRAGMA user_version={_LAYOUT}")
-        elif layout != _LAYOUT:
-            check_version(layout, _LAYOUT, f"the pair cache {path}", "name another file")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+def _check_layout(connection: sqlite3.Connection, path: Path) -> None:
+    """Make the table in a new file, and refuse a file of another program or version."""
+    (layout,) = connection.execute("PRAGMA user_version").fetchone()
+    if layout == 0:
+        if connection.execute("SELECT count(*) FROM sqlite_master WHERE name != 'verdicts'").fetchone()[0]:
+            raise UsageError(f"{path} is an SQLite file of something else. Name another file for the pair cache.")
+        with connection:
+            connection.execute(_CREATE)
+            connection.execute(f"PRAGMA user_version={_LAYOUT}")
+    elif layout != _LAYOUT:
+        check_version(layout, _LAYOUT, f"the pair cache {path}", "name another file")
 
 
 def _refusal(path: Path, error: sqlite3.DatabaseError) -> UsageError:
@@ -146,19 +137,6 @@ def _refusal(path: Path, error: sqlite3.DatabaseError) -> UsageError:
         f"{path} cannot be used as a pair cache ({error}). Delete it, after which its verdicts are asked for again, or "
         "name another file for it."
     )
-
-
-def _patiently(attempt: Callable[[], object]) -> None:
-    """Try until the file is free: SQLite does not wait by itself while another process switches the journal."""
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            attempt()
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > end:
-                raise
-            time.sleep(0.02)
 
 
 class _Cached(Generic[Value]):
@@ -202,7 +180,7 @@ class _Cached(Generic[Value]):
 
     def _digest(self) -> Callable[[Item], bytes]:
         """Digest of an item; of undirected ones whichever text comes first."""
-        judge = json.dumps([self._kind, self.spec.model_dump(mode="json")], sort_keys=True, ensure_ascii=False)
+        judge = canonical_json([self._kind, self.spec.model_dump(mode="json")], compact=False)
         begun = hashlib.sha256(judge.encode("utf-8", "surrogatepass"))
         directed = self._kind == "entailment"
 

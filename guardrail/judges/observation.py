@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ..errors import UsageError
+from ..plain_json import canonical_json
 from ..specs import JudgeSpec
 from ..types import ToolCall, canonical_calls, plain_json
 from .base import Item
@@ -148,7 +149,7 @@ class ObservationJudge:
         try:
             made = self._canonical(observation) if self._canonical is not None else observation
             made = made.strip() if isinstance(made, str) else plain_json(made)
-            return json.dumps(made, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            return canonical_json(made, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
             return None
 

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from ..errors import UsageError
-from ..plain_json import too_deep
+from ..plain_json import canonical_json, too_deep
 from ..specs import JudgeSpec
 from ..types import ToolCall, canonical_calls, plain_json
 from .text import normalise
@@ -195,7 +195,7 @@ def _exact(text: str) -> int | float | str:
 
 
 def _canonical(value: Any) -> str:
-    return json.dumps(plain_json(value), sort_keys=True, default=repr)
+    return canonical_json(plain_json(value), compact=False, ascii_only=True, default=repr)
 
 
 def _moment(text: str, forms: Sequence[str]) -> str | None:

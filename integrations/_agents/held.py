@@ -7,7 +7,6 @@ must not be readable: there it is packed (`integrations._agents.state`). Packing
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import zlib
 from collections.abc import Collection, Mapping, Sequence
@@ -20,7 +19,7 @@ from pydantic import Field, ValidationError, field_validator
 from guardrail.errors import UsageError, require
 from guardrail.files import check_version, problem_of
 from guardrail.judges import canonical_calls
-from guardrail.plain_json import json_fault, spelled
+from guardrail.plain_json import json_fault, sha256_hex, spelled
 from guardrail.types import Frozen, ToolCall
 from guardrail.verdict import Reason, Verdict
 
@@ -204,7 +203,7 @@ def call_digest(call: Mapping[str, Any]) -> str:
     if json_fault([call["name"], call["args"]]) is not None:
         return ""
     text = canonical_calls([ToolCall(name=str(call["name"]), arguments=dict(call["args"]))])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return sha256_hex(text, 16)
 
 
 def same_call(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -19,6 +17,7 @@ from langchain_core.runnables import Runnable
 
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
+from guardrail.plain_json import canonical_json, sha256_hex
 
 __all__ = ["FrameworkChat", "check_call", "settings_revision"]
 
@@ -88,8 +87,7 @@ def settings_revision(model: str, kept: Mapping[str, Any]) -> str | None:
     """
     if not kept:
         return None
-    text = json.dumps([model, kept], sort_keys=True, default=repr)
-    return "settings:" + hashlib.sha256(text.encode()).hexdigest()[:12]
+    return "settings:" + sha256_hex(canonical_json([model, kept], compact=False, ascii_only=True, default=repr), 12)
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import threading
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.errors import MissingDependencyError, UsageError
+from guardrail.plain_json import canonical_json, sha256_hex
 
 from .loading import NO_LIMIT, OTHERS, WEIGHTS, Tensor, _check_folder, _device, _file_hash, torch, transformers
 
@@ -252,7 +252,7 @@ def _folder_revision(folder: Path) -> str:
     wanted = OTHERS | SENTENCES
     files = [path for path in folder.rglob("*") if path.name in wanted or path.suffix in WEIGHTS]
     parts = {path.relative_to(folder).as_posix(): _file_hash(path) for path in files}
-    return "sha256:" + hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return "sha256:" + sha256_hex(canonical_json(parts, compact=False, ascii_only=True))
 
 
 # -- Texts that a model cannot tell apart because its vocabulary lacks their words: "yes" and "no" in another script -

@@ -86,7 +86,7 @@ def test_a_broken_artifact_is_the_end(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["doctor", str(path)]) == 1
     printed = capsys.readouterr().out
     assert printed.startswith("FAIL  artifact")
-    assert "Somebody edited it" in printed
+    assert "modified after it was written" in printed
 
 
 def test_what_would_abstain_or_be_refused_fails(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_broken_cascade_is_the_end(tmp_path: Path) -> None:
     path = Path(saved_cascade(tmp_path, 0.5, 1.0))
     path.write_text(path.read_text().replace('"alpha": 0.1', '"alpha": 0.9'))
     (found,) = examine(str(path))
-    assert (found.check, found.status, "Somebody edited it" in found.detail) == ("artifact", "fail", True)
+    assert (found.check, found.status, "modified after it was written" in found.detail) == ("artifact", "fail", True)
 
 
 class Stuck(ScriptedChat):

@@ -1,4 +1,4 @@
-"""Tables of the shared monitors, and their rows: steps of a transaction."""
+"""Tables of the shared monitors, and steps of a transaction on their rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LONGEST_MONITOR = 128
 _LOCK = 0x61637264
 """Advisory lock of PostgreSQL under which the tables are made."""
 _IN_STEPS = ("stream", "p_values")
-"""What of a drift monitor's state is kept step by step, so that an update does not write it all again."""
+"""Fields of a drift monitor's state that are stored step by step, so that an update does not rewrite them."""
 
 metadata = MetaData()
 monitors = Table(
@@ -95,7 +95,7 @@ def seen(connection: Connection, name: str, key: str) -> bool:
 
 
 def state_of(row: Any, kind: type[State]) -> State:
-    """The state in a row, without what the steps keep.
+    """The state in a row, without the fields stored in the steps.
 
     Raises:
         UsageError: It cannot be read, or is of a newer version; the monitor is named.
@@ -119,5 +119,5 @@ def alarm_of(name: str, text: str | None) -> Alarm | None:
 
 
 def dump(state: RiskState | DriftState) -> str:
-    """A state as its row keeps it, without what the steps keep."""
+    """A state as its row stores it, without the fields stored in the steps."""
     return state.model_dump_json(exclude=set(_IN_STEPS))
