@@ -28,7 +28,7 @@ from ..sampling.calls import acall_concurrently, call_concurrently
 from ..sampling.native import is_native, request_seed
 from ..sampling.sampler import adraw, draw
 from ..types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
-from ..uncertainty import Estimator, Evidence, Missing, answer_text, cluster, measure
+from ..uncertainty import Estimator, Evidence, Missing, cluster, measure
 from ..uncertainty.early_bounds import declares, reach
 
 __all__ = [
@@ -111,7 +111,7 @@ def range_of(drawn: SampleSet, estimator: Estimator, n: int) -> tuple[float, flo
     if estimator.bounds is None or not found:
         return None
     judged = [*drawn.samples, drawn.primary] if estimator.needs.primary and drawn.primary else drawn.samples
-    known = reach(found[0], tuple(map(answer_text, judged)), estimator, n)
+    known = reach(found[0], tuple(sample.comparable for sample in judged), estimator, n)
     if known is None:
         return None
     try:
@@ -173,7 +173,7 @@ def adapted(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple
 
 def _unanimous(part: SampleSet, estimator: Estimator) -> bool:
     """Whether all samples mean the same; False where that cannot be told (then all n are drawn)."""
-    answers = [answer_text(sample) for sample in part.samples]
+    answers = [sample.comparable for sample in part.samples]
     if part.problem is not None or not all(answers):
         return False
     try:

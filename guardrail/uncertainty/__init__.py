@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..specs import Clustering, EstimatorSpec, Support
-from ..types import Missing, answer_text
+from ..types import Missing
 from .base import Estimator, Evidence, Needs
 from .clustering import Clusters, cluster
 from .graph import similarity_matrix
@@ -19,7 +19,6 @@ __all__ = [
     "Missing",
     "Needs",
     "Support",
-    "answer_text",
     "available",
     "cluster",
     "from_spec",

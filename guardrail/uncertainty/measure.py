@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..judges import ExactJudge, normalise
 from ..sampling.follow_ups import sentences
-from ..types import Missing, SampleSet, SamplingPlan, Uncertainty, Unmeasured, answer_text
+from ..types import Missing, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .base import Estimator, Evidence, Level
 from .clustering import Clusters, Steps, clustering
 from .ensemble import combined
@@ -145,7 +145,7 @@ class _Set:
 
     @classmethod
     def of(cls, drawn: SampleSet) -> _Set:
-        return cls(drawn, [answer_text(sample) for sample in drawn.samples])
+        return cls(drawn, [sample.comparable for sample in drawn.samples])
 
 
 _Measured = list[tuple[_Set, Missing | None]]
@@ -238,7 +238,7 @@ class _Batch:
         estimator, question = want.estimator, one.drawn.question
         if want.judge is not None and (key := _clusters_key(want)) not in one.tasks:
             assert one.drawn.primary is not None  # _unusable
-            answers = [*one.answers, answer_text(one.drawn.primary)] if estimator.needs.primary else one.answers
+            answers = [*one.answers, one.drawn.primary.comparable] if estimator.needs.primary else one.answers
             steps: Steps[Any, Any] = clustering(answers, estimator.judge, estimator.clustering)
             one.tasks[key] = self._judging.add(want.judge, question, steps)
         if want.similarity is not None:
@@ -246,13 +246,13 @@ class _Batch:
                 one.tasks[key] = self._judging.add(want.similarity, question, graph(one.answers, estimator.similarity))
             if estimator.needs.likeness and (key := _likeness_key(want)) not in one.tasks:
                 assert one.drawn.primary is not None  # _unusable
-                steps = likeness(answer_text(one.drawn.primary), one.answers, estimator.similarity)
+                steps = likeness(one.drawn.primary.comparable, one.answers, estimator.similarity)
                 one.tasks[key] = self._judging.add(want.similarity, question, steps)
             if estimator.relevance is not None and (key := _relevance_key(want)) not in one.tasks:
                 one.tasks[key] = self._begin_relevance(one, want.similarity, estimator)
         if want.entailment is not None and (key := want.entailment.key) not in one.tasks:
             assert one.drawn.primary is not None  # _unusable
-            steps = contradictions(sentences(answer_text(one.drawn.primary)), one.answers)
+            steps = contradictions(sentences(one.drawn.primary.comparable), one.answers)
             one.tasks[key] = self._judging.add(want.entailment, "", steps)
 
     def _begin_relevance(self, one: _Set, rater: Rater, estimator: Estimator) -> int | Missing:
@@ -328,7 +328,7 @@ def _unusable(drawn: SampleSet) -> Missing | None:
         return Missing(Unmeasured.MODEL_FAILED, "there is no primary answer")
     if drawn.primary.refusal:
         return Missing(Unmeasured.REFUSED, "the model refused to answer")
-    if not answer_text(drawn.primary):
+    if not drawn.primary.comparable:
         return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer is empty")
     return None
 
