@@ -20,9 +20,20 @@ from typing import Any, Generic, TypeVar, overload
 
 from ..errors import UsageError
 from ..specs import JudgeSpec
-from .base import Entailment, EntailmentScores, Item, Judge, by_question, judge_batch
+from .base import (
+    CanMerge,
+    Entailment,
+    EntailmentScores,
+    Item,
+    Judge,
+    by_question,
+    identity_of,
+    is_slow,
+    judge_batch,
+    knows_tool_calls,
+    merging_of,
+)
 from .similarity import Similarity
-from .text import normalise
 
 __all__ = ["CachedEntailment", "CachedJudge", "CachedSimilarity", "PairCache", "cached"]
 
@@ -168,14 +179,18 @@ class _Cached(Generic[Value]):
         return spec
 
     @property
+    def is_slow(self) -> bool:
+        """As what is cached."""
+        return is_slow(self._inner)
+
+    @property
     def judges_tool_calls(self) -> bool:
         """As what is cached."""
-        return getattr(self._inner, "judges_tool_calls", False) is True
+        return knows_tool_calls(self._inner)
 
     def identity(self, text: str) -> str:
         """As what is cached."""
-        identity: Callable[[str], str] = getattr(self._inner, "identity", normalise)
-        return identity(text)
+        return identity_of(self._inner)(text)
 
     def _answers(self, items: Sequence[Item], ask: Callable[[Sequence[Item]], Sequence[Value | None]]) -> list[Any]:
         """Answers as JSON holds them."""
@@ -229,6 +244,11 @@ def _is_answer(value: Any, kind: str) -> bool:
 class CachedJudge(_Cached[bool]):
     """A judge whose verdicts are kept; made by `cached`."""
 
+    @property
+    def can_merge(self) -> CanMerge | None:
+        """As the judge itself."""
+        return merging_of(self._inner)
+
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """As the judge itself."""
         return self.equivalent_batch([(question, a, b) for a, b in pairs])
@@ -240,6 +260,11 @@ class CachedJudge(_Cached[bool]):
 
 class CachedSimilarity(_Cached[float]):
     """A similarity whose ratings are kept; made by `cached`."""
+
+    @property
+    def is_stable(self) -> bool:
+        """As the similarity itself."""
+        return getattr(self._inner, "is_stable", False) is True
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """As the similarity itself."""

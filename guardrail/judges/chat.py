@@ -22,7 +22,7 @@ from ..sampling.native import is_native
 from ..sampling.sampler import draw
 from ..specs import JudgeSpec, identify
 from ..types import SamplingPlan
-from .base import Item
+from .base import BatchJudge, Item
 
 __all__ = ["PROMPT_VERSION", "ChatJudge", "judge_messages", "read_verdict"]
 
@@ -69,7 +69,7 @@ def read_verdict(reply: Any) -> bool | None:
     return same if isinstance(same, bool) else None
 
 
-class ChatJudge:
+class ChatJudge(BatchJudge):
     """Two answers are the same iff a chat model says so. A reply that is no plain verdict leaves the pair unmeasured.
 
     It is asked once for each unordered pair, the smaller text first, at temperature 0, several pairs at a time. The
@@ -109,10 +109,6 @@ class ChatJudge:
         reply = "text" if self._structured is None else "structured"
         params = {"prompt": PROMPT_VERSION, "reply": reply, **self._identity.model_dump()}
         return JudgeSpec(name="chat", version=2, params=params)
-
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Ask about the pairs of one question."""
-        return self.equivalent_batch([(question, a, b) for a, b in pairs])
 
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
         """Ask about pairs of several questions. A call that fails leaves its pair unmeasured and is logged."""

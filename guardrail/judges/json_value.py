@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from ..plain_json import too_deep
 from ..specs import JudgeSpec
 from ..types import Bindings
+from .base import BatchJudge
 from .text import normalise
 
 __all__ = ["JsonJudge", "canonical_json", "is_structured", "read_json"]
@@ -80,7 +81,7 @@ _FENCED = re.compile(r"(?:(?!```).)*```(?:json)?\s(?P<inside>(?:(?!```).)*)```\s
 
 
 @dataclass(frozen=True, slots=True)
-class JsonJudge:
+class JsonJudge(BatchJudge):
     """Two answers are the same iff they are equal as JSON values.
 
     The order of fields and white space do not count; the order of lists does. Numbers are equal iff their values are,
@@ -99,10 +100,16 @@ class JsonJudge:
         [False]
     """
 
+    is_slow = False
+
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
         return JudgeSpec(name="json", version=1, params={})
+
+    def can_merge(self, a: str, b: str, further: int) -> bool:
+        """Never: equality is an equivalence relation."""
+        return False
 
     def identity(self, text: str) -> str:
         """Canonical JSON of the value, or the normalised text; the first word says which."""

@@ -12,6 +12,7 @@ from functools import lru_cache
 from math import prod
 
 from ..specs import JudgeSpec
+from .base import BatchJudge
 from .text import normalise
 from .units import (
     AMBIGUOUS_LETTERS,
@@ -697,7 +698,7 @@ def _character(one: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class NumericJudge:
+class NumericJudge(BatchJudge):
     r"""Two answers are the same iff they end with the same number, as `parse_number` and `same_number` have it.
 
     Exact: whole numbers are equal or not; others may differ by 1e-9 relative (and at most 0.001), for rounding. Scale
@@ -713,10 +714,17 @@ class NumericJudge:
     LaTeX commands are equal.
     """
 
+    is_slow = False
+
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
         return JudgeSpec(name="numeric", version=3, params={})
+
+    def can_merge(self, a: str, b: str, further: int) -> bool:
+        """Numbers may be joined by rounding, or through one without a unit (5 km, 5, 5 m); nothing else may."""
+        ours, theirs = parse_number(a), parse_number(b)
+        return ours is not None and theirs is not None and may_join(ours, theirs, further)
 
     def identity(self, text: str) -> str:
         """The text itself: normalising would drop the "%" of "50%" and the "/" of "1/2"."""

@@ -9,15 +9,15 @@ from typing import Any
 from ..errors import UsageError
 from ..specs import JudgeSpec
 from ..types import ToolCall, canonical_calls, plain_json
-from .base import Item
-from .similarity import Jaccard, Similarity
+from .base import BatchJudge, Item
+from .similarity import BatchSimilarity, Jaccard, Similarity
 from .text import normalise
 from .tool_call import read_calls
 
 __all__ = ["ObservationJudge", "ObservationSimilarity"]
 
 
-class ObservationJudge:
+class ObservationJudge(BatchJudge):
     """Two tool calls are the same iff running them gives the same observation.
 
     Only calls whose tools are declared safe are run: tools that read and change nothing, which may be run several times
@@ -84,12 +84,8 @@ class ObservationJudge:
         calls = read_calls(text)
         return normalise(text) if calls is None else canonical_calls(calls)
 
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Equality of observations; the question plays no part."""
-        return self.equivalent_batch([(question, a, b) for a, b in pairs])
-
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
-        """Equality of observations. Each call is run once for all items."""
+        """Equality of observations; questions play no part. Each call is run once for all items."""
         seen: dict[str, str | None] = {}
         return [self._same(a, b, seen) for _, a, b in items]
 
@@ -153,7 +149,7 @@ class ObservationJudge:
             return None
 
 
-class ObservationSimilarity:
+class ObservationSimilarity(BatchSimilarity):
     """How alike two tool calls are is how alike their observations are: what refines votes by `ObservationJudge`.
 
     An observation is compared as text: strings as they are, other JSON values as their keys and values in order. A call
@@ -187,10 +183,6 @@ class ObservationSimilarity:
     def identity(self, text: str) -> str:
         """What the judge takes for the same string."""
         return self._judge.identity(text)
-
-    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-        """How alike the observations are."""
-        return self.similarity_batch([(question, a, b) for a, b in pairs])
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
         """How alike the observations are. Each call is run once for all items."""

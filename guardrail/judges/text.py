@@ -11,17 +11,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from ..errors import UsageError
-from ..specs import JudgeSpec
-
 __all__ = [
-    "ExactJudge",
-    "TokenF1Judge",
     "ends_in_mark",
     "folded",
     "guards_hold",
@@ -445,7 +439,7 @@ _READERS: dict[str, Callable[[_Reader, str, int, int], None]] = {
 }
 
 
-# -- Judges that compare words: exact (normalised) and token-F1 with number and negation guards ------------------------
+# -- Comparing words ---------------------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(
     r"(?P<sign>(?<!\w)-)?(?:(?P<whole>\d+)(?:\.(?P<part>\d+))?|\.(?P<bare>\d+))(?:e(?P<power>[-+]?\d{1,9})(?!\w))?"
@@ -468,55 +462,6 @@ def token_f1(answer: str, reference: str) -> float:
         return float(normalise(answer) == normalise(reference))
     common = sum((Counter(ours) & Counter(theirs)).values())
     return 2 * common / (len(ours) + len(theirs))
-
-
-@dataclass(frozen=True, slots=True)
-class ExactJudge:
-    """Two answers are the same iff their normalised strings are equal. Free, and hard to beat on short answers."""
-
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        return JudgeSpec(name="exact", version=2, params={})
-
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Equality of normalised strings; the question plays no part."""
-        return [normalise(a) == normalise(b) for a, b in pairs]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenF1Judge:
-    """Two answers are the same iff token-F1 >= threshold and both guards hold.
-
-    Guards, because word overlap is blind to what matters most: the numbers in both answers are the same (as a
-    multiset, digit by digit: "1.0" = "1", "1,000" = "1000"), so are the marks that `normalise` keeps, and both or
-    neither contain a negation. A mark on one side only tells answers apart too ("$50" / "50", "C" / "C++"): that costs
-    an answer at most. Only "=" is left out, for "x = 5" says no other than "5". Antonyms ("increases" / "decreases")
-    are *not* caught: use an NLI or chat-model judge where they occur.
-
-    Attributes:
-        threshold: Smallest F1 that counts as the same, in (0, 1]. Declared before calibration, part of the artifact.
-    """
-
-    threshold: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not 0 < self.threshold <= 1:
-            raise UsageError(f"threshold must be in (0, 1], got {self.threshold}. The default is 0.5.")
-
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        return JudgeSpec(name="token_f1", version=2, params={"threshold": self.threshold})
-
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Overlap of words behind the two guards; the question plays no part."""
-        return [self._same(a, b) for a, b in pairs]
-
-    def _same(self, a: str, b: str) -> bool:
-        if normalise(a) == normalise(b):
-            return True
-        return guards_hold(a, b) and token_f1(a, b) >= self.threshold
 
 
 def guards_hold(a: str, b: str) -> bool:

@@ -15,6 +15,7 @@ from ..errors import UsageError
 from ..plain_json import too_deep
 from ..specs import JudgeSpec
 from ..types import ToolCall, canonical_calls, plain_json
+from .base import BatchJudge
 from .text import normalise
 
 __all__ = ["ToolCallJudge", "is_canonical_call", "read_calls"]
@@ -60,7 +61,7 @@ def _is_call(value: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallJudge:
+class ToolCallJudge(BatchJudge):
     """Two answers are the same iff their tool calls have the same canonical JSON; see `canonical_calls`.
 
     Proposed calls reach a judge as canonical JSON already. Text that spells a call as JSON (``{"name": ...,
@@ -101,6 +102,8 @@ class ToolCallJudge:
     arguments: Mapping[str, Sequence[str]] | Sequence[str] | None = None
     any_order: bool = False
 
+    is_slow = False
+
     def __post_init__(self) -> None:
         for name in ("dates", "unordered", "arguments"):
             if isinstance(getattr(self, name), str):
@@ -135,6 +138,10 @@ class ToolCallJudge:
         }
         version = 2 if self.numbers or self.decimals is not None else 1  # 2 reads numbers exactly
         return JudgeSpec(name="tool_call", version=version, params=params)
+
+    def can_merge(self, a: str, b: str, further: int) -> bool:
+        """Never: equality of canonical forms is an equivalence relation."""
+        return False
 
     @property
     def judges_tool_calls(self) -> bool:

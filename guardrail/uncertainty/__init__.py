@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from ..specs import Clustering, EstimatorSpec, Support
 from ..types import Missing
-from .base import Estimator, Evidence, Needs
+from .base import Attainable, Estimator, Evidence, Needs
 from .clustering import Clusters, cluster
 from .graph import similarity_matrix
 from .measure import measure, measure_all, measure_many, measure_stream
-from .registry import available, from_spec, make
+from .plan import plan_for
+from .registry import from_spec, list_estimators, make_estimator
+
+# Former names; the documentation of earlier versions uses them.
+make = make_estimator
+available = list_estimators
 
 __all__ = [
+    "Attainable",
     "Clustering",
     "Clusters",
     "Estimator",
@@ -22,10 +28,13 @@ __all__ = [
     "available",
     "cluster",
     "from_spec",
+    "list_estimators",
     "make",
+    "make_estimator",
     "measure",
     "measure_all",
     "measure_many",
     "measure_stream",
+    "plan_for",
     "similarity_matrix",
 ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TypeVar
 
-from ..judges import Judge, is_canonical_call, is_refusal, normalise
+from ..judges import Judge, is_canonical_call, is_refusal
+from ..judges.base import identity_of, knows_tool_calls
 from ..specs import Clustering
 from ..types import Frozen
 
@@ -57,8 +58,7 @@ def fold(answers: Sequence[str], judge: object) -> Folded:
     about whether two calls do the same, and `normalise` would take ``[1,200]`` for ``[1200]``. Only a judge that knows
     what calls do (``judge.judges_tool_calls`` is True, as for `ObservationJudge`) is asked about those that differ.
     """
-    identity: Callable[[str], str] = getattr(judge, "identity", normalise)
-    knows_calls = getattr(judge, "judges_tool_calls", False) is True
+    identity, knows_calls = identity_of(judge), knows_tool_calls(judge)
     key_of, text_of, judged = dict[str, str](), dict[str, str](), dict[str, None]()
     for answer in answers:
         if answer in key_of:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
+from ..judges import Jaccard
 from ..types import Missing, Unmeasured
-from .base import Evidence
+from .base import Attainable, Estimator, Evidence, Formula, Needs
 from .clustering import Clusters
+from .early_bounds import by_partition, by_primary
 from .likelihood import mean_logprob
 
 __all__ = [
+    "ESTIMATORS",
     "discrete_semantic_entropy",
     "graded_disagreement",
     "num_sets",
     "primary_disagreement",
     "self_consistency",
     "semantic_entropy",
+    "semantic_entropy_bounds",
 ]
 
 
@@ -137,3 +142,66 @@ def semantic_entropy(evidence: Evidence) -> float | Missing:
     for label, mean in zip(clusters.assignment, means, strict=True):
         members.setdefault(label, []).append(math.exp(mean - max(means)))
     return _entropy([math.fsum(weights) for weights in members.values()])
+
+
+def semantic_entropy_bounds(formula: Formula, given: Attainable) -> tuple[float, float] | Missing:
+    """Bounds of `semantic_entropy` in closed form: weights p(s) of further samples are unknown, anywhere in (0, 1].
+
+    Let W_C be the weights of the clusters, T their sum, H their entropy, r the samples to come.
+
+    * Smallest: all r join the largest cluster (after mergers), each with weight 1: moving weight to the largest
+      cluster, and adding weight to it, never raises entropy.
+    * Largest: r meanings of their own. With equal weights w the entropy is largest at w = T / exp(H), where it is
+      ln(exp(H) + r); a weight is at most 1, and below that point entropy rises with w.
+
+    Widened by 1e-9 for rounding.
+    """
+    means = [mean_logprob(sample) for sample in given.evidence.drawn.samples]
+    missing = next((mean for mean in means if isinstance(mean, Missing)), None)
+    if missing is not None:
+        return missing
+    weights = [math.exp(mean) for mean in means if not isinstance(mean, Missing)]
+    if min(weights) == 0.0:
+        return (0.0, math.log(given.n))  # too unlikely for a float: nothing is known, but entropy has a range
+    coarse, fine = _masses(given.coarse, weights), _masses(given.fine, weights)
+    coarse[coarse.index(max(coarse))] += given.left
+    low = _entropy(coarse)
+    spread, total = _entropy(fine), math.fsum(fine)
+    if total <= math.exp(spread):
+        high = math.log(math.exp(spread) + given.left)
+    else:
+        high = _entropy([*fine, *[1.0] * given.left])
+    return (low - 1e-9, high + 1e-9)
+
+
+def _masses(labels: tuple[int, ...], weights: list[float]) -> list[float]:
+    return [
+        math.fsum(weight for own, weight in zip(labels, weights, strict=True) if own == label)
+        for label in range(max(labels) + 1)
+    ]
+
+
+_CLUSTERS = Needs(samples=True, judge=True)
+_VOTES = replace(_CLUSTERS, primary=True)
+_GRADED = replace(_VOTES, likeness=True)
+_WEIGHED = replace(_CLUSTERS, logprobs=True)
+
+ESTIMATORS = (
+    Estimator(
+        "discrete_semantic_entropy", 1, "nats", "discrete", _CLUSTERS, discrete_semantic_entropy, bounds=by_partition
+    ),
+    Estimator(
+        "graded_disagreement",
+        1,
+        "probability",
+        "continuous",
+        _GRADED,
+        graded_disagreement,
+        similarity=Jaccard(),
+        bounds=by_primary,
+    ),
+    Estimator("num_sets", 1, "count", "discrete", _CLUSTERS, num_sets, bounds=by_partition),
+    Estimator("primary_disagreement", 1, "probability", "discrete", _VOTES, primary_disagreement, bounds=by_primary),
+    Estimator("self_consistency", 1, "probability", "discrete", _CLUSTERS, self_consistency, bounds=by_partition),
+    Estimator("semantic_entropy", 1, "nats", "continuous", _WEIGHED, semantic_entropy, bounds=semantic_entropy_bounds),
+)

@@ -13,12 +13,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..judges import Similarity
+from ..judges import GuardedJaccard, RougeL, Similarity
 from ..types import Missing, Unmeasured
-from .base import Evidence
+from .base import Estimator, Evidence, Needs
 from .clustering import Steps, drive, fold, unordered_pairs
+from .early_bounds import by_pairs
 
 __all__ = [
+    "ESTIMATORS",
     "checked",
     "degree",
     "eccentricity",
@@ -197,3 +199,24 @@ def kernel_language_entropy(evidence: Evidence) -> float | Missing:
     scale = np.sqrt(counts / len(W) / np.diag(K))
     shares = np.linalg.eigvalsh(scale[:, None] * K * scale[None, :])
     return round(-math.fsum(share * math.log(share) for share in shares if share > 0), _DECIMALS)
+
+
+_MATRIX = Needs(samples=True, similarity=True)
+_ALIKE = GuardedJaccard()
+
+ESTIMATORS = (
+    Estimator("degree", 1, "probability", "continuous", _MATRIX, degree, similarity=_ALIKE, bounds=by_pairs),
+    Estimator("eccentricity", 1, "distance", "continuous", _MATRIX, eccentricity, similarity=_ALIKE),
+    Estimator("eigenvalue", 1, "count", "continuous", _MATRIX, eigenvalue, similarity=_ALIKE),
+    Estimator("kernel_language_entropy", 1, "nats", "continuous", _MATRIX, kernel_language_entropy, similarity=_ALIKE),
+    Estimator(
+        "lexical_similarity",
+        1,
+        "probability",
+        "continuous",
+        _MATRIX,
+        lexical_similarity,
+        similarity=RougeL(),
+        bounds=by_pairs,
+    ),
+)

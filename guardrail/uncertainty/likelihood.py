@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from ..types import Missing, Sample, Unmeasured
-from .base import Evidence
+from .base import Estimator, Evidence, Needs
 
 __all__ = [
+    "ESTIMATORS",
     "length_normalised_entropy",
     "max_softmax",
     "mean_logprob",
@@ -103,3 +104,16 @@ def max_softmax(evidence: Evidence) -> float | Missing:
     """
     p = _probabilities(evidence)
     return p if isinstance(p, Missing) else 1.0 - max(p)
+
+
+_OPTIONS = Needs(options=True)
+_PRIMARY = Needs(logprobs=True)
+_SAMPLES = Needs(samples=True, logprobs=True)
+
+ESTIMATORS = (
+    Estimator("length_normalised_entropy", 1, "nats", "continuous", _SAMPLES, length_normalised_entropy),
+    Estimator("max_softmax", 1, "probability", "continuous", _OPTIONS, max_softmax),
+    Estimator("perplexity", 1, "nats", "continuous", _PRIMARY, perplexity),
+    Estimator("predictive_entropy", 1, "nats", "continuous", _OPTIONS, predictive_entropy),
+    Estimator("sequence_nll", 1, "nats", "continuous", _PRIMARY, sequence_nll),
+)

@@ -11,21 +11,26 @@ import codecs
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..types import Missing, Sample, Unmeasured
-from .base import Evidence, Level
+from ..judges import GuardedJaccard
+from ..judges.base import identity_of
+from ..types import Missing, Sample, SampleSet, Unmeasured
+from .base import Estimator, Evidence, Level, Needs, Piece
+from .clustering import Steps
 from .likelihood import mean_logprob
 
 __all__ = [
-    "Piece",
+    "ESTIMATORS",
     "Span",
+    "all_pieces",
     "characters",
     "pieces",
+    "relevance_of",
     "sar",
     "sentence_sar",
     "spans",
@@ -37,21 +42,6 @@ __all__ = [
 
 TEMPERATURE = 0.001
 """t of the sentence level: what similar samples add is divided by it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A word or token of an answer.
-
-    Attributes:
-        text: The piece.
-        without: The answer without this one occurrence of it; empty when it is all there is.
-        nll: -sum of its log-probabilities, in nats.
-    """
-
-    text: str
-    without: str
-    nll: float
 
 
 def pieces(sample: Sample, level: Level) -> tuple[Piece, ...] | Missing:
@@ -79,6 +69,50 @@ def _piece(text: str, span: Span, level: Level) -> Piece:
     if level == "word":
         after = after.lstrip()
     return Piece(text[span.start : span.end], (before + after).strip(), span.nll)
+
+
+def all_pieces(drawn: SampleSet, level: Level) -> tuple[tuple[Piece, ...], ...] | Missing:
+    """The pieces of every sample, or why one of them has none."""
+    found = []
+    for sample in drawn.samples:
+        if sample.tool_calls:
+            return Missing(Unmeasured.NO_LOGPROBS, "a tool call has no words whose log-probabilities could be weighed")
+        own = pieces(sample, level)
+        if isinstance(own, Missing):
+            return own
+        found.append(own)
+    return tuple(found)
+
+
+def relevance_of(
+    answers: Sequence[str], own: Sequence[Sequence[Piece]], similarity: object
+) -> Steps[float, tuple[tuple[float, ...], ...]]:
+    """Similarity of each answer to itself without each of its pieces.
+
+    It is 0 where nothing is left, and 1 where what is left is the same string to the similarity (`clustering.fold`);
+    neither is asked.
+    """
+    identity = identity_of(similarity)
+    known: dict[tuple[str, str], float] = {}
+    asked: dict[tuple[str, str], None] = {}
+    for answer, parts in zip(answers, own, strict=True):
+        itself = identity(answer)
+        for piece in parts:
+            pair = (answer, piece.without)
+            if not piece.without.strip():
+                known[pair] = 0.0
+            elif identity(piece.without) == itself:
+                known[pair] = 1.0
+            else:
+                asked[pair] = None
+    rated = yield list(asked)
+    for pair, value in zip(asked, rated, strict=True):
+        if value is None:
+            return None
+        known[pair] = value
+    return tuple(
+        tuple(known[answer, piece.without] for piece in parts) for answer, parts in zip(answers, own, strict=True)
+    )
 
 
 def weighted_nll(found: Sequence[Piece], likeness: Sequence[float]) -> float:
@@ -347,3 +381,16 @@ def _total(values: Iterable[float]) -> float:
         return math.fsum(values)
     except OverflowError:
         return math.inf
+
+
+_SAMPLES = Needs(samples=True, logprobs=True)
+_MATRIX = replace(_SAMPLES, similarity=True)
+_TOKENS, _WORDS = replace(_MATRIX, relevance="token"), replace(_MATRIX, relevance="word")
+_ALIKE = GuardedJaccard()
+
+ESTIMATORS = (
+    Estimator("sar", 1, "nats", "continuous", _TOKENS, sar, similarity=_ALIKE),
+    Estimator("sentence_sar", 1, "nats", "continuous", _MATRIX, sentence_sar, similarity=_ALIKE),
+    Estimator("token_sar", 1, "nats", "continuous", replace(_SAMPLES, relevance="token"), token_sar, similarity=_ALIKE),
+    Estimator("word_sequence_entropy", 1, "nats", "continuous", _WORDS, word_sequence_entropy, similarity=_ALIKE),
+)
