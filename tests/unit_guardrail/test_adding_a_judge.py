@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ class FirstLetterJudge(BatchJudge):
         return JudgeSpec(name="first_letter", version=1, params={})
 
     def can_merge(self, a: str, b: str, further: int) -> bool:
-        return False
+        return False  # an equivalence relation: answers that differ stay different
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         return [a[:1].casefold() == b[:1].casefold() for a, b in pairs]
@@ -53,11 +54,16 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- What follows from it ----------------------------------------------------------------------------------------------
 
 NAME = "discrete_semantic_entropy"
+CONTRIBUTING = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 MODEL = ScriptedChat(script={"spread?": ["x", "apple", "berry", "cherry", "date"]})
 
 
 def drawn(*texts: str) -> SampleSet:
     return SampleSet(question="q", primary=Sample(text="x"), samples=tuple(Sample(text=text) for text in texts))
+
+
+def test_the_page_shows_this_judge() -> None:
+    assert inspect.getsource(FirstLetterJudge) in CONTRIBUTING
 
 
 def test_it_is_unknown_before() -> None:

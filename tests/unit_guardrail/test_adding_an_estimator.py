@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -44,11 +45,18 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # -- What follows from it ----------------------------------------------------------------------------------------------
 
+CONTRIBUTING = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 MODEL = ScriptedChat(script={"spread?": ["x", "a", "b", "c", "d"], "equal?": ["x", "same"]})
 
 
 def drawn(*texts: str) -> SampleSet:
     return SampleSet(question="q", primary=Sample(text="x"), samples=tuple(Sample(text=text) for text in texts))
+
+
+def test_the_page_shows_this_estimator() -> None:
+    assert inspect.getsource(gini) in CONTRIBUTING
+    entry = next(line for line in Path(__file__).read_text(encoding="utf-8").splitlines() if line.startswith("ENTRY"))
+    assert entry.removeprefix("ENTRY = ") in CONTRIBUTING
 
 
 def test_it_is_unknown_before() -> None:
