@@ -1,4 +1,4 @@
-"""Answers in a format: JSON compared as values, not as words, of which field names are most."""
+"""Answers in a format: JSON is compared as values. As words, most of it is field names, which all answers share."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def is_structured(bindings: Bindings | None) -> bool:
 
 
 def read_json(text: str) -> Any:
-    """The value of a text that is JSON, or ends in one code fence with JSON; numbers are `Decimal`, hence exact.
+    """The value of a text that is JSON, or ends in one code fence with JSON; numbers are exact (`Decimal`).
 
-    So an object is read wherever the guard gives one out (``with_structured_output``).
+    These are the texts from which the guard itself reads objects (``with_structured_output``).
 
     Raises:
-        ValueError: It is no JSON, is nested too deep, or says two things: a field that is there twice.
+        ValueError: It is not JSON, is nested too deep, or has a field twice.
     """
     fenced = _FENCED.fullmatch(text)
     try:
@@ -41,7 +41,7 @@ def read_json(text: str) -> Any:
             parse_constant=_refuse,
             object_pairs_hook=_object,
         )
-    except (ArithmeticError, RecursionError) as error:  # an exponent that no Decimal has, thousands of brackets
+    except (ArithmeticError, RecursionError) as error:  # an exponent beyond Decimal, thousands of brackets
         raise ValueError(f"cannot be read as JSON ({type(error).__name__})") from error
     if too_deep(value):
         raise ValueError("nested too deep")
@@ -68,16 +68,16 @@ def _number(value: Decimal) -> str:
 def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(fields)
     if len(found) < len(fields):
-        raise ValueError("a field is there twice")
+        raise ValueError("a field occurs twice")
     return found
 
 
 def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"JSON has no {name}")
+    raise ValueError(f"{name} is not JSON")
 
 
 _FENCED = re.compile(r"(?:(?!```).)*```(?:json)?\s(?P<inside>(?:(?!```).)*)```\s*", re.DOTALL | re.IGNORECASE)
-"""A code fence at the end of a text that has no other."""
+"""A code fence at the end of a text, without another before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,9 @@ class JsonJudge(BatchJudge):
     exactly (1.0 is 1, 0.1 is not 0.10000001), texts iff every character is: "Rome" is not "rome", and "1" is not 1. So
     a field with free text (a reason, say) makes nearly all answers differ.
 
-    A code fence around the JSON, and words before the fence, do not count. A text that is no JSON (cut off, with words
-    around it, with a field that is there twice) differs from every JSON value. Two such texts are the same iff their
-    normalised strings are.
+    A code fence around the JSON, and words before the fence, do not count. A text that is not JSON (cut off, with words
+    around it, with a field twice) differs from every JSON value. Two such texts are the same iff their normalised
+    strings are.
 
     Example:
         >>> judge = JsonJudge()

@@ -88,7 +88,7 @@ class BatchSimilarity(Comparer):
 def jaccard(answer: str, reference: str) -> float:
     """Jaccard similarity of the sets of normalised words: |A and B| / |A or B|, in [0, 1], symmetric.
 
-    Order and multiplicity of words play no part. Texts without words score 1 when equal, else 0.
+    Order and multiplicity of words do not count. Texts without words score 1 if equal, else 0.
     """
     ours, theirs = set(word_tuple(answer)), set(word_tuple(reference))
     if not ours or not theirs:
@@ -99,7 +99,7 @@ def jaccard(answer: str, reference: str) -> float:
 def rouge_l(answer: str, reference: str) -> float:
     """ROUGE-L F1 of normalised words: 2 LCS / (|A| + |B|), LCS the longest common subsequence. In [0, 1], symmetric.
 
-    Texts without words score 1 when equal, else 0. Source: Lin 2004 with beta = 1. Difference: words as in
+    Texts without words score 1 if equal, else 0. Source: Lin 2004 with beta = 1. Difference: words as in
     `normalise` (articles dropped, numbers kept whole), no stemming.
     """
     ours, theirs = word_tuple(answer), word_tuple(reference)
@@ -144,7 +144,7 @@ class Jaccard(BatchSimilarity):
 
 @dataclass(frozen=True, slots=True)
 class GuardedJaccard(BatchSimilarity):
-    """Jaccard similarity of words, or 0 where the guards of `TokenF1Judge` fail.
+    """Jaccard similarity of words, or 0 if the guards of `TokenF1Judge` fail.
 
     Guards: the same numbers and marks ("C++" is not "C#"), and both or neither contain a negation. Antonyms and
     paraphrases without common words are not understood.
@@ -182,7 +182,7 @@ class RougeL(BatchSimilarity):
 
 @dataclass(frozen=True, slots=True)
 class JudgeSimilarity(BatchSimilarity):
-    """1 where a judge calls two answers the same, 0 where it does not, None where it gives no verdict.
+    """1 if a judge calls two answers the same, 0 if it does not, None if it gives no verdict.
 
     Attributes:
         judge: The judge. Its spec is part of this spec.

@@ -1,9 +1,9 @@
 """Answer normalisation, shared by judges and correctness rules.
 
 Follows the SQuAD / CoQA convention (lower case, punctuation and articles dropped, white space folded) on NFKC text.
-Difference: marks that make another answer are kept, because "3.5" and "35", "C++" and "C#", "x > 5" and "x < 5" are not
-the same answer. Taking two answers for one hides that the model is unsure, taking one for two costs an answer at most:
-what is in doubt stays apart.
+Difference: marks that change the answer are kept, because "3.5" and "35", "C++" and "C#", "x > 5" and "x < 5" are not
+the same answer. Merging two answers hides that the model is unsure, while splitting one costs an answer at most: in
+doubt, texts stay apart.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ _REFUSALS = re.compile(
     r"|(?:say|tell)(?: you)?(?: (?:for|with) (?:sure|certain|certainty))?)"
     rf"|(?:(?:i|we) (?:m|am|re|are) )?(?:so |very |really )?sorry(?: (?:but )?(?:that )?(?:i|we) (?:{_UNABLE}))?)"
 )
-"""What nobody would give as an answer: "sorry" counts alone or before "I cannot ...", not in "Sorry by Justin Bieber".
-A refusal that is missed only splits answers; an answer taken for a refusal is merged with others."""
+"""Texts that cannot be answers: "sorry" counts alone or before "I cannot ...", not in "Sorry by Justin Bieber".
+A missed refusal only splits answers; an answer read as a refusal is merged with others."""
 
 
 def words(text: str, *, keep_articles: bool = False) -> list[str]:
     """Words of a text: NFKC, case-folded, punctuation dropped, thousands separators removed, articles dropped.
 
     An answer that consists of articles only keeps them ("A" is an answer to a multiple-choice question). Numbers keep
-    their sign and decimals, letters their combining marks; other marks are dropped (`marked_words` has them).
+    their sign and decimals, letters their combining marks; other marks are dropped (`marked_words` keeps them).
     """
     found = _words(_plain(text))
     return found if keep_articles else _without_articles(found)
@@ -87,7 +87,7 @@ def _plain(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _read(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Words without and with marks, remembered: every answer is compared with several others, by several judges."""
+    """Words without and with marks, cached: every answer is compared with several others, by several judges."""
     plain = _plain(text)
     found = _words(plain)
     bare = tuple(_without_articles(found))
@@ -101,12 +101,12 @@ def _read(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def word_tuple(text: str) -> tuple[str, ...]:
-    """`words` of a text, remembered."""
+    """`words` of a text, cached."""
     return _read(text)[0]
 
 
 def marked_words(text: str) -> tuple[str, ...]:
-    """`words` of a text with the marks that make another answer (see `normalise`), remembered.
+    """`words` of a text with the marks that change the answer (see `normalise`), cached.
 
     An article beside an operator may be a variable, and stays.
     """
@@ -116,11 +116,11 @@ def marked_words(text: str) -> tuple[str, ...]:
 def normalise(text: str) -> str:
     """Normalised form of an answer; equal strings count as the same answer. Empty for an answer without words.
 
-    Kept are marks that make another answer: (1) suffixes, "C++", "C#", "O-", "18+"; (2) "=", "!=", "<", ">" and other
+    It keeps the marks that change the answer: (1) suffixes, "C++", "C#", "O-", "18+"; (2) "=", "!=", "<", ">" and other
     mathematical signs; (3) "+ - * / ^ :" between numbers or variables, "+" and "*" between any words; (4) currencies
-    and "%"; (5) signs, "-5" with any minus or dash, a leading decimal point, ".5", and exponents, "1e-5". All else is
-    dropped: quotes, brackets, hyphens inside words, the "/" of "AC/DC", full stops, emphasis ("**Paris**"), the "+" of
-    "+5". Normalising twice changes nothing more, and leaves `words` as they are.
+    and "%"; (5) signs, "-5" with any minus or dash, a leading decimal point, ".5", and exponents, "1e-5". Everything
+    else is dropped: quotes, brackets, hyphens inside words, the "/" of "AC/DC", full stops, emphasis ("**Paris**"), the
+    "+" of "+5". Normalising twice changes nothing more, and leaves `words` as they are.
 
     Text without any word or mark (e.g. an emoji or "[]") falls back to the folded text itself, so that two different
     symbols are not taken for the same (empty) answer.
@@ -135,7 +135,7 @@ def is_refusal(text: str) -> bool:
     return _REFUSALS.fullmatch(" ".join(words(text.replace("'", " "), keep_articles=True))) is not None
 
 
-# -- The marks that make another answer: which of them a normalised string keeps, and how they are written in it -------
+# -- Marks that change the answer: which of them a normalised string keeps, and how they are written in it -------------
 
 _ONE_WAY = str.maketrans(
     {
@@ -167,7 +167,7 @@ _SUSPECT = re.compile(
     r"|(?<=/)(?:(?<![^\W\d]{2}/)|(?! ?[^\W\d]{2}))"
     r"|(?<=\d:)(?=\d)|(?<=\d :)(?= \d)|(?<=\.)(?=\d)(?:(?<!\w\.)|(?=\d+[^\W\d])))"
 )
-"""What a text must hold for an ASCII mark to be kept: hyphens inside words, say, are passed over quickly."""
+"""Matches every text with an ASCII mark that is kept; a quick test, which skips hyphens inside words."""
 _SUFFIXES = "#\u266d\u266e\u2660-\u2667"  # sharp, flat, natural; suits of cards
 _SUFFIXED = re.compile(rf"[-+*%\u2030{_SUFFIXES}]$")
 _COMPARISONS = {"==": "=", "===": "=", "!==": "!=", "<>": "!=", "=<": "<="}
@@ -240,7 +240,7 @@ def folded(text: str) -> str:
 def word_pattern(text: str) -> re.Pattern[str] | None:
     """What finds the words of a text whose letters have combining marks (Hindi, Thai, ...); None for other texts.
 
-    They are no part of a word to a regular expression, and two words may differ in nothing else.
+    A regular expression does not count these marks as part of a word, and two words may differ in nothing else.
     """
     return None if _joined_chars().isdisjoint(text) else _joined_words()
 
@@ -262,12 +262,12 @@ def ends_in_mark(token: str) -> bool:
 
 
 def is_operator(token: str) -> bool:
-    """Whether a token stands between two others ("x > 5", "2 * 3") and is no word itself."""
+    """Whether a token stands between two others ("x > 5", "2 * 3") and is not a word."""
     return _MARKED_WORD.search(token) is None
 
 
 def may_have_marks(text: str) -> bool:
-    """Whether `marked` may find anything but the words of a folded text. Most answers are plain, and done with this."""
+    """Whether `marked` may find anything but the words of a folded text. For most answers this test is enough."""
     return _SUSPECT.search(text) is not None or not (text.isascii() or _special_chars().isdisjoint(text))
 
 
@@ -455,7 +455,7 @@ def token_f1(answer: str, reference: str) -> float:
 
     F1 = 2 P R / (P + R), P = |common| / |answer|, R = |common| / |reference|; in [0, 1], symmetric. Two answers
     without words score 1 when equal, else 0. Source: SQuAD evaluation (Rajpurkar et al. 2016), whose CoQA variant
-    differs only in the article list. Marks are no words: F1 of "C++" and "C#" is 1.
+    differs only in the article list. Marks are not words: F1 of "C++" and "C#" is 1.
     """
     ours, theirs = word_tuple(answer), word_tuple(reference)
     if not ours or not theirs:
