@@ -309,7 +309,7 @@ def cached(
         cache: Stores the answers.
 
     Raises:
-        UsageError: ``inner`` is neither of the three.
+        UsageError: ``inner`` is none of the three.
     """
     if isinstance(inner, Judge):
         return CachedJudge(inner, cache, "judge")

@@ -119,7 +119,7 @@ def by_partition(formula: Formula, given: Attainable) -> tuple[float, float] | M
     """Bounds of a formula over cluster sizes: entropy, 1 - share of the largest, number of clusters.
 
     It must never fall when a cluster splits, and never rise when a sample moves to a larger cluster (Schur-concave).
-    Largest: every further sample is a meaning of its own, and everything that can split has split. Smallest: everything
+    Largest: every further sample is a new meaning, and everything that can split has split. Smallest: everything
     that can merge has merged, and every further sample joins the largest cluster. Both ends are partitions, and the
     formula itself is applied to them.
     """

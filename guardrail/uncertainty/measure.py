@@ -22,7 +22,7 @@ __all__ = ["measure", "measure_all", "measure_many", "measure_stream"]
 QUESTIONS = 64
 """Most questions in one pass."""
 ITEMS = 16384
-"""Pairs that are enough for one pass; the question that reaches them is the last of it."""
+"""Pairs that fill a pass; the question that reaches this number is its last."""
 
 
 def measure(
@@ -49,19 +49,19 @@ def measure_many(
 ) -> list[list[Uncertainty]]:
     """Measure sample sets with estimators.
 
-    Fails closed: whatever the plan asks for and a set lacks makes the estimators that need it unmeasured, with the
-    reason. A judge that raises, or gives no verdict on a pair, makes only the sets that need that pair unmeasured.
+    Fails closed: if a set lacks something that the plan asks for, the estimators that need it are unmeasured, with the
+    reason. If a judge raises, or gives no verdict on a pair, only the sets that need that pair are unmeasured.
 
-    Each judge, similarity and entailment model is asked once a round for all sets and estimators together, and about
-    equal pairs of equal questions once. `measure_stream` does the same for sets that do not fit in memory.
+    Each judge, similarity and entailment model is asked once per round for all sets and estimators together, and only
+    once about equal pairs of equal questions. `measure_stream` does the same for sets that do not fit in memory.
 
     Args:
-        drawns: What was drawn, one set a prompt.
+        drawns: What was drawn, one set for each prompt.
         estimators: What to compute.
         plan: The plan the sets were drawn by.
 
     Returns:
-        For each set, in order, one `Uncertainty` an estimator, in order.
+        For each set, in order, one `Uncertainty` for each estimator, in order.
     """
     return list(measure_stream(drawns, estimators, plan))
 
@@ -76,15 +76,15 @@ def measure_stream(
 ) -> Iterator[list[Uncertainty]]:
     """`measure_many` as a stream: reads at most 64 sets ahead (fewer when they need many pairs), yields in order.
 
-    Memory does not grow with the number of sets. Nothing is asked before the first result is taken.
+    Memory does not grow with the number of sets. Nothing is asked before the first result is requested.
 
     Args:
-        drawns: What was drawn, one set a prompt.
+        drawns: What was drawn, one set for each prompt.
         estimators: What to compute.
         plan: The plan the sets were drawn by.
         seen: Receives the evidence that formulas read.
-        adaptive: Measure of each set what `adapted` says: the first ``plan.unanimous_at`` samples
-            where they all mean the same to an estimator. Each pass then asks about these first, about the rest next.
+        adaptive: Measure only the first ``plan.unanimous_at`` samples of a set if they all mean the same to an
+            estimator (`adapted`). Each pass then asks about these first, and about the rest next.
     """
     wants = [
         _Wants.of(member, estimator, adaptive)
@@ -102,15 +102,15 @@ def measure_stream(
 
 @dataclass(frozen=True, slots=True)
 class _Wants:
-    """An estimator and whom its evidence is asked of, worked out once.
+    """An estimator and the raters that its evidence comes from, prepared once.
 
     Attributes:
         estimator: What to compute.
         judge: Asked whether answers are the same.
         similarity: Asked how alike they are.
         entailment: Asked what they contradict.
-        stops: Decides for an adaptive plan: the estimator itself, or the ensemble that it is a member of.
-        unanimity: Asked by ``stops`` whether the first samples mean the same; None without an adaptive plan.
+        stops: Decides in an adaptive plan: the estimator itself, or the ensemble that it is a member of.
+        unanimity: Asked whether the first samples mean the same to ``stops``; None without an adaptive plan.
     """
 
     estimator: Estimator
@@ -134,7 +134,7 @@ class _Wants:
 
 @dataclass(slots=True)
 class _Set:
-    """A sample set on its way through a pass: what each measurement of it is called there, or why there is none."""
+    """A sample set in a pass: the number of each of its measurements there, or why there is none."""
 
     drawn: SampleSet
     answers: list[str]
@@ -147,7 +147,7 @@ class _Set:
 
 
 _Measured = list[tuple[_Set, Missing | None]]
-"""What each estimator measures, and why it cannot."""
+"""For each estimator, the set it measures, and the reason if it cannot."""
 
 
 class _Batch:
@@ -169,7 +169,7 @@ class _Batch:
         return len(self._added) >= QUESTIONS or self._judging.waiting >= ITEMS
 
     def add(self, drawn: SampleSet) -> None:
-        """Begin what has to be judged of a set; of an adaptive plan whether the first samples mean the same."""
+        """Begin the judgements of a set; in an adaptive plan first whether the first samples mean the same."""
         whole, part = _Set.of(drawn), self._part(drawn)
         self._added.append((whole, part))
         if part is None:
@@ -206,7 +206,7 @@ class _Batch:
             yield combined(whole.drawn, estimators, found)
 
     def _part(self, drawn: SampleSet) -> _Set | None:
-        """The first samples, where an adaptive plan looks at them and they may mean the same."""
+        """The first samples, if an adaptive plan looks at them and they may mean the same."""
         k = self._first
         if k is None or len(drawn.samples) < k or _unusable(drawn) is not None:
             return None
@@ -222,7 +222,7 @@ class _Batch:
         return whole, self._plan.n
 
     def _begun(self, chosen: Sequence[tuple[_Set, int]]) -> _Measured:
-        """Begin what has to be judged for each estimator."""
+        """Begin the judgements that each estimator needs."""
         measured: _Measured = []
         problem = _unusable(chosen[0][0].drawn) if chosen else None
         for want, (one, n) in zip(self._wants, chosen, strict=True):
@@ -289,7 +289,7 @@ def _relevance_key(want: _Wants) -> str:
 
 
 def _evidence(one: _Set, want: _Wants, results: Sequence[Any]) -> Evidence | Missing:
-    """What the formula reads: what the pass found for it, or the first reason why something is not there."""
+    """What the formula reads: the results of the pass, or the first reason why one is missing."""
     estimator = want.estimator
     keys = {
         "clusters": _clusters_key(want) if want.judge is not None else None,
@@ -332,7 +332,7 @@ def _unusable(drawn: SampleSet) -> Missing | None:
 
 
 def _gap(one: _Set, estimator: Estimator, plan: SamplingPlan, n: int) -> Missing | None:
-    """What the estimator needs and the set lacks, where n samples were asked for."""
+    """What the estimator needs and the set lacks, if n samples were requested."""
     needs, drawn = estimator.needs, one.drawn
     if needs.samples:
         if len(drawn.samples) < max(n, 2):

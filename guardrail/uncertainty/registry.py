@@ -56,7 +56,7 @@ def make_estimator(
     Args:
         name: One of `list_estimators()`.
         judge: Equivalence judge, for estimators that cluster. Default: `default_judge` of the bindings: `token_f1` at
-            0.5, or `json` where answers have a format.
+            0.5, or `json` if answers have a format.
         clustering: How verdicts become clusters.
         similarity: Graded similarity, for estimators over a graph or over pieces of an answer. Default:
             `guarded_jaccard`; `rouge_l` for `lexical_similarity`; `jaccard` for `graded_disagreement`.
@@ -65,21 +65,21 @@ def make_estimator(
         bindings: The plan's tools and answer format, which decide the default judge.
 
     Raises:
-        UsageError: Unknown name, or a judge, similarity or entailment model for an estimator that uses none.
+        UsageError: The name is unknown, or the estimator does not use the judge, similarity or entailment model given.
     """
     if name not in ESTIMATORS:
         raise UsageError(f"no estimator named {name!r}; choose one of {', '.join(list_estimators())}")
     estimator = ESTIMATORS[name]
     rates = estimator.similarity is not None
     if similarity is not None and not rates:
-        raise UsageError(f"{name} rates no pairs of answers and takes no similarity; leave similarity out")
+        raise UsageError(f"{name} does not rate pairs of answers and takes no similarity; leave similarity out")
     if entailment is not None and not estimator.needs.entailment:
-        raise UsageError(f"{name} looks for no contradictions and takes no entailment model; leave entailment out")
+        raise UsageError(f"{name} does not look for contradictions and takes no entailment model; leave entailment out")
     estimator = replace(estimator, similarity=similarity or estimator.similarity, entailment=entailment)
     if not estimator.needs.judge:
         if judge is not None:
             instead = "pass similarity=from_judge(judge)" if rates else "leave judge out"
-            raise UsageError(f"{name} groups no answers and takes no judge; {instead}")
+            raise UsageError(f"{name} does not group answers and takes no judge; {instead}")
         return estimator
     return replace(estimator, judge=judge or default_judge(bindings), clustering=clustering)
 
@@ -106,7 +106,7 @@ def from_spec(
     if spec.name.startswith("imported:"):
         raise ArtifactMismatchError(
             f"calibrated on {spec.name!r}: scores that came from a file, which a guard cannot compute. Such an "
-            "artifact is for study; `calibrate collect` draws answers that lead to one that can be served."
+            "artifact is for study only; start with `calibrate collect` to make one that a guard can serve."
         )
     if spec.name == NAME:
         remake = partial(_member, judge=judge, similarity=similarity, entailment=entailment)
@@ -144,7 +144,7 @@ def _remade(spec: JudgeSpec | None, remake: Callable[..., Made], kind: str, argu
 def _member(
     spec: EstimatorSpec, *, judge: Judge | None, similarity: Similarity | None, entailment: Entailment | None
 ) -> Estimator:
-    """A member of an ensemble, with the objects given only where they are its own."""
+    """A member of an ensemble, with those of the given objects that match its spec."""
     return from_spec(
         spec,
         judge=judge if judge is not None and judge.spec == spec.judge else None,

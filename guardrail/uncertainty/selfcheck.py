@@ -55,8 +55,8 @@ def selfcheck_nli(evidence: Evidence) -> float | Missing:
 
     For sentence i and sample m: c = p(contradiction) / (p(contradiction) + p(entailment)), the softmax over these two
     labels alone; score = mean over i and m. A pair without a verdict makes it unmeasured.
-    Source: SelfCheckNLI. Differences: the sample is the premise and the sentence the hypothesis (their code hands over
-    the sentence first), sentences are found by rule, and the entailment model is the caller's (theirs is
+    Source: SelfCheckNLI. Differences: the sample is the premise and the sentence the hypothesis (their code passes the
+    sentence first), sentences are found by rule, and the entailment model is the caller's (theirs is
     potsawee/deberta-v3-large-mnli).
     """
     found = evidence.contradiction
@@ -72,9 +72,9 @@ def selfcheck_ngram(evidence: Evidence) -> float | Missing:
 
     p(w) = (c(w) + 1) / (T + V): c counts w in the primary answer and all samples, T is the sum of counts, V the number
     of distinct words. It is not 0 for an answer of several words that all samples repeat: k equally frequent words
-    score ln k. So it compares answers of like length, and short ones best.
-    Source: SelfCheckNgram, n = 1, "max". Differences: add-one smoothing (theirs is off by default: infinite for a word
-    that was not counted), words as in `normalise` (articles dropped) instead of spaCy tokens, sentences by rule.
+    score ln k. So it compares answers of similar length, short ones best. Source: SelfCheckNgram, n = 1, "max".
+    Differences: add-one smoothing (theirs is off by default: infinite for a word that was not counted), words as in
+    `normalise` (articles dropped) instead of spaCy tokens, sentences by rule.
     """
     drawn = evidence.drawn
     if drawn.primary is None or not drawn.samples:
@@ -91,11 +91,11 @@ def selfcheck_ngram(evidence: Evidence) -> float | Missing:
 
 
 def selfcheck_prompt(evidence: Evidence) -> float | Missing:
-    """Share of (sentence, sample) pairs where the model itself says the sample does not support the sentence.
+    """Share of (sentence, sample) pairs for which the model says that the sample does not support the sentence.
 
-    Yes = 0, No = 1, mean over sentences and samples. Probability, in [0, 1], in steps of 1 / (sentences x samples).
-    Anything but a plain yes or no makes it unmeasured. Equal pairs are asked once and count as often as they occur.
-    Source: SelfCheckGPT-Prompt. Differences: another reply than yes or no counts 0.5 there ("not sure" begins with "no"
+    Yes = 0, No = 1, mean over sentences and samples. Probability, in [0, 1], in steps of 1 / (sentences x samples). A
+    reply other than a plain yes or no makes it unmeasured. Equal pairs are asked once and count as often as they occur.
+    Source: SelfCheckGPT-Prompt. Differences: a reply other than yes or no counts 0.5 there ("not sure" begins with "no"
     and counts 1); the question stands above the two texts, because a short answer says little without it; the model
     that answered is asked.
     """
@@ -130,7 +130,7 @@ def _words(text: str) -> list[str]:
 
 
 def p_true(evidence: Evidence) -> float | Missing:
-    """1 - P(True): how likely the model itself takes its answer to be false. Probability, in [0, 1].
+    """1 - P(True): the probability that the model gives to its answer being false. Probability, in [0, 1].
 
     The model sees the question, its n samples as ideas, the primary answer as the proposed one, and the two options
     "(A) True" and "(B) False". P(True) = p(A) / (p(A) + p(B)), from the log-likelihoods of the two letters.
@@ -146,10 +146,10 @@ def p_true(evidence: Evidence) -> float | Missing:
 
 
 def verbalised(evidence: Evidence) -> float | Missing:
-    """1 - the confidence that the model states when asked for it. Probability, in [0, 1]; few values, many ties.
+    """1 - the confidence that the model states when asked. Probability, in [0, 1]; few values, many ties.
 
-    The reply has to be one number: a percentage ("85", "85 %", "85/100") or, with a decimal point, a probability
-    ("0.85"). Anything else is unmeasured, and so is a bare "1", which can mean either.
+    The reply must be one number: a percentage ("85", "85 %", "85/100") or, with a decimal point, a probability
+    ("0.85"). Any other reply is unmeasured, and so is a bare "1", which can mean either.
     Source: Tian et al., EMNLP 2023 (second of two turns). Difference: a percentage is asked for, not a probability.
     """
     reply = _reply(evidence.drawn, VERBALISED)
