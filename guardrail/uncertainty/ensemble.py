@@ -54,7 +54,7 @@ class EnsembleParams(Frozen):
     @model_validator(mode="after")
     def _flat(self) -> EnsembleParams:
         if any(member.spec.name == NAME for member in self.members):
-            raise ValueError("a member is an ensemble; name its members instead")
+            raise ValueError("a member is an ensemble itself; name its members instead")
         return self
 
 

@@ -110,7 +110,7 @@ def test_spec_and_identity_are_those_of_the_judge(cache: PairCache) -> None:
     assert kept.spec == NumericJudge().spec
     assert (kept.identity(" 50% "), kept.judges_tool_calls) == ("50%", False)
     assert cached(SlowJudge(), cache).identity("The 50%") == normalise("The 50%")
-    with pytest.raises(UsageError, match="str is no judge"):
+    with pytest.raises(UsageError, match="str is neither a judge nor"):
         cached("exact", cache)  # type: ignore[call-overload]
 
 
@@ -171,7 +171,7 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> N
     connection.execute("CREATE TABLE mine (x)")
     connection.commit()
     connection.close()
-    with pytest.raises(UsageError, match="something else"):
+    with pytest.raises(UsageError, match="another kind of SQLite file"):
         PairCache(other)
 
 
