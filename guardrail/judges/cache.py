@@ -99,7 +99,7 @@ class PairCache:
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        """A connection for one operation: one that crosses a fork loses verdicts in the child."""
+        """A connection for one operation: one that outlives it may cross a fork, and the child then loses verdicts."""
         with self._lock:
             try:
                 connection = _open(self.path)
@@ -119,7 +119,7 @@ def _open(path: Path) -> sqlite3.Connection:
         (layout,) = connection.execute("PRAGMA user_version").fetchone()
         if layout == 0:
             if connection.execute("SELECT count(*) FROM sqlite_master WHERE name != 'verdicts'").fetchone()[0]:
-                raise UsageError(f"{path} is another kind of SQLite file. Name another file for the pair cache.")
+                raise UsageError(f"{path} is an SQLite file of something else. Name another file for the pair cache.")
             with connection:
                 connection.execute(_CREATE)
                 connection.execute(f"PRAGMA user_version={_LAYOUT}")
@@ -152,7 +152,7 @@ def _refusal(path: Path, error: sqlite3.DatabaseError) -> UsageError:
 
 
 def _patiently(attempt: Callable[[], object]) -> None:
-    """Retry until the file is free: SQLite does not wait while another process switches the journal mode."""
+    """Try until the file is free: SQLite does not wait by itself while another process switches the journal."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -208,7 +208,7 @@ class _Cached(Generic[Value]):
         return [known.get(key) for key in keys]
 
     def _digest(self) -> Callable[[Item], bytes]:
-        """Digest of an item; the same for both orders of the texts, unless the order matters (entailment)."""
+        """Digest of an item; of undirected ones whichever text comes first."""
         judge = json.dumps([self._kind, self.spec.model_dump(mode="json")], sort_keys=True, ensure_ascii=False)
         begun = hashlib.sha256(judge.encode("utf-8", "surrogatepass"))
         directed = self._kind == "entailment"

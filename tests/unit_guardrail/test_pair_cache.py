@@ -171,7 +171,7 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> N
     connection.execute("CREATE TABLE mine (x)")
     connection.commit()
     connection.close()
-    with pytest.raises(UsageError, match="another kind of SQLite file"):
+    with pytest.raises(UsageError, match="something else"):
         PairCache(other)
 
 
