@@ -84,7 +84,7 @@ def measure_stream(
         plan: The plan the sets were drawn by.
         seen: Receives the evidence that formulas read.
         adaptive: Measure only the first ``plan.unanimous_at`` samples of a set if they all mean the same to an
-            estimator (`adapted`). Each pass then asks about these first, and about the rest next.
+            estimator (`adaptive_subset`). Each pass then asks about these first, and about the rest next.
     """
     wants = [
         _Wants.of(member, estimator, adaptive)

@@ -17,7 +17,7 @@ from calibrate.data.records import read_records, write_records
 from calibrate.scoring.names import estimator_key, parse_estimator
 from guardrail import Guardrail, make_estimator, make_judge, plan_for
 from guardrail.errors import UsageError
-from guardrail.guard.early_stopping import range_of, worthwhile
+from guardrail.guard.early_stopping import range_of
 from guardrail.judges import BatchJudge, Item, Judge, JudgeSpec, from_judge, list_judges
 from guardrail.judges.base import is_slow, judge_batch, merging_of
 from guardrail.judges.cache import PairCache, cached
@@ -25,6 +25,7 @@ from guardrail.judges.registry import JUDGES
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, canonical_calls
 from guardrail.uncertainty import cluster, from_spec, measure
+from guardrail.uncertainty.early_bounds import has_useful_bounds
 
 # -- What a contributor writes -----------------------------------------------------------------------------------------
 
@@ -100,7 +101,7 @@ def test_calibrate_scores_with_it_by_name(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("added")
 def test_what_it_can_merge_stops_early() -> None:
     estimator = make_estimator(NAME, judge=make_judge("first_letter"))
-    assert worthwhile(MODEL, SamplingPlan(n=10), estimator)
+    assert has_useful_bounds(estimator)
     assert not estimator.is_slow
     ends = range_of(drawn("apple", "berry", "cherry"), estimator, 10)
     assert ends == pytest.approx((0.6390318597, 2.302585093))  # {8, 1, 1} of 10: -.8 ln .8 - .2 ln .1; ln 10
@@ -110,7 +111,7 @@ def test_what_it_can_merge_stops_early() -> None:
     assert (early.accepted, early.reason) == (full.accepted, full.reason)
     assert (early.cost.saved, full.cost.saved) == (7, 0)
     mean = make_estimator("degree", similarity=from_judge(make_judge("first_letter")))
-    assert worthwhile(MODEL, SamplingPlan(n=10), mean)
+    assert has_useful_bounds(mean)
 
 
 # -- What a judge may leave out ----------------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ class Quiet(BatchJudge):
 def test_a_judge_that_states_nothing_is_slow_and_stops_nothing_early(judge: Judge) -> None:
     estimator = make_estimator(NAME, judge=judge)
     assert estimator.is_slow
-    assert not worthwhile(MODEL, SamplingPlan(n=10), estimator)
+    assert not has_useful_bounds(estimator)
     assert range_of(drawn("a", "b", "c"), estimator, 10) == pytest.approx((0, 2.302585093))  # valid, and useless
     found = cluster("q", ["A b", "a b.", "c"], judge)
     assert found is not None
@@ -171,7 +172,7 @@ def test_a_judge_that_states_nothing_is_slow_and_stops_nothing_early(judge: Judg
 def test_the_former_members_work_without_the_base_class() -> None:
     judge = Former()
     estimator = make_estimator(NAME, judge=judge)
-    assert worthwhile(MODEL, SamplingPlan(n=10), estimator)
+    assert has_useful_bounds(estimator)
     calls = [canonical_calls([ToolCall(name="f", arguments={"x": x})]) for x in (1, 2)]
     found = cluster("q", ["A b", "a b.", *calls], judge)  # its own identity, and it is asked about tool calls
     assert found is not None
@@ -195,7 +196,7 @@ def test_a_subclass_states_speed_and_merging_anew() -> None:
 
     assert is_slow(Other())
     assert merging_of(Other()) is None
-    assert not worthwhile(MODEL, SamplingPlan(n=10), make_estimator(NAME, judge=Other()))
+    assert not has_useful_bounds(make_estimator(NAME, judge=Other()))
 
 
 class Watched(FirstLetterJudge):

@@ -15,12 +15,12 @@ from calibrate.scoring.names import estimator_key, parse_estimator
 from calibrate.scoring.scores import supported
 from guardrail import Guardrail, make_estimator, make_judge, plan_for
 from guardrail.errors import UsageError
-from guardrail.guard.early_stopping import range_of, worthwhile
+from guardrail.guard.early_stopping import range_of
 from guardrail.judges import ExactJudge
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, Unmeasured
 from guardrail.uncertainty import Estimator, Evidence, Needs, from_spec, list_estimators, measure
-from guardrail.uncertainty.early_bounds import by_partition
+from guardrail.uncertainty.early_bounds import by_partition, has_useful_bounds
 from guardrail.uncertainty.registry import ESTIMATORS
 
 # -- What a contributor writes -----------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def test_calibrate_scores_it_by_name(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("added")
 def test_its_bounds_stop_early() -> None:
     estimator = make_estimator("gini", judge=ExactJudge())
-    assert worthwhile(MODEL, SamplingPlan(n=10), estimator)
+    assert has_useful_bounds(estimator)
     # Three meanings of 3: {8, 1, 1} of 10 at best, 1 - 66 / 100; ten meanings at worst, 1 - 10 / 100.
     assert range_of(drawn("a", "b", "c"), estimator, 10) == pytest.approx((0.34, 0.9))
     artifact = make_artifact(MODEL, threshold=0.3).model_copy(update={"estimator": estimator.spec})
