@@ -37,7 +37,6 @@ __all__ = [
     "Uncertainty",
     "Unit",
     "Unmeasured",
-    "answer_text",
     "canonical_calls",
     "plain_json",
 ]
@@ -205,6 +204,11 @@ class Sample(Frozen):
     """"stop", "length", "tool_calls", "content_filter", or another value from the server."""
     refusal: bool = False
     """Whether the reply's metadata says that the model refused or the server blocked the output."""
+
+    @property
+    def comparable(self) -> str:
+        """What judges compare: the canonical JSON of the tool calls if there are any, else the text."""
+        return canonical_calls(self.tool_calls) if self.tool_calls else self.text.strip()
 
     @model_validator(mode="after")
     def _aligned_and_finite(self) -> Self:
@@ -397,8 +401,3 @@ def plain_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain_json(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def answer_text(sample: Sample) -> str:
-    """The text that judges compare: the canonical JSON of the tool calls if there are any, else the text."""
-    return canonical_calls(sample.tool_calls) if sample.tool_calls else sample.text.strip()
