@@ -26,7 +26,7 @@ from .scoring.grammar import estimator_flags
 from .scoring.scores import Scored, arrays
 from .thresholds import fit
 from .thresholds.bounds import clopper_pearson_interval
-from .thresholds.fit import rule_named
+from .thresholds.registry import rule_named
 
 __all__ = [
     "CERTIFICATE_DELTA",
@@ -149,7 +149,7 @@ def fit_artifact(
         correctness=header.correctness,
         data=_fingerprint(file, used, scored),
         outcome=_fit(calibration, spec, alpha, rule, delta),
-        certificate=_fit(calibration, spec, alpha, "certified", CERTIFICATE_DELTA),
+        certificate=_certificate(calibration, spec, alpha),
         calibration=calibration,
         packages=package_versions(),
     )
@@ -171,7 +171,7 @@ def refit(
         update={
             "created": _now(),
             "outcome": _fit(scores, spec, alpha, rule or outcome.rule, delta),
-            "certificate": _fit(scores, spec, alpha, "certified", CERTIFICATE_DELTA),
+            "certificate": _certificate(scores, spec, alpha),
             "packages": package_versions(),
             "lineage": (*artifact.lineage, artifact.digest),
         }
@@ -301,6 +301,11 @@ def _fit(
         groups=scores.group,
         support=spec.support,
     )
+
+
+def _certificate(scores: CalibrationScores, spec: EstimatorSpec, alpha: float) -> Feasible | Infeasible:
+    """What can be certified, whatever rule the artifact uses."""
+    return _fit(scores, spec, alpha, "certified", CERTIFICATE_DELTA)
 
 
 def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:

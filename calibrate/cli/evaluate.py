@@ -18,9 +18,9 @@ from ..data.progress import bar
 from ..data.records import read_records
 from ..evaluation.evaluate import Estimate, parse_rule, rule_text
 from ..evaluation.grid import Cell, Grid, Source, csv_text, evaluate_grid, sources
-from ..report import default_rules
 from ..report.comparison import FORMS, PaperView, paper_view
 from ..report.sentences import percent
+from ..thresholds.registry import compared_rules
 from .app import app, console, finish, keep_inputs, say, table
 
 __all__ = ["evaluate"]
@@ -102,7 +102,7 @@ def evaluate(
     grid = evaluate_grid(
         pools,
         estimator,
-        rules=[parse_rule(text) for text in rule or default_rules()],
+        rules=[parse_rule(text) for text in rule or compared_rules()],
         alphas=alpha or ALPHAS,
         sizes=n_calibration,
         splits=splits,

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from ..data.progress import bar
-from ..evaluation.planning import DEFAULT_RULES, DEFAULT_SIZES, Plan
+from ..evaluation.planning import DEFAULT_SIZES, Plan
 from ..evaluation.planning import plan as simulate
+from ..thresholds.registry import planned_rules
 from .app import app, console, finish, say, table
 
 __all__ = ["plan"]
@@ -25,7 +26,7 @@ def plan(
         float | None, typer.Option(help="Share of questions you want answered. Default: half of what is possible.")
     ] = None,
     rule: Annotated[
-        list[str] | None, typer.Option(help=f"May be repeated. Default: {', '.join(DEFAULT_RULES)}.")
+        list[str] | None, typer.Option(help=f"May be repeated. Default: {', '.join(planned_rules())}.")
     ] = None,
     n: Annotated[
         list[int] | None,
@@ -48,7 +49,7 @@ def plan(
             accuracy=accuracy,
             auroc=auroc,
             target_acceptance=acceptance,
-            rules=rule or DEFAULT_RULES,
+            rules=rule or None,
             sizes=n or DEFAULT_SIZES,
             repetitions=repetitions,
             seed=seed,

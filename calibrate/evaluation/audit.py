@@ -21,6 +21,7 @@ from ..scoring.ensemble import refuse_overlap
 from ..scoring.scores import estimator_key, score_records
 from ..thresholds.bounds import binomial_tail, clopper_pearson_upper
 from ..thresholds.fit import check_open_unit
+from ..thresholds.registry import RULES
 from .label_checks import ks_two_sample
 
 __all__ = ["Audit", "Shift", "audit", "audit_counts", "labelled_needed", "prepared", "refuse_shared"]
@@ -65,7 +66,7 @@ class Audit(Frozen):
     level: float
     """Probability of refuting a gate whose error rate is exactly the target; and of supporting it."""
     population: Literal["accepted", "all"]
-    """What the rate is a share of: accepted answers, or (rule crc_joint) all questions."""
+    """What the rate is a share of, by the rule: accepted answers, or all questions (crc_joint)."""
     n: int
     """Items the rate is over: labelled accepted answers, or all labelled questions."""
     n_errors: int
@@ -124,7 +125,8 @@ def audit(
     accepted = [record for record in records if is_accepted(artifact, record, estimator)]
     told = [record for record in accepted if record.correct is not None]
     errors = sum(not record.correct for record in told)
-    joint = artifact.outcome.rule == "crc_joint"
+    rule = RULES.get(artifact.outcome.rule)
+    joint = rule is not None and rule.population == "all"
     n = len(labelled) if joint else len(told)
     verdict, p_refute, p_support, needed = audit_counts(errors, n, rate, level)
     return Audit(

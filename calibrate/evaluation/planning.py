@@ -17,12 +17,12 @@ from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
 from ..thresholds.fit import DEFAULT_DELTA, check_open_unit, request_for
+from ..thresholds.registry import planned_rules
 from ..thresholds.rule import Request, Rule, prefixes
 from .evaluate import Estimate
 
-__all__ = ["DEFAULT_RULES", "DEFAULT_SIZES", "RELIABLY", "Binormal", "Needed", "Plan", "PlanRow", "plan"]
+__all__ = ["DEFAULT_SIZES", "RELIABLY", "Binormal", "Needed", "Plan", "PlanRow", "plan"]
 
-DEFAULT_RULES = ("acrc", "certified", "fixed_sequence", "cp_simultaneous", "sgr")
 DEFAULT_SIZES = (100, 200, 300, 500, 1000, 1500, 3000)
 RELIABLY = 0.8
 """Share of calibrations that have to reach the target acceptance."""
@@ -99,7 +99,7 @@ def plan(
     accuracy: float,
     auroc: float,
     target_acceptance: float | None = None,
-    rules: Sequence[str] = DEFAULT_RULES,
+    rules: Sequence[str] | None = None,
     sizes: Sequence[int] = DEFAULT_SIZES,
     populations: Literal["binormal"] = "binormal",
     repetitions: int = 300,
@@ -119,7 +119,7 @@ def plan(
         accuracy: Guessed share of right answers, in (0, 1).
         auroc: Guessed AUROC of the score, in (0, 1).
         target_acceptance: Share of questions to be answered, in (0, 1]; None for half of the ceiling.
-        rules: Names of rules.
+        rules: Names of rules; None for those that planning simulates by default (``Rule.in_plan``).
         sizes: Numbers of labelled questions to simulate.
         populations: "binormal": normal scores of equal spread.
         repetitions: Simulated calibrations at each size.
@@ -132,6 +132,7 @@ def plan(
     Raises:
         UsageError: A number outside its range, an unknown rule or kind of population, or nothing to simulate.
     """
+    rules = planned_rules() if rules is None else rules
     sizes = _checked(sizes, rules, repetitions, populations)
     population = Binormal(accuracy, auroc)
     jobs = [_job(rule, alpha, delta) for rule in rules]

@@ -8,9 +8,9 @@ from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from ..evaluation.audit import Audit
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
 from ..pipeline import HeldOut
+from ..thresholds.registry import certifies
 
 __all__ = [
-    "PROVEN",
     "Row",
     "audited",
     "auroc_of",
@@ -27,9 +27,6 @@ __all__ = [
     "shifted",
     "spec_words",
 ]
-
-PROVEN = frozenset({"anchored", "bonferroni", "certified", "cp_simultaneous", "fixed_sequence", "one_per_group", "sgr"})
-"""Rules that certify an error rate among accepted answers at finite n."""
 
 Row = tuple[str, str]
 """A label and what stands beside it."""
@@ -266,7 +263,7 @@ def shifted(found: Audit) -> list[str]:
 
 
 def _excuse(found: Audit) -> str:
-    if found.rule in PROVEN:
+    if certifies(found.rule):
         return (
             "A certificate fails for a share delta of calibrations; if the questions are of another kind than at "
             "calibration, it says nothing about them. Calibrate again, with these questions among them."

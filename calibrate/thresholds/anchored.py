@@ -18,8 +18,7 @@ from .bounds import binomial_tail
 from .empirical import last
 from .rule import Prefix, Request, Rule, check_min_accept, min_accept_of
 from .sequential import FixedSequence
-from .simultaneous import WalkRule, candidates, largest_scale
-from .walk import Counts, Reals, grid, limits, step_weights
+from .simultaneous import Counts, Reals, WalkRule, candidates, grid, largest_scale, limits, step_weights
 
 __all__ = ["DECAY", "Anchored", "AnchoredLimits", "Certified", "OnePerGroup", "anchored_limits", "extension_limits"]
 
@@ -171,6 +170,12 @@ class Certified(Rule):
     name = "certified"
     uses_delta = True
     grouping = "one_each"
+    reads_support = True
+    certifies = True
+    promise = "certificate"
+    in_report = True
+    in_sweep = True
+    in_plan = True
     defaults: ClassVar[Mapping[str, Any]] = {"min_accept": None}
 
     def check(self, request: Request) -> None:
@@ -240,6 +245,9 @@ class OnePerGroup(Certified):
     """
 
     name = "one_per_group"
+    in_report = False
+    in_sweep = False
+    in_plan = False
     defaults: ClassVar[Mapping[str, Any]] = {"min_accept": None, "seed": 0}
 
     def check(self, request: Request) -> None:

@@ -79,6 +79,7 @@ class ClusterFixedSequence(Rule):
     name = "cluster_fixed_sequence"
     uses_delta = True
     grouping = "sums"
+    promise = "in the limit of many groups"
     defaults: ClassVar[Mapping[str, Any]] = {"start": None, "min_clusters": None}
 
     def check(self, request: Request) -> None:

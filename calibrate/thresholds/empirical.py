@@ -31,6 +31,8 @@ class FixedQuantile(Rule):
 
     name = "fixed_quantile"
     uses_alpha = False
+    promise = "none"
+    in_report = True
     defaults: ClassVar[Mapping[str, Any]] = {"quantile": 0.5}
 
     def check(self, request: Request) -> None:
@@ -59,6 +61,9 @@ class Empirical(Rule):
     """
 
     name = "empirical"
+    promise = "none"
+    in_report = True
+    in_sweep = True
 
     def select(self, prefix: Prefix, request: Request) -> int | None:
         """Largest block end with C_k <= 0."""
@@ -81,6 +86,8 @@ class Lec(Rule):
     """
 
     name = "lec"
+    promise = "none in finite samples"
+    in_report = True
 
     def select(self, prefix: Prefix, request: Request) -> int | None:
         """Largest block end with C_k <= -1."""
@@ -106,6 +113,9 @@ class CrcJoint(Rule):
     """
 
     name = "crc_joint"
+    population = "all"
+    promise = "of all questions, exact"
+    in_report = True
 
     def select(self, prefix: Prefix, request: Request) -> int | None:
         """Largest block end with e_k + 1 <= alpha (n + 1); e_k never falls with k."""

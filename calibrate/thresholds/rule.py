@@ -62,8 +62,22 @@ class Rule(ABC):
     grouping: ClassVar[Literal["none", "one_each", "sums"]] = "none"
     """What the rule does with items that share a group: nothing (then they are refused), use one item of each group,
     or read the sums over groups (``Prefix.clusters``)."""
+    reads_support: ClassVar[bool] = False
+    """Whether the choice depends on the declared support of the score; the request's options then hold it."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Options and their defaults."""
+    certifies: ClassVar[bool] = False
+    """Whether the rule keeps the error rate among accepted answers at alpha with probability 1 - delta, at finite n."""
+    population: ClassVar[Literal["accepted", "all"]] = "accepted"
+    """What alpha is a share of: accepted answers, or all questions."""
+    promise: ClassVar[str] = "see its documentation"
+    """What the rule promises, in a few words, for tables; the whole sentence is `guarantee`."""
+    in_report: ClassVar[bool] = False
+    """Whether reports and ``calibrate evaluate`` compare the rule when no rules are named."""
+    in_sweep: ClassVar[bool] = False
+    """Whether the report's figure over several alphas shows the rule when it is not the artifact's."""
+    in_plan: ClassVar[bool] = False
+    """Whether ``calibrate plan`` simulates the rule when no rules are named."""
 
     @abstractmethod
     def select(self, prefix: Prefix, request: Request) -> int | None:
