@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from guardrail.errors import require
 
-require("scipy", extra="calibrate")
+for _package in ("filelock", "scipy"):
+    require(_package, extra="calibrate")
 
 from .correctness import label_records, make_rule  # noqa: E402
 from .data.collect import collect_records  # noqa: E402

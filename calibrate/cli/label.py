@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -32,9 +31,8 @@ from .app import app, console, finish, keep_inputs, resolve_model, say
 from .collect import RecordsArgument, changed_file
 
 __all__ = [
-    "NextKey",
     "card",
-    "key_reader",
+    "keys",
     "label",
     "label_by_hand",
     "label_file",
@@ -224,18 +222,18 @@ _SHOWN = 8
 
 def label_by_hand(session: Session, console: Console, stream: TextIO) -> None:
     """Show records and read keys until all are done, or the person quits, or the input ends."""
-    with key_reader(stream) as next_key:
-        while (record := session.current) is not None:
-            if console.is_terminal:
-                console.clear()
-            console.print(card(record, done=session.done, total=session.total))
-            key = next_key()
-            if key is None:
-                return
-            pressed = session.press(key)
-            if pressed is Pressed.QUIT:
-                return
-            console.print(f"[dim]{escape(key)}: {pressed.value}[/dim]")
+    pressed = keys(stream)
+    while (record := session.current) is not None:
+        if console.is_terminal:
+            console.clear()
+        console.print(card(record, done=session.done, total=session.total))
+        key = next(pressed, None)
+        if key is None:
+            return
+        answer = session.press(key)
+        if answer is Pressed.QUIT:
+            return
+        console.print(f"[dim]{escape(key)}: {answer.value}[/dim]")
 
 
 def card(record: Record, *, done: int, total: int) -> Panel:
@@ -270,61 +268,28 @@ def shares(record: Record) -> list[tuple[str, float]]:
 
 # -- Single keys from a terminal; first letters of lines where there is no terminal ------------------------------------
 
-_ESCAPE = re.compile(r"\x1b(?:\[[0-9;]*[A-Za-z~]|O.|.)?|[\r\n]")
-"""What arrow and function keys send, and Return: no keys here."""
-
-NextKey = Callable[[], str | None]
-"""Waits for a key; None at the end of the input."""
+_ESCAPE = re.compile(r"\x1b(?:\[[0-9;]*[A-Za-z~]|O.|.)?|[\x00\xe0].|[\r\n]", flags=re.DOTALL)
+"""What arrow and function keys send (on Windows after NUL or \xe0), and Return: not keys here."""
 
 
-@contextmanager
-def key_reader(stream: TextIO) -> Iterator[NextKey]:
-    """Read keys as they are pressed, without Return. Piped input is read by lines: the first letter of each counts.
+def keys(stream: TextIO) -> Iterator[str]:
+    """Keys as they are pressed, without Return; of piped input the first letter of each line.
 
-    The terminal is set back on the way out. Ctrl-C interrupts as always.
+    A key pressed before its card is shown does not count. Ctrl-D or a closed terminal ends the input.
     """
     if not stream.isatty():
-        yield lambda: _line_key(stream)
-    elif sys.platform == "win32":
-        import msvcrt
-
-        yield msvcrt.getwch
-    else:
-        import termios
-        import tty
-
-        descriptor = stream.fileno()
-        before = termios.tcgetattr(descriptor)
+        yield from (line.strip()[0] for line in stream if line.strip())
+        return
+    while True:
         try:
-            tty.setcbreak(descriptor)
-            yield _Pressed(descriptor).next
-        finally:
-            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-
-
-def _line_key(stream: TextIO) -> str | None:
-    for line in stream:
-        if line.strip():
-            return line.strip()[0]
-    return None
-
-
-class _Pressed:
-    """Keys of a terminal in cbreak mode; several may arrive at once, and an arrow key arrives as a sequence."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._waiting: deque[str] = deque()
-
-    def next(self) -> str | None:
-        """The next key; Ctrl-D and a closed terminal end the input."""
-        while not self._waiting:
-            try:
-                data = os.read(self._descriptor, 64)
-            except OSError:  # the terminal is gone
-                return None
-            if not data:
-                return None
-            self._waiting.extend(_ESCAPE.sub("", data.decode("utf-8", errors="replace")))
-        key = self._waiting.popleft()
-        return None if key == "\x04" else key
+            pressed = typer.getchar()
+        except (EOFError, OSError):
+            return
+        if not pressed:
+            return
+        for key in _ESCAPE.sub("", pressed):  # keys that arrive together, for example pasted text
+            if key == "\x04":
+                return
+            if key == "\x03":
+                raise KeyboardInterrupt
+            yield key

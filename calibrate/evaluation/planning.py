@@ -26,7 +26,6 @@ __all__ = ["DEFAULT_SIZES", "RELIABLY", "Binormal", "Needed", "Plan", "PlanRow",
 DEFAULT_SIZES = (100, 200, 300, 500, 1000, 1500, 3000)
 RELIABLY = 0.8
 """Share of calibrations that have to reach the target acceptance."""
-_Z = 1.96
 
 
 class PlanRow(Frozen):
@@ -244,10 +243,11 @@ def _needed(rule: str, sizes: Sequence[int], share: NDArray[np.float64], repetit
 
 
 def _wilson(share: NDArray[np.float64], size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Wilson's 95 % interval of a proportion; unlike plus or minus two standard errors it is sound at 0 and 1."""
-    center = (share + _Z**2 / (2 * size)) / (1 + _Z**2 / size)
-    half = _Z / (1 + _Z**2 / size) * np.sqrt(share * (1 - share) / size + _Z**2 / (4 * size**2))
-    return center - half, center + half
+    """Wilson's 95 % interval of each share; unlike plus or minus two standard errors it is sound at 0 and 1."""
+    from scipy import stats  # slow to import
+
+    bands = [stats.binomtest(round(one * size), size).proportion_ci(0.95, method="wilson") for one in share.tolist()]
+    return np.array([float(band.low) for band in bands]), np.array([float(band.high) for band in bands])
 
 
 def _crossing(sizes: Sequence[int], share: NDArray[np.float64]) -> int | None:
