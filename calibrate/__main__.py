@@ -16,7 +16,7 @@ def main() -> None:
             require(package, extra="calibrate")
     except MissingDependencyError as error:
         sys.exit(str(error))
-    from .cli.main import app
+    from .cli import app
 
     app(prog_name="calibrate")
 

@@ -47,7 +47,8 @@ from .data.collect import Collected, collect_records
 from .data.progress import Progress, silent
 from .data.questions import Question
 from .data.records import Record, read_records, write_records
-from .pipeline import Groups, fit_artifact, part_header
+from .data.split import Groups
+from .pipeline import fit_artifact, part_header
 from .scoring.names import estimator_key
 from .scoring.scores import score_records
 

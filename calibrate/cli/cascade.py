@@ -14,8 +14,8 @@ from guardrail.errors import UsageError
 
 from ..cascade import fit_cascade as fit_system
 from ..data.records import read_records
-from .app import app, console, finish, keep_inputs, table
 from .fit import chosen_estimator, warn_incomplete
+from .frame import app, console, finish, keep_inputs, table
 
 __all__ = ["fit_cascade"]
 
@@ -65,11 +65,11 @@ def fit_cascade(
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     artifact.save(out)
-    _tell(artifact)
+    _print_result(artifact)
     finish([out], f"in Python: Cascade(models=[...], artifact={str(out)!r}), from guardrail.guard.cascade")
 
 
-def _tell(artifact: CascadeArtifact) -> None:
+def _print_result(artifact: CascadeArtifact) -> None:
     outcome = artifact.outcome
     title, style = ("May answer, within limits", "green") if outcome.feasible else ("Abstains on everything", "red")
     lines = [_headline(outcome), outcome.guarantee if outcome.feasible else f"Why: {outcome.detail}"]

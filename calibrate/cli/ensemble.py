@@ -11,11 +11,12 @@ from guardrail.errors import UsageError
 from guardrail.uncertainty.ensemble import EnsembleParams
 
 from ..data.records import read_records, write_records
-from ..pipeline import Groups, part_header
+from ..data.split import Groups
+from ..pipeline import part_header
 from ..scoring.ensemble import EnsembleFile, cut_for_training, fit_ensemble, fit_members
 from ..scoring.grammar import cut
 from ..scoring.names import stored_key
-from .app import app, console, finish, keep_inputs, say, table
+from .frame import app, console, finish, keep_inputs, print_line, table
 
 __all__ = ["ensemble"]
 
@@ -53,12 +54,12 @@ def ensemble(
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
     write_records(rest_path, part_header(file.header, rest), rest)
-    _tell(found)
+    _print_result(found)
     finish([out, rest_path], f"calibrate score {rest_path} --estimator {out}")
-    say(f"      calibrate fit {rest_path} --estimator {out} --alpha 0.1")
+    print_line(f"      calibrate fit {rest_path} --estimator {out} --alpha 0.1")
 
 
-def _tell(found: EnsembleFile) -> None:
+def _print_result(found: EnsembleFile) -> None:
     params, fit = EnsembleParams.model_validate(found.spec.params), found.fit
     weights = {key: "0 (left out)" for key in fit.dropped}
     kept = [key for key in fit.single_auroc if key not in fit.dropped]
@@ -66,12 +67,12 @@ def _tell(found: EnsembleFile) -> None:
     rows = [[key, weights[key], f"{fit.single_auroc[key]:.3f}"] for key in fit.single_auroc]
     rows.append(["together (cross-validated)", "", f"{fit.ensemble_auroc:.3f}"])
     console.print(table("Members on the training part", ["uncertainty", "weight", "AUROC"], rows))
-    say(f"Fitted on {fit.n} training questions, {fit.errors} of them wrong (penalty {fit.penalty:g}).")
+    print_line(f"Fitted on {fit.n} training questions, {fit.errors} of them wrong (penalty {fit.penalty:g}).")
     if fit.n_left_out:
-        say(f"{fit.n_left_out} training questions had no label or an unmeasured member.", "yellow")
+        print_line(f"{fit.n_left_out} training questions had no label or an unmeasured member.", "yellow")
     best = fit.single_auroc[fit.best_single]
     if fit.ensemble_auroc <= best:
-        say(
+        print_line(
             f"It ranks no better than {fit.best_single} alone (AUROC {best:.3f}): use that one, and keep the training "
             "questions for calibration.",
             "yellow",

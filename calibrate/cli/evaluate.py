@@ -21,7 +21,7 @@ from ..evaluation.grid import Cell, Grid, Source, csv_text, evaluate_grid, sourc
 from ..report.comparison import FORMS, PaperView, paper_view
 from ..report.sentences import percent
 from ..thresholds.registry import compared_rules
-from .app import app, console, finish, keep_inputs, say, table
+from .frame import app, console, finish, keep_inputs, print_line, table
 
 __all__ = ["evaluate"]
 
@@ -112,7 +112,7 @@ def evaluate(
         shown=lambda title: bar(console, title, "splits"),
     )
     for cell in grid.cells:
-        _tell(cell, named=apart)
+        _print_result(cell, named=apart)
     written = _write(csv_path, json_path, grid.table(), grid.model_dump(mode="json"))
     finish(
         written, f"calibrate fit {records[0]} --estimator {shlex.quote(_best(grid))} --alpha {(alpha or (0.1,))[0]:g}"
@@ -158,7 +158,7 @@ def _paper_rows(found: PaperView, names: Sequence[str]) -> list[dict[str, Any]]:
     return [row for name in names or ("figure",) for row in found.table(name)]
 
 
-def _tell(cell: Cell, *, named: bool) -> None:
+def _print_result(cell: Cell, *, named: bool) -> None:
     """The table of one pool, estimator and size."""
     found = cell.evaluation
     columns = ("rule", "alpha", "SCER", "sd", "pooled", "AR", "power", "VR", "IF")
@@ -177,11 +177,11 @@ def _tell(cell: Cell, *, named: bool) -> None:
     console.print(table(title, columns, rows))
     area = "-" if found.auroc is None else f"{found.auroc:.3f}"
     spread = "" if found.test_auroc is None else f" (test parts {_plain(found.test_auroc)})"
-    say(
+    print_line(
         f"AUROC {area}{spread}, AURC {found.aurc:.4f} ({_plain(found.test_aurc)}), excess AURC {found.excess_aurc:.4f} "
         f"({_plain(found.test_excess_aurc)}), error without gate {percent(found.base_error)}"
     )
-    say(
+    print_line(
         "SCER: wrong among answered, mean of splits; pooled: of all splits together; AR: answered; power: right "
         "answers given; VR: splits above alpha; IF: splits that answer nothing.\n",
         "dim",

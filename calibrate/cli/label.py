@@ -26,9 +26,9 @@ from ..data.labelling import KEYS, Pressed, Session, contradictions
 from ..data.labels import apply_labels, read_labels
 from ..data.progress import Progress, bar, silent
 from ..data.records import Record, RecordFile, read_records
-from ..report.sentences import percent, spec_words
-from .app import app, console, finish, keep_inputs, resolve_model, say
+from ..report.sentences import describe_spec, percent
 from .collect import RecordsArgument, changed_file
+from .frame import app, console, finish, keep_inputs, print_line, resolve_model
 
 __all__ = [
     "card",
@@ -36,11 +36,11 @@ __all__ = [
     "label",
     "label_by_hand",
     "label_file",
+    "print_labels",
+    "print_structured",
     "refuse_mixed",
     "rule_from",
     "shares",
-    "tell_labels",
-    "tell_structured",
 ]
 
 
@@ -111,8 +111,8 @@ def label(
                     progress,
                 ),
             )
-    tell_labels(labelled)
-    tell_structured(labelled)
+    print_labels(labelled)
+    print_structured(labelled)
     finish([target], f"calibrate fit {target} --alpha 0.1")
 
 
@@ -130,7 +130,7 @@ def _by_hand(records: Path, labels: Path, order: str, seed: int, limit: int | No
         done, total = session.done, session.total
     if done == total:
         return True
-    say(f"{done} of {total} are labelled or skipped; all of them are in {labels}.")
+    print_line(f"{done} of {total} are labelled or skipped; all of them are in {labels}.")
     finish(
         [], f"calibrate label {records} --interactive goes on; calibrate label {records} --labels {labels} stops here"
     )
@@ -185,33 +185,33 @@ def label_file(file: RecordFile, rule: CorrectnessRule, progress: Progress = sil
     return RecordFile(file.path, header, tuple(label_records(file.records, rule, progress)), file.torn)
 
 
-def tell_labels(file: RecordFile) -> None:
+def print_labels(file: RecordFile) -> None:
     """Share of right answers, and what could not be labelled."""
     spec = file.header.correctness
     assert spec is not None
     labels = [record.correct for record in file.records]
     right, told = labels.count(True), len(labels) - labels.count(None)
     share = percent(right / told if told else 0.0)
-    say(f"Rule {spec_words(spec.name, spec.params)}: {right} of {told} answers are right ({share}).")
+    print_line(f"Rule {describe_spec(spec.name, spec.params)}: {right} of {told} answers are right ({share}).")
     reasons = Counter(record.label_detail for record in file.records if record.correct is None)
     for reason, count in reasons.most_common(5):
-        say(f"  {count} not labelled: {reason}", "yellow")
+        print_line(f"  {count} not labelled: {reason}", "yellow")
     twice = contradictions(file.records)
     if twice:
         first, second = twice[0]
-        say(
+        print_line(
             f"  {len(twice)} questions are labelled both ways, e.g. {first.id!r} and {second.id!r}: `fit` will stop.",
             "yellow",
         )
 
 
-def tell_structured(file: RecordFile, estimator: str | None = None) -> None:
-    """Warn where answers are JSON or tool calls, and the rule (or the estimator's judge) compares words."""
+def print_structured(file: RecordFile, estimator: str | None = None) -> None:
+    """Warn where answers are JSON or tool calls, and the rule (or the estimator's judge) compares sentences."""
     spec = file.header.correctness
     scores = file.header.estimators.get(estimator or "")
     judge = None if scores is None or scores.judge is None else scores.judge.name
     for sentence in structured_advice(file.records, "" if spec is None else spec.name, judge):
-        say(sentence, "yellow")
+        print_line(sentence, "yellow")
 
 
 # -- What a person sees: one record as a card, and the loop of card and key --------------------------------------------

@@ -11,7 +11,7 @@ from ..data.progress import bar
 from ..evaluation.planning import DEFAULT_SIZES, Plan
 from ..evaluation.planning import plan as simulate
 from ..thresholds.registry import planned_rules
-from .app import app, console, finish, say, table
+from .frame import app, console, finish, print_line, table
 
 __all__ = ["plan"]
 
@@ -55,7 +55,7 @@ def plan(
             seed=seed,
             progress=progress,
         )
-    _tell(found)
+    _print_result(found)
     written = []
     if json_path is not None:
         json_path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def plan(
     finish(written, "calibrate collect QUESTIONS --model MODEL --out records.jsonl")
 
 
-def _tell(found: Plan) -> None:
+def _print_result(found: Plan) -> None:
     sizes = sorted({row.n for row in found.rows})
     cells = {(row.rule, row.n): row for row in found.rows}
     rows = []
@@ -81,11 +81,11 @@ def _tell(found: Plan) -> None:
     opening = found.sentence
     for sentence in said:
         opening = opening.replace(sentence, "")
-    say(opening.strip())
+    print_line(opening.strip())
     for each in found.needed:
         if each.sentence in found.sentence:
-            say(f"- {each.sentence}")
-    say(
+            print_line(f"- {each.sentence}")
+    print_line(
         f"Simulated: {found.repetitions} calibrations of normal scores with accuracy {found.accuracy:g} and AUROC "
         f"{found.auroc:g}. Real scores differ; take the numbers as orders of magnitude.",
         "dim",

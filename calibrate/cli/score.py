@@ -19,10 +19,10 @@ from ..data.records import RecordHeader
 from ..scoring.grammar import estimator_flags
 from ..scoring.names import named_entailment, named_similarity
 from ..scoring.scores import ScoreSummary, lacking, parse_estimator, parse_name, score_file, uses_models, with_cache
-from .app import app, console, finish, keep_inputs, resolve_model, table
 from .collect import RecordsArgument
+from .frame import app, console, finish, keep_inputs, resolve_model, table
 
-__all__ = ["score", "tell_scores"]
+__all__ = ["print_scores", "score"]
 
 
 @app.command()
@@ -98,7 +98,7 @@ def score(
 
     with bar(console, "scoring", "records") as progress:
         header, summary = score_file(records, target, chosen, unanimous_at=unanimous_at, progress=progress)
-    tell_scores(header, summary)
+    print_scores(header, summary)
     if refused:
         console.print(table("Not computed", ("uncertainty", "what is missing"), sorted(refused.items()), texts=2))
     following = "label" if header.correctness is None else "fit"
@@ -117,7 +117,7 @@ def _judge(text: str | None) -> Judge | None:
     return make(name, **params)
 
 
-def tell_scores(header: RecordHeader, summary: ScoreSummary) -> None:
+def print_scores(header: RecordHeader, summary: ScoreSummary) -> None:
     """Range of each estimator, and what could not be measured."""
     rows = []
     for key in sorted(header.estimators):

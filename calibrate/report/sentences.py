@@ -14,9 +14,10 @@ __all__ = [
     "Row",
     "audited",
     "auroc_of",
-    "auroc_words",
     "caveats",
     "certificate",
+    "describe_auroc",
+    "describe_spec",
     "facts",
     "headline",
     "held_out",
@@ -25,7 +26,6 @@ __all__ = [
     "ranking",
     "second_look",
     "shifted",
-    "spec_words",
 ]
 
 Row = tuple[str, str]
@@ -92,9 +92,9 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("asked", _plan(artifact)),
         ("prompt", _prompt(artifact)),
         ("uncertainty", f"{artifact.estimator.name} v{artifact.estimator.version}, in {artifact.estimator.unit}"),
-        *([("same answer if", spec_words(judge.name, judge.params))] if judge is not None else []),
-        *([("alike as by", spec_words(similarity.name, similarity.params))] if similarity is not None else []),
-        ("right answer if", spec_words(artifact.correctness.name, artifact.correctness.params)),
+        *([("same answer if", describe_spec(judge.name, judge.params))] if judge is not None else []),
+        *([("alike as by", describe_spec(similarity.name, similarity.params))] if similarity is not None else []),
+        ("right answer if", describe_spec(artifact.correctness.name, artifact.correctness.params)),
         ("questions", _data(artifact)),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
     ]
@@ -113,7 +113,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("promise", outcome.guarantee),
         ("certified", certificate(artifact)),
         ("error without gate", percent(diagnostics.base_error)),
-        ("AUROC", auroc_words(artifact)),
+        ("AUROC", describe_auroc(artifact)),
         ("most any rule accepts", percent(diagnostics.max_acceptance)),
         ("smallest feasible alpha", _alpha(diagnostics.smallest_feasible_alpha)),
         ("made", f"{artifact.created} with {', '.join(f'{k} {v}' for k, v in artifact.packages.items())}"),
@@ -176,7 +176,7 @@ def auroc_of(artifact: CalibrationArtifact) -> AurocInterval | None:
     return auroc_interval(scores.uncertainty, scores.error)
 
 
-def auroc_words(artifact: CalibrationArtifact) -> str:
+def describe_auroc(artifact: CalibrationArtifact) -> str:
     """The AUROC with its interval."""
     found = auroc_of(artifact)
     if found is None:
@@ -320,7 +320,7 @@ def _left_out(artifact: CalibrationArtifact) -> str:
     return f"{data.n_unmeasured} not measured, {data.n_unlabelled} not labelled, of {data.n_questions}"
 
 
-def spec_words(name: str, params: dict[str, object]) -> str:
+def describe_spec(name: str, params: dict[str, object]) -> str:
     """A name and its parameters: "token_f1 (threshold 0.5)"."""
     return name + _options(params)
 

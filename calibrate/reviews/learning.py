@@ -18,7 +18,8 @@ from guardrail.verdict import Reason
 from ..data.collect import package_versions
 from ..data.questions import fingerprint
 from ..data.records import Record, RecordFile, RecordHeader
-from ..pipeline import HeldOut, fit_artifact, held_out, part_header, split
+from ..data.split import split
+from ..pipeline import HeldOut, fit_artifact, held_out, part_header
 from .pool import Missing, Pool, Respond, Reviewed, Waiting, settled, waiting
 
 __all__ = ["Learned", "learn", "thinned"]

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec
 from guardrail.uncertainty.ensemble import NAME, EnsembleParams, Member, Training
 
 from ..data.records import Record, RecordFile
+from ..data.split import Groups
 from .grammar import estimator_flags
 from .metrics import auroc
 
@@ -35,10 +36,6 @@ __all__ = [
     "refuse_overlap",
     "training_of",
 ]
-
-if TYPE_CHECKING:
-    from ..pipeline import Groups
-
 
 PENALTIES = (0.001, 0.01, 0.1, 1.0)
 """L2 penalties that cross-validation chooses from, per item and squared weight."""

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.evaluation.audit import audit, audit_counts, labelled_needed, prepared, refuse_shared
 from calibrate.pipeline import fit_artifact, part_header, split

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrate.candidate_sets import evaluate_candidates, fit_candidates, judge_candidates
+from calibrate.cli import app
 from calibrate.cli.candidates import _up
-from calibrate.cli.main import app
 from calibrate.correctness import Exact
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.pipeline import fit_artifact, part_header, split
@@ -180,7 +180,7 @@ def test_without_the_extra_it_says_what_to_install(folder: Path) -> None:
     code = (
         "import sys\n"
         "sys.modules['sqlalchemy'] = None\n"
-        "from calibrate.cli.main import app\n"
+        "from calibrate.cli import app\n"
         "app(['candidates', 'fresh.jsonl', '--artifact', 'artifact.json'])\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -191,6 +191,6 @@ def test_without_the_extra_it_says_what_to_install(folder: Path) -> None:
 
 
 def test_the_command_line_loads_no_database() -> None:
-    code = "import sys, calibrate.cli.main; print('sqlalchemy' in sys.modules)"
+    code = "import sys, calibrate.cli; print('sqlalchemy' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"

@@ -15,7 +15,7 @@ from langchain_core.outputs import ChatResult
 from pydantic import PrivateAttr
 from typer.testing import CliRunner
 
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.correctness import BatchRule, ChatJudge, label_records, make_rule
 from calibrate.correctness.chat_judge import PROMPT_VERSION, judge_messages, read_verdict
 from calibrate.data.questions import Question

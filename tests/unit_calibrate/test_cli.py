@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.cli.run import RunConfig
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.evaluation.grid import Grid

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records
 from calibrate.pipeline import fit_artifact, held_out
 from calibrate.scoring.ensemble import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.data.records import read_records
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calibrate.cli.app import keep_inputs
-from calibrate.cli.main import app
+from calibrate.cli import app
+from calibrate.cli.frame import keep_inputs
 from calibrate.data.records import RecordFile, read_records, write_records
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError

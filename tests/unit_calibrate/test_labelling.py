@@ -18,8 +18,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from calibrate.cli import app
 from calibrate.cli.label import card, keys, label_by_hand, shares
-from calibrate.cli.main import app
 from calibrate.data.labelling import Pressed, Session, contradictions, open_store, queue_of, refuse_contradictions
 from calibrate.data.labels import apply_labels, read_labels
 from calibrate.data.records import Record, RecordFile, read_records, write_records

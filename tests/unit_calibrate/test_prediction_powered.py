@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.data.labels import read_labels
 from calibrate.data.records import RecordFile, read_records
 from calibrate.prediction_powered import artifact_with_people, fit_prediction_powered, rate_bound

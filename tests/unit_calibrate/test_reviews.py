@@ -17,7 +17,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 from typer.testing import CliRunner
 
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.data.records import read_records
 from calibrate.reviews import Pool, Reviewed, Waiting, accepted_error, feed, learn, read_reviews, thinned, waiting
 from calibrate.thresholds import fit
@@ -543,7 +543,7 @@ def test_a_kill_leaves_the_new_artifact_whole_or_not_at_all(reviewed: Path, tmp_
         code = (
             "import os, signal, sys\n"
             f"def die(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
-            "from calibrate.cli.main import app\n"
+            "from calibrate.cli import app\n"
             f"{where} = die\n"
             f"app(['from-reviews', {str(reviewed)!r}, '--artifact', {str(reviewed.with_name('artifact.json'))!r}, "
             f"'--out', {str(out)!r}])\n"

@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.correctness import JsonValues, Option, TokenF1, ToolCalls, default_rule, make_rule
 from calibrate.correctness.registry import structured_advice
 from calibrate.data.collect import collect_records

@@ -29,8 +29,8 @@ __all__ = [
     "finish",
     "first_problem",
     "keep_inputs",
+    "print_line",
     "resolve_model",
-    "say",
     "table",
 ]
 
@@ -50,17 +50,17 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except UsageError as error:
-            raise _told(str(error), 2) from error
+            raise _failure(str(error), 2) from error
         except GuardrailError as error:
-            raise _told(str(error), 1) from error
+            raise _failure(str(error), 1) from error
         except ValidationError as error:
-            raise _told(first_problem(error), 2) from error
+            raise _failure(first_problem(error), 2) from error
         except BrokenPipeError:
             raise  # the reader went away (`| head`); typer ends quietly
         except OSError as error:
-            raise _told(_of_file(error), 1) from error
+            raise _failure(_of_file(error), 1) from error
         except KeyboardInterrupt as error:
-            raise _told("Stopped. What is on disk stays; the same command goes on from there.", 130) from error
+            raise _failure("Stopped. What is on disk stays; the same command goes on from there.", 130) from error
 
 
 _ORDER = (
@@ -123,7 +123,7 @@ def keep_inputs(read: Iterable[Path | str | None], written: Iterable[Path | None
                 )
 
 
-def say(text: str, style: str | None = None) -> None:
+def print_line(text: str, style: str | None = None) -> None:
     """Print a line of plain text; nothing in it is taken for markup."""
     console.print(escape(text), style=style, highlight=False, soft_wrap=True)
 
@@ -160,7 +160,7 @@ def first_problem(error: ValidationError) -> str:
     return f"{field}: {message}, got {first['input']!r}" if field else message
 
 
-def _told(message: str, code: int) -> typer.Exit:
+def _failure(message: str, code: int) -> typer.Exit:
     errors.print(Panel(escape(message), title="Error", title_align="left", border_style="red"))
     return typer.Exit(code)
 
