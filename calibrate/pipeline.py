@@ -20,8 +20,8 @@ from .data.labelling import refuse_contradictions
 from .data.questions import fingerprint
 from .data.records import Record, RecordFile, RecordHeader, read_records
 from .data.split import Groups, all_grouped, one_per_cluster, split
+from .grammar import estimator_flags
 from .scoring.ensemble import refuse_overlap
-from .scoring.grammar import estimator_flags
 from .scoring.scores import Scored, arrays
 from .thresholds import fit
 from .thresholds.bounds import clopper_pearson_interval

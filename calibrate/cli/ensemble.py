@@ -12,9 +12,9 @@ from guardrail.uncertainty.ensemble import EnsembleParams
 
 from ..data.records import read_records, write_records
 from ..data.split import Groups
+from ..grammar import cut
 from ..pipeline import part_header
 from ..scoring.ensemble import EnsembleFile, cut_for_training, fit_ensemble, fit_members
-from ..scoring.grammar import cut
 from ..scoring.names import stored_key
 from .frame import app, console, finish, keep_inputs, print_line, table
 

@@ -16,8 +16,9 @@ from guardrail.errors import UsageError
 
 from ..data.progress import bar
 from ..data.records import read_records
-from ..evaluation.evaluate import Estimate, parse_rule, rule_text
+from ..evaluation.evaluate import Estimate
 from ..evaluation.grid import Cell, Grid, Source, csv_text, evaluate_grid, sources
+from ..grammar import parse_rule, rule_text
 from ..report.comparison import FORMS, PaperView, paper_view
 from ..report.sentences import percent
 from ..thresholds.registry import compared_rules

@@ -16,9 +16,9 @@ from guardrail.uncertainty import Estimator, available
 
 from ..data.progress import bar
 from ..data.records import RecordHeader
-from ..scoring.grammar import estimator_flags
+from ..grammar import estimator_flags, parse_name
 from ..scoring.names import named_entailment, named_similarity
-from ..scoring.scores import ScoreSummary, lacking, parse_estimator, parse_name, score_file, uses_models, with_cache
+from ..scoring.scores import ScoreSummary, lacking, parse_estimator, score_file, uses_models, with_cache
 from .collect import RecordsArgument
 from .frame import app, console, finish, keep_inputs, resolve_model, table
 

@@ -15,8 +15,8 @@ from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile
+from ..grammar import estimator_flags
 from ..scoring.ensemble import refuse_overlap
-from ..scoring.grammar import estimator_flags
 from ..scoring.names import stored_key
 from ..scoring.scores import Scored, arrays
 from .evaluate import Evaluation, RuleSpec, evaluate

@@ -25,8 +25,8 @@ from guardrail.types import Bindings
 from guardrail.uncertainty import Estimator, EstimatorSpec, make
 from guardrail.uncertainty import available as estimators
 
+from ..grammar import FROM_JUDGE, cut, parse_name, written
 from .ensemble import ensemble_key, load_ensemble
-from .grammar import FROM_JUDGE, cut, parse_name, written
 
 __all__ = ["estimator_key", "named_entailment", "named_similarity", "parse_estimator", "stored_key"]
 

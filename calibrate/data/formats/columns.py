@@ -13,6 +13,7 @@ from guardrail.errors import UsageError
 from guardrail.types import Unit
 from guardrail.uncertainty import EstimatorSpec, Support
 
+from ...grammar import assignment
 from ..questions import Row
 
 __all__ = [
@@ -106,7 +107,7 @@ def parse_map(entries: Iterable[str], *, support: Support = "continuous", unit: 
     columns: dict[str, tuple[str, ...]] = {}
     scores: list[ScoreColumn] = []
     for entry in entries:
-        name, _, column = (part.strip() for part in entry.partition("="))
+        name, column = assignment(entry)
         if not column:
             raise UsageError(f"--map {entry!r} names no column. Write FIELD=COLUMN, e.g. question=prompt.")
         if name in ("score", "confidence"):
