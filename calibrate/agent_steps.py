@@ -160,7 +160,7 @@ def collect_steps(
     """
     messages = {step.id: step.to_messages(system) for step in steps}
     if len(messages) != len(steps):
-        raise UsageError(f"{len(steps)} steps, but {len(messages)} distinct ids. Give each step an id of its own.")
+        raise UsageError(f"{len(steps)} steps, but {len(messages)} distinct ids. Give each step a distinct id.")
     questions = [step.to_question() for step in steps]
     return collect_records(
         questions,
@@ -186,7 +186,7 @@ def split_by_action(
 
     Args:
         path: A record file.
-        folder: Where the parts go; default: beside it.
+        folder: Where the parts go; default: next to it.
         exempt: Tools that will not be gated.
 
     Returns:

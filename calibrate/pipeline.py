@@ -16,7 +16,7 @@ from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, available, make
 
 from .data.collect import package_versions
-from .data.labelling import refuse_contradictions
+from .data.labels import refuse_contradictions
 from .data.questions import fingerprint
 from .data.records import Record, RecordFile, RecordHeader, read_records
 from .data.split import Groups, all_grouped, one_per_cluster, split
@@ -167,7 +167,7 @@ def refit(
 
 
 def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str) -> None:
-    """Refuse records that were made otherwise than the artifact says.
+    """Refuse records that were not made as the artifact says.
 
     Raises:
         UsageError: Another model, prompt, plan, estimator or correctness rule; both sides are named.
@@ -235,7 +235,7 @@ def _fit(
 
 
 def _certificate(scores: CalibrationScores, spec: EstimatorSpec, alpha: float) -> Feasible | Infeasible:
-    """What can be certified, whatever rule the artifact uses."""
+    """The certificate that an artifact of any rule carries."""
     return _fit(scores, spec, alpha, "certified", CERTIFICATE_DELTA)
 
 
@@ -244,7 +244,7 @@ def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
 
     Nothing that moves the score or the primary answer is dropped: samples, log-probabilities and follow-ups that the
     estimator does not read. With options n and log-probabilities stay, because n decides there what the primary answer
-    is. All stays for scores that were imported: nobody knows what they were computed from.
+    is. Imported scores keep all: what they were computed from is unknown.
     """
     if spec.name not in available():
         return plan

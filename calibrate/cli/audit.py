@@ -1,4 +1,4 @@
-"""The command that holds an artifact against fresh labels: audit."""
+"""The command that tests an artifact on fresh labels: audit."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def audit(
 
 @contextmanager
 def _two_for_failures() -> Iterator[None]:
-    """Exit code 1 means refuted here, so whatever keeps the test from being made must not end with it."""
+    """Exit code 1 means refuted here, so a failure to run the test must not end with it."""
     try:
         yield
     except UsageError:

@@ -72,8 +72,8 @@ def collect(
 ) -> None:
     """Ask the model every question: one greedy answer and n samples each.
 
-    Every answer is on disk before the next is waited for. Stop it (or kill it) whenever you like: the same command goes
-    on where it stopped, without loss or duplicate.
+    Every answer is on disk before the next is waited for. It can be stopped or killed at any time: the same command
+    goes on where it stopped, without loss or duplicate.
 
     Example: [cyan]calibrate collect questions.jsonl --model transformers:./weights --out records.jsonl[/cyan]
     """

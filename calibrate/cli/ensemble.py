@@ -26,7 +26,8 @@ def ensemble(
     records: Annotated[Path, typer.Argument(help="Record file with scores and labels.")],
     members: Annotated[str, typer.Option("--members", "-m", help="Estimators to combine: a,b,c, as scored.")],
     train_fraction: Annotated[
-        float, typer.Option(help="Share of the questions the weights are fitted on. They are lost to calibration.")
+        float,
+        typer.Option(help="Share of the questions the weights are fitted on, and no threshold is."),
     ] = 0.3,
     out: Annotated[Path, typer.Option("--out", "-o", help="Ensemble to write; ends in .json.")] = Path("ensemble.json"),
     cluster_by_group: Annotated[
@@ -36,13 +37,13 @@ def ensemble(
 ) -> None:
     """Combine several estimators into one, with weights fitted on a training part of the questions.
 
-    The other questions are written beside it (ensemble.rest.jsonl): score and calibrate those. A training question in
+    The other questions are written next to it (ensemble.rest.jsonl): score and calibrate those. A training question in
     a calibration file is refused.
 
     Example: [cyan]calibrate ensemble records.jsonl -m degree,semantic_entropy --train-fraction 0.3[/cyan]
     """
     if out.suffix != ".json":
-        raise UsageError(f"--out must end in .json, got {str(out)!r}: that is how `--estimator` tells it from a name.")
+        raise UsageError(f"--out must end in .json, got {str(out)!r}: `--estimator` recognises an ensemble by it.")
     rest_path = out.with_suffix(".rest.jsonl")
     keep_inputs([records], [out, rest_path])
     file = read_records(records)

@@ -16,8 +16,8 @@ from guardrail.errors import UsageError
 
 from ..data.progress import bar
 from ..data.records import read_records
-from ..evaluation.evaluate import Estimate
-from ..evaluation.grid import Cell, Grid, Source, csv_text, evaluate_grid, sources
+from ..evaluation.evaluate import Estimate, csv_text
+from ..evaluation.grid import Cell, Grid, Source, evaluate_grid, sources
 from ..grammar import parse_rule, rule_text
 from ..report.comparison import FORMS, PaperView, paper_view
 from ..report.sentences import percent
@@ -71,7 +71,7 @@ def evaluate(
     delta: Annotated[float | None, typer.Option(help="Failure probability, for rules that have one (0.1).")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the splits.")] = 0,
     apart: Annotated[
-        bool, typer.Option("--apart", help="Each file is a data set or model of its own; do not pool.")
+        bool, typer.Option("--apart", help="Each file is a separate data set or model; do not pool.")
     ] = False,
     cluster_by_group: Annotated[
         bool, typer.Option("--cluster-by-group", help="Keep groups whole when splitting.")

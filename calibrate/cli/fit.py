@@ -66,7 +66,7 @@ def fit(
     """Fit the threshold and write the artifact.
 
     Choose alpha before you look at results. The artifact always also says what can be [italic]certified[/italic] (90 %
-    confidence) on the same scores, whatever rule is used.
+    confidence) on the same scores, for every rule.
 
     Example: [cyan]calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json[/cyan]
     """
@@ -195,7 +195,7 @@ def chosen_estimator(file: RecordFile, name: str | None) -> str:
 
 
 def warn_incomplete(file: RecordFile) -> None:
-    """Say when questions are missing: those asked first need not be like the others."""
+    """Warn when questions are missing: those asked first need not be like the others."""
     missing = file.header.n_questions - len(file.records)
     if missing > 0:
         print_line(

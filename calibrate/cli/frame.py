@@ -1,4 +1,4 @@
-"""The command line's frame: the app, its console, and how errors are told."""
+"""The command line's frame: the app, its console, and how errors are shown."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ errors = Console(stderr=True)
 
 
 class _Commands(TyperGroup):
-    """Commands in the order of the work, and every expected error told without a traceback."""
+    """Commands in the order of the work; expected errors are shown without a traceback."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The order of the work, not of the alphabet."""
@@ -100,15 +100,15 @@ app = typer.Typer(
 
 
 def keep_inputs(read: Iterable[Path | str | None], written: Iterable[Path | None]) -> None:
-    """Refuse to write what is read: hours of answers, or labels that people gave, would be gone.
+    """Refuse to overwrite an input: hours of answers, or labels that people gave, would be lost.
 
     Args:
-        read: Files a command reads; None is passed over, and so are names that do not end in .json (an estimator may be
-            the name of one, or a file).
+        read: Files a command reads; None is skipped, and so are names that do not end in .json (an estimator may be a
+            name or a file).
         written: Files it will write, those it derives from ``--out`` included. Leave out what it changes in place.
 
     Raises:
-        UsageError: One of them is the same file, by whatever path; or a folder, a device or a pipe has the name of a
+        UsageError: One of them is the same file, by any path; or a folder, a device or a pipe has the name of a
             file to write.
     """
     known = [Path(one) for one in read if isinstance(one, Path) or (one is not None and one.endswith(".json"))]
@@ -124,12 +124,12 @@ def keep_inputs(read: Iterable[Path | str | None], written: Iterable[Path | None
 
 
 def print_line(text: str, style: str | None = None) -> None:
-    """Print a line of plain text; nothing in it is taken for markup."""
+    """Print a line of plain text, without reading markup in it."""
     console.print(escape(text), style=style, highlight=False, soft_wrap=True)
 
 
 def finish(written: Iterable[Path | str], following: str) -> None:
-    """What every command ends with: what was written, and what to type next."""
+    """Print how every command ends: the files written, and what to type next."""
     for path in written:
         console.print(f"[green]Wrote[/green] {escape(str(path))}", highlight=False, soft_wrap=True)
     console.print(f"[bold]Next:[/bold] {escape(following)}", highlight=False, soft_wrap=True)
@@ -166,7 +166,7 @@ def _failure(message: str, code: int) -> typer.Exit:
 
 
 def _of_file(error: OSError) -> str:
-    """The file as the user named it, and what is wrong with it: outputs are `.NAME.X.part` first, beside a lock."""
+    """The file as the user named it, and what is wrong with it: outputs are `.NAME.X.part` first, next to a lock."""
     path = Path(error.filename or "file")
     reason = error.strerror or str(error)
     unfinished = re.fullmatch(r"\.(.+)\.(?:\w+\.part|lock)", path.name)

@@ -1,4 +1,4 @@
-"""The command that reads somebody else's files: import."""
+"""The command that reads files from other tools: import."""
 
 from __future__ import annotations
 
@@ -107,9 +107,9 @@ def _print_result(imported: Imported, skipped: Path) -> None:
     for note in imported.notes:
         print_line(f"  {note}", "yellow")
     if imported.file.header.correctness is not None:
-        right, told = sum(record.correct is True for record in records), len(records)
-        told -= sum(record.correct is None for record in records)
-        print_line(f"Labels of the file: {right} of {told} answers are right ({percent(right / told)}).")
+        labels = [record.correct for record in records if record.correct is not None]
+        right = sum(labels)
+        print_line(f"Labels of the file: {right} of {len(labels)} answers are right ({percent(right / len(labels))}).")
     if imported.bad:
         print_line(f"{len(imported.bad)} rows are malformed and left out; all of them are in {skipped}:", "yellow")
         for bad in imported.bad[:_SHOWN]:

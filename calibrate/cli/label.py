@@ -22,8 +22,16 @@ from guardrail.judges import normalise
 
 from ..correctness import ChatJudge, CorrectnessRule, available_rules, default_rule, label_records, make_rule
 from ..correctness.registry import structured_advice
-from ..data.labelling import KEYS, Pressed, Session, contradictions
-from ..data.labels import apply_labels, read_labels
+from ..data.labels import (
+    KEYS,
+    Pressed,
+    Session,
+    apply_labels,
+    contradictions,
+    open_store,
+    queue_of,
+    read_labels,
+)
 from ..data.progress import Progress, bar, silent
 from ..data.records import Record, RecordFile, read_records
 from ..report.sentences import describe_spec, percent
@@ -118,8 +126,6 @@ def label(
 
 def _by_hand(records: Path, labels: Path, order: str, seed: int, limit: int | None) -> bool:
     """A labelling session; whether all that was asked for is labelled."""
-    from ..data.labelling import Session, open_store, queue_of
-
     if order not in ("random", "file"):
         raise UsageError(f"--order must be random or file, got {order!r}")
     file = read_records(records)
@@ -170,7 +176,7 @@ def refuse_mixed(name: str | None, *, threshold: float | None, tolerance: float 
     """Refuse a judge model together with another rule, or with another rule's parameters.
 
     Raises:
-        UsageError: As said.
+        UsageError: They were given together.
     """
     if name not in (None, "chat_judge") or (threshold, tolerance) != (None, None):
         raise UsageError(
@@ -190,9 +196,9 @@ def print_labels(file: RecordFile) -> None:
     spec = file.header.correctness
     assert spec is not None
     labels = [record.correct for record in file.records]
-    right, told = labels.count(True), len(labels) - labels.count(None)
-    share = percent(right / told if told else 0.0)
-    print_line(f"Rule {describe_spec(spec.name, spec.params)}: {right} of {told} answers are right ({share}).")
+    right, known = labels.count(True), len(labels) - labels.count(None)
+    share = percent(right / known if known else 0.0)
+    print_line(f"Rule {describe_spec(spec.name, spec.params)}: {right} of {known} answers are right ({share}).")
     reasons = Counter(record.label_detail for record in file.records if record.correct is None)
     for reason, count in reasons.most_common(5):
         print_line(f"  {count} not labelled: {reason}", "yellow")
@@ -266,7 +272,7 @@ def shares(record: Record) -> list[tuple[str, float]]:
     return [(spelling[key], count / len(samples)) for key, count in counts.most_common()]
 
 
-# -- Single keys from a terminal; first letters of lines where there is no terminal ------------------------------------
+# -- Single keys from a terminal; first letters of lines from a pipe -------------------------------------------------
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;]*[A-Za-z~]|O.|.)?|[\x00\xe0].|[\r\n]", flags=re.DOTALL)
 """What arrow and function keys send (on Windows after NUL or \xe0), and Return: not keys here."""

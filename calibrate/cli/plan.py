@@ -1,4 +1,4 @@
-"""The command that says how many questions to label, before any is labelled: plan."""
+"""The command that estimates how many questions to label, before any is labelled: plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["plan"]
 def plan(
     alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers you accept among those given.")],
     accuracy: Annotated[float, typer.Option(help="Share of right answers, guessed (0.7).")],
-    auroc: Annotated[float, typer.Option(help="AUROC of the score, guessed (0.75); a small pilot tells both.")],
+    auroc: Annotated[float, typer.Option(help="AUROC of the score, guessed (0.75); a small pilot gives both.")],
     delta: Annotated[float, typer.Option(help="Failure probability, for rules that have one.")] = 0.1,
     acceptance: Annotated[
         float | None, typer.Option(help="Share of questions you want answered. Default: half of what is possible.")
@@ -38,7 +38,7 @@ def plan(
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
 ) -> None:
-    """Say how many questions to label for a wanted acceptance, by simulation with each rule. No model, no data.
+    """Estimate how many questions to label for a wanted acceptance, by simulation with each rule. No model, no data.
 
     Example: [cyan]calibrate plan --alpha 0.1 --accuracy 0.7 --auroc 0.8 --acceptance 0.3[/cyan]
     """

@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 RespondOption = Annotated[
     Respond,
-    typer.Option(help='What "respond" (an answer of the reviewer\'s own) says about the candidate.'),
+    typer.Option(help='What "respond" (the reviewer wrote another answer) says about the candidate.'),
 ]
 MissingOption = Annotated[
     Missing,
     typer.Option(
-        help="Items nobody decided. wait: use what arrived before the oldest open one, expired ones are wrong; "
+        help="Items without a decision. wait: use what arrived before the oldest open one, expired ones are wrong; "
         "wrong: all count as wrong; leave-out: only if what was not decided is like what was."
     ),
 ]
@@ -64,11 +64,9 @@ SinceOption = Annotated[
 ]
 MonitorOption = Annotated[
     str | None,
-    typer.Option(help="Give audited answers to the store's risk monitor of this name; begun if there is none."),
+    typer.Option(help="Give audited answers to the store's risk monitor of this name; created if it does not exist."),
 ]
-AuditRateOption = Annotated[
-    float | None, typer.Option(help="For a monitor that is begun: smallest audit rate that will occur.")
-]
+AuditRateOption = Annotated[float | None, typer.Option(help="For a new monitor: smallest audit rate that will occur.")]
 OutOption = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="New artifact to write; must not exist. Without it nothing is fitted."),
@@ -218,7 +216,7 @@ def _print_pool(pool: Pool) -> None:
 
 def _print_accepted(found: AcceptedError | None, waits: Waiting | None, artifact: CalibrationArtifact) -> None:
     if waits is not None:
-        print_line(waits.told("decided audits"), "yellow")
+        print_line(waits.describe("decided audits"), "yellow")
     if found is None:
         why = "No audited answer has been decided" if waits is None else "The oldest audit is still open"
         print_line(f"{why}, so nothing is known about the error rate of answers that were given.")
@@ -248,17 +246,17 @@ def _watch(
     begun = monitors.known_risk(name)
     if begun is not None and begun.state.artifact is None and begun.state.n > 0:
         print_line(
-            f"Monitor {name} was begun without an artifact; from now on it audits {artifact.digest} only.", "yellow"
+            f"Monitor {name} was started without an artifact; from now on it audits {artifact.digest} only.", "yellow"
         )
     shared = monitors.known_risk(name, artifact=artifact.digest)
     if shared is None:
         rate = smallest if min_audit_rate is None else min_audit_rate
         if rate is None:
-            raise UsageError("no answer was audited yet. Say with --min-audit-rate how small the rate will be.")
+            raise UsageError("no answer was audited yet. Give the smallest rate to expect with --min-audit-rate.")
         shared = monitors.risk(name, artifact.alpha, min_audit_rate=rate, artifact=artifact.digest)
     elif shared.state.alpha != artifact.alpha:
         raise UsageError(
-            f"monitor {name!r} tests alpha {shared.state.alpha:g}, the artifact promises {artifact.alpha:g}. Begin one "
+            f"monitor {name!r} tests alpha {shared.state.alpha:g}, the artifact promises {artifact.alpha:g}. Start one "
             "under another name."
         )
     with bar(console, "Monitoring", "audits") as progress:
@@ -276,7 +274,7 @@ def _watch(
     if view.acknowledged:
         print_line(
             f"The alarm of monitor {name} was acknowledged: it never alarms again, and no switch holds answers back "
-            "for it, whatever the audits say. Begin one under another name: --monitor NEW-NAME.",
+            "for it, even if audits find more errors. Start one under another name: --monitor NEW-NAME.",
             "bold red",
         )
 
@@ -287,7 +285,7 @@ def _print_sample(learned: Learned) -> None:
         f"{percent(learned.rate)}; {len(learned.file.records)} for the fit, {len(learned.test)} for the test."
     )
     if learned.waits is not None:
-        print_line(learned.waits.told("more decisions of the sample"), "yellow")
+        print_line(learned.waits.describe("more decisions of the sample"), "yellow")
 
 
 def _print_comparison(old: CalibrationArtifact, learned: Learned) -> None:

@@ -35,8 +35,8 @@ def score(
             "--estimators",
             "-e",
             help="NAME, NAME:JUDGE, NAME:JUDGE:greedy, NAME:SIMILARITY, graded_disagreement:JUDGE:SIMILARITY, an "
-            "ensemble's file, or all. May be repeated. Default: all that the records support; what the others lack is "
-            "told.",
+            "ensemble's file, or all. May be repeated. Default: every estimator the records support (the rest are "
+            "listed with what they need).",
         ),
     ] = None,
     judge: Annotated[
@@ -50,7 +50,7 @@ def score(
     entailment: Annotated[str | None, typer.Option(help="Entailment model for selfcheck_nli: nli(model=PATH).")] = None,
     pair_cache: Annotated[
         Path | None,
-        typer.Option(help="Where verdicts of models are kept. Default: beside the records. Light judges need none."),
+        typer.Option(help="Where verdicts of models are kept. Default: next to the records. Unused by light judges."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
     unanimous_at: Annotated[
@@ -61,7 +61,7 @@ def score(
     """Compute uncertainties from what was drawn. The model is not called.
 
     Memory does not grow with the number of records, and a judge that is a model is asked about each pair once: its
-    verdicts are kept beside the records.
+    verdicts are kept next to the records.
 
     Example: [cyan]calibrate score records.jsonl -e semantic_entropy -e semantic_entropy:exact[/cyan]
 

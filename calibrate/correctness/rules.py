@@ -83,8 +83,8 @@ class Numeric:
     no unit, the question implies it. "50%" is 0.5, and it also equals a reference "50": people write percentages both
     ways.
 
-    An answer without a number that can be read is wrong. A reference with digits that are no readable number (a date, a
-    range) is compared as a text. A reference without digits cannot be compared, so the answer stays unlabelled.
+    An answer without a number that can be read is wrong. A reference with digits that are not a readable number (a
+    date, a range) is compared as a text. A reference without digits cannot be compared, so the answer stays unlabelled.
 
     Attributes:
         tolerance: Largest accepted |answer - reference| / |reference| (absolute when the reference is 0). Up to 1e-6,
@@ -185,10 +185,10 @@ def _named_option(answer: str, options: dict[str, str]) -> str | None:
 class JsonValues:
     """Right iff the answer and a reference are equal as JSON values, as `JsonJudge` compares them.
 
-    A reference that is no object and no list ("Rome", "42") is also compared with the value of an answer that is an
-    object with one field, {"capital": "Rome"}: texts by `normalise`, numbers exactly. All fields count, and an answer
-    that is no JSON is wrong unless the reference is none either and their normalised texts are equal. Tool calls are
-    read as the JSON of a list of calls.
+    A reference that is neither an object nor a list ("Rome", "42") is also compared with the value of an answer that is
+    an object with one field, {"capital": "Rome"}: texts by `normalise`, numbers exactly. All fields count, and an
+    answer that is not JSON is wrong unless the reference is not either and their normalised texts are equal. Tool calls
+    are read as the JSON of a list of calls.
     """
 
     reads_tool_calls: ClassVar[bool] = True

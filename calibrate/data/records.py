@@ -2,7 +2,7 @@
 
 A record file is JSONL. Its first line is ``{"header": {...}}``: who was asked, how, and with which questions. Every
 other line is one record. Lines are appended and flushed to disk; a kill can tear the last line only, and the next
-writer removes it. Whatever rewrites a file (scores, labels) writes a new one beside it and swaps it in.
+writer removes it. A rewrite (scores, labels) writes a new file next to it and swaps it in.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ class Record(Frozen):
     scores: dict[str, Uncertainty] = Field(default_factory=dict)
     """Uncertainty by estimator key."""
     correct: bool | None = None
-    """Whether the primary answer is right; None before `label`, or when it cannot be told."""
+    """Whether the primary answer is right; None before `label`, or when it cannot be decided."""
     label_detail: str = ""
-    """Why ``correct`` cannot be told, in words."""
+    """Why ``correct`` cannot be decided, in words."""
 
     @property
     def answer(self) -> str | None:
@@ -153,7 +153,7 @@ def rewrite_records(path: str | Path, change: Callable[[RecordFile], RecordFile]
 
     Args:
         path: The record file.
-        change: From what is there to what shall be there.
+        change: From the file as it is to the file to write.
 
     Returns:
         What is there now.
@@ -338,7 +338,7 @@ def _parse_record(path: Path, number: int, line: bytes) -> Record:
     try:
         return Record.model_validate_json(line)
     except ValidationError as error:
-        _json_object(path, number, line)  # says better what is no JSON object at all
+        _json_object(path, number, line)  # a clearer message for what is not a JSON object
         raise RecordError(_first_problem(path, number, error)) from error
 
 
@@ -384,12 +384,11 @@ def refuse_special(path: Path) -> None:
     """Refuse to write to a device, a pipe or another special file: replacing it would put a plain file in its place.
 
     Raises:
-        UsageError: What is there, links followed, is no regular file; or it is a link of the system in /dev.
+        UsageError: What is there, links followed, is not a regular file; or it is a link of the system in /dev.
     """
     if path.exists() and (not path.is_file() or path.absolute().parent == Path("/dev")):
         raise UsageError(
-            f"{path} is no regular file, and writing here would replace it. Name a file, new or old, e.g. "
-            f"./{path.name}.out."
+            f"{path} is not a regular file; refusing to overwrite it. Name a file, new or old, e.g. ./{path.name}.out."
         )
 
 
@@ -427,7 +426,7 @@ def _ends_with_newline(path: Path) -> bool:
         return stream.read(1) == b"\n"
 
 
-# -- One writer at a time: an exclusive lock on a file beside the one that is written ----------------------------------
+# -- One writer at a time: an exclusive lock on a file next to the one that is written ---------------------------------
 
 _PATIENCE = 0.1
 """Seconds to retry: a holder that is just finishing removes its lock file, which looks like a lock that is held."""
@@ -435,7 +434,7 @@ _PATIENCE = 0.1
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold the only lock on ``path`` (a hidden ``.name.lock`` beside it). The system releases it if the process dies.
+    """Hold the only lock on ``path`` (a hidden ``.name.lock`` next to it). The system releases it if the process dies.
 
     Raises:
         UsageError: Another process holds it; nothing was read or written.

@@ -74,9 +74,9 @@ class Plan(Frozen):
     auroc: float
     """Guessed AUROC of the score."""
     oracle_acceptance: float
-    """The ceiling: what could be accepted at alpha by one who knows the population."""
+    """The ceiling: what could be accepted at alpha if the population were known."""
     target_acceptance: float
-    """What is to be reached."""
+    """The acceptance to reach."""
     populations: Literal["binormal"]
     """Kind of simulated population."""
     repetitions: int
@@ -278,7 +278,7 @@ def _sentence(alpha: float, target: float, ceiling: float, needed: Sequence[Need
         return (
             f"No threshold has an error rate of {alpha:g} or less on such a population: a better score or model first."
         )
-    opening = f"At an error rate of {alpha:g} nobody can accept more than {ceiling:.0%} of such questions. "
+    opening = f"At an error rate of {alpha:g} no rule can accept more than {ceiling:.0%} of such questions. "
     if target > ceiling:
         return (
             opening + f"The target of {target:.0%} is above that: raise alpha, lower the target, or improve the score."

@@ -1,4 +1,4 @@
-"""An artifact in words a manager understands."""
+"""Sentences about an artifact, for the terminal and the report, in words a manager understands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 Row = tuple[str, str]
-"""A label and what stands beside it."""
+"""A label and its value."""
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -160,7 +160,7 @@ def next_steps(artifact: CalibrationArtifact) -> list[str]:
         )
     if artifact.data.n_unmeasured > 0.05 * artifact.data.n_questions:
         steps.append(
-            f"Mend the sampling: {_left_out(artifact)}; such questions always abstain. `calibrate collect "
+            f"Fix the sampling: {_left_out(artifact)}; such questions always abstain. `calibrate collect "
             "--retry-failed` asks again."
         )
     if isinstance(artifact.certificate, Infeasible) and isinstance(outcome, Feasible):

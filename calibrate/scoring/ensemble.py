@@ -43,11 +43,11 @@ FOLDS = 5
 FEWEST = 50
 """Fewest labelled, measured training questions."""
 SMALLEST_WEIGHT = 1e-3
-"""A member that moves the log-odds less than this per standard deviation is left out: it costs, and says nothing."""
+"""A member that moves the log-odds less than this per standard deviation is left out: it only costs time."""
 
 
 class FitReport(Frozen):
-    """What the training part said; none of it is a promise about other questions."""
+    """Figures of the training part; none of them is a promise about other questions."""
 
     n: int
     """Training questions with a label and every member measured."""
@@ -196,7 +196,7 @@ def refuse_overlap(
 ) -> None:
     """Refuse to calibrate or test an ensemble on a question its weights were fitted on: scores there are too good.
 
-    Questions are compared by id, and by their text with options whatever the id; with clusters also by group. Other
+    Questions are compared by id, and by their text with options; with clusters also by group. Other
     estimators pass.
 
     Raises:
@@ -227,7 +227,7 @@ def read_ensemble(path: str | Path) -> EnsembleFile:
     """Read what `calibrate ensemble` wrote.
 
     Raises:
-        UsageError: No such file, or no ensemble in it.
+        UsageError: No such file, or not an ensemble.
     """
     try:
         return EnsembleFile.model_validate_json(Path(path).read_text(encoding="utf-8"))
@@ -235,7 +235,7 @@ def read_ensemble(path: str | Path) -> EnsembleFile:
         raise UsageError(f"{path}: cannot be read ({error}). Make one with `calibrate ensemble`.") from error
     except ValidationError as error:
         raise UsageError(
-            f"{path} is no ensemble file ({error.errors()[0]['msg']}). Make one with `calibrate ensemble`."
+            f"{path} is not an ensemble file ({error.errors()[0]['msg']}). Make one with `calibrate ensemble`."
         ) from error
 
 

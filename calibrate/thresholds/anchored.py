@@ -1,4 +1,7 @@
-"""``anchored``: simultaneous anchors with decaying levels, extended by a fixed sequence. The default certificate."""
+"""The default certificate: ``anchored``, and ``certified``, which chooses it by the kind of score.
+
+``anchored``: simultaneous anchors with decaying levels, extended by a fixed sequence.
+"""
 
 from __future__ import annotations
 
@@ -230,7 +233,7 @@ class Certified(Rule):
 
 
 class OnePerGroup(Certified):
-    """``certified`` on one item of each group, by name and with a seed of one's own.
+    """``certified`` on one item of each group, by name and with a seed.
 
     Groups are independent of each other, and one item of each makes independent items again, however strongly the
     items of a group depend on each other. So the promise is exact, at the price of all other items.

@@ -1,4 +1,4 @@
-"""Rules that steer an average: a fixed share, the plug-in estimate, LEC-Direct. None of them is a certificate."""
+"""Rules that steer an average: a fixed share, the plug-in estimate, LEC-Direct, joint risk. None is a certificate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def last(ok: NDArray[np.bool_]) -> int | None:
 
 
 class FixedQuantile(Rule):
-    """Accept a fixed share of the items, whatever their labels: the largest block end k <= q n (Fixed-50 at q = .5).
+    """Accept a fixed share of the items without reading labels: the largest block end k <= q n (Fixed-50 at q = .5).
 
     Guarantee: none; alpha plays no part in the choice. Paper: the uncalibrated baseline of A-CRC-QA.
     """
@@ -101,11 +101,10 @@ class Lec(Rule):
         )
 
 
-# -- Conformal risk control of the joint error "accepted and wrong": monotone, so exact in finite samples --------------
-
-
 class CrcJoint(Rule):
-    """The largest block end with ``(e_k + 1) / (n + 1) <= alpha``.
+    """Conformal risk control of the joint error "accepted and wrong", which never falls as more is accepted.
+
+    Formula: the largest block end with ``(e_k + 1) / (n + 1) <= alpha``.
 
     Guarantee: P(accepted and wrong) <= alpha for the next question, over calibration and question, exact for
     exchangeable items and any n. It is a share of *all* questions, not of the accepted ones: the error rate among

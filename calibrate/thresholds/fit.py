@@ -169,7 +169,7 @@ def check_items(uncertainty: ArrayLike, error: ArrayLike) -> tuple[NDArray[np.fl
     if scores.size != labels.size:
         raise UsageError(f"uncertainty has {scores.size} items and error has {labels.size}. Pass one label a score.")
     if scores.size == 0:
-        raise UsageError("there are no items (n = 0). Calibration needs labelled questions.")
+        raise UsageError("no items (n = 0). Calibration needs labelled questions.")
     finite = np.isfinite(scores)
     if not finite.all():
         index = int(np.argmin(finite))
@@ -203,7 +203,7 @@ def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
     return array
 
 
-# -- Figures and words that go with every fit: what could have been accepted, and why nothing was ----------------------
+# -- Figures and sentences of every fit: what could have been accepted, and why nothing was ----------------------
 
 
 def _diagnostics(prefix: Prefix, rule: Rule, request: Request, *, feasible: bool, search: bool) -> Diagnostics:

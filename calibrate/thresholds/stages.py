@@ -109,7 +109,7 @@ def paths(design: Scores, start: float, ratios: Sequence[float] = RATIOS) -> lis
     """Paths of thresholds from scores alone: quantile-matched, one for each ratio.
 
     At share q the last stage's threshold is the q-quantile of its scores, every earlier stage's the (ratio * q)-
-    quantile of its own. Thresholds grow along a path, so the questions accepted do too.
+    quantile of that stage's. Thresholds grow along a path, so the questions accepted do too.
 
     Args:
         design: Scores that are used for nothing else, shape (m, stages).
@@ -362,7 +362,7 @@ class _Pool:
         """Take one question out of a block."""
         node = self._size + block
         self._count[node] -= 1
-        # A block that is empty weighs exactly nothing, whatever was rounded on the way.
+        # A block that is empty weighs exactly nothing: no rounding may be left.
         self._sum[node] = self._sum[node] - weight if self._count[node] else 0.0
         self._low[node] = self._sum[node]
         while node > 1:

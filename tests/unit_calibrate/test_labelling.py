@@ -20,8 +20,16 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.cli.label import card, keys, label_by_hand, shares
-from calibrate.data.labelling import Pressed, Session, contradictions, open_store, queue_of, refuse_contradictions
-from calibrate.data.labels import apply_labels, read_labels
+from calibrate.data.labels import (
+    Pressed,
+    Session,
+    apply_labels,
+    contradictions,
+    open_store,
+    queue_of,
+    read_labels,
+    refuse_contradictions,
+)
 from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.pipeline import fit_artifact
 from guardrail.errors import RecordError, UsageError
@@ -177,16 +185,16 @@ def run(*arguments: object, keys: str = "", code: int = 0) -> str:
 
 def test_the_command_resumes_and_labels_when_all_is_judged(labelled_path: Path, tmp_path: Path) -> None:
     labels = tmp_path / "r.labels.jsonl"
-    told = run("label", labelled_path, "--interactive", keys="y\nn\nq\n")
-    assert f"2 of 6 are labelled or skipped; all of them are in {labels}" in told
+    shown = run("label", labelled_path, "--interactive", keys="y\nn\nq\n")
+    assert f"2 of 6 are labelled or skipped; all of them are in {labels}" in shown
     assert read_records(labelled_path).header.correctness is None
     first = stored(labels)
-    told = run("label", labelled_path, "--interactive", keys="u\ny\ns\ny\ny\nn\n")
-    assert "2 of 6 done" in told
+    shown = run("label", labelled_path, "--interactive", keys="u\ny\ns\ny\ny\nn\n")
+    assert "2 of 6 done" in shown
     assert len(stored(labels)) == 6
     assert stored(labels)[0] == first[0]
     assert stored(labels)[1] == (first[1][0], True)
-    assert "4 of 5 answers are right" in told
+    assert "4 of 5 answers are right" in shown
     file = read_records(labelled_path)
     assert file.header.correctness is not None
     assert file.header.correctness.name == "given"
@@ -196,9 +204,9 @@ def test_the_command_resumes_and_labels_when_all_is_judged(labelled_path: Path, 
 
 
 def test_a_limit_labels_a_random_part(labelled_path: Path) -> None:
-    told = run("label", labelled_path, "--interactive", "--limit", "2", keys="y\nn\n")
-    assert "1 of 2 answers are right" in told
-    assert "4 not labelled: no label in" in told
+    shown = run("label", labelled_path, "--interactive", "--limit", "2", keys="y\nn\n")
+    assert "1 of 2 answers are right" in shown
+    assert "4 not labelled: no label in" in shown
 
 
 def wait_for(descriptor: int, text: str, seen: list[bytes]) -> None:
@@ -211,7 +219,7 @@ def wait_for(descriptor: int, text: str, seen: list[bytes]) -> None:
 
 
 class Terminal:
-    """The labelling command on a terminal of its own."""
+    """The labelling command on a pseudo-terminal."""
 
     def __init__(self, records: Path) -> None:
         self.ours, self.theirs = pty.openpty()
