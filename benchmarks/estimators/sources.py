@@ -80,7 +80,7 @@ def sources(folder: Path, names: Sequence[str] | None = None) -> list[Callable[[
 
 
 def recorded(path: Path) -> Source:
-    """A labelled record file of one's own (`calibrate collect`, `calibrate label`)."""
+    """A labelled record file (`calibrate collect`, `calibrate label`)."""
     file = read_records(path)
     if file.header.correctness is None:
         raise UsageError(f"{path} has no labels. Run: calibrate label {path}")

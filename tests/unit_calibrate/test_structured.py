@@ -1,4 +1,4 @@
-"""Answers in a format, and tool calls: compared as values from `collect` to the artifact, without being shown to."""
+"""Answers in a format, and tool calls: compared as values by default, from `collect` to the artifact."""
 
 from __future__ import annotations
 
