@@ -44,8 +44,8 @@ class Source:
         path: The file.
         records: Labelled records.
         plan: What was drawn.
-        judges: Judges besides the default one, for estimators that cluster.
-        similarities: Similarities besides the defaults, for estimators over a graph.
+        judges: Judges other than the default one, for estimators that cluster.
+        similarities: Similarities other than the defaults, for estimators over a graph.
         clustered: Whether groups are clusters of dependent items: resampled and halved whole.
         notes: What the file is, and what it lacks.
         baseline: A simple score to beat.

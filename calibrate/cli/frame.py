@@ -37,6 +37,12 @@ __all__ = [
 console = Console()
 errors = Console(stderr=True)
 
+MODEL_HELP = (
+    "[bold]transformers:PATH_OR_ID[/bold] (local weights), [bold]openai-compatible:MODEL@BASE_URL[/bold] (an "
+    "endpoint), [bold]python:MODULE:NAME[/bold] (a chat model, or a function that makes one, importable from here), "
+    "or a LangChain name such as [bold]openai:gpt-4o-mini[/bold]."
+)
+
 
 class _Commands(TyperGroup):
     """Commands in the order of the work; expected errors are shown without a traceback."""
@@ -181,12 +187,3 @@ def _of_file(error: OSError) -> str:
 def _same_file(one: Path, other: Path) -> bool:
     """Whether two paths lead to the same file, through links and spelling."""
     return one.samefile(other) if one.exists() and other.exists() else one.resolve() == other.resolve()
-
-
-# -- The `--model` flag: from a text to a chat model, by `guardrail.models` --------------------------------------------
-
-MODEL_HELP = (
-    "[bold]transformers:PATH_OR_ID[/bold] (local weights), [bold]openai-compatible:MODEL@BASE_URL[/bold] (an "
-    "endpoint), [bold]python:MODULE:NAME[/bold] (a chat model, or a function that makes one, importable from here), "
-    "or a LangChain name such as [bold]openai:gpt-4o-mini[/bold]."
-)

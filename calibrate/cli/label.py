@@ -272,7 +272,7 @@ def shares(record: Record) -> list[tuple[str, float]]:
     return [(spelling[key], count / len(samples)) for key, count in counts.most_common()]
 
 
-# -- Single keys from a terminal; first letters of lines from a pipe -------------------------------------------------
+# -- Single keys from a terminal; first letters of lines from a pipe ---------------------------------------------------
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;]*[A-Za-z~]|O.|.)?|[\x00\xe0].|[\r\n]", flags=re.DOTALL)
 """What arrow and function keys send (on Windows after NUL or \xe0), and Return: not keys here."""

@@ -121,7 +121,7 @@ def from_reviews(
         waits = waiting([item for item in pool.items if item.audited], missing)
         _print_accepted(accepted_error(pool, missing=missing), waits, loaded)
         if monitor is not None:
-            _watch(opened, pool, loaded, monitor, min_audit_rate, missing)
+            _feed_monitor(opened, pool, loaded, monitor, min_audit_rate, missing)
     if out is None:
         finish([], f"refit: calibrate from-reviews {store} --artifact {artifact} --out NEW.json")
         return
@@ -230,7 +230,7 @@ def _print_accepted(found: AcceptedError | None, waits: Waiting | None, artifact
     )
 
 
-def _watch(
+def _feed_monitor(
     store: ReviewStore,
     pool: Pool,
     artifact: CalibrationArtifact,

@@ -36,7 +36,7 @@ FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """What the template reads besides the sentences."""
+    """What the template reads, except for the sentences."""
 
     artifact: CalibrationArtifact
     figures: dict[str, Figure]

@@ -153,7 +153,7 @@ def read_reviews(
             others[digest] += 1
             continue
         found.append(_reviewed(item, respond))
-    items, both_ways = _one_voice(found)
+    items, both_ways = _one_label_each(found)
     return Pool(items, dict(others), both_ways)
 
 
@@ -240,7 +240,7 @@ def _label(action: str | None, respond: Respond) -> bool | None:
     return action == "approve"
 
 
-def _one_voice(items: Sequence[Reviewed]) -> tuple[tuple[Reviewed, ...], int]:
+def _one_label_each(items: Sequence[Reviewed]) -> tuple[tuple[Reviewed, ...], int]:
     """One label for the same answer to the same question in the same conversation, also for items without a decision.
 
     Called right and wrong, all of them are wrong: on the safe side.

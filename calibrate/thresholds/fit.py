@@ -203,7 +203,7 @@ def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
     return array
 
 
-# -- Figures and sentences of every fit: what could have been accepted, and why nothing was ----------------------
+# -- Figures and sentences of every fit: what could have been accepted, and why nothing was ----------------------------
 
 
 def _diagnostics(prefix: Prefix, rule: Rule, request: Request, *, feasible: bool, search: bool) -> Diagnostics:
