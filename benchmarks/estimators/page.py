@@ -72,7 +72,7 @@ This page is generated. Do not edit it; run
     {command}
 
 Every estimator that a file supports, sorted by AUROC. **AUROC** is the chance that a wrong answer scores above a right
-one (.5 is no use); **AURC** the area under the risk-coverage curve (lower is better); **answered** the share of
+one (.5 is chance); **AURC** the area under the risk-coverage curve (lower is better); **answered** the share of
 questions answered, in percent, when rule `acrc` is fitted on one half of the questions and used on the other, mean
 over {HALVES} random halves. In brackets: 95 % percentile bootstrap intervals ({page.resamples:,} resamples; of whole
 clusters where questions depend on each other). "name:judge" and "name:similarity" are variants that compare answers

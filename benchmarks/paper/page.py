@@ -142,8 +142,9 @@ def unreachable() -> str:
     return f"""## Why some printed numbers cannot be met
 
 No implementation can reach the printed tables as a whole, because they contradict each other. All thresholds of one
-score are nested, so whoever accepts more has at least as many wrong answers among all questions: AR x SCER must grow
-with AR. On MedMCQA with LLaMA it is {llama["Fixed-50"]:.2f} % at AR 50 (Fixed-50), {llama["A-CRC-QA"]:.2f} % at 55.3
+score are nested, so a method that accepts more has at least as many wrong answers among all questions: AR x SCER must
+grow with AR. On MedMCQA with LLaMA it is {llama["Fixed-50"]:.2f} % at AR 50 (Fixed-50),
+{llama["A-CRC-QA"]:.2f} % at 55.3
 (A-CRC-QA) and {llama["LEC-Direct"]:.2f} % at 58.7 (LEC-Direct); with Qwen {qwen["Fixed-50"]:.2f} % at 50,
 {qwen["UCB-CLP"]:.2f} % at 54.9 and {qwen["A-CRC-QA"]:.2f} % at 62.1; on CoQA with Qwen {coqa["A-CRC-QA"]:.2f} % at 49.8
 and {coqa["Fixed-50"]:.2f} % at 50.0. (A product of two means differs from the mean product by at most the product of
