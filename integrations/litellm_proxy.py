@@ -29,6 +29,7 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages,
 
 from guardrail import AbstainedError, CalibrationArtifact
 from guardrail.bindings import bindings_for
+from guardrail.call_settings import Effect, names
 from guardrail.errors import ArtifactError, UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.specs import ModelIdentity
@@ -82,28 +83,8 @@ PASSED = frozenset(
     }
 )
 """Kinds of calls that give no text of a language model."""
-PLAIN = frozenset(
-    {
-        "guardrails",
-        "litellm_metadata",
-        "messages",
-        "metadata",
-        "model",
-        "prompt_cache_key",
-        "response_format",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "stream",
-        "stream_options",
-        "tags",
-        "timeout",
-        "tool_choice",
-        "tools",
-        "user",
-    }
-)
-"""What a client may send; anything else is a wish about how the answer is drawn."""
+PLAIN = names(Effect.TRANSPORT, Effect.BINDING, allowed_in="litellm") | {"messages", "model"}
+"""What a client may send: anything else would change how the answer is drawn."""
 HEADERS = "guardrail_headers"
 NO_CACHE = {"no-cache": True, "no-store": True}
 _sampling: ContextVar[bool] = ContextVar("guardrail_litellm_sampling", default=False)

@@ -20,6 +20,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import Field
 
 from guardrail import CalibrationArtifact, Guardrail
+from guardrail.call_settings import Effect, names
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import may_be_retried
@@ -68,23 +69,13 @@ from ._frameworks.openai_agents_items import (  # noqa: E402
 
 __all__ = ["AgentsModelChat", "GuardedModel", "VerdictStore", "agent_bindings"]
 
-HARMLESS = frozenset(
-    {
-        "extra_headers",
-        "include_usage",
-        "metadata",
-        "preserve_raw_usage",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "response_include",
-        "retry",  # `get_retry_advice` keeps it from drawing again after an abstention
-        "store",
-        "timeout",
-        "tool_choice",  # compared with the artifact's
-        "top_logprobs",
-    }
-)
-"""Settings of a request that cannot change an answer."""
+PASSED_ON = names(Effect.TRANSPORT, allowed_in="openai-agents")
+"""Settings of a request that cannot change an answer: each sample's call carries them, too.
+
+``retry`` is among them, as `GuardedModel.get_retry_advice` keeps it from drawing again after an abstention.
+"""
+HARMLESS = PASSED_ON | {"tool_choice", "top_logprobs"}
+"""Settings that need no comparison here: the guard compares the tool choice, and the plan sets log-probabilities."""
 _request: ContextVar[tuple[ModelSettings, ModelTracing]] = ContextVar("guardrail_openai_agents_request")
 
 
@@ -129,8 +120,8 @@ class AgentsModelChat(FrameworkChat):
 
     async def _answer(self, messages: list[BaseMessage], stop: list[str] | None, call: Mapping[str, Any]) -> AIMessage:
         given, tracing = _request.get((ModelSettings(), ModelTracing.DISABLED))
-        harmless = {name: getattr(given, name) for name in HARMLESS - {"tool_choice", "top_logprobs"}}
-        settings = replace(self.settings, **{name: value for name, value in harmless.items() if value is not None})
+        passed = {name: getattr(given, name) for name in PASSED_ON}
+        settings = replace(self.settings, **{name: value for name, value in passed.items() if value is not None})
         settings = settings.resolve(_settings(stop, call))
         schema = call.get("response_format")
         system, items = to_items(messages)

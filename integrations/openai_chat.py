@@ -23,6 +23,7 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
+from guardrail.call_settings import Effect, names
 from guardrail.errors import UsageError
 from guardrail.sampling.native import NativeChat, check_one_answer, check_seeds
 from guardrail.sampling.probe import ProbeCall, ProbeReply
@@ -51,11 +52,8 @@ from ._openai.transport import Attempted, DeadlineError, EndpointError
 __all__ = ["DeadlineError", "EndpointError", "OpenAICompatibleChat", "from_text"]
 
 T = TypeVar("T")
-SET_ELSEWHERE = frozenset(
-    {
-        *("model", "messages", "temperature", "top_p", "max_tokens", "max_completion_tokens", "stop", "seed", "n"),
-        *("logprobs", "top_logprobs", "tools", "tool_choice", "response_format", "stream", "stream_options"),
-    }
+SET_ELSEWHERE = {"model", "messages", "stream", "stream_options"} | names(
+    Effect.PLAN, Effect.BINDING, allowed_in="openai"
 )
 """What a plan, a field of the class or a call sets in a request, so that ``extra_body`` must not."""
 

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail
 from guardrail.bindings import bindings_for
+from guardrail.call_settings import Effect, names
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import is_result
@@ -50,22 +51,10 @@ from ._frameworks.pydantic_ai_messages import (  # noqa: E402
 
 __all__ = ["GuardCapability", "GuardedModel", "PydanticAIChat", "VerdictStore", "agent_bindings"]
 
-HARMLESS = frozenset(
-    {
-        "cache",
-        "extra_headers",
-        "first_event_timeout",
-        "max_retries",
-        "openai_logprobs",
-        "openai_top_logprobs",
-        "request_timeout",
-        "service_tier",
-        "timeout",
-        "tool_choice",  # compared with the artifact's
-    }
-)
-"""Settings of a request that cannot change an answer."""
-PASSED_ON = HARMLESS - {"tool_choice", "openai_logprobs", "openai_top_logprobs"}
+PASSED_ON = names(Effect.TRANSPORT, allowed_in="pydantic-ai")
+"""Settings of a request that cannot change an answer: each sample's call carries them, too."""
+HARMLESS = PASSED_ON | {"tool_choice", "openai_logprobs", "openai_top_logprobs"}
+"""Settings that need no comparison here: the guard compares the tool choice, and the plan sets log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)

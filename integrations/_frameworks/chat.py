@@ -18,12 +18,13 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 
 from guardrail.bindings import bindings_for
+from guardrail.call_settings import names
 from guardrail.errors import UsageError
 
 __all__ = ["FrameworkChat", "check_call", "settings_revision"]
 
 T = TypeVar("T")
-KNOWN = frozenset({"temperature", "top_p", "max_tokens", "logprobs", "tools", "tool_choice", "response_format"})
+KNOWN = names(allowed_in="frameworks")
 """Settings of a call that every framework has a word for."""
 
 

@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field, ValidationError, model_validator
 
+from guardrail.call_settings import Effect, names
 from guardrail.errors import PromptTooLongError, UsageError
 from guardrail.types import Frozen
 
@@ -114,8 +115,8 @@ def check_length(prompt: int, answer: int, limit: int | None) -> None:
 
 # -- Settings of one plain call: the model's fields, overridden by the call's keywords ---------------------------------
 
-IGNORED = frozenset({"ls_structured_output_format", "parallel_tool_calls", "strict", "stream_usage"})
-"""Keywords that LangChain passes along for tracing or for servers."""
+IGNORED = names(Effect.INTERNAL) | {"parallel_tool_calls"}
+"""Keywords that LangChain passes along for tracing or for servers; a local model writes as many calls as it likes."""
 
 
 class CallSettings(Frozen):

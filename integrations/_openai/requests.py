@@ -14,36 +14,16 @@ from langchain_core.runnables import Runnable, RunnableGenerator, RunnableMap, R
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
+from guardrail.call_settings import Effect, names
 from guardrail.errors import UsageError
 
 __all__ = ["CALL_SETTINGS", "TOP_LOGPROBS", "body_of", "normal_tool_choice", "openai_tools", "structured"]
 
 TOP_LOGPROBS = 20
 """Most alternatives an endpoint gives for a token (OpenAI's limit)."""
-CALL_SETTINGS = frozenset(
-    {
-        "temperature",
-        "top_p",
-        "max_tokens",
-        "seed",
-        "n",
-        "logprobs",
-        "top_logprobs",
-        "tools",
-        "tool_choice",
-        "parallel_tool_calls",
-        "response_format",
-        "presence_penalty",
-        "frequency_penalty",
-        "logit_bias",
-        "user",
-        "reasoning_effort",
-        "stream",
-        "stream_options",
-    }
-)
-"""Settings a call may carry. Anything else belongs into ``extra_body``."""
-IGNORED = frozenset({"ls_structured_output_format", "strict", "stream_usage"})
+CALL_SETTINGS = names(allowed_in="openai") - {"stop"}
+"""Settings a call may carry; stop strings have an argument of their own. Anything else belongs into ``extra_body``."""
+IGNORED = names(Effect.INTERNAL)
 """Keywords that LangChain passes along for tracing or for other classes."""
 
 
