@@ -31,7 +31,7 @@ from guardrail.sampling.prober import known_report, note_refused_n, refuses_n
 from guardrail.specs import ModelIdentity
 from guardrail.types import SampleSet, SamplingPlan
 
-from ._openai.clients import Clients, iterate, run
+from ._openai.clients import Clients, endpoint_loop
 from ._openai.endpoint import Endpoint
 from ._openai.replies import chat_result
 from ._openai.requests import body_of, normal_tool_choice, openai_tools, structured
@@ -173,7 +173,7 @@ class OpenAICompatibleChat(NativeChat):
             UsageError: A setting is unknown, or there are not as many seeds as prompts.
         """
         asks = self._asks(prompts, plan, seeds, {**settings, "tools": tools}, primary)
-        return run(self._draw(prompts, plan, asks))
+        return endpoint_loop.run(self._draw(prompts, plan, asks))
 
     async def adraw_samples(
         self,
@@ -219,7 +219,7 @@ class OpenAICompatibleChat(NativeChat):
 
     def answer_probe(self, call: ProbeCall) -> ProbeReply:
         """Make one call of a probe."""
-        return run(self.aanswer_probe(call))
+        return endpoint_loop.run(self.aanswer_probe(call))
 
     async def aanswer_probe(self, call: ProbeCall) -> ProbeReply:
         """Make one call of a probe on the event loop."""
@@ -283,7 +283,7 @@ class OpenAICompatibleChat(NativeChat):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return self._result(run(self._endpoint().asend(self._chat_body(messages, stop, kwargs))))
+        return self._result(endpoint_loop.run(self._endpoint().asend(self._chat_body(messages, stop, kwargs))))
 
     async def _agenerate(
         self,
@@ -315,7 +315,7 @@ class OpenAICompatibleChat(NativeChat):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        for chunk in iterate(self._endpoint().chunks(self._stream_body(messages, stop, kwargs))):
+        for chunk in endpoint_loop.iterate(self._endpoint().chunks(self._stream_body(messages, stop, kwargs))):
             if run_manager is not None:
                 run_manager.on_llm_new_token(chunk.text, chunk=chunk)
             yield chunk

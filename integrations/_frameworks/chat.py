@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
-import threading
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import cache
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
@@ -21,11 +18,14 @@ from guardrail.bindings import bindings_for
 from guardrail.call_settings import names
 from guardrail.errors import UsageError
 
+from .._openai.background import BackgroundLoop
+
 __all__ = ["FrameworkChat", "check_call", "settings_revision"]
 
-T = TypeVar("T")
 KNOWN = names(allowed_in="frameworks")
 """Settings of a call that every framework has a word for."""
+framework_loop = BackgroundLoop("guardrail-frameworks")
+"""Where sync calls of frameworks' models run."""
 
 
 class FrameworkChat(BaseChatModel):
@@ -53,7 +53,7 @@ class FrameworkChat(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return _run_sync(lambda: self._agenerate(messages, stop, None, **kwargs))
+        return framework_loop.run(self._agenerate(messages, stop, None, **kwargs))
 
     async def _agenerate(
         self,
@@ -91,16 +91,3 @@ def settings_revision(model: str, kept: Mapping[str, Any]) -> str | None:
         return None
     text = json.dumps([model, kept], sort_keys=True, default=repr)
     return "settings:" + hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """One event loop in a thread of its own: async clients stay on the loop they first ran on."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="guardrail-sync", daemon=True).start()
-    return loop
-
-
-def _run_sync(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine for a sync caller, as calibration is; inside a running loop too."""
-    return asyncio.run_coroutine_threadsafe(call(), _loop()).result()
