@@ -35,7 +35,7 @@ from guardrail.guard.abstention import OnAbstain
 from guardrail.specs import ModelIdentity
 from guardrail.verdict import Reason, Verdict
 
-from ._frameworks.chat import FrameworkChat
+from ._frameworks.chat import FrameworkChat, guard_settings
 from ._frameworks.guard import Gate
 from ._openai.replies import choices_of, message_of, usage_of
 from ._openai.requests import normal_tool_choice
@@ -172,10 +172,13 @@ class CalibratedGuardrail(CustomGuardrail):
         on_abstain: "message" answers with ``abstain_message`` and HTTP 200; "raise" with HTTP 400 (too uncertain) or
             503 (could not be measured); or a Runnable or handler, as for `Guardrail`, from a subclass.
         other_models: What happens to models without an artifact: "refuse" or "pass".
-        settings: "refuse" answers HTTP 400 to clients that send a temperature or the like; "replace" drops it: the
-            artifact's settings are used either way.
-        complete: What makes a call; for tests. Default: the proxy's router.
-        options: Further settings of `Guardrail`: abstain_message, early_stopping, probe, max_concurrency, ...
+        judge: The judge object, for artifacts whose judge cannot be made by name; or such judges by name. From a
+            subclass.
+        client_settings: "refuse" answers HTTP 400 to clients that send a temperature or the like; "replace" drops it.
+            Calls use the artifact's settings either way. Older spelling: ``settings``.
+        complete: Makes a call; for tests. Default: the proxy's router.
+        guard_options: Further settings of `Guardrail`: abstain_message, early_stopping, probe, max_concurrency, ...
+            Older spelling: ``options``.
         **litellm_params: What LiteLLM passes to every guardrail.
 
     Raises:
@@ -189,11 +192,14 @@ class CalibratedGuardrail(CustomGuardrail):
         artifact: CalibrationArtifact | str | Path | Mapping[str, CalibrationArtifact | str | Path],
         on_abstain: OnAbstain = "message",
         other_models: Literal["refuse", "pass"] = "refuse",
-        settings: Literal["refuse", "replace"] = "refuse",
+        judge: Any = None,
+        client_settings: Literal["refuse", "replace"] = "refuse",
         complete: Complete | None = None,
-        options: Mapping[str, Any] | None = None,
+        guard_options: Mapping[str, Any] | None = None,
         **litellm_params: Any,
     ) -> None:
+        client_settings = litellm_params.pop("settings", None) or client_settings
+        guard_options = litellm_params.pop("options", None) or guard_options
         mode = litellm_params.get("event_hook")
         if str(getattr(mode, "value", mode)) != "pre_call":
             raise UsageError(
@@ -205,19 +211,18 @@ class CalibratedGuardrail(CustomGuardrail):
         else:
             one = _loaded(artifact)
             found = {one.model.model: one}
-        options = dict(options or {})
         self._gates = {
             name: Gate(
                 LiteLLMChat(name_of_model=name, complete=complete),
                 made,
                 on_abstain=on_abstain,
                 verdicts=None,
-                settings=options,
+                settings=guard_settings(made, judge, guard_options),
             )
             for name, made in found.items()
         }
         self._other_models = other_models
-        self._settings = settings
+        self._client_settings = client_settings
 
     def should_run_guardrail(self, data: Any, event_type: Any) -> bool:
         """Always for chat completions when it is on by default: a client cannot switch it off."""
@@ -274,7 +279,7 @@ class CalibratedGuardrail(CustomGuardrail):
         wrong = {name: value for name, value in sent.items() if value is not None and name not in PLAIN}
         if wrong.get("n") == 1:
             del wrong["n"]
-        if wrong and (self._settings == "refuse" or "n" in wrong):
+        if wrong and (self._client_settings == "refuse" or "n" in wrong):
             shown = ", ".join(f"{name}={str(wrong[name])[:40]}" for name in sorted(wrong))
             raise UsageError(
                 f"{shown} would change how the answer is drawn; the guardrail's artifact fixes that. Leave it out."

@@ -1,7 +1,9 @@
 """The guard for pydantic-ai: a model, or a capability, that answers only when the gate accepts.
 
-agent = Agent(inner, capabilities=[GuardCapability("calibration.json", on_abstain="hold")])
-agent = Agent(GuardedModel(inner, "calibration.json"))
+```python
+agent = Agent(model, capabilities=[GuardCapability("calibration.json", on_abstain="review")])
+agent = Agent(GuardedModel(model, "calibration.json"))
+```
 """
 
 from __future__ import annotations
@@ -9,12 +11,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail
 from guardrail.bindings import bindings_for
@@ -26,8 +28,8 @@ from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
-from ._frameworks.chat import FrameworkChat, check_call, settings_revision
-from ._frameworks.guard import HOLD, Gate, VerdictStore, refuse_settings
+from ._frameworks.chat import FrameworkChat, check_call, guard_settings, is_reviewed, settings_revision
+from ._frameworks.guard import Gate, VerdictStore, refuse_settings
 
 require("pydantic_ai", extra="pydantic-ai")
 
@@ -76,10 +78,12 @@ class PydanticAIChat(FrameworkChat):
     calls. Each answer is one call; settings are given with each call and never changed on the model.
     """
 
-    inner: Any
+    model: Any = Field(validation_alias=AliasChoices("model", "inner"))
     """The model, e.g. ``OpenAIChatModel("gpt-4o-mini")``."""
-    settings: dict[str, Any] = Field(default_factory=dict)
-    """Settings every call carries besides the artifact's plan and the model's own ``settings``."""
+    calibrated_settings: dict[str, Any] = Field(
+        default_factory=dict, validation_alias=AliasChoices("calibrated_settings", "settings")
+    )
+    """Settings of every call in addition to the artifact's plan and to the model's own ``settings``."""
 
     @property
     def _llm_type(self) -> str:
@@ -91,7 +95,7 @@ class PydanticAIChat(FrameworkChat):
         Raises:
             UsageError: A fixed seed, with which all samples would be equal.
         """
-        found = {**(self.inner.settings or {}), **self.settings}
+        found = {**(self.model.settings or {}), **self.calibrated_settings}
         if found.get("seed") is not None:
             raise UsageError(f"seed={found['seed']} would make all samples equal; leave it out.")
         return {name: value for name, value in found.items() if value is not None}
@@ -99,9 +103,9 @@ class PydanticAIChat(FrameworkChat):
     def guardrail_identity(self) -> ModelIdentity:
         """Provider, name, and a digest of the settings that may change answers as revision."""
         kept = {name: value for name, value in self.kept().items() if name not in HARMLESS}
-        provider = f"pydantic-ai:{type(self.inner).__name__}:{self.inner.system}"
-        revision = settings_revision(self.inner.model_name, kept)
-        return ModelIdentity(provider=provider, model=self.inner.model_name, revision=revision)
+        provider = f"pydantic-ai:{type(self.model).__name__}:{self.model.system}"
+        revision = settings_revision(self.model.model_name, kept)
+        return ModelIdentity(provider=provider, model=self.model.model_name, revision=revision)
 
     async def _answer(self, messages: list[BaseMessage], stop: list[str] | None, call: Mapping[str, Any]) -> AIMessage:
         instructions, history = to_messages(messages)
@@ -122,7 +126,7 @@ class PydanticAIChat(FrameworkChat):
                 only = bindings.tool_choice
                 settings["tool_choice"] = "required" if only == "any" else [only]
         given: Any = settings
-        response = await self.inner.request(history, given, parameters)
+        response = await self.model.request(history, given, parameters)
         return read_response(response)
 
 
@@ -150,8 +154,8 @@ def _settings(stop: list[str] | None, call: Mapping[str, Any]) -> dict[str, Any]
 class GuardedModel(WrapperModel):
     """A model of pydantic-ai that returns an answer, or tool calls, only when the gate accepts.
 
-    Each request of an agent draws the artifact's samples from ``wrapped``, with the very history, tools and output type
-    that the agent sent, and is judged once. Output tools are tool calls and judged like them.
+    Each request of an agent draws the artifact's samples from ``model``, with exactly the history, tools and output
+    type that the agent sent, and is judged once. Output tools are judged as tool calls.
 
     Streaming: the events begin after the verdict and carry the accepted candidate only.
 
@@ -161,14 +165,16 @@ class GuardedModel(WrapperModel):
     the run ends with `AbstainedError`, as drawing again until the gate accepts would void the artifact's promise.
 
     Args:
-        wrapped: A model of pydantic-ai, or its name.
+        model: A model of pydantic-ai, or its name.
         artifact: The calibration artifact, or the path of its JSON file.
+        judge: The judge object, for an artifact whose judge cannot be made by name; or such judges by name.
         on_abstain: "message", "raise", a Runnable or a handler, as for `Guardrail`. Calls that wait for a person need
             `GuardCapability`.
-        settings: Settings every call was calibrated with besides the plan (`PydanticAIChat`).
+        calibrated_settings: Settings of every call at calibration in addition to the plan (see `PydanticAIChat`).
         verdicts: Where verdicts on tool calls are kept.
-        **options: Further settings of `Guardrail`: abstain_message, judge, similarity, entailment, early_stopping,
-            probe, max_concurrency.
+        guard_options: Further settings of `Guardrail`: abstain_message, similarity, entailment, early_stopping, probe,
+            max_concurrency.
+        **options: The same as keywords.
 
     Raises:
         ArtifactError: The artifact was made for another model, estimator or judge. While running: for another prompt,
@@ -178,19 +184,28 @@ class GuardedModel(WrapperModel):
 
     def __init__(
         self,
-        wrapped: Model | str,
+        model: Model | str,
         artifact: CalibrationArtifact | str | Path,
         *,
+        judge: Any = None,
         on_abstain: OnAbstain = "message",
-        settings: Mapping[str, Any] | None = None,
+        calibrated_settings: Mapping[str, Any] | None = None,
         verdicts: VerdictStore | None = None,
+        guard_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        if isinstance(on_abstain, str) and on_abstain == HOLD:
-            raise UsageError('on_abstain="hold" needs GuardCapability, which keeps held-back calls from running.')
-        super().__init__(wrapped)
-        self._chat = PydanticAIChat(inner=self.wrapped, settings=dict(settings or {}))
-        self._gate = Gate(self._chat, artifact, on_abstain=on_abstain, verdicts=verdicts, settings=options)
+        if is_reviewed(on_abstain):
+            raise UsageError('on_abstain="review" needs GuardCapability, which keeps held-back calls from running.')
+        super().__init__(model)
+        calibrated_settings = options.pop("settings", calibrated_settings)  # the older spelling
+        self._chat = PydanticAIChat(model=self.wrapped, calibrated_settings=dict(calibrated_settings or {}))
+        self._gate = Gate(
+            self._chat,
+            artifact,
+            on_abstain=on_abstain,
+            verdicts=verdicts,
+            settings=guard_settings(artifact, judge, guard_options, options),
+        )
 
     @property
     def guard(self) -> Guardrail:
@@ -281,40 +296,50 @@ class GuardCapability(AbstractCapability[Any]):
     Whatever model serves a request is wrapped in a `GuardedModel`, so a model given to ``run()`` cannot go round it:
     the artifact names the model it was made for and refuses others.
 
-    A call held back under ``on_abstain="hold"`` is deferred: the run ends with ``DeferredToolRequests`` (list it in the
-    agent's output types), and goes on with ``DeferredToolResults`` and the message history, even in another process.
-    The approved call is run as it was judged; nothing is drawn again for it.
+    A call held back under ``on_abstain="review"`` is deferred: the run ends with ``DeferredToolRequests`` (list it in
+    the agent's output types) and continues with ``DeferredToolResults`` and the message history, also in another
+    process. The approved call runs as it was judged; nothing is drawn again for it.
     """
 
     artifact: CalibrationArtifact | str | Path
     """The calibration artifact, or the path of its JSON file."""
     _: KW_ONLY
+    judge: Any = None
+    """As for `GuardedModel`."""
     on_abstain: Any = "message"
-    """As for `GuardedModel`; or "hold"."""
+    """As for `GuardedModel`; or "review": a person decides about held-back tool calls."""
     held: Literal["approve", "retry"] = "approve"
-    """Under "hold": "approve" asks a person; "retry" tells the model that the call was not run (`ModelRetry`)."""
-    settings: Mapping[str, Any] | None = None
-    """Settings every call was calibrated with besides the plan."""
+    """Under "review": "approve" asks a person; "retry" tells the model that the call was not run (`ModelRetry`)."""
+    calibrated_settings: Mapping[str, Any] | None = None
+    """Settings of every call at calibration in addition to the plan."""
     verdicts: VerdictStore = field(default_factory=VerdictStore)
     """Where verdicts on tool calls are kept; with a path they outlive the process."""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    guard_options: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of `Guardrail`."""
+    settings: InitVar[Mapping[str, Any] | None] = None
+    """Older spelling of ``calibrated_settings``."""
+    options: InitVar[Mapping[str, Any] | None] = None
+    """Older spelling of ``guard_options``."""
     _wrapped: dict[int, GuardedModel] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self, settings: Mapping[str, Any] | None, options: Mapping[str, Any] | None) -> None:
+        self.calibrated_settings = self.calibrated_settings if settings is None else settings
+        self.guard_options = self.guard_options if options is None else options
 
     def get_wrapper_model(self, model: Model) -> Model | None:
         """The guarded model; one for each model, so that what is known of an endpoint is kept."""
         found = self._wrapped.get(id(model))
         if found is None or found.wrapped is not model:
-            holds = isinstance(self.on_abstain, str) and self.on_abstain == HOLD
             found = GuardedModel(
                 model,
                 self.artifact,
-                on_abstain="message" if holds else self.on_abstain,
-                settings=self.settings,
+                judge=self.judge,
+                on_abstain="message" if is_reviewed(self.on_abstain) else self.on_abstain,
+                calibrated_settings=self.calibrated_settings,
                 verdicts=self.verdicts,
-                **self.options,
+                guard_options=self.guard_options,
             )
-            found._gate.holds = holds
+            found._gate.holds = is_reviewed(self.on_abstain)
             self._wrapped[id(model)] = found
         return found
 
@@ -327,7 +352,7 @@ class GuardCapability(AbstractCapability[Any]):
         known = self.verdicts.get(call.tool_call_id)
         if any(one._gate.may_run(call.tool_call_id, _arguments(call)) for one in self._wrapped.values()):
             return args
-        if known is not None and self.held == "approve" and self.on_abstain == HOLD:
+        if known is not None and self.held == "approve" and is_reviewed(self.on_abstain):
             raise ApprovalRequired(metadata={"guardrail": known.to_metadata()})
         raise ModelRetry(
             "This call was not run: it is not certain enough that it is right. Ask the user, or try another way."

@@ -6,7 +6,8 @@ import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
@@ -14,13 +15,17 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 
+from guardrail import CalibrationArtifact
 from guardrail.bindings import bindings_for
 from guardrail.call_settings import names
 from guardrail.errors import UsageError
 
 from .._openai.background import BackgroundLoop
 
-__all__ = ["FrameworkChat", "check_call", "settings_revision"]
+__all__ = ["Approval", "FrameworkChat", "check_call", "guard_settings", "is_reviewed", "settings_revision"]
+
+Approval = Literal["review", "hold"]
+"""``on_abstain``: a person decides about a held-back tool call before it runs. "hold" is the older spelling."""
 
 KNOWN = names(allowed_in="frameworks")
 """Settings of a call that every framework has a word for."""
@@ -91,3 +96,29 @@ def settings_revision(model: str, kept: Mapping[str, Any]) -> str | None:
         return None
     text = json.dumps([model, kept], sort_keys=True, default=repr)
     return "settings:" + hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def is_reviewed(on_abstain: object) -> bool:
+    """Whether a person decides about held-back tool calls; see `Approval`."""
+    return isinstance(on_abstain, str) and on_abstain in get_args(Approval)
+
+
+def guard_settings(
+    artifact: CalibrationArtifact | str | Path, judge: Any, *options: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Keywords of `Guardrail`.
+
+    Args:
+        artifact: The artifact that is guarded, or its file.
+        judge: The judge object for an artifact whose judge cannot be made by name, or such judges by name; None for
+            none.
+        *options: Further keywords; later ones replace earlier ones.
+    """
+    merged: dict[str, Any] = {}
+    for given in options:
+        merged.update(given or {})
+    if isinstance(judge, Mapping):
+        loaded = artifact if isinstance(artifact, CalibrationArtifact) else CalibrationArtifact.load(artifact)
+        spec = loaded.estimator.judge
+        judge = None if spec is None else judge.get(spec.name)
+    return merged if judge is None else {**merged, "judge": judge}
