@@ -12,9 +12,8 @@ from langchain_core.messages import HumanMessage
 
 from guardrail.errors import PromptTooLongError
 from guardrail.types import SamplingPlan
-from integrations._local import engine as _engine
 from integrations._local.decoding import Row, prefill
-from integrations._local.engine import Coalescer
+from integrations._local.engine import Coalescer, Request
 from tests.unit_integrations.conftest import tiny_chat
 from tests.unit_integrations.test_draw_samples import texts
 
@@ -135,7 +134,7 @@ def test_concurrent_draws_share_prefills_and_equal_sequential_ones(monkeypatch: 
         batches.append(len(ids))
         return prefill(model, ids)
 
-    monkeypatch.setattr(_engine, "prefill", counted)
+    monkeypatch.setattr("integrations._local.engine.prefill", counted)
     turns = chat._engine.turns
     with ThreadPoolExecutor(16) as pool:
         with turns.exclusive():
@@ -157,7 +156,7 @@ def test_the_token_budget_splits_batches(monkeypatch: pytest.MonkeyPatch) -> Non
         batches.append(len(ids))
         return prefill(model, ids)
 
-    monkeypatch.setattr(_engine, "prefill", counted)
+    monkeypatch.setattr("integrations._local.engine.prefill", counted)
     prompts = [[HumanMessage("x" * 18)] for _ in range(5)]
     assert len(chat.draw_samples(prompts, PLAN, seeds=range(5))) == 5
     assert batches == [2, 2, 1]
@@ -167,7 +166,7 @@ def test_neighbours_in_length_share_a_batch() -> None:
     """Little padding: the oldest request takes those of its own length along, not those that come next."""
     engine = tiny_chat(max_batch_tokens=500)._engine
     rows = (Row(5),)
-    waiting = [_engine.Request(tuple(range(length)), rows) for length in (100, 10, 99, 11, 101, 100)]
+    waiting = [Request(tuple(range(length)), rows) for length in (100, 10, 99, 11, 101, 100)]
     assert sorted(engine.select(waiting)) == [0, 2, 4, 5]
 
 
