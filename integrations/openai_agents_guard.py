@@ -1,10 +1,10 @@
-"""The guard for the OpenAI Agents SDK: a `Model` that answers only when the gate accepts.
+"""The guard for the OpenAI Agents SDK: a `Model` that answers only if the gate accepts.
 
     guarded = GuardedModel(model, "calibration.json")
     agent = Agent(name="...", model=guarded, output_guardrails=[guarded.output_guardrail])
 
-A guardrail of the SDK sees the final output and nothing else, so what is calibrated lives in the model; the guardrails
-here only read the verdicts that the model left.
+A guardrail of the SDK sees the final output only. So the calibrated part is the model, and the guardrails here only
+read its verdicts.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ _request: ContextVar[tuple[ModelSettings, ModelTracing]] = ContextVar("guardrail
 
 
 class AgentsModelChat(FrameworkChat):
-    """A model of the Agents SDK as a LangChain chat model: what calibration and the guard call.
+    """A model of the Agents SDK as a LangChain chat model, which calibration and the guard call.
 
     Calibrate with it (``python:my_module:chat`` on the command line), so that calibration and run time make the same
-    calls. Each answer is one call; settings are replaced for each call and never changed on the model.
+    calls. Each answer is one call; settings are per call, the model's own are never changed.
     """
 
     model: Any = Field(validation_alias=AliasChoices("model", "inner"))
@@ -109,7 +109,7 @@ class AgentsModelChat(FrameworkChat):
         """Provider, name, and a digest of the settings that may change answers as revision.
 
         Raises:
-            UsageError: A fixed seed, with which all samples would be equal.
+            UsageError: The settings have a fixed seed, with which all samples would be equal.
         """
         kept = {name: value for name, value in self.calibrated_settings.to_json_dict().items() if value is not None}
         for extra in ("extra_args", "extra_body"):
@@ -157,7 +157,7 @@ def _settings(stop: list[str] | None, call: Mapping[str, Any]) -> ModelSettings:
 
 
 class GuardedModel(Model):
-    """A model of the Agents SDK that returns an answer, or tool calls, only when the gate accepts.
+    """A model of the Agents SDK that returns an answer, or tool calls, only if the gate accepts.
 
     Each request of the runner draws the artifact's samples from ``model``, with exactly the conversation, tools and
     output type that the agent sent, and is judged once. Handoffs are judged as tool calls.
@@ -181,7 +181,7 @@ class GuardedModel(Model):
     Raises:
         ArtifactError: The artifact was made for another model, estimator or judge. While running: for another prompt,
             other tools, another output type, or other settings.
-        UsageError: While running: hosted tools, or a conversation kept by the server.
+        UsageError: While running: hosted tools, or a conversation that the server keeps.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class GuardedModel(Model):
         conversation_id: str | None = None,
         prompt: Any = None,
     ) -> ModelResponse:
-        """Draw, judge, and return the accepted candidate or what the abstention path gives."""
+        """Draw, judge, and return the accepted candidate or the result of the abstention path."""
         if previous_response_id is not None or conversation_id is not None or prompt is not None:
             raise UsageError(
                 "a guarded model cannot use previous_response_id, conversation_id or a stored prompt: each sample "
@@ -291,11 +291,10 @@ class GuardedModel(Model):
             await self._model.close()
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
-        """The inner model's; a measured abstention is never retried.
+        """The inner model's advice, except that a measured abstention is never retried.
 
-        Neither is whatever goes wrong under a Runnable or handler as ``on_abstain``, which may come after one. Drawing
-        again until the gate accepts would void the artifact's promise, so the runner is told of an abort, the one thing
-        that no retry policy can overrule.
+        Nor is an error of a Runnable or handler as ``on_abstain``, which may follow an abstention. Drawing again until
+        the gate accepts would void the artifact's promise, so the advice is an abort, which no retry policy overrules.
         """
         if not may_be_retried(request.error, self._gate.guard.on_abstain):
             return ModelRetryAdvice(
@@ -306,22 +305,22 @@ class GuardedModel(Model):
             )
         return self._model.get_retry_advice(request) if isinstance(self._model, Model) else None
 
-    # -- what reads the verdicts ---------------------------------------------------------------------------------------
+    # -- readers of the verdicts ---------------------------------------------------------------------------------------
 
     def verdict(self, call_id: str) -> Verdict | None:
-        """The verdict on a proposed tool call, e.g. for the person who is to approve it."""
+        """The verdict on a proposed tool call, e.g. for its reviewer."""
         return self._gate.verdicts.get(call_id)
 
     async def needs_approval(self, _context: RunContextWrapper[Any], params: dict[str, Any], call_id: str) -> bool:
         """For ``FunctionTool.needs_approval``: False only for a call that was judged, accepted and not changed since.
 
-        It reads the stored verdict and samples nothing, so it says the same when a run is resumed.
+        It reads the stored verdict and draws nothing, so a resumed run gets the same result.
         """
         return not self._gate.may_run(call_id, params)
 
     @property
     def tool_guardrail(self) -> ToolInputGuardrail[Any]:
-        """For ``tool_input_guardrails``: a call neither accepted nor approved is not run, and the model is told."""
+        """For ``tool_input_guardrails``: rejects a call that was neither accepted nor approved."""
         return ToolInputGuardrail(guardrail_function=self._check_call, name="guardrail")
 
     def _check_call(self, data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
@@ -340,7 +339,7 @@ class GuardedModel(Model):
 
     @property
     def output_guardrail(self) -> OutputGuardrail[Any]:
-        """For ``output_guardrails``: trips on an abstention, and on what this model never gave out for this input."""
+        """For ``output_guardrails``: trips on an abstention, and on an output that this model did not give here."""
         return OutputGuardrail(guardrail_function=self._check_output, name="guardrail")
 
     def _check_output(
@@ -348,7 +347,7 @@ class GuardedModel(Model):
     ) -> GuardrailFunctionOutput:
         try:
             passed, verdict = self._gate.given_out(from_items(None, context.turn_input), output)
-        except UsageError:  # items that this model would have refused to judge
+        except UsageError:  # items that this model would refuse to judge
             passed, verdict = False, None
         info = {"guardrail_accepted": False, "guardrail_reason": "not_judged"} if verdict is None else _flat(verdict)
         return GuardrailFunctionOutput(output_info=info, tripwire_triggered=not passed)
@@ -363,15 +362,15 @@ class GuardedModel(Model):
         if schema is not None and not schema.is_plain_text():
             try:
                 given = schema.validate_json(text)
-            except Exception:  # the runner will say what is wrong with it
+            except Exception:  # the runner reports what is wrong
                 return
         self._gate.note_answer(from_items(None, input), given, answer)
 
     def _holdable(self, tools: Sequence[Tool]) -> frozenset[str]:
-        """Function tools whose held-back calls cannot run unseen.
+        """Function tools whose held-back calls cannot run without an approval.
 
         Raises:
-            UsageError: One that could.
+            UsageError: A tool could run them.
         """
         for tool in tools:
             assert isinstance(tool, FunctionTool)  # request_bindings refused all others

@@ -1,4 +1,4 @@
-"""The guard for pydantic-ai: a model, or a capability, that answers only when the gate accepts.
+"""The guard for pydantic-ai: a model, or a capability, that answers only if the gate accepts.
 
 ```python
 agent = Agent(model, capabilities=[GuardCapability("calibration.json", on_abstain="review")])
@@ -61,7 +61,7 @@ HARMLESS = PASSED_ON | {"tool_choice", "openai_logprobs", "openai_top_logprobs"}
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What an agent asked, beside its messages."""
+    """An agent's request without its messages."""
 
     parameters: ModelRequestParameters
     settings: Mapping[str, Any]
@@ -72,10 +72,10 @@ _request: ContextVar[_Request | None] = ContextVar("guardrail_pydantic_ai_reques
 
 
 class PydanticAIChat(FrameworkChat):
-    """A model of pydantic-ai as a LangChain chat model: what calibration and the guard call.
+    """A model of pydantic-ai as a LangChain chat model, which calibration and the guard call.
 
     Calibrate with it (``python:my_module:chat`` on the command line), so that calibration and run time make the same
-    calls. Each answer is one call; settings are given with each call and never changed on the model.
+    calls. Each answer is one call; settings are per call, the model's own are never changed.
     """
 
     model: Any = Field(validation_alias=AliasChoices("model", "inner"))
@@ -90,7 +90,7 @@ class PydanticAIChat(FrameworkChat):
         return "pydantic-ai"
 
     def kept(self) -> dict[str, Any]:
-        """Settings of every call, the model's own included.
+        """Settings of every call, including the model's own.
 
         Raises:
             UsageError: A fixed seed, with which all samples would be equal.
@@ -131,7 +131,7 @@ class PydanticAIChat(FrameworkChat):
 
 
 def _instructed(parameters: ModelRequestParameters, instructions: str | None) -> ModelRequestParameters:
-    """Request parameters with these instructions; the very same ones where they say so already."""
+    """Request parameters with these instructions; unchanged if they have them already."""
     parts = parameters.instruction_parts
     if parts is not None and (InstructionPart.join(parts) or None) == instructions:
         return parameters
@@ -152,7 +152,7 @@ def _settings(stop: list[str] | None, call: Mapping[str, Any]) -> dict[str, Any]
 
 
 class GuardedModel(WrapperModel):
-    """A model of pydantic-ai that returns an answer, or tool calls, only when the gate accepts.
+    """A model of pydantic-ai that returns an answer, or tool calls, only if the gate accepts.
 
     Each request of an agent draws the artifact's samples from ``model``, with exactly the history, tools and output
     type that the agent sent, and is judged once. Output tools are judged as tool calls.
@@ -161,15 +161,14 @@ class GuardedModel(WrapperModel):
 
     The verdict is in the response's ``metadata["guardrail"]``; usage counts the tokens of all samples.
 
-    A run that abstained in words is not asked again: where an output validator raises ``ModelRetry`` on the abstention,
-    the run ends with `AbstainedError`, as drawing again until the gate accepts would void the artifact's promise.
+    A run that abstained in words draws no second time: if an output validator raises ``ModelRetry`` on the abstention,
+    the run ends with `AbstainedError`. Drawing again until the gate accepts would void the artifact's promise.
 
     Args:
         model: A model of pydantic-ai, or its name.
         artifact: The calibration artifact, or the path of its JSON file.
         judge: The judge object, for an artifact whose judge cannot be made by name; or such judges by name.
-        on_abstain: "message", "raise", a Runnable or a handler, as for `Guardrail`. Calls that wait for a person need
-            `GuardCapability`.
+        on_abstain: "message", "raise", a Runnable or a handler, as for `Guardrail`. "review" needs `GuardCapability`.
         calibrated_settings: Settings of every call at calibration in addition to the plan (see `PydanticAIChat`).
         verdicts: Where verdicts on tool calls are kept.
         guard_options: Further settings of `Guardrail`: abstain_message, similarity, entailment, early_stopping, probe,
@@ -218,7 +217,7 @@ class GuardedModel(WrapperModel):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        """Draw, judge, and return the accepted candidate or what the abstention path gives."""
+        """Draw, judge, and return the accepted candidate or the result of the abstention path."""
         self._refuse_asking_again(messages)
         given = dict(model_settings or {})
         refuse_settings(self._chat.kept(), given, HARMLESS, "model_settings")
@@ -239,10 +238,10 @@ class GuardedModel(WrapperModel):
         return to_response(answer.message)
 
     def _refuse_asking_again(self, messages: list[ModelMessage]) -> None:
-        """Let only such requests draw whose run has not abstained in words before.
+        """Refuse a request of a run that has abstained in words.
 
         Raises:
-            AbstainedError: It has; a retry within the run leads here.
+            AbstainedError: The run has abstained, and this request is its retry.
         """
         if len(messages) < 2:
             return
@@ -285,7 +284,9 @@ class GuardedModel(WrapperModel):
         if passed:
             return output
         if verdict is None:
-            raise UnexpectedModelBehavior("The output was never judged: another model than the guarded one gave it.")
+            raise UnexpectedModelBehavior(
+                "The output was not judged: it is not from the guarded model."
+            )
         raise AbstainedError.of(verdict, output)
 
 
@@ -293,8 +294,8 @@ class GuardedModel(WrapperModel):
 class GuardCapability(AbstractCapability[Any]):
     """The guard for an agent: every model request is judged, and no tool call runs that was not accepted or approved.
 
-    Whatever model serves a request is wrapped in a `GuardedModel`, so a model given to ``run()`` cannot go round it:
-    the artifact names the model it was made for and refuses others.
+    The model of each request is wrapped in a `GuardedModel`, also a model that is passed to ``run()``: the artifact
+    names the model it was made for and refuses others.
 
     A call held back under ``on_abstain="review"`` is deferred: the run ends with ``DeferredToolRequests`` (list it in
     the agent's output types) and continues with ``DeferredToolResults`` and the message history, also in another
@@ -309,7 +310,7 @@ class GuardCapability(AbstractCapability[Any]):
     on_abstain: Any = "message"
     """As for `GuardedModel`; or "review": a person decides about held-back tool calls."""
     held: Literal["approve", "retry"] = "approve"
-    """Under "review": "approve" asks a person; "retry" tells the model that the call was not run (`ModelRetry`)."""
+    """Under "review": "approve" asks a person; "retry" informs the model that the call did not run (`ModelRetry`)."""
     calibrated_settings: Mapping[str, Any] | None = None
     """Settings of every call at calibration in addition to the plan."""
     verdicts: VerdictStore = field(default_factory=VerdictStore)
@@ -327,7 +328,7 @@ class GuardCapability(AbstractCapability[Any]):
         self.guard_options = self.guard_options if options is None else options
 
     def get_wrapper_model(self, model: Model) -> Model | None:
-        """The guarded model; one for each model, so that what is known of an endpoint is kept."""
+        """The guarded model; one for each model, which keeps the results of the endpoint's probe."""
         found = self._wrapped.get(id(model))
         if found is None or found.wrapped is not model:
             found = GuardedModel(
@@ -346,7 +347,7 @@ class GuardCapability(AbstractCapability[Any]):
     async def before_tool_execute(
         self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any
     ) -> Any:
-        """Let a call run only if it was judged, accepted and not changed since, or if a person approved it."""
+        """Run a call only if it was judged, accepted and not changed since, or if a person approved it."""
         if ctx.tool_call_approved or tool_def.kind == "output":
             return args
         known = self.verdicts.get(call.tool_call_id)
@@ -359,7 +360,7 @@ class GuardCapability(AbstractCapability[Any]):
         )
 
     def verdict(self, call_id: str) -> Verdict | None:
-        """The verdict on a proposed tool call, e.g. for the person who is to approve it."""
+        """The verdict on a proposed tool call, e.g. for its reviewer."""
         return self.verdicts.get(call_id)
 
 
@@ -371,12 +372,12 @@ async def agent_bindings(agent: Agent[Any, Any], question: str = "?") -> Binding
     """An agent's tools and output type as calibration needs them (``tools.json`` of ``calibrate collect``).
 
     Args:
-        agent: The agent, as it will run. It is asked once, with a model that only looks at what it is given.
-        question: What it is asked.
+        agent: The agent, as it will run. It runs once, with a model that only records its request.
+        question: The question of that run.
     """
     seen: list[Bindings] = []
 
-    class Looking(WrapperModel):
+    class Recording(WrapperModel):
         async def request(
             self,
             messages: list[ModelMessage],
@@ -388,11 +389,11 @@ async def agent_bindings(agent: Agent[Any, Any], question: str = "?") -> Binding
 
     model = agent.model
     if model is None:
-        raise UsageError("the agent has no model yet; give it the one that will be guarded.")
+        raise UsageError("the agent has no model yet; give it the model that will be guarded.")
     inner = model.wrapped if isinstance(model, GuardedModel) else model
-    looking: Any = Looking(inner)
+    recording: Any = Recording(inner)
     try:
-        await agent.run(question, model=looking)
+        await agent.run(question, model=recording)
     except UnexpectedModelBehavior:
         if not seen:
             raise

@@ -1,4 +1,4 @@
-"""What turns a framework's own model into a LangChain chat model, which is what calibration and the guard call."""
+"""A framework's model as a LangChain chat model, which calibration and the guard call; parameters of all adapters."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ Approval = Literal["review", "hold"]
 """``on_abstain``: a person decides about a held-back tool call before it runs. "hold" is the older spelling."""
 
 KNOWN = names(allowed_in="frameworks")
-"""Settings of a call that every framework has a word for."""
+"""Settings of a call that every framework knows."""
 framework_loop = BackgroundLoop("guardrail-frameworks")
 """Where sync calls of frameworks' models run."""
 
 
 class FrameworkChat(BaseChatModel):
-    """One answer for each call, by a coroutine of the framework; a sync caller waits for it."""
+    """One answer for each call, from a coroutine of the framework."""
 
     @abstractmethod
     async def _answer(self, messages: list[BaseMessage], stop: list[str] | None, call: Mapping[str, Any]) -> AIMessage:
-        """Ask the framework's model once.
+        """Call the framework's model once.
 
         Args:
             messages: The conversation.
             stop: Stop strings.
-            call: Settings of the call; tools and choice as `bind_tools` gives them.
+            call: Settings of the call; tools and choice in the form of `bind_tools`.
         """
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
@@ -75,22 +75,22 @@ def check_call(call: Mapping[str, Any], models: str) -> None:
 
     Args:
         call: Settings of the call; None means "not given".
-        models: What the user calls the models.
+        models: How to name the models in the message.
 
     Raises:
-        UsageError: Naming them.
+        UsageError: There are such settings; the message names them.
     """
     unknown = sorted(name for name, value in call.items() if name not in KNOWN and value is not None)
     if unknown:
-        raise UsageError(f"{models} take no {', '.join(unknown)}; give {', '.join(sorted(KNOWN))}.")
+        raise UsageError(f"{models} do not accept {', '.join(unknown)}; use {', '.join(sorted(KNOWN))}.")
 
 
 def settings_revision(model: str, kept: Mapping[str, Any]) -> str | None:
-    """What pins the settings that every call carries: a digest as revision of the model, or None without settings.
+    """A digest of the settings of every call, as revision of the model; None without settings.
 
     Args:
         model: Name of the model.
-        kept: The settings that may change an answer.
+        kept: The settings that can change an answer.
     """
     if not kept:
         return None
