@@ -82,7 +82,7 @@ class OpenAICompatibleChat(NativeChat):
     base_url: str | None = Field(default=None, repr=False)
     """Root of the API, e.g. ``http://localhost:8000/v1``; else ``OPENAI_BASE_URL``, else OpenAI."""
     api_key: SecretStr | None = None
-    """Key; else ``OPENAI_API_KEY``. May be left out for endpoints of your own that want none."""
+    """Key; else ``OPENAI_API_KEY``. Optional for an endpoint of your own without keys."""
     temperature: float | None = Field(default=None, ge=0.0)
     """Temperature of plain calls; None leaves it to the server."""
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)
@@ -99,27 +99,27 @@ class OpenAICompatibleChat(NativeChat):
     logprobs: bool | None = None
     """Whether plain calls return log-probabilities in ``response_metadata["logprobs"]``."""
     timeout: float = Field(default=120.0, gt=0.0)
-    """Seconds until a call is given up, all its attempts and waits included. It holds for a whole sample set, and for a
-    whole stream (without the time that its reader takes)."""
+    """Seconds until a call is given up, including all its attempts and waits. The limit covers a whole sample set, and
+    a whole stream (without the time that its reader takes)."""
     max_retries: int = Field(default=2, ge=0)
-    """Further attempts after connection errors, 408, 409, 429 and 5xx; Retry-After is heeded within the timeout. There
-    is none once the first chunk of a stream has come."""
+    """Further attempts after connection errors, 408, 409, 429 and 5xx; Retry-After is respected within the timeout. No
+    further attempt follows the first chunk of a stream."""
     max_concurrency: int = Field(default=64, ge=1)
     """Requests of one ``draw_samples`` call in flight at once."""
     token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """Name under which the longest answer is sent. Some servers ignore the newer name; reasoning models need it."""
     several_per_call: bool | None = None
-    """Whether to draw all samples in one call with ``n``. None does so where a probe has shown that it works. Where the
-    server refuses as many as are wanted, they are drawn one by one, from then on at once."""
+    """Whether to draw all samples in one call with ``n``. None does so if a probe has shown that it works. If the
+    server refuses that many, this set and all later ones are drawn with one call for each sample."""
     system_fingerprint: str | None = None
     """If set, replies with another ``system_fingerprint`` are failures, and the artifact binds it."""
     stream_usage: bool = True
     """Whether to ask for token counts when streaming."""
     extra_body: dict[str, Any] = Field(default_factory=dict, repr=False)
-    """Further fields of every request, for what a particular server understands. What an artifact's plan, a field of
-    this class or a call sets (temperature, seed, max_tokens, ...) is refused here, since it would silently win."""
+    """Additional fields of every request, for a particular server. Fields that an artifact's plan, this class or a call
+    sets (temperature, seed, max_tokens, ...) are refused, since they would silently replace these."""
     default_headers: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)
-    """Further HTTP headers of every request. They may hold secrets, so they are shown nowhere."""
+    """Additional HTTP headers of every request. They may hold secrets, so they are shown nowhere."""
 
     _clients: Clients = PrivateAttr(default_factory=Clients)
 

@@ -127,7 +127,7 @@ def asks_for(
         seed: Seed of the set; None for a fresh one.
         together: Whether the server honours n.
         extra: Tools and other settings of all requests.
-        primary: Whether the greedy answer is wanted.
+        primary: Whether to draw the greedy answer.
     """
     seed = secrets.randbits(63) if seed is None else seed
     common = {**extra, "max_tokens": plan.max_tokens}
