@@ -39,7 +39,7 @@ from ._openai.requests import body_of, normal_tool_choice, one_limit, openai_too
 from ._openai.sampling import (
     N_REFUSED,
     Ask,
-    Clock,
+    Deadlines,
     Outcome,
     after,
     asks_for,
@@ -193,12 +193,12 @@ class OpenAICompatibleChat(NativeChat):
         self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, asks: Sequence[Ask]
     ) -> list[SampleSet]:
         bodies = [self._body(prompts[ask.prompt], ask.settings, plan.stop) for ask in asks]
-        endpoint, clock, slots = self._endpoint(), Clock(self.timeout), asyncio.Semaphore(self.max_concurrency)
+        endpoint, deadlines, slots = self._endpoint(), Deadlines(self.timeout), asyncio.Semaphore(self.max_concurrency)
 
         async def one(ask: Ask, body: dict[str, Any]) -> Outcome:
             async with slots:
                 started = time.perf_counter()
-                return self._outcome(ask, await endpoint.asend(body, clock.deadline(ask.prompt)), started)
+                return self._outcome(ask, await endpoint.asend(body, deadlines.of(ask.prompt)), started)
 
         async def alone(ask: Ask) -> Outcome:
             return await one(ask, self._body(prompts[ask.prompt], ask.settings, plan.stop))

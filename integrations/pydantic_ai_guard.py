@@ -284,9 +284,7 @@ class GuardedModel(WrapperModel):
         if passed:
             return output
         if verdict is None:
-            raise UnexpectedModelBehavior(
-                "The output was not judged: it is not from the guarded model."
-            )
+            raise UnexpectedModelBehavior("The output was not judged: it is not from the guarded model.")
         raise AbstainedError.of(verdict, output)
 
 

@@ -65,10 +65,10 @@ def uniforms(seed: int | None, n: int, length: int) -> Tensor:
     return torch.rand((n, length), dtype=torch.float64, generator=generator)
 
 
-# -- a cache with room: transformers' own copies the whole cache for each token; here new tokens are written in place --
+# -- a preallocated cache: new tokens are written in place, where transformers copies the whole cache for each token ---
 
 
-class RoomyLayer(_cache_utils.DynamicLayer):  # type: ignore[misc]
+class PreallocatedLayer(_cache_utils.DynamicLayer):  # type: ignore[misc]
     """Keys and values of one full-attention layer at the front of larger buffers.
 
     Args:
@@ -83,7 +83,7 @@ class RoomyLayer(_cache_utils.DynamicLayer):  # type: ignore[misc]
         self._take(layer.keys, layer.values, index, layer.keys.shape[-2] + room)
 
     def _take(self, keys: Tensor, values: Tensor, index: Tensor, capacity: int) -> None:
-        self._buffers = [_roomy(keys, index, capacity), _roomy(values, index, capacity)]
+        self._buffers = [_preallocated(keys, index, capacity), _preallocated(values, index, capacity)]
         self._show(keys.shape[-2])
 
     def _show(self, length: int) -> None:
@@ -106,7 +106,7 @@ class RoomyLayer(_cache_utils.DynamicLayer):  # type: ignore[misc]
         self._take(self.keys, self.values, beam_idx.to(self.keys.device), self._buffers[0].shape[-2])
 
 
-def _roomy(states: Tensor, index: Tensor, capacity: int) -> Tensor:
+def _preallocated(states: Tensor, index: Tensor, capacity: int) -> Tensor:
     """The rows of ``states`` at ``index``, followed by free positions."""
     _, heads, length, size = states.shape
     buffer = states.new_empty((index.shape[0], heads, capacity, size))
@@ -115,13 +115,13 @@ def _roomy(states: Tensor, index: Tensor, capacity: int) -> Tensor:
 
 
 def select_rows(cache: Any, index: Tensor, room: int) -> None:
-    """Make ``cache`` hold the rows at ``index``; with ``room`` > 0, full-attention layers become `RoomyLayer`.
+    """Make ``cache`` hold the rows at ``index``; with ``room`` > 0, full-attention layers become `PreallocatedLayer`.
 
     Sliding-window and recurrent layers keep their class: their size does not grow with the answer.
     """
     for place, layer in enumerate(cache.layers):
         if room and type(layer) is _cache_utils.DynamicLayer and layer.is_initialized:
-            cache.layers[place] = RoomyLayer(layer, index, room)
+            cache.layers[place] = PreallocatedLayer(layer, index, room)
         else:
             layer.reorder_cache(index)
 
@@ -281,7 +281,7 @@ class Decoder:
         rows: The rows to decode.
         end_ids: Tokens that end an answer.
         stopped: Whether a row (its number, its ids so far) has reached a stop string; None without stop strings.
-        look_every: Steps between transfers of the tokens to the host. More steps mean less waiting for an accelerator,
+        sync_every: Steps between transfers of the tokens to the host. More steps mean less waiting for an accelerator,
             and at most that many superfluous tokens.
     """
 
@@ -292,14 +292,14 @@ class Decoder:
         *,
         end_ids: frozenset[int],
         stopped: Callable[[int, list[int]], bool] | None = None,
-        look_every: int = 1,
+        sync_every: int = 1,
     ) -> None:
         self.rows = tuple(rows)
         self.results = [Continuation() for _ in rows]
         self._prefix = prefix
         self._end_ids = end_ids
         self._stopped = stopped
-        self._look_every = look_every
+        self._sync_every = sync_every
         self._active = list(range(len(rows)))
         self._pending: list[tuple[Tensor, Tensor]] = []
         self._step = 0
@@ -343,8 +343,8 @@ class Decoder:
             self._pending.append((tokens, logprobs))
             self._step += 1
             limit = max(self.rows[row].max_tokens for row in self._active)
-            if len(self._pending) >= self._look_every or self._step >= limit:
-                tokens = self._look(tokens)
+            if len(self._pending) >= self._sync_every or self._step >= limit:
+                tokens = self._collect(tokens)
             if self._active:
                 self._prefix.advance(tokens[:, None])
 
@@ -364,7 +364,7 @@ class Decoder:
         chosen = logits.gather(-1, tokens[:, None])[:, 0]
         return tokens, (chosen - torch.logsumexp(logits, dim=-1)).clamp(max=0)  # rounding can exceed 0
 
-    def _look(self, tokens: Tensor) -> Tensor:
+    def _collect(self, tokens: Tensor) -> Tensor:
         """Bring pending tokens to the host and close finished rows; drop them from the batch if there are enough."""
         ids = torch.stack([pending[0] for pending in self._pending], dim=1).tolist()
         logprobs = torch.stack([pending[1] for pending in self._pending], dim=1).tolist()

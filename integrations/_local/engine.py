@@ -16,9 +16,9 @@ from typing import Any, Generic, TypeVar
 from .decoding import Continuation, Decoder, Row, prefill
 from .loading import torch
 from .options import score_options
-from .tokens import Detokenizer, StopWatch
+from .tokens import Detokenizer, StopDetector
 
-__all__ = ["Coalescer", "Engine", "Request", "Response"]
+__all__ = ["BatchQueue", "Engine", "Request", "Response"]
 
 MAX_ROWS = 512
 """Most sequences in a batch: bounds the logits, which the token budget does not count."""
@@ -49,7 +49,7 @@ class _Ticket(Generic[Work, Result]):
     error: BaseException | None = None
 
 
-class Coalescer(Generic[Work, Result]):
+class BatchQueue(Generic[Work, Result]):
     """Runs work of many threads in shared batches, one batch at a time.
 
     Args:
@@ -196,10 +196,10 @@ class Engine:
         # A thread that waits for the model costs little, and only waiting work can share a batch. The pool of the event
         # loop has few threads, which other code needs, too.
         self.threads = ThreadPoolExecutor(max_workers=WAITING_THREADS, thread_name_prefix="transformers-chat")
-        self.turns = Coalescer[Request, Response](self.select, self.run)
+        self.turns = BatchQueue[Request, Response](self.select, self.run)
 
     @property
-    def look_every(self) -> int:
+    def sync_every(self) -> int:
         """Steps between transfers of the tokens to the host: each transfer makes an accelerator wait."""
         return 1 if self.model.device.type == "cpu" else 8
 
@@ -268,7 +268,7 @@ class Engine:
                 [row for _, row in rows],
                 end_ids=self.end_ids,
                 stopped=self.stop_check(requests),
-                look_every=self.look_every,
+                sync_every=self.sync_every,
             )
             for (place, _), continuation in zip(rows, decoder.run(), strict=True):
                 responses[place].continuations.append(continuation)
@@ -278,8 +278,8 @@ class Engine:
         """A function that says whether a row, counted over all requests, has reached a stop string of its request."""
         if not any(request.stops for request in requests):
             return None
-        watches = [StopWatch(self.detokenizer, request.stops) for request in requests for _ in request.rows]
-        return lambda row, ids: watches[row].push(ids[-1])
+        detectors = [StopDetector(self.detokenizer, request.stops) for request in requests for _ in request.rows]
+        return lambda row, ids: detectors[row].push(ids[-1])
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-__all__ = ["Answer", "Detokenizer", "IncrementalText", "StopWatch", "TextStream"]
+__all__ = ["Answer", "Detokenizer", "IncrementalText", "StopDetector", "TextStream"]
 
 INCOMPLETE = "\ufffd"
 """Written by a decoder for bytes that are not a complete character."""
@@ -228,7 +228,7 @@ class IncrementalText:
         return self._detokenizer.window(self._context + self._held)[len(before) :]
 
 
-class StopWatch:
+class StopDetector:
     """Says whether a growing sequence has reached a stop string."""
 
     def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ from .requests import TOP_LOGPROBS
 __all__ = [
     "N_REFUSED",
     "Ask",
-    "Clock",
+    "Deadlines",
     "Outcome",
     "after",
     "asks_for",
@@ -89,7 +89,7 @@ class Outcome:
         return self.status is not None and 400 <= self.status < 500 and self.status not in RETRIED
 
 
-class Clock:
+class Deadlines:
     """One deadline for each prompt, running from its first request.
 
     Args:
@@ -100,7 +100,7 @@ class Clock:
         self._seconds = seconds
         self._ends: dict[int, float] = {}
 
-    def deadline(self, prompt: int) -> float:
+    def of(self, prompt: int) -> float:
         """When a prompt's time ends (on `time.monotonic`); the first call starts it."""
         return self._ends.setdefault(prompt, time.monotonic() + self._seconds)
 

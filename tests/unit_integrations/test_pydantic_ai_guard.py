@@ -166,9 +166,9 @@ async def test_the_output_validator_raises_on_an_abstention_and_on_what_was_neve
     one = agent(sure)
     one.output_validator(sure.output_validator)
     assert (await one.run("?")).output == "Paris"
-    with pytest.raises(UnexpectedModelBehavior, match="never judged"):
+    with pytest.raises(UnexpectedModelBehavior, match="not judged"):
         await one.run("?", model=Scripted(["Unjudged"]))
-    with pytest.raises(UnexpectedModelBehavior, match="never judged"):
+    with pytest.raises(UnexpectedModelBehavior, match="not judged"):
         await one.run("Another?", model=Scripted(SURE_TEXT))
     earlier = (await one.run("And then?")).all_messages()
     assert (await one.run("?", message_history=earlier)).output == "Paris"
