@@ -17,6 +17,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 
 from .artifact import CalibrationArtifact, CascadeArtifact
+from .call_settings import LONGEST_ANSWER, STOP_STRINGS, Effect, names
 from .errors import GuardrailError, UsageError
 from .judges import Judge
 from .models import resolve_model
@@ -382,16 +383,12 @@ def _describe(error: BaseException) -> str:
 # LangChain passes a callback the settings of each call after the model has merged its own into them. How the server
 # responds to them is checked by the probe (`guardrail.sampling.probe`).
 
-LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "num_predict")
-"""Names under which models send the longest answer."""
-SHAPING = frozenset(
-    {
-        *("best_of", "frequency_penalty", "logit_bias", "min_p", "mirostat", "n", "presence_penalty"),
-        *("reasoning_effort", "repeat_penalty", "repetition_penalty", "seed", "top_k", "typical_p"),
-        *("extra_body", "model_kwargs"),
-    }
-)
-"""Settings beyond the plan's that change how answers are drawn; an artifact does not record them."""
+SHAPING = (names(Effect.SHAPING) - {"parallel_tool_calls"}) | {"n", "seed"}
+"""Settings of a model that change how answers are drawn and that no artifact records.
+
+The plan fixes ``n`` and ``seed``, but a model with its own values would spoil the samples. ``parallel_tool_calls``
+comes with the tools, which are compared.
+"""
 
 
 class CallRecorder(BaseCallbackHandler):
@@ -415,7 +412,7 @@ def differences(asked: CallRecorder, plan: SamplingPlan) -> list[str]:
         sampled = index >= 0
         wanted: dict[str, Any] = {"temperature": plan.temperature if sampled else 0.0}
         wanted |= {"top_p": plan.top_p} if sampled else {}
-        wanted |= {name: plan.max_tokens for name in LIMITS}
+        wanted |= {name: plan.max_tokens for name in LONGEST_ANSWER}
         what = "samples are" if sampled else "the primary answer is"
         for name, value in wanted.items():
             if sent.get(name) is not None and sent[name] != value:
@@ -434,7 +431,7 @@ def own_settings(model: BaseChatModel, asked: CallRecorder, plan: SamplingPlan) 
     own = {name: getattr(model, name, None) for name in SHAPING}
     own |= {name: value for call in asked.calls.values() for name, value in call.items() if name in SHAPING}
     if not plan.stop:
-        own |= {name: getattr(model, name, None) for name in ("stop", "stop_sequences")}
+        own |= {name: getattr(model, name, None) for name in STOP_STRINGS}
     if own["n"] == 1:
         del own["n"]
     return {name: own[name] for name in sorted(own) if (own[name] or own[name] == 0) and not callable(own[name])}

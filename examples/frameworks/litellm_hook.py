@@ -37,7 +37,7 @@ async def main() -> list[str]:
         default_on=True,
         artifact=make_artifact(LiteLLMChat(name_of_model="small")),
         complete=scripted,
-        options={"probe": "off"},
+        guard_options={"probe": "off"},
     )
     said = []
     for question in ("Capital of France?", "Capital of Atlantis?"):

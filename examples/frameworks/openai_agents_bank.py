@@ -57,7 +57,7 @@ async def main(folder: Path) -> list[str]:
     """Ask for a clear transfer and for a vague one; approve the vague one "days later", from what was written down."""
     bindings = await agent_bindings(make_agent("any"))  # calibration needs the same tools
     artifact = make_artifact(inner, prompt=PromptWrapping(system=SYSTEM), bindings=bindings)
-    guarded = GuardedModel(inner, artifact, on_abstain="hold", verdicts=VerdictStore(folder / "verdicts.sqlite"))
+    guarded = GuardedModel(inner, artifact, on_abstain="review", verdicts=VerdictStore(folder / "verdicts.sqlite"))
     agent = make_agent(guarded, needs_approval=guarded.needs_approval)
     said = []
 

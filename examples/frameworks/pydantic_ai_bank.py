@@ -57,9 +57,9 @@ def make_agent(*guards: GuardCapability) -> Agent[Any, Any]:
 async def main() -> list[str]:
     """Ask for a clear transfer and for a vague one; approve the vague one "days later", from what was written down."""
     bindings = await agent_bindings(make_agent())  # calibration needs the same tools
-    chat = PydanticAIChat(inner=inner)
+    chat = PydanticAIChat(model=inner)
     artifact = make_artifact(chat, prompt=PromptWrapping(system=SYSTEM), bindings=bindings)
-    guard = GuardCapability(artifact, on_abstain="hold", options={"probe": "off"})
+    guard = GuardCapability(artifact, on_abstain="review", guard_options={"probe": "off"})
     agent = make_agent(guard)
     said = []
 

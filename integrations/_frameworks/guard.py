@@ -328,5 +328,5 @@ def refuse_settings(kept: Mapping[str, Any], given: Mapping[str, Any], harmless:
     if wrong:
         raise ArtifactMismatchError(
             f"{where} {', '.join(f'{name}={given[name]!r}' for name in wrong)} would change how answers are drawn; the "
-            "artifact fixes that. Leave them out, or calibrate with them and pass them as settings=."
+            "artifact fixes that. Leave them out, or calibrate with them and pass calibrated_settings=."
         )
