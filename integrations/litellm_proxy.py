@@ -35,7 +35,7 @@ from guardrail.specs import ModelIdentity
 from guardrail.verdict import Reason, Verdict
 
 from ._frameworks.chat import FrameworkChat
-from ._frameworks.guard import Gate
+from ._frameworks.guard import FrameworkGuard
 from ._openai.replies import choices_of, message_of, usage_of
 from ._openai.requests import normal_tool_choice
 
@@ -226,7 +226,7 @@ class CalibratedGuardrail(CustomGuardrail):
             found = {one.model.model: one}
         options = dict(options or {})
         self._gates = {
-            name: Gate(
+            name: FrameworkGuard(
                 LiteLLMChat(name_of_model=name, complete=complete),
                 made,
                 on_abstain=on_abstain,

@@ -28,7 +28,7 @@ from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
 from ._frameworks.chat import FrameworkChat, check_call, settings_revision
-from ._frameworks.guard import Answer, Gate, VerdictStore, arguments_of, refuse_settings
+from ._frameworks.guard import Answer, FrameworkGuard, VerdictStore, arguments_of, refuse_settings
 
 require("agents", extra="openai-agents")
 
@@ -204,7 +204,7 @@ class GuardedModel(Model):
             raise UsageError("settings= is for models of the Agents SDK; configure the chat model itself.")
         self._inner = inner
         self._kept = settings or ModelSettings()
-        self._gate = Gate(chat, artifact, on_abstain=on_abstain, verdicts=verdicts, settings=options)
+        self._gate = FrameworkGuard(chat, artifact, on_abstain=on_abstain, verdicts=verdicts, settings=options)
 
     @property
     def guard(self) -> Guardrail:

@@ -26,7 +26,7 @@ from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
 from ._frameworks.chat import FrameworkChat, check_call, settings_revision
-from ._frameworks.guard import HOLD, Gate, VerdictStore, refuse_settings
+from ._frameworks.guard import HOLD, FrameworkGuard, VerdictStore, refuse_settings
 
 require("pydantic_ai", extra="pydantic-ai")
 
@@ -201,7 +201,7 @@ class GuardedModel(WrapperModel):
             raise UsageError('on_abstain="hold" needs GuardCapability, which keeps held-back calls from running.')
         super().__init__(wrapped)
         self._chat = PydanticAIChat(inner=self.wrapped, settings=dict(settings or {}))
-        self._gate = Gate(self._chat, artifact, on_abstain=on_abstain, verdicts=verdicts, settings=options)
+        self._gate = FrameworkGuard(self._chat, artifact, on_abstain=on_abstain, verdicts=verdicts, settings=options)
 
     @property
     def guard(self) -> Guardrail:

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from ..errors import UsageError
-from ..judges import canonical_calls
 from ..prompting import question_text
-from ..types import Cost, Missing, Sample, SampleSet, SamplingPlan, Unmeasured, answer_text
+from ..types import Cost, Missing, SampleSet, SamplingPlan, Unmeasured, answer_text
 
 __all__ = [
     "P_TRUE",
@@ -218,10 +217,10 @@ def support_questions(drawn: SampleSet) -> list[str] | Missing:
     """
     if drawn.primary is None or not drawn.samples:
         return Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no primary answer or no sample")
-    parts = sentences(_text(drawn.primary))
+    parts = sentences(answer_text(drawn.primary))
     if not parts:
         return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer is empty")
-    found = [support_question(drawn.question, part, _text(sample)) for part in parts for sample in drawn.samples]
+    found = [support_question(drawn.question, part, answer_text(sample)) for part in parts for sample in drawn.samples]
     if len(set(found)) > MAX_QUESTIONS:
         return Missing(
             Unmeasured.JUDGE_FAILED,
@@ -236,10 +235,6 @@ def support_question(question: str, sentence: str, sample: str) -> str:
         f"Question: {question}\n\nContext (an answer to the question): {sample}\n\nSentence: {sentence}\n\n"
         "Is the sentence supported by the context above? Answer Yes or No and nothing else."
     )
-
-
-def _text(sample: Sample) -> str:
-    return canonical_calls(sample.tool_calls) if sample.tool_calls else sample.text.strip()
 
 
 # A mark, closing quotes or brackets, then white space; CJK marks need none.

@@ -85,7 +85,7 @@ def measure_stream(
         estimators: What to compute.
         plan: The plan the sets were drawn by.
         seen: Receives the evidence that formulas read.
-        adaptive: Measure of each set what `adapted` says: the first ``plan.unanimous_at`` samples
+        adaptive: Measure of each set what `adaptive_subset` says: the first ``plan.unanimous_at`` samples
             where they all mean the same to an estimator. Each pass then asks about these first, about the rest next.
     """
     wants = [

@@ -12,8 +12,8 @@ from collections import Counter
 
 from ..judges import normalise
 from ..judges import words as words_of
-from ..sampling.follow_ups import SELFCHECK_PROMPT, _text, sentences, support_questions
-from ..types import Missing, Unmeasured
+from ..sampling.follow_ups import SELFCHECK_PROMPT, sentences, support_questions
+from ..types import Missing, Unmeasured, answer_text
 from .base import Evidence
 
 __all__ = ["selfcheck_ngram", "selfcheck_nli", "selfcheck_prompt", "sentences"]
@@ -50,8 +50,8 @@ def selfcheck_ngram(evidence: Evidence) -> float | Missing:
     drawn = evidence.drawn
     if drawn.primary is None or not drawn.samples:
         return Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no primary answer or no sample")
-    primary = _text(drawn.primary)
-    counts = Counter(word for text in (primary, *map(_text, drawn.samples)) for word in _words(text))
+    primary = answer_text(drawn.primary)
+    counts = Counter(word for text in (primary, *map(answer_text, drawn.samples)) for word in _words(text))
     total = counts.total() + len(counts)
     rarest = [min((counts[word] + 1 for word in _words(part)), default=None) for part in sentences(primary)]
     if not rarest or None in rarest:

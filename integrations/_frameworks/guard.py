@@ -25,12 +25,11 @@ from guardrail.errors import ArtifactMismatchError
 from guardrail.guard.abstention import Abstention, afall_back, worded
 from guardrail.guard.messages import accepted_answer, with_verdict
 from guardrail.guard.structured import form_of
-from guardrail.judges import canonical_calls
 from guardrail.specs import identify
-from guardrail.types import Bindings, ToolCall
+from guardrail.types import Bindings, ToolCall, canonical_calls
 from guardrail.verdict import Verdict
 
-__all__ = ["HOLD", "Answer", "Gate", "VerdictStore", "arguments_of", "refuse_settings"]
+__all__ = ["HOLD", "Answer", "FrameworkGuard", "VerdictStore", "arguments_of", "refuse_settings"]
 
 HOLD = "hold"
 """``on_abstain``: a held-back tool call is proposed but not run before a person approved it."""
@@ -99,7 +98,7 @@ class Answer:
     verdict: Verdict
 
 
-class Gate:
+class FrameworkGuard:
     """One artifact's guard, for frameworks that bring their own agents.
 
     Args:
