@@ -265,7 +265,7 @@ def test_members_must_be_scored(labelled: RecordFile) -> None:
 
 def test_a_file_that_is_no_ensemble_is_told(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"x\.json is no ensemble file"):
+    with pytest.raises(UsageError, match=r"x\.json is not an ensemble file"):
         load_ensemble(tmp_path / "x.json")
     with pytest.raises(UsageError, match=r"cannot be read.*calibrate ensemble"):
         parse_estimator(str(tmp_path / "absent.json"))
