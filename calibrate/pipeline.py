@@ -15,7 +15,7 @@ from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.types import Frozen, SamplingPlan
-from guardrail.uncertainty import EstimatorSpec, available, make
+from guardrail.uncertainty import EstimatorSpec, list_estimators, make_estimator
 
 from .data.collect import package_versions
 from .data.labelling import refuse_contradictions
@@ -310,9 +310,9 @@ def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     estimator does not read. With options n and log-probabilities stay, because n decides there what the primary answer
     is. All stays for scores that were imported: nobody knows what they were computed from.
     """
-    if spec.name not in available():
+    if spec.name not in list_estimators():
         return plan
-    needs = make(spec.name).needs
+    needs = make_estimator(spec.name).needs
     plan = plan.model_copy(update={"follow_ups": tuple(name for name in plan.follow_ups if name == needs.follow_up)})
     if plan.options is not None:
         return plan

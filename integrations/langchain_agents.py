@@ -28,6 +28,7 @@ from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolM
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UnreadableReplyError, UsageError, require
 from guardrail.guard.abstention import ABSTENTION, Abstention, OnAbstain, Wording, afall_back, fall_back, worded
+from guardrail.guard.decide import decide
 from guardrail.guard.endpoint_trust import Trust, agreement_rate
 from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observer, Watch, observers
@@ -35,7 +36,7 @@ from guardrail.monitor import SafetySwitch
 from guardrail.prompting import question_text
 from guardrail.sampling.replies import read_reply, refuse_unstorable
 from guardrail.specs import identify
-from guardrail.types import Cost, Sample, Uncertainty, Unmeasured
+from guardrail.types import Sample, SampleSet, Unmeasured
 from guardrail.verdict import Reason, Verdict
 
 from ._agents.agent_model import Abstentions, Frozen, GatedModel, HeldBack, Outcome, this_step
@@ -307,24 +308,14 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             sample = reply
         except UnreadableReplyError as error:
             detail = f"{detail} It cannot be given out either: {error}."
-        return Verdict(
-            accepted=False,
-            reason=Reason.UNMEASURED,
-            detail=detail,
-            uncertainty=Uncertainty(
-                value=None,
-                unit=artifact.estimator.unit,
-                estimator=artifact.estimator.name,
-                reason=Unmeasured.MODEL_FAILED,
-                detail="another model answered in its place",
-            ),
-            threshold=artifact.threshold,
-            alpha=artifact.alpha,
-            guarantee=artifact.outcome.guarantee,
-            artifact=artifact.digest,
-            candidate=sample,
-            cost=Cost(),
+        drawn = SampleSet(
+            question="",
+            primary=sample,
+            problem=Unmeasured.MODEL_FAILED,
+            problem_detail="another model answered in its place",
         )
+        verdict = decide(drawn, artifact, self._gates.estimators[artifact.digest])
+        return verdict.model_copy(update={"reason": Reason.UNMEASURED, "detail": detail})
 
     def _unjudged_held(self, request: ModelRequest[Any], message: AIMessage) -> Held:
         verdict = lean(self._unjudged_verdict(message))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import Literal
 
 from benchmarks.estimators.ensembles import Comparison
 from benchmarks.estimators.figures import ALPHAS, HALVES, Figures, Interval
@@ -49,6 +50,8 @@ class Measured(Frozen):
 class Page(Frozen):
     """The whole table."""
 
+    format: Literal[1] = 1
+    """Version of this layout; a file without one is of the first."""
     resamples: int
     """Bootstrap resamples behind each interval."""
     files: tuple[Measured, ...]

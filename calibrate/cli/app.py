@@ -17,9 +17,8 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from guardrail.errors import GuardrailError, UsageError
+from guardrail.files import refuse_special
 from guardrail.models import resolve_model
-
-from ..data.records import refuse_special
 
 __all__ = [
     "MODEL_HELP",

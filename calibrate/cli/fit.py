@@ -154,9 +154,7 @@ def inspect(
     """
     loaded = CalibrationArtifact.load(artifact)
     if as_json:
-        typer.echo(
-            json.dumps({"digest": loaded.digest, **loaded.model_dump(mode="json")}, indent=1, ensure_ascii=False)
-        )
+        typer.echo(json.dumps({"digest": loaded.digest, **loaded.content}, indent=1, ensure_ascii=False))
         return
     tell_verdict(loaded)
     rows = Table(show_header=False, box=None, padding=(0, 2, 0, 0))

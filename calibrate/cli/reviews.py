@@ -13,6 +13,7 @@ from rich.panel import Panel
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
+from guardrail.files import sqlite_path
 
 from ..data.progress import bar
 from ..data.records import write_records
@@ -112,8 +113,7 @@ def from_reviews(
     _refuse_existing(out)
     if monitor is not None:
         refuse_open_as_wrong(missing)
-    database = store.removeprefix("sqlite:///")
-    keep_inputs([artifact, *(earlier or ()), None if "://" in database else Path(database)], [out, records])
+    keep_inputs([artifact, *(earlier or ()), sqlite_path(store)], [out, records])
     loaded = CalibrationArtifact.load(artifact)
     before = [CalibrationArtifact.load(path) for path in earlier or ()]
     with _opened(store) as opened:
@@ -173,8 +173,8 @@ def _opened(given: str) -> ReviewStore:
     require("sqlalchemy", extra="review")
     from guardrail.review import ReviewStore
 
-    path = given.removeprefix("sqlite:///")
-    if "://" not in path and not Path(path).is_file():
+    path = sqlite_path(given)
+    if path is not None and not path.is_file():
         raise UsageError(f"no review store at {path}. Name the file or URL that the guard's ReviewStore was given.")
     return ReviewStore(given)
 

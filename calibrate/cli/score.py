@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from guardrail.judges import Judge, default_judge, make
+from guardrail.judges import Judge, default_judge, make_judge
 from guardrail.judges.cache import PairCache
 from guardrail.judges.chat import ChatJudge
 from guardrail.types import SamplingPlan
-from guardrail.uncertainty import Estimator, available
+from guardrail.uncertainty import Estimator, list_estimators
 
 from ..data.progress import bar
 from ..data.records import RecordHeader
@@ -85,7 +85,7 @@ def score(
         comparing = {"judge": named_judge or default_judge(plan.bindings), **roles}
         named = [parse_estimator(name, **comparing) for name in names]
         found = list(named)
-        for each in (parse_estimator(name, **comparing) for name in available()) if everything else ():
+        for each in (parse_estimator(name, **comparing) for name in list_estimators()) if everything else ():
             missing = lacking(each, plan)
             if missing is None:
                 found.append(each)
@@ -114,7 +114,7 @@ def _judge(text: str | None) -> Judge | None:
     if name == "chat" and isinstance(params.get("model"), str):
         params["model"] = resolve_model(params["model"])
         return ChatJudge(**params)
-    return make(name, **params)
+    return make_judge(name, **params)
 
 
 def tell_scores(header: RecordHeader, summary: ScoreSummary) -> None:

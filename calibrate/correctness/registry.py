@@ -10,7 +10,6 @@ from guardrail.errors import UsageError
 from guardrail.judges.json_value import is_structured, read_json
 from guardrail.judges.tool_call import read_calls
 from guardrail.types import Bindings, Sample
-from guardrail.uncertainty import answer_text
 
 from ..data.progress import Progress, silent
 from ..data.records import Record
@@ -95,7 +94,7 @@ def _text(record: Record, rule: CorrectnessRule) -> str:
     """What the rule reads: the answer's text; for rules about JSON, that of its tool calls where there are any."""
     assert record.drawn is not None, "only answers that were drawn are labelled"
     assert record.drawn.primary is not None, "only answers that were drawn are labelled"
-    return answer_text(record.drawn.primary) if isinstance(rule, ToolCalls | JsonValues) else record.drawn.primary.text
+    return record.drawn.primary.comparable if isinstance(rule, ToolCalls | JsonValues) else record.drawn.primary.text
 
 
 def _labelled(record: Record, found: Iterator[Label]) -> Record:

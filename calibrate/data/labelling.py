@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import IO, Literal
 
 from guardrail.errors import RecordError, UsageError
+from guardrail.files import check_version
+from guardrail.plain_json import canonical_json
 
 from .records import Record, exclusive
 
@@ -131,7 +133,7 @@ def queue_of(
 # -- The file a person's labels go to: one JSON object a line, on disk before the next question is shown ---------------
 # ``{"id": ..., "correct": true, "judged": ...}``; null for a question that was skipped. The answer that was judged is
 # kept with the label, so that labels are never applied to other answers. `calibrate label --labels` reads the same
-# file.
+# file. A line may say ``"format"``; one without is of format 1.
 
 
 class LabelStore:
@@ -210,11 +212,15 @@ def open_store(path: Path) -> Iterator[LabelStore]:
             yield store
 
 
+_OTHER_FILE = "save to another file with --labels"
+
+
 def _parse(path: Path, number: int, line: bytes) -> tuple[str, bool | None, str]:
     try:
         values = json.loads(line)
+        check_version(values.get("format"), 1, f"{path}:{number}: the label", _OTHER_FILE, error=RecordError)
         name, correct, answer = values["id"], values["correct"], values["judged"]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise RecordError(
             f"{path}:{number}: got {line[:120]!r}; a line must be an object with id, correct and judged. Is this file "
             "of an interactive session? Save to another one with --labels."
@@ -273,4 +279,4 @@ def _key(record: Record) -> str:
     primary = record.drawn.primary if record.drawn is not None else None
     calls = [call.model_dump() for call in primary.tool_calls] if primary is not None else []
     answer = None if primary is None else primary.text.strip()
-    return json.dumps([record.question.strip(), record.options, answer, calls], sort_keys=True, ensure_ascii=False)
+    return canonical_json([record.question.strip(), record.options, answer, calls])

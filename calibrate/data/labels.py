@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from guardrail.errors import UsageError
+from guardrail.errors import RecordError, UsageError
+from guardrail.files import check_version
 from guardrail.specs import CorrectnessSpec
 
 from .questions import read_rows
@@ -59,6 +60,10 @@ def read_labels(path: str | Path) -> GivenLabels:
         name = str(row.values.get("id") or "").strip()
         if not name:
             raise row.fail("id", row.values.get("id"), "every label needs the id of its record")
+        given = row.values.get("format")
+        if isinstance(given, int):  # of a labelling session; other files may use the column for anything
+            way_out = "write id and correct only"
+            check_version(given, 1, f"{path}: the label of {name!r}", way_out, error=RecordError)
         if name in correct or name in skipped:
             raise row.fail("id", name, "it has a label already; remove one of the two")
         given, answer = row.values.get("correct"), row.values.get("judged")

@@ -16,6 +16,7 @@ from typing import Any
 
 from guardrail.errors import RecordError, UsageError
 from guardrail.judges import normalise
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.types import Frozen
 
 __all__ = [
@@ -104,7 +105,7 @@ def fingerprint(questions: Iterable[Question]) -> str:
     """SHA-256 over the canonical rows, sorted by id: the same questions in another order or format give the same."""
     digest = hashlib.sha256()
     for question in sorted(questions, key=lambda q: q.id):
-        digest.update(json.dumps(question.model_dump(), ensure_ascii=False, sort_keys=True).encode())
+        digest.update(canonical_json(question.model_dump(), compact=False).encode())
         digest.update(b"\n")
     return digest.hexdigest()
 
@@ -307,7 +308,7 @@ def _options(row: Row) -> dict[str, str] | None:
 def content_id(text: str, options: Mapping[str, str] | None) -> str:
     """Id of a question that was given none: "q-" and 12 hex digits of a hash of question and options."""
     canonical = json.dumps([text, dict(options) if options else None], ensure_ascii=False)
-    return "q-" + hashlib.sha256(canonical.encode()).hexdigest()[:12]
+    return "q-" + sha256_hex(canonical, 12)
 
 
 def _short(value: object, limit: int = 120) -> str:

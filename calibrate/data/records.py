@@ -3,6 +3,9 @@
 A record file is JSONL. Its first line is ``{"header": {...}}``: who was asked, how, and with which questions. Every
 other line is one record. Lines are appended and flushed to disk; a kill can tear the last line only, and the next
 writer removes it. Whatever rewrites a file (scores, labels) writes a new one beside it and swaps it in.
+
+Readers ignore unknown fields, so that a file of a newer version can be used as long as its format is known. Scoring or
+labelling such a file writes it anew with the fields this version knows, and the others are lost: keep the original.
 """
 
 from __future__ import annotations
@@ -11,16 +14,17 @@ import io
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO, Literal
 
 from pydantic import Field, ValidationError
 
 from guardrail.errors import RecordError, UsageError
+from guardrail.files import atomic_write, check_version, refuse_special
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.probe import ProbeReport
 from guardrail.specs import CorrectnessSpec, ModelIdentity
@@ -38,7 +42,6 @@ __all__ = [
     "exclusive",
     "open_writer",
     "read_records",
-    "refuse_special",
     "rewrite_records",
     "stream_records",
     "write_records",
@@ -322,20 +325,22 @@ def _scan(path: Path, content: bytes) -> tuple[RecordFile, int]:
 
 def _parse_header(path: Path, line: bytes) -> RecordHeader:
     values = _json_object(path, 1, line)
-    if set(values) != {"header"}:
+    header = values.get("header")
+    if not isinstance(header, dict):
         raise RecordError(
             f'{path}:1: got fields {sorted(values)}; the first line of a record file is {{"header": {{...}}}}. '
             "Is this a question file? `calibrate collect` turns one into records."
         )
+    check_version(header.get("format"), 1, f"{path}:1: the file", "collect again", error=RecordError)
     try:
-        return RecordHeader.model_validate_json(json.dumps(values["header"]))
+        return RecordHeader.from_stored(json.dumps(header))
     except ValidationError as error:
         raise RecordError(_first_problem(path, 1, error, prefix="header.")) from error
 
 
 def _parse_record(path: Path, number: int, line: bytes) -> Record:
     try:
-        return Record.model_validate_json(line)
+        return Record.from_stored(line)
     except ValidationError as error:
         _json_object(path, number, line)  # says better what is no JSON object at all
         raise RecordError(_first_problem(path, number, error)) from error
@@ -379,41 +384,11 @@ def _refuse_other_collection(path: Path, there: RecordHeader, here: RecordHeader
         )
 
 
-def refuse_special(path: Path) -> None:
-    """Refuse to write to a device, a pipe or another special file: replacing it would put a plain file in its place.
-
-    Raises:
-        UsageError: What is there, links followed, is no regular file; or it is a link of the system in /dev.
-    """
-    if path.exists() and (not path.is_file() or path.absolute().parent == Path("/dev")):
-        raise UsageError(
-            f"{path} is no regular file, and writing here would replace it. Name a file, new or old, e.g. "
-            f"./{path.name}.out."
-        )
-
-
 def _replace(path: Path, header: RecordHeader, records: Iterable[Record]) -> None:
     refuse_special(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".part", delete=False) as stream:
-        temporary = Path(stream.name)
-        try:
-            stream.write(json.dumps({"header": header.model_dump(mode="json")}, ensure_ascii=False).encode() + b"\n")
-            for record in records:
-                stream.write(_line(record))
-            stream.flush()
-            os.fsync(stream.fileno())
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-    os.chmod(temporary, 0o666 & ~_umask())
-    os.replace(temporary, path)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+    first = json.dumps({"header": header.model_dump(mode="json")}, ensure_ascii=False).encode() + b"\n"
+    atomic_write(path, chain([first], map(_line, records)))
 
 
 def _line(record: Record) -> bytes:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -75,6 +75,8 @@ class EvaluationRow(Frozen):
 class Evaluation(Frozen):
     """Result of :func:`evaluate`."""
 
+    format: Literal[1] = 1
+    """Version of this layout; a file without one is of the first."""
     n: int
     """Items in the pool."""
     n_calibration: int
@@ -116,7 +118,7 @@ class Evaluation(Frozen):
         return _written(text.getvalue(), path)
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """The whole result as JSON, also written to ``path`` if given. ``Evaluation.model_validate_json`` reads it."""
+        """The whole result as JSON, also written to ``path`` if given. ``Evaluation.from_stored`` reads it."""
         return _written(self.model_dump_json(indent=2) + "\n", path)
 
 

@@ -66,6 +66,8 @@ class Needed(Frozen):
 class Plan(Frozen):
     """Result of :func:`plan`."""
 
+    format: Literal[1] = 1
+    """Version of this layout; a file without one is of the first."""
     alpha: float
     """Target error rate among accepted answers."""
     delta: float

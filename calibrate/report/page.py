@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ import numpy as np
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
+from guardrail.files import atomic_write
 from guardrail.outcome import Feasible
 
 from ..data.progress import Progress, silent
@@ -242,12 +241,4 @@ def _render(page: _Page, records: Sequence[Record], estimator: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    atomic_write(path, text, mode=0o644)

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
-from guardrail.guard.early_stopping import is_bound
 from guardrail.specs import CorrectnessSpec
 from guardrail.types import SampleSet
 from guardrail.verdict import Reason
@@ -166,7 +165,7 @@ def _refuse_unaudited(pool: Pool) -> None:
 
 
 def _refuse_bounds(pool: Pool) -> None:
-    bounds = sum(is_bound(item.verdict.uncertainty) for item in pool.items)
+    bounds = sum(item.verdict.uncertainty.is_bound for item in pool.items)
     if bounds:
         raise UsageError(
             f"{bounds} of {len(pool.items)} reviewed verdicts were settled early, so their uncertainty is a bound and "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
+from guardrail.plain_json import canonical_json
 from guardrail.types import Sample
 from guardrail.verdict import Verdict
 
@@ -231,7 +231,7 @@ def _as_shown(item: Item) -> Verdict:
 
 def _context(item: Item) -> str:
     content = item.content
-    return json.dumps([content.messages, content.metadata.get("thread_id")], sort_keys=True, default=str)
+    return canonical_json([content.messages, content.metadata.get("thread_id")], default=str)
 
 
 def _label(action: str | None, respond: Respond) -> bool | None:
@@ -261,7 +261,7 @@ def _content(item: Reviewed) -> str:
     candidate = item.verdict.candidate
     calls = [call.model_dump() for call in candidate.tool_calls] if candidate is not None else []
     text = None if candidate is None else candidate.text.strip()
-    return json.dumps([item.question.strip(), item.context, text, calls], sort_keys=True)
+    return canonical_json([item.question.strip(), item.context, text, calls])
 
 
 def _refuse_different(artifacts: Sequence[CalibrationArtifact]) -> None:

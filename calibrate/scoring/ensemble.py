@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from guardrail.errors import UsageError
+from guardrail.files import check_version, problem_of
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.types import Frozen
 from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec
 from guardrail.uncertainty.ensemble import NAME, EnsembleParams, Member, Training
@@ -230,15 +231,21 @@ def read_ensemble(path: str | Path) -> EnsembleFile:
     """Read what `calibrate ensemble` wrote.
 
     Raises:
-        UsageError: No such file, or no ensemble in it.
+        UsageError: No such file, no ensemble in it, or one of a newer version.
     """
     try:
-        return EnsembleFile.model_validate_json(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path} is not an ensemble file ({error}). Make one with `calibrate ensemble`.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read ({error}). Make one with `calibrate ensemble`.") from error
+    if isinstance(content, dict):
+        check_version(content.get("format"), 1, str(path), "make one with `calibrate ensemble`")
+    try:
+        return EnsembleFile.from_stored(content)
     except ValidationError as error:
         raise UsageError(
-            f"{path} is no ensemble file ({error.errors()[0]['msg']}). Make one with `calibrate ensemble`."
+            f"{path} is not an ensemble file ({problem_of(error)}). Make one with `calibrate ensemble`."
         ) from error
 
 
@@ -270,8 +277,8 @@ def fit_members(file: RecordFile, keys: Sequence[str]) -> dict[str, EstimatorSpe
 
 def ensemble_key(spec: EstimatorSpec) -> str:
     """Key of an ensemble in a record file: "ensemble:" and eight hex digits of a hash of its spec."""
-    canonical = json.dumps(spec.model_dump(mode="json"), sort_keys=True)
-    return f"{NAME}:{hashlib.sha256(canonical.encode()).hexdigest()[:8]}"
+    canonical = canonical_json(spec.model_dump(mode="json"), compact=False, ascii_only=True)
+    return f"{NAME}:{sha256_hex(canonical, 8)}"
 
 
 def _measured(record: Record, specs: dict[str, EstimatorSpec]) -> bool:
@@ -354,4 +361,4 @@ def _question_hash(record: Record) -> str:
 
 
 def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return sha256_hex(text, 16)

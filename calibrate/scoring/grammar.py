@@ -9,6 +9,7 @@ import shlex
 from typing import Any
 
 from guardrail.errors import UsageError
+from guardrail.plain_json import canonical_json
 from guardrail.specs import JudgeSpec
 
 __all__ = ["FROM_JUDGE", "cut", "estimator_flags", "parse_name", "written"]
@@ -100,4 +101,4 @@ def _text(value: Any) -> str:
         return str(value)
     if isinstance(value, str) and _BARE.fullmatch(value) and value == _value(value):
         return value
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+    return canonical_json(value, compact=False, default=str)

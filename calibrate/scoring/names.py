@@ -12,18 +12,17 @@ from guardrail.judges import (
     Judge,
     JudgeSpec,
     Similarity,
-    available,
-    available_similarities,
     from_judge,
+    list_judges,
+    list_similarities,
     make_entailment,
+    make_judge,
     make_similarity,
 )
-from guardrail.judges import make as make_judge
-from guardrail.judges.registry import is_light
-from guardrail.judges.similarity import is_light_similarity
+from guardrail.judges.registry import JUDGES
+from guardrail.judges.similarity import SIMILARITIES
 from guardrail.types import Bindings
-from guardrail.uncertainty import Estimator, EstimatorSpec, make
-from guardrail.uncertainty import available as estimators
+from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator
 
 from .ensemble import ensemble_key, load_ensemble
 from .grammar import FROM_JUDGE, cut, parse_name, written
@@ -43,7 +42,7 @@ def estimator_key(estimator: Estimator) -> str:
     """
     if estimator.members:
         return ensemble_key(estimator.spec)
-    own, usual = estimator.spec, make(estimator.name).spec
+    own, usual = estimator.spec, make_estimator(estimator.name).spec
     greedy, alike = own.clustering == "greedy", own.similarity != usual.similarity
     parts = [estimator.name]
     if own.judge is not None and (own.judge != usual.judge or greedy or alike):
@@ -85,7 +84,7 @@ def parse_estimator(
     chosen: dict[str, Any] = {
         role: _MAKERS[role](part, found.name) if part else given[role] for role, part in found.parts.items()
     }
-    return make(found.name, clustering="greedy" if found.clustering == "greedy" else "components", **chosen)
+    return make_estimator(found.name, clustering="greedy" if found.clustering == "greedy" else "components", **chosen)
 
 
 def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings | None = None) -> str:
@@ -138,10 +137,10 @@ def named_similarity(text: str, estimator: str = "NAME") -> Similarity:
             )
         return from_judge(_named_judge(inner["judge"], estimator))
     name, params = parse_name(text)
-    if is_light(name) or (name in available() and name not in available_similarities()):
+    if name in JUDGES or (name in list_judges() and name not in list_similarities()):
         raise UsageError(
             f"{name} is a judge, and {estimator} takes a similarity there. Write from_judge({text}), or name one of: "
-            f"{', '.join(available_similarities())}."
+            f"{', '.join(list_similarities())}."
         )
     return make_similarity(name, **params)
 
@@ -163,10 +162,10 @@ def _named_judge(text: str, estimator: str) -> Judge:
             f"the judge chat is a model, which is given apart: calibrate score RECORDS --estimator {estimator} --judge "
             "'chat(model=PROVIDER:MODEL)'"
         )
-    if not is_light(name) and name not in available() and name in available_similarities():
-        both = estimator in estimators() and make(estimator).similarity is not None
+    if name not in JUDGES and name not in list_judges() and name in list_similarities():
+        both = estimator in list_estimators() and make_estimator(estimator).similarity is not None
         raise UsageError(
-            f"{name} is a similarity, and {estimator} takes a judge there: {', '.join(available())}."
+            f"{name} is a similarity, and {estimator} takes a judge there: {', '.join(list_judges())}."
             + (f" Leave the judge empty for its default: {estimator}::{text}" if both else "")
         )
     return make_judge(name, **params)
@@ -201,7 +200,7 @@ class _Written:
 
     def usual(self, spec: EstimatorSpec, bindings: Bindings | None) -> bool:
         """Whether a spec has the default wherever nothing is said."""
-        default = make(self.name, bindings=bindings).spec
+        default = make_estimator(self.name, bindings=bindings).spec
         open_roles = [role for role, part in self.parts.items() if not part]
         same = all(getattr(spec, role) == getattr(default, role) for role in open_roles)
         return same and (self.clustering != "" or spec.clustering == default.clustering)
@@ -213,7 +212,7 @@ def _read(text: str) -> _Written:
         raise UsageError(f"{text!r}: name an ensemble by its file, which ends in .json: --estimator ensemble.json")
     if name == "imported":
         raise UsageError(f"{text!r} came with an imported file and cannot be computed. Name another estimator.")
-    estimator = make(name)
+    estimator = make_estimator(name)
     has: dict[Role, bool] = {
         "judge": estimator.needs.judge,
         "similarity": estimator.similarity is not None,
@@ -244,9 +243,9 @@ def _is(role: Role, text: str, spec: JudgeSpec | None) -> bool:
         return False
     if name == "chat":
         return _is_chat(str(params.pop("model", "")), spec) and _all_true(params, spec)
-    if role == "judge" and is_light(name):
+    if role == "judge" and name in JUDGES:
         return make_judge(name, **params).spec == spec
-    if role == "similarity" and name != "from_judge" and is_light_similarity(spec):
+    if role == "similarity" and name != "from_judge" and name in SIMILARITIES:
         return make_similarity(name, **params).spec == spec
     return _all_true(params, spec)
 

@@ -11,7 +11,7 @@ from ..gate import accepts
 from ..judges import normalise
 from ..outcome import Infeasible
 from ..types import SampleSet, SamplingPlan, Uncertainty
-from ..uncertainty import Clusters, Estimator, Evidence, Needs, answer_text, measure
+from ..uncertainty import Clusters, Estimator, Evidence, Needs, measure
 from ..verdict import Meaning, Reason, Verdict
 from .early_stopping import adapted
 
@@ -29,7 +29,7 @@ def decide(
         estimator: The artifact's estimator.
         settled: The uncertainty, where drawing stopped early because it was certain (see `early_stopping`).
     """
-    texts = [answer_text(sample) for sample in drawn.samples]
+    texts = [sample.comparable for sample in drawn.samples]
     meanings: tuple[Meaning, ...] = ()
     if settled is not None:
         uncertainty = settled

@@ -28,15 +28,14 @@ from ..sampling.calls import acall_concurrently, call_concurrently
 from ..sampling.native import is_native, request_seed
 from ..sampling.sampler import adraw, draw
 from ..types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
-from ..uncertainty import Estimator, Evidence, Missing, answer_text, cluster, measure
-from ..uncertainty.early_bounds import declares, reach
+from ..uncertainty import Estimator, Evidence, Missing, cluster, measure
+from ..uncertainty.early_bounds import attainable_scores, has_useful_bounds
 
 __all__ = [
     "Drawn",
     "adapted",
     "adraw_until_decided",
     "draw_until_decided",
-    "is_bound",
     "range_of",
     "settled",
     "wave_ends",
@@ -45,8 +44,6 @@ __all__ = [
 
 FIRST_WAVE = 3
 """Samples drawn at first."""
-SETTLED = "settled by"
-"""How the detail of an uncertainty begins that is a bound."""
 NEXT_WAVE = 2
 """Samples drawn at a time after that; a rest of one joins the wave before it."""
 
@@ -76,9 +73,9 @@ def wave_ends(n: int, first: int = FIRST_WAVE, step: int = NEXT_WAVE) -> tuple[i
 def worthwhile(model: BaseChatModel, plan: SamplingPlan, estimator: Estimator) -> bool:
     """Whether drawing in waves can save anything worth its waiting: what ``early_stopping="auto"`` means.
 
-    Not for models that draw all samples in one go, nor for judges about which nothing is known (`declares`).
+    Not for models that draw all samples in one go, nor for judges about which nothing is known (`has_useful_bounds`).
     """
-    return _possible(plan, estimator) and declares(estimator) and not is_native(model)
+    return _possible(plan, estimator) and has_useful_bounds(estimator) and not is_native(model)
 
 
 def _possible(plan: SamplingPlan, estimator: Estimator) -> bool:
@@ -108,16 +105,10 @@ def range_of(drawn: SampleSet, estimator: Estimator, n: int) -> tuple[float, flo
     seen = measure(drawn, replace(estimator, formula=keep), SamplingPlan(n=max(m, 2)))
     if not seen.measured:
         return seen
-    if estimator.bounds is None or not found:
+    if not found:
         return None
     judged = [*drawn.samples, drawn.primary] if estimator.needs.primary and drawn.primary else drawn.samples
-    known = reach(found[0], tuple(map(answer_text, judged)), estimator, n)
-    if known is None:
-        return None
-    try:
-        ends = estimator.bounds(known)
-    except ArithmeticError:
-        return None
+    ends = attainable_scores(found[0], tuple(sample.comparable for sample in judged), estimator, n)
     return estimator.unmeasured(ends.reason, ends.detail) if isinstance(ends, Missing) else ends
 
 
@@ -146,13 +137,8 @@ def settled(drawn: SampleSet, estimator: Estimator, n: int, threshold: float) ->
         return None
     accepted = accepts(high, threshold)
     value = max(0.0, high if accepted else low)
-    told = f"{SETTLED} {m} of {n} samples: between {max(0.0, low):.4g} and {high:.4g} whatever the others say"
-    return Uncertainty(value=value, unit=estimator.unit, estimator=estimator.name, detail=told)
-
-
-def is_bound(uncertainty: Uncertainty) -> bool:
-    """Whether the value is a bound from drawing that stopped early, not the score itself."""
-    return uncertainty.value is not None and uncertainty.detail.startswith(SETTLED)
+    told = f"settled by {m} of {n} samples: between {max(0.0, low):.4g} and {high:.4g} whatever the others say"
+    return Uncertainty(value=value, unit=estimator.unit, estimator=estimator.name, detail=told, is_bound=True)
 
 
 def adapted(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[SampleSet, SamplingPlan]:
@@ -173,7 +159,7 @@ def adapted(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple
 
 def _unanimous(part: SampleSet, estimator: Estimator) -> bool:
     """Whether all samples mean the same; False where that cannot be told (then all n are drawn)."""
-    answers = [answer_text(sample) for sample in part.samples]
+    answers = [sample.comparable for sample in part.samples]
     if part.problem is not None or not all(answers):
         return False
     try:

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from ..errors import UsageError
-from ..judges import canonical_calls
 from ..prompting import question_text
-from ..types import Cost, Missing, Sample, SampleSet, SamplingPlan, Unmeasured, answer_text
+from ..types import Cost, Missing, SampleSet, SamplingPlan, Unmeasured
 
 __all__ = [
     "P_TRUE",
@@ -80,9 +79,9 @@ def _p_true(prompt: Messages, drawn: SampleSet) -> list[list[BaseMessage]]:
     assert drawn.primary is not None
     lines = [f"Question: {drawn.question}"]
     if drawn.samples:
-        lines += ["Here are some brainstormed ideas:", *(answer_text(sample) for sample in drawn.samples)]
+        lines += ["Here are some brainstormed ideas:", *(sample.comparable for sample in drawn.samples)]
     lines += [
-        f"Possible answer: {answer_text(drawn.primary)}",
+        f"Possible answer: {drawn.primary.comparable}",
         "Is the possible answer:\n(A) True\n(B) False",
         "Reply with the letter only. The possible answer is:",
     ]
@@ -96,7 +95,7 @@ def _verbalised(prompt: Messages, drawn: SampleSet) -> list[list[BaseMessage]]:
         "How likely is it that your answer above is correct? Reply with a number from 0 (certainly wrong) to 100 "
         "(certainly correct) and nothing else."
     )
-    return [[*prompt, AIMessage(answer_text(drawn.primary)), asked]]
+    return [[*prompt, AIMessage(drawn.primary.comparable), asked]]
 
 
 def _selfcheck(prompt: Messages, drawn: SampleSet) -> list[list[BaseMessage]]:
@@ -178,7 +177,7 @@ def rounds(prompts: Sequence[Messages], drawn: Sequence[SampleSet], plan: Sampli
 
 def _has_answer(drawn: SampleSet) -> bool:
     primary = drawn.primary
-    return drawn.problem is None and primary is not None and not primary.refusal and bool(answer_text(primary))
+    return drawn.problem is None and primary is not None and not primary.refusal and bool(primary.comparable)
 
 
 def failed_replies(asked: Round, problem: Unmeasured, detail: str) -> list[SampleSet]:
@@ -218,10 +217,10 @@ def support_questions(drawn: SampleSet) -> list[str] | Missing:
     """
     if drawn.primary is None or not drawn.samples:
         return Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no primary answer or no sample")
-    parts = sentences(_text(drawn.primary))
+    parts = sentences(drawn.primary.comparable)
     if not parts:
         return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer is empty")
-    found = [support_question(drawn.question, part, _text(sample)) for part in parts for sample in drawn.samples]
+    found = [support_question(drawn.question, part, sample.comparable) for part in parts for sample in drawn.samples]
     if len(set(found)) > MAX_QUESTIONS:
         return Missing(
             Unmeasured.JUDGE_FAILED,
@@ -236,10 +235,6 @@ def support_question(question: str, sentence: str, sample: str) -> str:
         f"Question: {question}\n\nContext (an answer to the question): {sample}\n\nSentence: {sentence}\n\n"
         "Is the sentence supported by the context above? Answer Yes or No and nothing else."
     )
-
-
-def _text(sample: Sample) -> str:
-    return canonical_calls(sample.tool_calls) if sample.tool_calls else sample.text.strip()
 
 
 # A mark, closing quotes or brackets, then white space; CJK marks need none.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from guardrail import CalibrationArtifact
 from guardrail.bindings import bindings_for
 from guardrail.call_settings import names
 from guardrail.errors import UsageError
+from guardrail.plain_json import canonical_json, sha256_hex
 
 from .._openai.background import BackgroundLoop
 
@@ -94,8 +93,7 @@ def settings_revision(model: str, kept: Mapping[str, Any]) -> str | None:
     """
     if not kept:
         return None
-    text = json.dumps([model, kept], sort_keys=True, default=repr)
-    return "settings:" + hashlib.sha256(text.encode()).hexdigest()[:12]
+    return "settings:" + sha256_hex(canonical_json([model, kept], compact=False, ascii_only=True, default=repr), 12)
 
 
 def is_reviewed(on_abstain: object) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import threading
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.errors import MissingDependencyError, UsageError
+from guardrail.plain_json import canonical_json, sha256_hex
 
 from .loading import NO_LIMIT, OTHERS, WEIGHTS, Tensor, check_folder, device_of, file_hash, torch, transformers
 
@@ -251,7 +251,7 @@ def _folder_revision(folder: Path) -> str:
     wanted = OTHERS | SENTENCES
     files = [path for path in folder.rglob("*") if path.name in wanted or path.suffix in WEIGHTS]
     parts = {path.relative_to(folder).as_posix(): file_hash(path) for path in files}
-    return "sha256:" + hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return "sha256:" + sha256_hex(canonical_json(parts, compact=False, ascii_only=True))
 
 
 # -- unknown tokens: texts that a model cannot distinguish because its vocabulary lacks their words --------------------

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from guardrail.errors import UsageError, require
+from guardrail.plain_json import canonical_json, sha256_hex
 
 __all__ = [
     "NO_LIMIT",
@@ -213,10 +214,8 @@ def revision_of(local: LocalModel) -> str:
     if local.commit:
         return local.commit
     parts = _folder_parts(local.folder) if local.folder else _memory_parts(local.model, local.tokenizer)
-    parts["chat template"] = hashlib.sha256(
-        json.dumps(local.chat_template or local.tokenizer.chat_template).encode()
-    ).hexdigest()
-    return "sha256:" + hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    parts["chat template"] = sha256_hex(json.dumps(local.chat_template or local.tokenizer.chat_template))
+    return "sha256:" + sha256_hex(canonical_json(parts, compact=False, ascii_only=True))
 
 
 def _folder_parts(folder: Path) -> dict[str, str]:
@@ -236,10 +235,12 @@ def file_hash(path: Path) -> str:
 
 def _memory_parts(model: Any, tokenizer: Any) -> dict[str, str]:
     settings = {name: value for name, value in model.config.to_dict().items() if name not in INCIDENTAL}
-    parts = {"config": hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()}
+    parts = {"config": sha256_hex(canonical_json(settings, compact=False, ascii_only=True, default=str))}
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    text = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
-    parts["tokenizer"] = hashlib.sha256(text.encode()).hexdigest()
+    if backend is not None:
+        parts["tokenizer"] = sha256_hex(backend.to_str())
+    else:
+        parts["tokenizer"] = sha256_hex(canonical_json(tokenizer.get_vocab(), compact=False, ascii_only=True))
     for name, tensor in model.state_dict().items():
         raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         parts[f"{name} {tuple(tensor.shape)} {tensor.dtype}"] = hashlib.sha256(raw).hexdigest()

@@ -150,14 +150,14 @@ def test_a_special_file_in_place_of_an_output_is_refused_and_stays(
         target.symlink_to(pipe)
     before = _contents(folder)
     code, told = _run(command.replace("FILE", str(target)))
-    assert (code, f"{name} is no regular file" in told) == (2, True), told
+    assert (code, f"{name} is not a regular file" in told) == (2, True), told
     assert stat.S_ISFIFO(pipe.lstat().st_mode)
     assert target == pipe or target.is_symlink()
     assert _contents(folder) == before
 
 
 def test_records_are_not_written_in_place_of_a_special_file(labelled: RecordFile, pipe: Path) -> None:
-    with pytest.raises(UsageError, match="pipe is no regular file"):
+    with pytest.raises(UsageError, match="pipe is not a regular file"):
         write_records(pipe, labelled.header, labelled.records)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
@@ -165,7 +165,7 @@ def test_records_are_not_written_in_place_of_a_special_file(labelled: RecordFile
 @pytest.mark.skipif(not Path("/dev/stdout").is_symlink(), reason="there is no such link here")
 def test_the_links_of_the_system_are_no_outputs(tmp_path: Path) -> None:
     keep_inputs([], [tmp_path / "new.json"])
-    with pytest.raises(UsageError, match="/dev/stdout is no regular file"):
+    with pytest.raises(UsageError, match="/dev/stdout is not a regular file"):
         keep_inputs([], [Path("/dev/stdout")])
 
 
