@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFinge
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible, Infeasible
+from guardrail.plain_json import sha256_hex
 from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, available, make
 
@@ -192,7 +192,7 @@ def one_per_cluster(records: Sequence[Record]) -> tuple[Record, ...]:
     """
     _need_groups(record.group for record in records)
     first: dict[str, Record] = {}
-    for record in sorted(records, key=lambda record: hashlib.sha256(record.id.encode()).hexdigest()):
+    for record in sorted(records, key=lambda record: sha256_hex(record.id)):
         first.setdefault(str(record.group), record)
     kept = {record.id for record in first.values()}
     return tuple(record for record in records if record.id in kept)
