@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from benchmarks.multi_samples import FILES, load
 from calibrate.thresholds import fit
 from guardrail.gate import accepts
-from guardrail.guard.early_stopping import adapted, range_of, wave_ends
+from guardrail.guard.decide import adaptive_subset
+from guardrail.guard.early_stopping import range_of, wave_ends
 from guardrail.outcome import Feasible
 from guardrail.types import SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import Estimator, make, measure
@@ -70,7 +71,7 @@ def _row(drawn: SampleSet, estimator: Estimator, n: int, dice: random.Random) ->
     whole = drawn.model_copy(update={"samples": tuple(order)})
     plan = SamplingPlan(n=n, unanimous_at=UNANIMOUS_AT)
     score = _value(whole, estimator, n)
-    part, own = adapted(whole, estimator, plan)
+    part, own = adaptive_subset(whole, estimator, plan)
     low, high = [], []
     for m in range(2, n + 1):
         ends = range_of(whole.model_copy(update={"samples": whole.samples[:m]}), estimator, n)

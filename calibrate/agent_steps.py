@@ -48,7 +48,8 @@ from .data.collect import Collected, collect_records
 from .data.progress import Progress, silent
 from .data.questions import Question
 from .data.records import Record, read_records, write_records
-from .pipeline import Groups, fit_artifact, part_header
+from .data.split import Groups
+from .pipeline import fit_artifact, part_header
 from .scoring.names import estimator_key
 from .scoring.scores import score_records
 
@@ -160,7 +161,7 @@ def collect_steps(
     """
     messages = {step.id: step.to_messages(system) for step in steps}
     if len(messages) != len(steps):
-        raise UsageError(f"{len(steps)} steps, but {len(messages)} distinct ids. Give each step an id of its own.")
+        raise UsageError(f"{len(steps)} steps, but {len(messages)} distinct ids. Give each step a distinct id.")
     questions = [step.to_question() for step in steps]
     return collect_records(
         questions,
@@ -186,7 +187,7 @@ def split_by_action(
 
     Args:
         path: A record file.
-        folder: Where the parts go; default: beside it.
+        folder: Where the parts go; default: next to it.
         exempt: Tools that will not be gated.
 
     Returns:

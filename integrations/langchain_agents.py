@@ -2,7 +2,7 @@
 
     agent = create_agent(model, tools=[balance, transfer_funds], system_prompt=..., checkpointer=...,
         middleware=[GuardrailMiddleware(artifact="answers.json", tools={"transfer_funds": "transfers.json"},
-                                        exempt=["balance"], on_abstain="interrupt")])
+                                        exempt=["balance"], on_abstain="review")])
 
 How it works, in the order of a step:
 
@@ -18,6 +18,7 @@ How it works, in the order of a step:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 from uuid import uuid4
@@ -27,21 +28,34 @@ from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolM
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UnreadableReplyError, UsageError, require
-from guardrail.guard.abstention import ABSTENTION, Abstention, OnAbstain, Wording, afall_back, fall_back, worded
-from guardrail.guard.decide import decide
-from guardrail.guard.endpoint_trust import Trust, agreement_rate
+from guardrail.guard.abstention import ABSTENTION, Abstention, OnAbstain, Wording, take_path, worded
+from guardrail.guard.decide import Gate, decide
+from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import with_verdict
-from guardrail.guard.observers import Observer, Watch, observers
+from guardrail.guard.observers import Observer, Observers, as_observers, early_stopping_conflict
 from guardrail.monitor import SafetySwitch
 from guardrail.prompting import question_text
+from guardrail.sampling.effects import Effect, Steps, arun, run
 from guardrail.sampling.replies import read_reply, refuse_unstorable
 from guardrail.specs import identify
 from guardrail.types import Sample, SampleSet, Unmeasured
 from guardrail.verdict import Reason, Verdict
 
-from ._agents.agent_model import Abstentions, Frozen, GatedModel, HeldBack, Outcome, this_step
-from ._agents.artifact_set import Gates, load
-from ._agents.held import Held, Kept, Note, Order, call_digest, edited, judged_of, order_of, pack, told, unpack
+from ._agents.agent_model import Abstentions, AgentModel, DecidedModel, HeldBack, Outcome, this_step
+from ._agents.artifact_set import ArtifactSet, EarlyStopping, highest_agreement, load
+from ._agents.held import (
+    FrozenMessage,
+    GuardState,
+    HeldMessage,
+    ToolCallOrder,
+    call_digest,
+    edited,
+    order_of,
+    pack,
+    targets_of,
+    unpack,
+    with_edit_note,
+)
 from ._agents.state import NoteChannel
 from ._agents.structured_answers import fits, readable, structured_names
 from .langgraph_review import ALL_DECISIONS, HOLDING, DecisionType, ask, held_message, lean, released
@@ -75,6 +89,8 @@ else:
 
 __all__ = ["GuardrailMiddleware", "GuardrailState"]
 
+REVIEW: Literal["review"] = "review"
+"""``on_abstain``: a person decides."""
 MODELS = 16
 """Model objects whose probes are remembered: an agent has one, unless another middleware makes them anew."""
 
@@ -110,9 +126,9 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         artifact: Judges final answers (and structured output): an artifact or its file. None lets answers pass.
         tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool.
         exempt: Tools whose calls pass: those that only read.
-        on_abstain: "interrupt": a person decides (needs a checkpointer). "message": the agent ends with
-            ``abstain_message``. "raise": `AbstainedError`, which ``ModelFallbackMiddleware`` takes for a failure; a
-            retry of the same step gets it again, without another draw, unless nothing could be measured.
+        on_abstain: "review" (formerly "interrupt"): a person decides (needs a checkpointer). "message": the agent ends
+            with ``abstain_message``. "raise": `AbstainedError`, which ``ModelFallbackMiddleware`` takes for a failure;
+            a retry of the same step gets it again, without another draw, unless nothing could be measured.
             A Runnable (a stronger model) gets the messages and the tools and answers in place. Any other callable gets
             the `Verdict` and returns a text, an AIMessage, or None for the message.
         abstain_message: Text of an abstention; see `Guardrail`.
@@ -120,9 +136,15 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             like one that could not be measured, or "pass" it.
         allowed_decisions: What a person may decide.
         holding_message: What the conversation shows while a person decides.
-        judges: Judge objects, for artifacts whose judge cannot be made by name.
+        judge: The judge object, for artifacts whose judge cannot be made by name; several as a mapping by name.
+        judges: Former name of ``judge``, a list.
+        similarity: The similarity object, for artifacts whose similarity cannot be made by name.
+        entailment: The entailment model object, for artifacts whose entailment model cannot be made by name.
         settings: Call settings the artifacts' answers were collected with, e.g. {"reasoning_effort": "low"}. Settings
             that only concern transport pass anyway; any other is refused.
+        early_stopping: "auto", "on" or "off"; see `Guardrail`. Under "auto" with "review" only acceptances stop the
+            drawing, so that a person sees what all samples say. Beside an observer that compares scores, or a
+            calibrated list of answers (candidates), "auto" is "off" and "on" is refused.
         probe: "auto" or "off"; see `Guardrail`.
         switch: Holds accepted messages back after a monitor's alarm; see `Guardrail`.
         on_verdict: Called with every verdict and its messages; see `Guardrail`.
@@ -142,15 +164,17 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         *,
         tools: Mapping[str, CalibrationArtifact | str | Path] | None = None,
         exempt: Sequence[str] = (),
-        on_abstain: Literal["interrupt"] | OnAbstain = "interrupt",
+        on_abstain: Literal["review", "interrupt"] | OnAbstain = REVIEW,
         abstain_message: Wording = ABSTENTION,
         unjudged: Literal["hold", "pass"] = "hold",
         allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
         holding_message: str = HOLDING,
+        judge: Any = None,
         judges: Sequence[Any] = (),
         similarity: Any = None,
         entailment: Any = None,
         settings: Mapping[str, Any] | None = None,
+        early_stopping: EarlyStopping = "auto",
         probe: Literal["auto", "off"] = "auto",
         switch: SafetySwitch | None = None,
         on_verdict: Observer | Sequence[Observer] | None = None,
@@ -158,34 +182,42 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> None:
         super().__init__()
         self.tools = []
-        self._gates = Gates(
+        if judge is not None and judges:
+            raise UsageError("judge and judges are two names of one argument. Give judge=.")
+        self._artifacts = ArtifactSet(
             answer=None if artifact is None else load(artifact),
             tools={name: load(one) for name, one in (tools or {}).items()},
             exempt=frozenset(exempt),
-            judges={judge.spec.name: judge for judge in judges},
+            judges=_by_name(judges if judge is None else judge),
             similarity=similarity,
             entailment=entailment,
         )
-        if isinstance(on_abstain, str) and on_abstain not in ("interrupt", "message", "raise"):
+        if isinstance(on_abstain, str) and on_abstain not in (REVIEW, "interrupt", "message", "raise"):
             raise UsageError(
-                f'on_abstain must be "interrupt", "message", "raise", a Runnable or a callable, got {on_abstain!r}'
+                f'on_abstain must be "review", "message", "raise", a Runnable or a callable, got {on_abstain!r}'
             )
         unknown = sorted(set(allowed_decisions) - set(ALL_DECISIONS))
         if unknown or not allowed_decisions:
             raise UsageError(f"allowed_decisions are some of {ALL_DECISIONS}, got {tuple(allowed_decisions)!r}")
-        self._on_abstain: Any = on_abstain
+        if early_stopping not in ("auto", "on", "off"):
+            raise UsageError(f'early_stopping must be "auto", "on" or "off", got {early_stopping!r}')
+        if isinstance(switch, SafetySwitch):
+            for one in self._artifacts.artifacts:
+                switch.check(one.threshold)
+        self._observers = Observers(switch, as_observers(on_verdict))
+        conflict = early_stopping_conflict(self._observers, on_abstain)
+        if early_stopping == "on" and conflict is not None:
+            raise UsageError(f'{conflict} Give early_stopping="off" to this middleware.')
+        self._on_abstain: Any = REVIEW if on_abstain == "interrupt" else on_abstain
         self._abstain_message = abstain_message
         self._unjudged = unjudged
         self._allowed = tuple(allowed_decisions)
         self._holding = holding_message
         self._settings = dict(settings or {})
+        self._early_stopping: EarlyStopping = early_stopping if conflict is None else "off"
         self._probe = probe
-        if isinstance(switch, SafetySwitch):
-            for one in self._gates.artifacts:
-                switch.check(one.threshold)
-        self._watch = Watch(switch, observers(on_verdict))
         self._max_concurrency = max_concurrency
-        self._trusts: dict[int, tuple[BaseChatModel, Trust]] = {}
+        self._known: dict[int, tuple[BaseChatModel, dict[str, Gate], EndpointTrust]] = {}
         self._abstentions = Abstentions()
 
     # -- the model call ----------------------------------------------------------------------------------------------
@@ -194,68 +226,59 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         """Draw and judge in place of the model, or give out what a person has decided."""
-        note = _released(request.state)
-        if note is not None and note.message is not None:
-            decided = readable(request.response_format, _decided(note.message))
-            return _given_out(handler(_replaying(request, decided)), decided, note)
-        outcome = Outcome()
-        gated = self._gated(request, outcome)
-        try:
-            response = handler(request if gated is None else request.override(model=gated))
-        except _Held as held:
-            return self._holding_back(held.held)
-        if outcome.held is not None:  # somebody below took the signal for a failure
-            return self._holding_back(outcome.held)
-        stray = self._stray(response, outcome)
-        if stray is None or self._unjudged == "pass":
-            return self._let_out(response, outcome if stray is None else None)
-        if self._on_abstain == "interrupt":
-            return self._holding_back(self._unjudged_held(request, stray))
-        verdict = self._unjudged_verdict(stray)
-        message = fall_back(self._abstention(request, verdict))
-        return self._let_out(ModelResponse(result=[with_verdict(message, verdict)]), None)
+        return run(self._model_call(request, handler))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         """`wrap_model_call` without blocking the event loop."""
+        return await arun(self._model_call(request, handler))
+
+    def _model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]
+    ) -> Steps[ExtendedModelResponse[Any]]:
+        """Either way of the model call; the handler is sync in one and async in the other."""
         note = _released(request.state)
         if note is not None and note.message is not None:
             decided = readable(request.response_format, _decided(note.message))
-            return _given_out(await handler(_replaying(request, decided)), decided, note)
+            call = partial(handler, _replaying(request, decided))
+            return _given_out((yield Effect(call, call)), decided, note)
         outcome = Outcome()
-        gated = self._gated(request, outcome)
+        model = self._agent_model(request, outcome)
+        call = partial(handler, request if model is None else request.override(model=model))
         try:
-            response = await handler(request if gated is None else request.override(model=gated))
+            response = yield Effect(call, call)
         except _Held as held:
             return self._holding_back(held.held)
-        if outcome.held is not None:
+        if outcome.held is not None:  # middleware below took the signal for a failure
             return self._holding_back(outcome.held)
         stray = self._stray(response, outcome)
         if stray is None or self._unjudged == "pass":
             return self._let_out(response, outcome if stray is None else None)
-        if self._on_abstain == "interrupt":
+        if self._on_abstain == REVIEW:
             return self._holding_back(self._unjudged_held(request, stray))
         verdict = self._unjudged_verdict(stray)
-        message = await afall_back(self._abstention(request, verdict))
+        message = yield from take_path(self._abstention(request, verdict))
         return self._let_out(ModelResponse(result=[with_verdict(message, verdict)]), None)
 
-    def _gated(self, request: ModelRequest[Any], outcome: Outcome) -> GatedModel | None:
-        """The gated model for one request; None for a model that is not the calibrated one and may pass."""
+    def _agent_model(self, request: ModelRequest[Any], outcome: Outcome) -> AgentModel | None:
+        """The model for one request; None for a model that is not the calibrated one and may pass."""
         names = [_tool_name(tool) for tool in request.tools]
-        self._gates.check_tools(names)
+        self._artifacts.check_tools(names)
         running = identify(request.model)
-        if self._unjudged == "pass" and any(a.model.differences(running) for a in self._gates.artifacts):
+        if self._unjudged == "pass" and any(a.model.differences(running) for a in self._artifacts.artifacts):
             return None
-        for artifact in self._gates.artifacts:
+        for artifact in self._artifacts.artifacts:
             artifact.check_model(running)
-        return GatedModel(
+        gates, trust = self._gates_and_trust(request.model)
+        return AgentModel(
             model=request.model,
-            gates=self._gates,
-            trust=self._trust(request.model),
-            watch=self._watch,
+            artifacts=self._artifacts,
+            gates=gates,
+            trust=trust,
+            observers=self._observers,
             outcome=outcome,
-            held_back=_Held if self._on_abstain == "interrupt" else None,
+            held_back=_Held if self._on_abstain == REVIEW else None,
             on_abstain=self._on_abstain,
             abstain_message=self._abstain_message,
             answers=structured_names(request.response_format),
@@ -266,19 +289,17 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             step=this_step(),
         )
 
-    def _trust(self, model: BaseChatModel) -> Trust:
-        known = self._trusts.get(id(model))
+    def _gates_and_trust(self, model: BaseChatModel) -> tuple[dict[str, Gate], EndpointTrust]:
+        known = self._known.get(id(model))
         if known is None:
-            rates = [
-                agreement_rate(a, self._gates.estimators[a.digest].needs, stops_early=False)
-                for a in self._gates.artifacts
-            ]
-            highest = None if None in rates else max(rate for rate in rates if rate is not None)
-            known = (model, Trust(model, self._gates.plan, rate=highest, enabled=self._probe == "auto"))
-            while len(self._trusts) >= MODELS:
-                self._trusts.pop(next(iter(self._trusts)), None)
-            self._trusts[id(model)] = known
-        return known[1]
+            gates = self._artifacts.gates(model, self._early_stopping, shown=self._on_abstain == REVIEW)
+            rate = highest_agreement(gates.values())
+            trust = EndpointTrust(model, self._artifacts.plan, rate=rate, enabled=self._probe == "auto")
+            known = (model, gates, trust)
+            while len(self._known) >= MODELS:
+                self._known.pop(next(iter(self._known)), None)
+            self._known[id(model)] = known
+        return known[1], known[2]
 
     def _stray(self, response: ModelResponse[Any], outcome: Outcome) -> AIMessage | None:
         """The message, if it is not the one the gated model let out."""
@@ -287,19 +308,21 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _let_out(self, response: ModelResponse[Any], outcome: Outcome | None) -> ExtendedModelResponse[Any]:
         if outcome is not None:
-            return _extended(response, Note(phase="done", orders=outcome.orders))
+            return _extended(response, GuardState(phase="done", orders=outcome.orders))
         calls = [call for one in response.result if isinstance(one, AIMessage) for call in one.tool_calls]
-        orders = {str(call["id"]): Order(digest=call_digest(call), decision="not_gated") for call in calls}
-        return _extended(response, Note(phase="done", orders=orders))
+        orders = {str(call["id"]): ToolCallOrder(digest=call_digest(call), decision="not_gated") for call in calls}
+        return _extended(response, GuardState(phase="done", orders=orders))
 
-    def _holding_back(self, held: Held) -> ExtendedModelResponse[Any]:
+    def _holding_back(self, held: HeldMessage) -> ExtendedModelResponse[Any]:
         placeholder = held_message(held, self._holding)
-        return _extended(ModelResponse(result=[placeholder]), Note(phase="held", placeholder=placeholder.id, held=held))
+        return _extended(
+            ModelResponse(result=[placeholder]), GuardState(phase="held", placeholder=placeholder.id, held=held)
+        )
 
     # -- messages of other models ------------------------------------------------------------------------------------
 
     def _unjudged_verdict(self, message: AIMessage) -> Verdict:
-        artifact = self._gates.artifacts[0]
+        artifact = self._artifacts.artifacts[0]
         detail = "Held back: the message did not come from the guarded model, so its uncertainty could not be measured."
         sample: Sample | None = None
         try:
@@ -314,27 +337,27 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             problem=Unmeasured.MODEL_FAILED,
             problem_detail="another model answered in its place",
         )
-        verdict = decide(drawn, artifact, self._gates.estimators[artifact.digest])
+        verdict = decide(drawn, artifact, self._artifacts.estimators[artifact.digest])
         return verdict.model_copy(update={"reason": Reason.UNMEASURED, "detail": detail})
 
-    def _unjudged_held(self, request: ModelRequest[Any], message: AIMessage) -> Held:
+    def _unjudged_held(self, request: ModelRequest[Any], message: AIMessage) -> HeldMessage:
         verdict = lean(self._unjudged_verdict(message))
         if verdict.candidate is None:  # nothing of it can be shown or stored as it is
             message = AIMessage(content="")
         calls: list[Any] = [{**call, "id": f"call_{uuid4().hex}"} for call in message.tool_calls]  # two may share an id
         message = message.model_copy(update={"tool_calls": calls})
-        verdicts = {call["name"]: verdict for call in calls if call["name"] not in self._gates.exempt}
-        return Held(
+        verdicts = {call["name"]: verdict for call in calls if call["name"] not in self._artifacts.exempt}
+        return HeldMessage(
             question=question_text(request.messages),
-            message=Kept.of(with_verdict(message, verdict)),
-            judged=judged_of(message, verdicts, structured_names(request.response_format), verdict),
+            message=FrozenMessage.of(with_verdict(message, verdict)),
+            judged=targets_of(message, verdicts, structured_names(request.response_format), verdict),
             verdict=verdict,
         )
 
     def _abstention(self, request: ModelRequest[Any], verdict: Verdict) -> Abstention:
         system = [] if request.system_message is None else [request.system_message]
         messages: list[BaseMessage] = [*system, *request.messages]
-        bound = self._gates.plan.bindings
+        bound = self._artifacts.plan.bindings
         return Abstention(verdict, messages, self._on_abstain, self._abstain_message, None, bound)
 
     # -- the person --------------------------------------------------------------------------------------------------
@@ -356,7 +379,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             return None
         decisions = ask(note.held, self._allowed)
         message, orders = released(note.held, decisions, lambda verdict: worded(self._abstain_message, verdict))
-        decided = Note(phase="released", asked=_last_question(state), message=message, orders=orders)
+        decided = GuardState(phase="released", asked=_last_question(state), message=message, orders=orders)
         update: dict[str, Any] = {"guardrail": pack(decided), "guardrail_decided": True, "jump_to": "model"}
         if any(one.id == note.placeholder for one in state["messages"]):  # an application may have removed it
             update["messages"] = [RemoveMessage(id=str(note.placeholder))]
@@ -377,26 +400,33 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         What is compared is the request that arrives here. Middleware that stands after this one in the list can still
         change it, unseen.
         """
-        order = order_of(request, self._gates.exempt)
+        order = order_of(request, self._artifacts.exempt)
         if isinstance(order, ToolMessage):
             return order
-        return told(handler(edited(request, order)), order, request.tool_call["id"])
+        return with_edit_note(handler(edited(request, order)), order, request.tool_call["id"])
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
     ) -> ToolMessage | Command[Any]:
         """`wrap_tool_call` without blocking the event loop."""
-        order = order_of(request, self._gates.exempt)
+        order = order_of(request, self._artifacts.exempt)
         if isinstance(order, ToolMessage):
             return order
-        return told(await handler(edited(request, order)), order, request.tool_call["id"])
+        return with_edit_note(await handler(edited(request, order)), order, request.tool_call["id"])
 
 
-def _extended(response: ModelResponse[Any], note: Note) -> ExtendedModelResponse[Any]:
+def _by_name(judge: Any) -> dict[str, Any]:
+    """Judge objects by name, from one, a list, or a mapping by name."""
+    if isinstance(judge, Mapping):
+        return dict(judge)
+    return {one.spec.name: one for one in (judge if isinstance(judge, list | tuple) else (judge,))}
+
+
+def _extended(response: ModelResponse[Any], note: GuardState) -> ExtendedModelResponse[Any]:
     return ExtendedModelResponse(model_response=response, command=Command(update={"guardrail": pack(note)}))
 
 
-def _released(state: Mapping[str, Any]) -> Note | None:
+def _released(state: Mapping[str, Any]) -> GuardState | None:
     """What a person has decided in this turn and did not go out yet, if anything.
 
     Usually `before_agent` drops what is left of an earlier turn; other middleware may jump over it. So in another run
@@ -413,22 +443,22 @@ def _last_question(state: Mapping[str, Any]) -> str | None:
     return next((one.id for one in reversed(state["messages"]) if one.type == "human"), None)
 
 
-def _decided(message: Kept) -> AIMessage:
+def _decided(message: FrozenMessage) -> AIMessage:
     """A decided message under an id by which it is known again."""
     return message.to_message().model_copy(update={"id": f"guardrail-{uuid4()}"})
 
 
 def _replaying(request: ModelRequest[Any], decided: AIMessage) -> ModelRequest[Any]:
     """The request to a model that gives out a decided message."""
-    request = request.override(model=Frozen.in_place_of(request.model, decided))
+    request = request.override(model=DecidedModel.in_place_of(request.model, decided))
     return request if fits(request.response_format, decided) else request.override(response_format=None)
 
 
-def _given_out(response: ModelResponse[Any], decided: AIMessage, note: Note) -> ExtendedModelResponse[Any]:
+def _given_out(response: ModelResponse[Any], decided: AIMessage, note: GuardState) -> ExtendedModelResponse[Any]:
     """The decided message as other middleware saw it; itself, where one of them asked another model instead."""
     if not any(one.id == decided.id for one in response.result):
         response = ModelResponse(result=[decided])
-    return _extended(response, Note(phase="done", orders=note.orders))
+    return _extended(response, GuardState(phase="done", orders=note.orders))
 
 
 def _tool_name(tool: Any) -> str:

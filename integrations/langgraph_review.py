@@ -32,7 +32,18 @@ from guardrail.types import Unmeasured
 from guardrail.verdict import Reason, Verdict
 
 from ._agents.decisions import ALL_DECISIONS, Decision, DecisionType, answer_schema
-from ._agents.held import REQUEST_FORMAT, Held, Judged, Kept, Note, Order, call_digest, pack, same_call, unpack
+from ._agents.held import (
+    REQUEST_FORMAT,
+    FrozenMessage,
+    GuardState,
+    HeldMessage,
+    ReviewTarget,
+    ToolCallOrder,
+    call_digest,
+    pack,
+    same_call,
+    unpack,
+)
 from ._agents.review_bridge import ReviewBridge
 from ._agents.state import NoteChannel
 
@@ -59,7 +70,7 @@ HOLDING = "A person is checking this before it goes out."
 """Text that stands in for a held-back message until it is decided."""
 
 
-def review_request(held: Held, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> dict[str, Any]:
+def review_request(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> dict[str, Any]:
     """What the person is shown: the value of the interrupt, plain JSON.
 
     ``action_requests`` and ``review_configs`` are those of ``HumanInTheLoopMiddleware``, so its clients can read it;
@@ -90,7 +101,7 @@ def review_request(held: Held, allowed: Sequence[DecisionType] = ALL_DECISIONS) 
     }
 
 
-def ask(held: Held, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> list[Decision]:
+def ask(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> list[Decision]:
     """Interrupt, and return one decision for each thing judged. Resume with ``{"decisions": [...]}``.
 
     LangGraph checks the answer against the schema before it keeps it: a bad one raises ``pydantic.ValidationError``
@@ -102,7 +113,7 @@ def ask(held: Held, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> list[Dec
     return cast(list[Decision], found["decisions"])
 
 
-def possible(held: Held, allowed: Sequence[DecisionType]) -> tuple[DecisionType, ...]:
+def possible(held: HeldMessage, allowed: Sequence[DecisionType]) -> tuple[DecisionType, ...]:
     """Decisions that make sense: where the model gave nothing, there is nothing to approve or edit."""
     if not held.empty:
         return tuple(allowed)
@@ -110,8 +121,8 @@ def possible(held: Held, allowed: Sequence[DecisionType]) -> tuple[DecisionType,
 
 
 def released(
-    held: Held, decisions: Sequence[Decision], refusal: Callable[[Verdict], str]
-) -> tuple[Kept, dict[str, Order]]:
+    held: HeldMessage, decisions: Sequence[Decision], refusal: Callable[[Verdict], str]
+) -> tuple[FrozenMessage, dict[str, ToolCallOrder]]:
     """What goes out after the decisions, and what becomes of each tool call.
 
     The message is the very candidate that was judged, with the decision in its metadata. For an answer edit, reject and
@@ -134,7 +145,7 @@ def released(
     for call in held.message.tool_calls:
         one, decision = decided.get(call["id"], (None, None))
         if decision is None:
-            orders[str(call["id"])] = Order(digest=call_digest(call), decision="exempt")
+            orders[str(call["id"])] = ToolCallOrder(digest=call_digest(call), decision="exempt")
         elif one is not None and one.is_answer:
             calls += _structured(call, decision)
             continue
@@ -161,7 +172,9 @@ def _structured(call: dict[str, Any], decision: Decision) -> list[dict[str, Any]
     return [call] if decision["type"] == "approve" else []
 
 
-def _answered(held: Held, message: Kept, decision: Decision, refusal: Callable[[Verdict], str]) -> Kept:
+def _answered(
+    held: HeldMessage, message: FrozenMessage, decision: Decision, refusal: Callable[[Verdict], str]
+) -> FrozenMessage:
     if decision["type"] == "approve":
         return message
     if decision["type"] == "edit":
@@ -172,7 +185,7 @@ def _answered(held: Held, message: Kept, decision: Decision, refusal: Callable[[
     return message.model_copy(update={"text": str(text), "tool_calls": ()})
 
 
-def _structured_anew(message: Kept, text: str) -> tuple[dict[str, Any], ...]:
+def _structured_anew(message: FrozenMessage, text: str) -> tuple[dict[str, Any], ...]:
     """The structured answer with the arguments that a person wrote as JSON; none where it is other text."""
     try:
         args = json.loads(text)
@@ -182,29 +195,31 @@ def _structured_anew(message: Kept, text: str) -> tuple[dict[str, Any], ...]:
     return ({**message.tool_calls[0], "args": args},) if plain else ()
 
 
-def _order(call: Mapping[str, Any], decision: Decision) -> Order:
+def _order(call: Mapping[str, Any], decision: Decision) -> ToolCallOrder:
     digest = call_digest(call)
     if decision["type"] == "edit":
         mended = {"name": call["name"], "args": decision["edited_action"]["args"]}
         if same_call(call, mended):  # only the text beside it, or another call of the message, was changed
-            return Order(digest=digest, decision="approve")
-        return Order(digest=digest, decision="edit", args=mended["args"])
+            return ToolCallOrder(digest=digest, decision="approve")
+        return ToolCallOrder(digest=digest, decision="edit", args=mended["args"])
     if decision["type"] == "approve":
-        return Order(digest=digest, decision="approve")
+        return ToolCallOrder(digest=digest, decision="approve")
     said = decision.get("message")
     if decision["type"] == "respond":
-        return Order(digest=digest, decision="respond", message=said)
+        return ToolCallOrder(digest=digest, decision="respond", message=said)
     if decision["type"] == "lapse":
-        return Order(digest=digest, decision="reject", message=f"This call of {call['name']} was not run: {said}")
+        return ToolCallOrder(
+            digest=digest, decision="reject", message=f"This call of {call['name']} was not run: {said}"
+        )
     reason = f" The reason: {said}" if said else ""
     said = (
         f"A person rejected this call of {call['name']}; it was not run.{reason} Do not call it again unless the "
         "user asks for it."
     )
-    return Order(digest=digest, decision="reject", message=said)
+    return ToolCallOrder(digest=digest, decision="reject", message=said)
 
 
-def held_message(held: Held, text: str = HOLDING) -> AIMessage:
+def held_message(held: HeldMessage, text: str = HOLDING) -> AIMessage:
     """What stands in the conversation while a person decides: no answer, no calls, the verdict in the metadata."""
     metadata = {**held.message.metadata, "guardrail_held": True}
     return AIMessage(content=text, response_metadata=metadata, id=f"guardrail-held-{uuid4()}")
@@ -268,7 +283,7 @@ class GuardedNodes:
             answer = accepted_answer(verdict, self.guard.artifact.model.model)
             return {"messages": [with_verdict(answer, verdict)], "guardrail": None}
         held = held_of(question_text(state["messages"]), verdict, self.guard.artifact.model.model)
-        return {"guardrail": pack(Note(phase="held", held=held))}
+        return {"guardrail": pack(GuardState(phase="held", held=held))}
 
     def _refusal(self, verdict: Verdict) -> str:
         return worded(self.guard.abstain_message, verdict)
@@ -283,14 +298,14 @@ def guarded_nodes(guard: Guardrail, *, allowed: Sequence[DecisionType] = ALL_DEC
     return GuardedNodes(guard, tuple(allowed))
 
 
-def held_of(question: str, verdict: Verdict, model: str) -> Held:
+def held_of(question: str, verdict: Verdict, model: str) -> HeldMessage:
     """A verdict's candidate as something held back as a whole."""
     candidate = verdict.candidate
     message = AIMessage(content="") if candidate is None else accepted_answer(verdict, model)
     message = with_verdict(message, verdict)
     slim = lean(verdict)
-    judged = Judged(name="answer", call_id=None, args={"text": str(message.text)}, verdict=slim)
-    return Held(question=question, message=Kept.of(message), judged=(judged,), verdict=slim)
+    judged = ReviewTarget(name="answer", call_id=None, args={"text": str(message.text)}, verdict=slim)
+    return HeldMessage(question=question, message=FrozenMessage.of(message), judged=(judged,), verdict=slim)
 
 
 def lean(verdict: Verdict) -> Verdict:

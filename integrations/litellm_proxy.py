@@ -36,7 +36,7 @@ from guardrail.specs import ModelIdentity
 from guardrail.verdict import Reason, Verdict
 
 from ._frameworks.chat import FrameworkChat, guard_settings
-from ._frameworks.guard import Gate
+from ._frameworks.guard import FrameworkGuard
 from ._openai.replies import choices_of, message_of, usage_of
 from ._openai.requests import normal_tool_choice
 
@@ -212,7 +212,7 @@ class CalibratedGuardrail(CustomGuardrail):
             one = _loaded(artifact)
             found = {one.model.model: one}
         self._gates = {
-            name: Gate(
+            name: FrameworkGuard(
                 LiteLLMChat(name_of_model=name, complete=complete),
                 made,
                 on_abstain=on_abstain,

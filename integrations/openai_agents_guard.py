@@ -29,7 +29,7 @@ from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
 from ._frameworks.chat import Approval, FrameworkChat, check_call, guard_settings, is_reviewed, settings_revision
-from ._frameworks.guard import HOLD, Answer, Gate, VerdictStore, arguments_of, refuse_settings
+from ._frameworks.guard import HOLD, Answer, FrameworkGuard, VerdictStore, arguments_of, refuse_settings
 
 require("agents", extra="openai-agents")
 
@@ -202,7 +202,7 @@ class GuardedModel(Model):
         self._model = model
         self._calibrated = calibrated_settings or ModelSettings()
         chat = AgentsModelChat(model=model, calibrated_settings=self._calibrated) if isinstance(model, Model) else model
-        self._gate = Gate(
+        self._gate = FrameworkGuard(
             chat,
             artifact,
             on_abstain=HOLD if is_reviewed(on_abstain) else on_abstain,

@@ -29,7 +29,7 @@ from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
 from ._frameworks.chat import FrameworkChat, check_call, guard_settings, is_reviewed, settings_revision
-from ._frameworks.guard import Gate, VerdictStore, refuse_settings
+from ._frameworks.guard import FrameworkGuard, VerdictStore, refuse_settings
 
 require("pydantic_ai", extra="pydantic-ai")
 
@@ -198,7 +198,7 @@ class GuardedModel(WrapperModel):
         super().__init__(model)
         calibrated_settings = options.pop("settings", calibrated_settings)  # the older spelling
         self._chat = PydanticAIChat(model=self.wrapped, calibrated_settings=dict(calibrated_settings or {}))
-        self._gate = Gate(
+        self._gate = FrameworkGuard(
             self._chat,
             artifact,
             on_abstain=on_abstain,

@@ -96,7 +96,7 @@ class ChatJudge:
         Raises:
             GuardrailError: The first calls all failed; the rest would fail alike.
             UsageError: Another process is writing the cache.
-            RecordError: The cache is no cache.
+            RecordError: The cache holds something else.
         """
         keys = [self._key(answer, question) for answer, question in items]
         with _open_cache(self._cache) as cache:
@@ -107,7 +107,7 @@ class ChatJudge:
             for done, (key, drawn) in enumerate(self._ask(todo), start=1):
                 if drawn.primary is None:
                     failed[key] = drawn.problem_detail
-                    if not known:  # a judge that has answered before is not down for good
+                    if not known:  # a judge that has answered before will answer again
                         _stop_if_hopeless(failed, done, len(todo))
                 else:
                     known[key] = drawn.primary.text
@@ -147,7 +147,7 @@ def _stop_if_hopeless(failed: dict[str, str], done: int, total: int) -> None:
     if len(failed) == done == min(total, _IN_FLIGHT):
         raise GuardrailError(
             f"the judge failed on the first {done} answers: {next(iter(failed.values()))}\nThe rest would fail alike. "
-            "Mend the cause and run the same command again; verdicts so far are kept."
+            "Fix the cause and run the same command again; verdicts so far are kept."
         )
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,8 @@ from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec
 from guardrail.uncertainty.ensemble import NAME, EnsembleParams, Member, Training
 
 from ..data.records import Record, RecordFile
-from .grammar import estimator_flags
+from ..data.split import Groups
+from ..grammar import estimator_flags
 from .metrics import auroc
 
 __all__ = [
@@ -37,21 +38,17 @@ __all__ = [
     "training_of",
 ]
 
-if TYPE_CHECKING:
-    from ..pipeline import Groups
-
-
 PENALTIES = (0.001, 0.01, 0.1, 1.0)
 """L2 penalties that cross-validation chooses from, per item and squared weight."""
 FOLDS = 5
 FEWEST = 50
 """Fewest labelled, measured training questions."""
 SMALLEST_WEIGHT = 1e-3
-"""A member that moves the log-odds less than this per standard deviation is left out: it costs, and says nothing."""
+"""A member that moves the log-odds less than this per standard deviation is left out: it only costs time."""
 
 
 class FitReport(Frozen):
-    """What the training part said; none of it is a promise about other questions."""
+    """Figures of the training part; none of them is a promise about other questions."""
 
     n: int
     """Training questions with a label and every member measured."""
@@ -200,7 +197,7 @@ def refuse_overlap(
 ) -> None:
     """Refuse to calibrate or test an ensemble on a question its weights were fitted on: scores there are too good.
 
-    Questions are compared by id, and by their text with options whatever the id; with clusters also by group. Other
+    Questions are compared by id, and by their text with options; with clusters also by group. Other
     estimators pass.
 
     Raises:
@@ -231,7 +228,7 @@ def read_ensemble(path: str | Path) -> EnsembleFile:
     """Read what `calibrate ensemble` wrote.
 
     Raises:
-        UsageError: No such file, no ensemble in it, or one of a newer version.
+        UsageError: No such file, not an ensemble, or an ensemble of a newer version.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))

@@ -24,8 +24,8 @@ from guardrail.judges.similarity import SIMILARITIES
 from guardrail.types import Bindings
 from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator
 
+from ..grammar import FROM_JUDGE, cut, parse_name, written
 from .ensemble import ensemble_key, load_ensemble
-from .grammar import FROM_JUDGE, cut, parse_name, written
 
 __all__ = ["estimator_key", "named_entailment", "named_similarity", "parse_estimator", "stored_key"]
 
@@ -91,8 +91,8 @@ def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings
     """The key of the scores that a user means, among those of a record file.
 
     A key itself, the path of an ensemble file, or what was written to make the scores: a model is not loaded to find
-    out its revision, so what the text leaves open is whatever the file has. Of several the one with nothing but
-    defaults there is meant.
+    out its revision, so what the text leaves open matches anything. If several fit, the one with only defaults
+    there is meant.
 
     Args:
         known: Keys and specs of the file's header.
@@ -100,7 +100,7 @@ def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings
         bindings: The plan's tools and answer format, which decide the default judge.
 
     Returns:
-        The key; the text itself when nothing fits (whoever looks for its scores says that there are none).
+        The key; the text itself when nothing fits (a caller that looks for its scores reports that there are none).
 
     Raises:
         UsageError: Several fit; they are listed. Or a light judge does not take such parameters.
@@ -184,8 +184,8 @@ class _Written:
 
     Attributes:
         name: Of the estimator.
-        parts: What it is to compare answers with, by role, for every role it has; "" where nothing is said.
-        clustering: "" where nothing is said.
+        parts: What it compares answers with, by role, for every role it has; "" where the text is silent.
+        clustering: "" where the text is silent.
     """
 
     name: str
@@ -193,13 +193,13 @@ class _Written:
     clustering: str
 
     def fits(self, spec: EstimatorSpec) -> bool:
-        """Whether everything that is said is true of a spec."""
+        """Whether everything in the text is true of a spec."""
         if spec.name != self.name or self.clustering not in ("", spec.clustering):
             return False
         return all(_is(role, part, getattr(spec, role)) for role, part in self.parts.items() if part)
 
     def usual(self, spec: EstimatorSpec, bindings: Bindings | None) -> bool:
-        """Whether a spec has the default wherever nothing is said."""
+        """Whether a spec has the default wherever the text is silent."""
         default = make_estimator(self.name, bindings=bindings).spec
         open_roles = [role for role, part in self.parts.items() if not part]
         same = all(getattr(spec, role) == getattr(default, role) for role in open_roles)
@@ -231,7 +231,7 @@ def _read(text: str) -> _Written:
 
 
 def _is(role: Role, text: str, spec: JudgeSpec | None) -> bool:
-    """Whether a text names what a spec describes. A model need not be loaded: what it says must be true of the spec."""
+    """Whether a text names what a spec describes. A model is not loaded: the text must be true of the spec."""
     if spec is None:
         return False
     inner = FROM_JUDGE.fullmatch(text) if role == "similarity" else None

@@ -20,7 +20,7 @@ from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, mak
 
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, RecordHeader, RecordReader, stream_records
-from .grammar import estimator_flags, parse_name
+from ..grammar import estimator_flags
 from .names import estimator_key, parse_estimator
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "estimator_key",
     "lacking",
     "parse_estimator",
-    "parse_name",
     "score_file",
     "score_records",
     "supported",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from langchain_core.callbacks import Callbacks
@@ -17,10 +18,11 @@ from langchain_core.runnables.config import run_in_executor
 
 from ..bindings import call_settings
 from ..errors import AbstainedError, UnmeasuredError, UsageError
+from ..sampling.effects import Effect, Steps, arun, run
 from ..sampling.limits import ain_flight, in_flight
 from ..types import Bindings
 from ..verdict import Verdict, next_step
-from .base import is_result
+from .base import GuardedChatModel, is_result
 
 __all__ = [
     "ABSTENTION",
@@ -32,6 +34,7 @@ __all__ = [
     "Wording",
     "afall_back",
     "fall_back",
+    "take_path",
     "worded",
 ]
 
@@ -109,7 +112,7 @@ class Abstention:
         return message
 
 
-def fall_back(abstention: Abstention) -> AIMessage:
+def take_path(abstention: Abstention) -> Steps[AIMessage]:
     """Take the abstention path.
 
     Raises:
@@ -117,39 +120,59 @@ def fall_back(abstention: Abstention) -> AIMessage:
         UsageError: An async handler in a sync call, or a handler that returned something else than a text, an
             AIMessage or None.
     """
-    path = abstention.path
-    with _as_result(abstention.verdict):
+    path, verdict, given = abstention.path, abstention.verdict, None
+    with _as_result(verdict):
         if isinstance(path, Runnable):
-            with in_flight():
-                given = _takes_over(path, abstention).invoke(list(abstention.messages), _config(abstention))
-            return abstention.answer(given)
-        if isinstance(path, FullHandler):
-            return abstention.answer(path.on_abstention(abstention))
-        if not callable(path):
-            return abstention.answer(None)
-        given = path(abstention.verdict)
-        if inspect.isawaitable(given):
-            if inspect.iscoroutine(given):
-                given.close()
-            raise UsageError("on_abstain is async, but the call was sync. Use ainvoke, or a sync handler.")
+            what = (_takes_over(path, abstention), list(abstention.messages), _config(abstention))
+            given = yield Effect(partial(_invoke, *what), partial(_ainvoke, *what))
+        elif isinstance(path, FullHandler):
+            given = yield Effect(partial(path.on_abstention, abstention), partial(path.aon_abstention, abstention))
+        elif callable(path):
+            given = yield Effect(partial(_ask, path, verdict), partial(_aask, path, verdict))
         return abstention.answer(given)
 
 
+def fall_back(abstention: Abstention) -> AIMessage:
+    """`take_path` in this thread."""
+    return run(take_path(abstention))
+
+
 async def afall_back(abstention: Abstention) -> AIMessage:
-    """`fall_back` for async callers; a sync handler runs in a thread, so a person may take their time."""
-    path, verdict = abstention.path, abstention.verdict
-    with _as_result(verdict):
-        if isinstance(path, Runnable):
-            runnable = _takes_over(path, abstention)
-            async with ain_flight():
-                given = await runnable.ainvoke(list(abstention.messages), _config(abstention))
-            return abstention.answer(given)
-        if isinstance(path, FullHandler):
-            return abstention.answer(await path.aon_abstention(abstention))
-        if not callable(path):
-            return abstention.answer(None)
-        given = path(verdict) if inspect.iscoroutinefunction(path) else await run_in_executor(None, path, verdict)
-        return abstention.answer(await given if inspect.isawaitable(given) else given)
+    """`take_path` without blocking the event loop."""
+    return await arun(take_path(abstention))
+
+
+def _invoke(path: Runnable[Any, Any], messages: list[BaseMessage], config: RunnableConfig) -> Any:
+    with nullcontext() if _counts_itself(path) else in_flight():
+        return path.invoke(messages, config)
+
+
+async def _ainvoke(path: Runnable[Any, Any], messages: list[BaseMessage], config: RunnableConfig) -> Any:
+    async with nullcontext() if _counts_itself(path) else ain_flight():
+        return await path.ainvoke(messages, config)
+
+
+def _counts_itself(path: Runnable[Any, Any]) -> bool:
+    """Whether the Runnable is a guard, whose model calls are counted one by one."""
+    return isinstance(getattr(path, "bound", path), GuardedChatModel)
+
+
+def _ask(handler: Callable[[Verdict], Any], verdict: Verdict) -> Any:
+    given = handler(verdict)
+    if inspect.isawaitable(given):
+        if inspect.iscoroutine(given):
+            given.close()
+        raise UsageError("on_abstain is async, but the call was sync. Use ainvoke, or a sync handler.")
+    return given
+
+
+async def _aask(handler: Callable[[Verdict], Any], verdict: Verdict) -> Any:
+    """A sync handler runs in a thread, so that a person may take their time."""
+    if inspect.iscoroutinefunction(handler):
+        given = handler(verdict)
+    else:
+        given = await run_in_executor(None, handler, verdict)
+    return await given if inspect.isawaitable(given) else given
 
 
 @contextmanager

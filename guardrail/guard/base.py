@@ -20,13 +20,13 @@ from ..sampling.limits import bounded, limit_of
 from ..verdict import Reason, Verdict
 from .messages import as_chunk
 
-__all__ = ["Guarded", "Retriable", "Retry", "is_result", "may_be_retried"]
+__all__ = ["GuardedChatModel", "Retriable", "Retry", "is_result", "may_be_retried"]
 
 _ABSENT = object()
 _STREAMING = "streaming"  # LangChain gives it to any chat model; a guard's stream is one chunk whatever it says
 
 
-class Guarded(BaseChatModel):
+class GuardedChatModel(BaseChatModel):
     """Base of the chat models that answer only behind a gate."""
 
     # -- settings ----------------------------------------------------------------------------------------------------

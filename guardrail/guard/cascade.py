@@ -19,11 +19,12 @@ from ..artifact import CascadeArtifact
 from ..errors import ArtifactMismatchError, UsageError
 from ..models import resolve_model
 from ..sampling.callbacks import child_callbacks, note_verdict
+from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
 from ..types import Unmeasured
 from ..verdict import Reason, Verdict
-from .abstention import ABSTENTION, Abstention, OnAbstain, Wording, afall_back, fall_back
-from .base import Guarded
+from .abstention import ABSTENTION, Abstention, OnAbstain, Wording, take_path
+from .base import GuardedChatModel
 from .chat_model import Guardrail
 from .messages import accepted_answer, chat_result
 
@@ -52,7 +53,7 @@ class CascadeVerdict(Verdict):
         }
 
 
-class Cascade(Guarded):
+class Cascade(GuardedChatModel):
     """A drop-in chat model that asks the cheapest model first and a better one only where that one is not sure.
 
     Example:
@@ -162,30 +163,24 @@ class Cascade(Guarded):
     def assess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> CascadeVerdict:
         """The system's verdict on one prompt, without acting on it."""
         with bounded(limit_of(config)):
-            return self._assess(self._convert_input(question).to_messages(), (config or {}).get("callbacks"))
+            return run(self._verdict(self._convert_input(question).to_messages(), (config or {}).get("callbacks")))
 
     async def aassess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> CascadeVerdict:
         """`assess` without blocking the event loop."""
         with bounded(limit_of(config)):
-            return await self._aassess(self._convert_input(question).to_messages(), (config or {}).get("callbacks"))
+            messages = self._convert_input(question).to_messages()
+            return await arun(self._verdict(messages, (config or {}).get("callbacks")))
 
-    def _assess(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> CascadeVerdict:
+    def _verdict(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Steps[CascadeVerdict]:
         verdicts: list[tuple[int, Verdict]] = []
         for number, guard in self._asked:
-            verdicts.append((number, guard.assess(list(messages), {"callbacks": callbacks})))
-            if not _goes_on(verdicts[-1][1]):
+            verdict = yield from guard._verdict(messages, callbacks)
+            verdicts.append((number, verdict))
+            if not _goes_on(verdict):
                 break
-        return self._verdict(verdicts)
+        return self._of_system(verdicts)
 
-    async def _aassess(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> CascadeVerdict:
-        verdicts: list[tuple[int, Verdict]] = []
-        for number, guard in self._asked:
-            verdicts.append((number, await guard.aassess(list(messages), {"callbacks": callbacks})))
-            if not _goes_on(verdicts[-1][1]):
-                break
-        return self._verdict(verdicts)
-
-    def _verdict(self, verdicts: Sequence[tuple[int, Verdict]]) -> CascadeVerdict:
+    def _of_system(self, verdicts: Sequence[tuple[int, Verdict]]) -> CascadeVerdict:
         number, last = verdicts[-1]
         cost = verdicts[0][1].cost
         for _, verdict in verdicts[1:]:
@@ -219,15 +214,7 @@ class Cascade(Guarded):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        self._refuse_overrides(stop, kwargs)
-        callbacks = child_callbacks(run_manager)
-        verdict = self._assess(messages, callbacks)
-        note_verdict(run_manager, verdict)
-        if verdict.accepted:
-            return chat_result(accepted_answer(verdict, self._named(verdict)), verdict)
-        return chat_result(
-            fall_back(Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks)), verdict
-        )
+        return run(self._answer(messages, stop, run_manager, kwargs))
 
     async def _agenerate(
         self,
@@ -236,14 +223,19 @@ class Cascade(Guarded):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        self._refuse_overrides(stop, kwargs)
+        return await arun(self._answer(messages, stop, run_manager, kwargs))
+
+    def _answer(
+        self, messages: Sequence[BaseMessage], stop: list[str] | None, run_manager: Any, given: dict[str, Any]
+    ) -> Steps[ChatResult]:
+        self._refuse_overrides(stop, given)
         callbacks = child_callbacks(run_manager)
-        verdict = await self._aassess(messages, callbacks)
+        verdict = yield from self._verdict(messages, callbacks)
         note_verdict(run_manager, verdict)
         if verdict.accepted:
             return chat_result(accepted_answer(verdict, self._named(verdict)), verdict)
         abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks)
-        return chat_result(await afall_back(abstention), verdict)
+        return chat_result((yield from take_path(abstention)), verdict)
 
     def _named(self, verdict: CascadeVerdict) -> str:
         """Name of the model that gave the verdict's answer."""

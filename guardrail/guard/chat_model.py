@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
@@ -20,27 +19,28 @@ from ..bindings import bindings_for
 from ..errors import UsageError
 from ..models import resolve_model
 from ..monitor import SafetySwitch
-from ..sampling.callbacks import child_callbacks, hushed, note_verdict
+from ..sampling.callbacks import child_callbacks, note_verdict
+from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
-from ..sampling.sampler import adraw, draw
+from ..sampling.sampler import Sampler
 from ..specs import identify
-from ..types import SamplingPlan
-from ..uncertainty import Estimator, from_spec
+from ..uncertainty import from_spec
 from ..verdict import Verdict
-from .abstention import ABSTENTION, Abstention, Form, Wording, afall_back, fall_back
-from .base import Guarded
+from .abstention import ABSTENTION, Abstention, Form, Wording, take_path
+from .assess import Assessor
+from .base import GuardedChatModel
 from .config import from_config, to_config
-from .decide import adecide, decide
-from .early_stopping import adraw_until_decided, draw_until_decided, worthwhile
-from .endpoint_trust import Trust, agreement_rate
+from .decide import Gate
+from .early_stopping import can_stop_early, saves_calls
+from .endpoint_trust import EndpointTrust, agreement_rate
 from .messages import accepted_answer, chat_result
-from .observers import Watch, observers
+from .observers import Observers, as_observers, early_stopping_conflict
 from .structured import FORM, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
 
 __all__ = ["Guardrail"]
 
 
-class Guardrail(Guarded):
+class Guardrail(GuardedChatModel):
     """A drop-in chat model that returns an answer only when its calibrated uncertainty is low enough.
 
     Example:
@@ -104,9 +104,7 @@ class Guardrail(Guarded):
     cache: Literal[False] = False
     """Fixed: a cached verdict would outlive the cause of an abstention."""
 
-    _estimator: Estimator = PrivateAttr()
-    _trust: Trust = PrivateAttr()
-    _watch: Watch = PrivateAttr()
+    _assessor: Assessor = PrivateAttr()
 
     @field_validator("model", mode="before")
     @classmethod
@@ -120,32 +118,33 @@ class Guardrail(Guarded):
 
     @model_validator(mode="after")
     def _same_procedure(self) -> Self:
-        self.artifact.check_model(identify(self.model))
-        self._estimator = from_spec(
-            self.artifact.estimator, judge=self.judge, similarity=self.similarity, entailment=self.entailment
+        artifact = self.artifact
+        artifact.check_model(identify(self.model))
+        estimator = from_spec(
+            artifact.estimator, judge=self.judge, similarity=self.similarity, entailment=self.entailment
         )
         if self.switch is not None:
-            self.switch.check(self.artifact.threshold)
-        self._watch = Watch(self.switch, observers(self.on_verdict))
-        self._watch.admit(self.artifact)
-        if self._waves_threshold is not None:
-            self._refuse_stopping_early()
-        rate = agreement_rate(self.artifact, self._estimator.needs, stops_early=self._waves_threshold is not None)
-        self._trust = Trust(self.model, self._plan, rate=rate, enabled=self.probe == "auto")
+            self.switch.check(artifact.threshold)
+        observers = Observers(self.switch, as_observers(self.on_verdict))
+        observers.admit(artifact)
+        # Where nothing can be accepted anyway, the primary answer alone is drawn, for a person to see.
+        plan = artifact.plan if artifact.threshold is not None else artifact.plan.primary_only()
+        wanted = artifact.threshold is not None and (
+            self.early_stopping == "on" or (self.early_stopping == "auto" and saves_calls(self.model, plan, estimator))
+        )
+        if wanted and (conflict := early_stopping_conflict(observers, self.on_abstain)) is not None:
+            raise UsageError(f'{conflict} Give early_stopping="off" to this guard.')
+        early = wanted and can_stop_early(plan, estimator)
+        gate = Gate(artifact, estimator, "all" if early else "none")
+        rate = agreement_rate(artifact, estimator.needs, stops_early=wanted)
+        self._assessor = Assessor(
+            sampler=Sampler(self.model, plan, max_concurrency=self.max_concurrency),
+            gates=lambda _: {"answer": gate},
+            trust=EndpointTrust(self.model, plan, rate=rate, enabled=self.probe == "auto"),
+            observers=observers,
+            early=early,
+        )
         return self
-
-    def _refuse_stopping_early(self) -> None:
-        """Refuse what takes in scores or samples that early stopping leaves out."""
-        way_out = 'Give early_stopping="off" to this guard.'
-        if self._watch.needs_scores:
-            raise UsageError(
-                f"on_verdict compares scores, but early stopping gives bounds instead of scores. {way_out}"
-            )
-        if getattr(getattr(self.on_abstain, "candidates", None), "needs_samples", False):
-            raise UsageError(
-                "on_abstain shows a calibrated list of answers (candidates), whose promise is about all samples of the "
-                f"plan, but early stopping draws fewer. {way_out}"
-            )
 
     @property
     def prompt(self) -> ChatPromptTemplate:
@@ -163,77 +162,19 @@ class Guardrail(Guarded):
         """
         messages = self._convert_input(question).to_messages()
         with bounded(limit_of(config)):
-            return self._assess(messages, (config or {}).get("callbacks"))
+            return run(self._verdict(messages, (config or {}).get("callbacks")))
 
     async def aassess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> Verdict:
         """`assess` without blocking the event loop."""
         messages = self._convert_input(question).to_messages()
         with bounded(limit_of(config)):
-            return await self._aassess(messages, (config or {}).get("callbacks"))
+            return await arun(self._verdict(messages, (config or {}).get("callbacks")))
 
-    def _assess(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
-        with hushed():
-            return self._watch.final(self._gated(messages, callbacks), messages)
-
-    async def _aassess(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
-        with hushed():
-            return await self._watch.afinal(await self._agated(messages, callbacks), messages)
-
-    def _gated(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
+    def _verdict(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Steps[Verdict]:
         self.artifact.prompt.check(messages, self.artifact.plan.options)
-        doubt = self._trust.examine()
-        if doubt.problem is None:
-            return self._trust.noted(self._draw_and_decide(messages, callbacks), doubt)
-        drawn = draw(self.model, [messages], self._plan.primary_only(), callbacks=callbacks)  # for a person to see
-        return self._trust.noted(decide(doubt.mark(drawn[0]), self.artifact, self._estimator), doubt)
-
-    def _draw_and_decide(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
-        limit = self.max_concurrency
-        found = draw_until_decided(
-            self.model,
-            messages,
-            self._plan,
-            self._estimator,
-            self._waves_threshold,
-            callbacks=callbacks,
-            max_concurrency=limit,
-        )
-        return decide(found.drawn, self.artifact, self._estimator, settled=found.uncertainty)
-
-    async def _agated(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
-        self.artifact.prompt.check(messages, self.artifact.plan.options)
-        doubt = await self._trust.aexamine()
-        if doubt.problem is None:
-            return self._trust.noted(await self._adraw_and_decide(messages, callbacks), doubt)
-        drawn = await adraw(self.model, [messages], self._plan.primary_only(), callbacks=callbacks)
-        return self._trust.noted(await adecide(doubt.mark(drawn[0]), self.artifact, self._estimator), doubt)
-
-    async def _adraw_and_decide(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Verdict:
-        limit = self.max_concurrency
-        found = await adraw_until_decided(
-            self.model,
-            messages,
-            self._plan,
-            self._estimator,
-            self._waves_threshold,
-            callbacks=callbacks,
-            max_concurrency=limit,
-        )
-        return await adecide(found.drawn, self.artifact, self._estimator, settled=found.uncertainty)
-
-    @cached_property
-    def _waves_threshold(self) -> float | None:
-        """The threshold, where samples are drawn in waves until they decide; None where the plan alone says when."""
-        wanted = self.early_stopping == "on" or (
-            self.early_stopping == "auto" and worthwhile(self.model, self._plan, self._estimator)
-        )
-        return self.artifact.threshold if wanted else None
-
-    @cached_property
-    def _plan(self) -> SamplingPlan:
-        """The calibrated plan; without samples when nothing can be accepted anyway."""
-        plan = self.artifact.plan
-        return plan if self.artifact.threshold is not None else plan.primary_only()
+        assessment = yield from self._assessor.steps(messages, callbacks)
+        assert assessment.verdict is not None, "the one gate judges every candidate"
+        return assessment.verdict
 
     # -- acting ------------------------------------------------------------------------------------------------------
 
@@ -244,13 +185,7 @@ class Guardrail(Guarded):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        form = form_of(self.artifact.plan, stop, kwargs)
-        callbacks = child_callbacks(run_manager)
-        verdict = self._assess(messages, callbacks)
-        note_verdict(run_manager, verdict)
-        if verdict.accepted:
-            return chat_result(accepted_answer(verdict, self.artifact.model.model), verdict)
-        return chat_result(fall_back(self._abstention(verdict, messages, callbacks, form)), verdict)
+        return run(self._answer(messages, stop, run_manager, kwargs))
 
     async def _agenerate(
         self,
@@ -259,19 +194,20 @@ class Guardrail(Guarded):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        form = form_of(self.artifact.plan, stop, kwargs)
+        return await arun(self._answer(messages, stop, run_manager, kwargs))
+
+    def _answer(
+        self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, run_manager: Any, given: Mapping[str, Any]
+    ) -> Steps[ChatResult]:
+        form = form_of(self.artifact.plan, stop, given)
         callbacks = child_callbacks(run_manager)
-        verdict = await self._aassess(messages, callbacks)
+        verdict = yield from self._verdict(messages, callbacks)
         note_verdict(run_manager, verdict)
         if verdict.accepted:
             return chat_result(accepted_answer(verdict, self.artifact.model.model), verdict)
-        return chat_result(await afall_back(self._abstention(verdict, messages, callbacks, form)), verdict)
-
-    def _abstention(
-        self, verdict: Verdict, messages: Sequence[BaseMessage], callbacks: Callbacks, form: Form
-    ) -> Abstention:
         bound = self.artifact.plan.bindings
-        return Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks, bound, form)
+        abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks, bound, form)
+        return chat_result((yield from take_path(abstention)), verdict)
 
     # -- tools and structured output -----------------------------------------------------------------------------------
 

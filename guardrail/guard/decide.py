@@ -1,21 +1,36 @@
-"""From a sample set and an artifact to a verdict: pure, no I/O, the same for sync and async callers."""
+"""From a sample set and an artifact to a verdict: pure, no I/O."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from ..artifact import CalibrationArtifact
 from ..gate import accepts
-from ..judges import normalise
+from ..judges import ExactJudge, normalise
 from ..outcome import Infeasible
 from ..types import SampleSet, SamplingPlan, Uncertainty
-from ..uncertainty import Clusters, Estimator, Evidence, Needs, measure
+from ..uncertainty import Clusters, Estimator, Evidence, Needs, cluster, measure
 from ..verdict import Meaning, Reason, Verdict
-from .early_stopping import adapted
 
-__all__ = ["adecide", "decide"]
+__all__ = ["Gate", "adaptive_subset", "decide", "unanimous"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A calibrated threshold, and the estimator whose values are compared with it.
+
+    Attributes:
+        artifact: Where the threshold comes from.
+        estimator: The artifact's estimator, made.
+        early: Verdicts that may be given on a bound instead of the score, before all samples are drawn.
+    """
+
+    artifact: CalibrationArtifact
+    estimator: Estimator
+    early: Literal["none", "acceptances", "all"] = "none"
 
 
 def decide(
@@ -34,7 +49,7 @@ def decide(
     if settled is not None:
         uncertainty = settled
     else:
-        part, plan = adapted(drawn, estimator, artifact.plan)
+        part, plan = adaptive_subset(drawn, estimator, artifact.plan)
         uncertainty, clusters = _measured(part, estimator, plan)
         meanings = () if clusters is None else _meanings(texts, clusters)
     reason = _reason(uncertainty, artifact)
@@ -55,13 +70,32 @@ def decide(
     )
 
 
-async def adecide(
-    drawn: SampleSet, artifact: CalibrationArtifact, estimator: Estimator, *, settled: Uncertainty | None = None
-) -> Verdict:
-    """`decide` for async callers: in a thread where measuring may take noticeable time, else right here."""
-    if settled is None and estimator.is_slow:
-        return await asyncio.to_thread(decide, drawn, artifact, estimator)
-    return decide(drawn, artifact, estimator, settled=settled)
+def adaptive_subset(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[SampleSet, SamplingPlan]:
+    """The part of a set that an adaptive plan measures, and the plan that part was drawn by.
+
+    The first ``plan.unanimous_at`` samples if they all mean the same, otherwise everything. "The same" is what the
+    estimator's judge says, or equal normalised strings for an estimator without one. Applied to recorded sets at
+    calibration and to drawn ones at run time, so both measure the same thing.
+    """
+    k = plan.unanimous_at
+    if k is None or not estimator.needs.samples or len(drawn.samples) < k:
+        return drawn, plan
+    part = drawn.model_copy(update={"samples": drawn.samples[:k]})
+    if not unanimous(part, estimator):
+        return drawn, plan
+    return part, plan.model_copy(update={"n": k, "unanimous_at": None})
+
+
+def unanimous(part: SampleSet, estimator: Estimator) -> bool:
+    """Whether all samples mean the same; False where that is not known (all n are drawn then)."""
+    answers = [sample.comparable for sample in part.samples]
+    if part.problem is not None or not all(answers):
+        return False
+    try:
+        found = cluster(part.question, answers, estimator.judge or ExactJudge(), estimator.clustering)
+    except Exception:  # a judge may be the user's code; measuring will say what is wrong with it
+        return False
+    return found is not None and len(found.sizes) == 1
 
 
 def _measured(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[Uncertainty, Clusters | None]:
@@ -106,8 +140,8 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
         )
     if reason is Reason.UNMEASURED:
         return (
-            f"Held back: the uncertainty could not be measured ({uncertainty.reason}: {uncertainty.detail}). This says "
-            "nothing about the answer itself; mend the cause and ask again, or hand it to a person."
+            f"Held back: the uncertainty could not be measured ({uncertainty.reason}: {uncertainty.detail}). The "
+            "answer itself may be fine. Fix the cause and retry, or hand the question to a person."
         )
     if reason is Reason.WITHIN_THRESHOLD:
         return f"Accepted: {name} <= {outcome.threshold:.4g}{unit}, calibrated for {outcome.alpha:.0%} error."

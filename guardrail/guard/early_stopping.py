@@ -12,34 +12,32 @@ stopping is the decision without it. Two consequences are stated rather than hid
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
 
-from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from ..gate import accepts
-from ..judges import ExactJudge
-from ..sampling.calls import acall_concurrently, call_concurrently
+from ..sampling.effects import Steps, computation
 from ..sampling.native import is_native, request_seed
-from ..sampling.sampler import adraw, draw
-from ..types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
-from ..uncertainty import Estimator, Evidence, Missing, cluster, measure
+from ..sampling.sampler import Sampler
+from ..types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
+from ..uncertainty import Estimator, Evidence, Missing, measure
 from ..uncertainty.early_bounds import attainable_scores, has_useful_bounds
+from .decide import Gate, unanimous
 
 __all__ = [
     "Drawn",
-    "adapted",
-    "adraw_until_decided",
+    "can_stop_early",
+    "decide_early",
     "draw_until_decided",
     "range_of",
-    "settled",
+    "saves_calls",
     "wave_ends",
-    "worthwhile",
 ]
 
 FIRST_WAVE = 3
@@ -47,19 +45,22 @@ FIRST_WAVE = 3
 NEXT_WAVE = 2
 """Samples drawn at a time after that; a rest of one joins the wave before it."""
 
+Gates = Callable[[Sample | None], Sequence[Gate]]
+"""The gates that judge a candidate."""
+
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What was drawn, and its uncertainty where that was settled before all samples were there.
+    """What was drawn, and the uncertainties that were known before all samples were there.
 
     Attributes:
         drawn: The samples that were drawn; ``cost.saved`` counts those that were not.
-        uncertainty: A bound that is on the same side of the threshold as the score (or the reason why there is no
-            score); None when the set is complete and is to be measured as usual.
+        settled: By the digest of each gate's artifact, a bound on the same side of the threshold as the score (or the
+            reason why there is no score). Empty when the set is measured as usual.
     """
 
     drawn: SampleSet
-    uncertainty: Uncertainty | None = None
+    settled: Mapping[str, Uncertainty] = field(default_factory=dict)
 
 
 def wave_ends(n: int, first: int = FIRST_WAVE, step: int = NEXT_WAVE) -> tuple[int, ...]:
@@ -70,15 +71,16 @@ def wave_ends(n: int, first: int = FIRST_WAVE, step: int = NEXT_WAVE) -> tuple[i
     return (*ends, n)
 
 
-def worthwhile(model: BaseChatModel, plan: SamplingPlan, estimator: Estimator) -> bool:
-    """Whether drawing in waves can save anything worth its waiting: what ``early_stopping="auto"`` means.
+def saves_calls(model: BaseChatModel, plan: SamplingPlan, estimator: Estimator) -> bool:
+    """Whether drawing in waves saves enough calls to be worth the waiting: what ``early_stopping="auto"`` means.
 
     Not for models that draw all samples in one go, nor for judges about which nothing is known (`has_useful_bounds`).
     """
-    return _possible(plan, estimator) and has_useful_bounds(estimator) and not is_native(model)
+    return can_stop_early(plan, estimator) and has_useful_bounds(estimator) and not is_native(model)
 
 
-def _possible(plan: SamplingPlan, estimator: Estimator) -> bool:
+def can_stop_early(plan: SamplingPlan, estimator: Estimator) -> bool:
+    """Whether some of the plan's samples can decide before all are there: what ``early_stopping="on"`` means."""
     whole = plan.options is None and not plan.follow_ups
     return whole and estimator.bounds is not None and len(wave_ends(plan.n)) > 1
 
@@ -112,7 +114,7 @@ def range_of(drawn: SampleSet, estimator: Estimator, n: int) -> tuple[float, flo
     return estimator.unmeasured(ends.reason, ends.detail) if isinstance(ends, Missing) else ends
 
 
-def settled(drawn: SampleSet, estimator: Estimator, n: int, threshold: float) -> Uncertainty | None:
+def decide_early(drawn: SampleSet, estimator: Estimator, n: int, threshold: float) -> Uncertainty | None:
     """The uncertainty that decides already, or None when further samples could still change the verdict.
 
     Args:
@@ -128,7 +130,7 @@ def settled(drawn: SampleSet, estimator: Estimator, n: int, threshold: float) ->
         return estimator.unmeasured(Unmeasured.SAMPLING_SHORTFALL, f"received {m} samples")
     ends = range_of(drawn, estimator, n)
     if isinstance(ends, Uncertainty):
-        # A judge may find its voice again when it sees another text for the same answer, so this is not settled.
+        # The judge may succeed on another wording of the same answer, so this is not certain.
         return None if ends.reason is Unmeasured.JUDGE_FAILED else ends
     if ends is None:
         return None
@@ -137,162 +139,83 @@ def settled(drawn: SampleSet, estimator: Estimator, n: int, threshold: float) ->
         return None
     accepted = accepts(high, threshold)
     value = max(0.0, high if accepted else low)
-    told = f"settled by {m} of {n} samples: between {max(0.0, low):.4g} and {high:.4g} whatever the others say"
-    return Uncertainty(value=value, unit=estimator.unit, estimator=estimator.name, detail=told, is_bound=True)
-
-
-def adapted(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[SampleSet, SamplingPlan]:
-    """What an adaptive plan measures of a set, and the plan that part was drawn by.
-
-    The first ``plan.unanimous_at`` samples where they all mean the same, else everything. "The same" is what the
-    estimator's judge says, or equal normalised strings for an estimator without one. Applied to recorded sets at
-    calibration and to drawn ones at run time, so both measure the same thing.
-    """
-    k = plan.unanimous_at
-    if k is None or not estimator.needs.samples or len(drawn.samples) < k:
-        return drawn, plan
-    part = drawn.model_copy(update={"samples": drawn.samples[:k]})
-    if not _unanimous(part, estimator):
-        return drawn, plan
-    return part, plan.model_copy(update={"n": k, "unanimous_at": None})
-
-
-def _unanimous(part: SampleSet, estimator: Estimator) -> bool:
-    """Whether all samples mean the same; False where that cannot be told (then all n are drawn)."""
-    answers = [sample.comparable for sample in part.samples]
-    if part.problem is not None or not all(answers):
-        return False
-    try:
-        found = cluster(part.question, answers, estimator.judge or ExactJudge(), estimator.clustering)
-    except Exception:  # a judge is somebody else's code; measuring will say what is wrong with it
-        return False
-    return found is not None and len(found.sizes) == 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Wave:
-    """One wave to draw.
-
-    Attributes:
-        plan: Of the wave alone, for a native sampler or a first wave.
-        upto: Of all samples so far and the wave, for separate calls that are numbered.
-        first: Number of the wave's first call; -1 for the primary answer.
-    """
-
-    plan: SamplingPlan
-    upto: SamplingPlan
-    first: int
-
-
-def _waves(
-    messages: Sequence[BaseMessage], plan: SamplingPlan, estimator: Estimator, threshold: float | None
-) -> Generator[_Wave, SampleSet, Drawn]:
-    """The waves of one request, and what comes of them: no I/O, so that sync and async callers share it."""
-    bounded = threshold is not None and _possible(plan, estimator)
-    stop = plan.unanimous_at if plan.n and plan.options is None and not plan.follow_ups else None
-    unbounded = (plan.n,) if stop is None else (stop, plan.n)
-    ends = wave_ends(plan.n, stop or FIRST_WAVE) if bounded else unbounded
-    whole = plan.model_copy(update={"n": ends[0], "unanimous_at": None})
-    drawn = yield _Wave(whole, whole, -1)
-    for number, (done, end) in enumerate(pairwise(ends), start=1):
-        if done == stop and _unanimous(drawn, estimator):
-            return Drawn(_short(drawn, plan.n - done))
-        if bounded and threshold is not None:
-            found = settled(drawn, estimator, plan.n, threshold)
-            if found is not None:
-                return Drawn(_short(drawn, plan.n - done), found)
-        upto = plan.model_copy(update={"n": end, "unanimous_at": None})
-        more = yield _Wave(_apart(upto, messages, number, end - done), upto, done)
-        drawn = _joined(drawn, more)
-    return Drawn(drawn)
+    detail = f"settled by {m} of {n} samples: between {max(0.0, low):.4g} and {high:.4g} whatever the others say"
+    return Uncertainty(value=value, unit=estimator.unit, estimator=estimator.name, detail=detail, is_bound=True)
 
 
 def draw_until_decided(
-    model: BaseChatModel,
-    messages: Sequence[BaseMessage],
-    plan: SamplingPlan,
-    estimator: Estimator,
-    threshold: float | None,
-    *,
-    callbacks: Callbacks = None,
-    max_concurrency: int | None = None,
-) -> Drawn:
-    """Draw a plan's samples in waves and stop as soon as the verdict is certain, or an adaptive plan says so.
+    sampler: Sampler, messages: Sequence[BaseMessage], gates: Gates, *, early: bool, primary_first: bool = False
+) -> Steps[Drawn]:
+    """Draw a plan's samples in waves and stop as soon as every verdict is certain, or an adaptive plan says so.
 
     The samples are the plan's: the same calls with the same settings, or, from a native sampler, independent draws with
     a seed of their own for each wave, made from the request's seed.
 
     Args:
-        model: Any chat model.
+        sampler: Draws.
         messages: The prompt.
-        plan: What to draw.
-        estimator: Measures the samples; without bounds only an adaptive plan stops.
-        threshold: Of the gate; None: only an adaptive plan stops.
-        callbacks: For the calls of a model without a native sampler.
-        max_concurrency: Calls in flight at once for such a model.
+        gates: The gates that judge a candidate; where there are none, no further sample is drawn.
+        early: Whether a gate may stop the drawing; otherwise only an adaptive plan does.
+        primary_first: Draw the primary answer alone at first. Not for plans with follow-ups.
     """
-    limit = max_concurrency
-    waves = _waves(messages, plan, estimator, threshold)
-    wave = next(waves)
-    while True:
-        if wave.first < 0 or is_native(model):
-            made = draw(
-                model, [messages], wave.plan, callbacks=callbacks, max_concurrency=limit, primary=wave.first < 0
-            )
-        else:
-            made = call_concurrently(
-                model, [messages], wave.upto, callbacks=callbacks, max_concurrency=limit, first=wave.first
-            )
-        step = _next(waves, made[0])
-        if isinstance(step, Drawn):
-            return step
-        wave = step
+    plan = sampler.plan
+    stop = plan.unanimous_at if plan.n and plan.options is None and not plan.follow_ups else None
+    at_once = (plan.n,) if stop is None else (stop, plan.n)
+    in_waves = wave_ends(plan.n, stop or FIRST_WAVE)
+    done = 0 if primary_first else (in_waves if early else at_once)[0]
+    (drawn,) = yield from replace(sampler, plan=_up_to(done, plan)).steps([messages])
+    for number in count(1):
+        judging = gates(drawn.primary)
+        if done == plan.n or not judging or (not done and drawn.problem is not None):
+            break
+        early = all(gate.early != "none" for gate in judging)
+        if done:
+            look = partial(_certain, drawn, judging, plan.n, early=early, adaptive=done == stop)
+            slow = any(gate.estimator.is_slow for gate in judging)
+            settled: Mapping[str, Uncertainty] | None = yield computation(look, slow=slow)
+            if settled is not None:
+                cost = drawn.cost.model_copy(update={"saved": plan.n - done})
+                return Drawn(drawn.model_copy(update={"cost": cost}), settled)
+        end = next(end for end in (in_waves if early else at_once) if end > done)
+        (more,) = yield from _later_wave(sampler, messages, number, done, end).steps([messages])
+        drawn, done = _joined(drawn, more), end
+    return Drawn(drawn)
 
 
-async def adraw_until_decided(
-    model: BaseChatModel,
-    messages: Sequence[BaseMessage],
-    plan: SamplingPlan,
-    estimator: Estimator,
-    threshold: float | None,
-    *,
-    callbacks: Callbacks = None,
-    max_concurrency: int | None = None,
-) -> Drawn:
-    """`draw_until_decided` without blocking the event loop: a judge that may take time is asked in a thread."""
-    limit, slow = max_concurrency, estimator.is_slow
-    waves = _waves(messages, plan, estimator, threshold)
-    wave = next(waves)
-    while True:
-        if wave.first < 0 or is_native(model):
-            made = await adraw(
-                model, [messages], wave.plan, callbacks=callbacks, max_concurrency=limit, primary=wave.first < 0
-            )
-        else:
-            made = await acall_concurrently(
-                model, [messages], wave.upto, callbacks=callbacks, max_concurrency=limit, first=wave.first
-            )
-        step = await asyncio.to_thread(_next, waves, made[0]) if slow else _next(waves, made[0])
-        if isinstance(step, Drawn):
-            return step
-        wave = step
+def _certain(
+    drawn: SampleSet, gates: Sequence[Gate], n: int, *, early: bool, adaptive: bool
+) -> Mapping[str, Uncertainty] | None:
+    """What is known of each gate's uncertainty if no more has to be drawn, otherwise None."""
+    if adaptive and all(unanimous(drawn, gate.estimator) for gate in gates):
+        return {}
+    settled = {}
+    for gate in gates if early else ():
+        threshold = gate.artifact.threshold
+        found = None if threshold is None else decide_early(drawn, gate.estimator, n, threshold)
+        if found is None or threshold is None:
+            return None
+        if gate.early == "acceptances" and not (found.value is not None and accepts(found.value, threshold)):
+            return None
+        settled[gate.artifact.digest] = found
+    return settled or None
 
 
-def _next(waves: Generator[_Wave, SampleSet, Drawn], drawn: SampleSet) -> _Wave | Drawn:
-    """What to draw after a wave, or what came of all of them."""
-    try:
-        return waves.send(drawn)
-    except StopIteration as done:
-        found: Drawn = done.value
-        return found
+def _up_to(n: int, plan: SamplingPlan) -> SamplingPlan:
+    return plan.model_copy(update={"n": n, "unanimous_at": None})
 
 
-def _apart(plan: SamplingPlan, messages: Sequence[BaseMessage], number: int, n: int) -> SamplingPlan:
-    """A later wave of a native sampler: its own seed, from the request's, so that no sample is drawn twice."""
-    seed = request_seed(plan, messages)
+def _later_wave(sampler: Sampler, messages: Sequence[BaseMessage], number: int, done: int, end: int) -> Sampler:
+    """Draws the samples ``done`` to ``end - 1``.
+
+    A native sampler numbers none: it draws so many with a seed made from the request's, so that none is drawn twice.
+    """
+    if not is_native(sampler.model):
+        return replace(sampler, plan=_up_to(end, sampler.plan), first=done)
+    seed = request_seed(sampler.plan, messages)
     if seed is not None:
         seed = int.from_bytes(hashlib.sha256(f"{seed}/wave {number}".encode()).digest()[:8], "big") >> 1
-    return plan.model_copy(update={"n": n, "seed": seed})
+    wave = _up_to(end - done, sampler.plan).model_copy(update={"seed": seed})
+    return replace(sampler, plan=wave, first=0)
 
 
 def _joined(drawn: SampleSet, more: SampleSet) -> SampleSet:
@@ -306,7 +229,3 @@ def _joined(drawn: SampleSet, more: SampleSet) -> SampleSet:
             "problem_detail": problem.problem_detail,
         }
     )
-
-
-def _short(drawn: SampleSet, saved: int) -> SampleSet:
-    return drawn.model_copy(update={"cost": drawn.cost.model_copy(update={"saved": saved})})

@@ -19,14 +19,13 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 from ..artifact import CalibrationArtifact
-from ..sampling.limits import give_back
 from ..sampling.probe import ProbeReport
 from ..sampling.prober import aprobe, needs_probe, probe
 from ..types import Cost, SampleSet, SamplingPlan, Unmeasured
 from ..uncertainty import Needs
 from ..verdict import Verdict
 
-__all__ = ["Doubt", "Trust", "agreement_rate", "surprising"]
+__all__ = ["EndpointProblem", "EndpointTrust", "agreement_rate", "surprising"]
 
 WINDOW = 50
 """Questions the watch looks back on."""
@@ -39,27 +38,27 @@ log = logging.getLogger("guardrail")
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class EndpointProblem:
     """What a guard knows of its endpoint before it asks a question.
 
     Attributes:
-        problem: Why nothing it samples can be measured, or None.
+        reason: Why nothing it samples can be measured, or None.
         detail: The same in words.
         cost: What finding out has cost just now.
     """
 
-    problem: Unmeasured | None = None
+    reason: Unmeasured | None = None
     detail: str = ""
     cost: Cost = Cost()  # noqa: RUF009 - frozen
 
-    def mark(self, drawn: SampleSet) -> SampleSet:
+    def apply_to(self, drawn: SampleSet) -> SampleSet:
         """The sample set with this problem, unless it has one of its own."""
-        if self.problem is None or drawn.problem is not None:
+        if self.reason is None or drawn.problem is not None:
             return drawn
-        return drawn.model_copy(update={"problem": self.problem, "problem_detail": self.detail})
+        return drawn.model_copy(update={"problem": self.reason, "problem_detail": self.detail})
 
 
-class Trust:
+class EndpointTrust:
     """Probes and watches one guard's model. Shared by threads and tasks; keeps counts only, never a prompt."""
 
     def __init__(self, model: BaseChatModel, plan: SamplingPlan, *, rate: float | None, enabled: bool) -> None:
@@ -70,27 +69,25 @@ class Trust:
         self._since = 0
         self._again = False
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Trust:
+    def __deepcopy__(self, memo: dict[int, Any]) -> EndpointTrust:
         # What was learned is about this model object, and a lock cannot be copied: a copy starts afresh with its own.
-        return Trust(copy.deepcopy(self._model, memo), self._plan, rate=self._rate, enabled=self._enabled)
+        return EndpointTrust(copy.deepcopy(self._model, memo), self._plan, rate=self._rate, enabled=self._enabled)
 
-    def examine(self) -> Doubt:
+    def check(self) -> EndpointProblem:
         """Probe if it is time to; what is known otherwise costs nothing."""
         if not self._enabled:
-            return Doubt()
-        give_back()
-        return self._doubt(*probe(self._model, self._plan, again=self._due()))
+            return EndpointProblem()
+        return self._problem(*probe(self._model, self._plan, again=self._due()))
 
-    async def aexamine(self) -> Doubt:
-        """`examine` on the event loop."""
+    async def acheck(self) -> EndpointProblem:
+        """`check` on the event loop."""
         if not self._enabled:
-            return Doubt()
-        give_back()
-        return self._doubt(*await aprobe(self._model, self._plan, again=self._due()))
+            return EndpointProblem()
+        return self._problem(*await aprobe(self._model, self._plan, again=self._due()))
 
-    def noted(self, verdict: Verdict, doubt: Doubt) -> Verdict:
+    def record(self, verdict: Verdict, problem: EndpointProblem) -> Verdict:
         """Count what a verdict shows, and add the cost of the probe that came before it."""
-        if self._enabled and verdict.alternatives and not doubt.problem:
+        if self._enabled and verdict.alternatives and problem.reason is None:
             with self._lock:
                 self._since += 1
                 self._agreed.append(len(verdict.alternatives) == 1)
@@ -104,9 +101,9 @@ class Trust:
                     self._again = True
                 elif self._since >= PROBE_AGAIN_AFTER:
                     self._again = True
-        if not doubt.cost.calls:
+        if not problem.cost.calls:
             return verdict
-        return verdict.model_copy(update={"cost": verdict.cost + doubt.cost})
+        return verdict.model_copy(update={"cost": verdict.cost + problem.cost})
 
     def _due(self) -> bool:
         with self._lock:
@@ -115,9 +112,9 @@ class Trust:
                 self._since = 0
             return due
 
-    def _doubt(self, report: ProbeReport | None, cost: Cost) -> Doubt:
+    def _problem(self, report: ProbeReport | None, cost: Cost) -> EndpointProblem:
         found = None if report is None else report.problem(self._plan)
-        return Doubt(cost=cost) if found is None else Doubt(*found, cost)
+        return EndpointProblem(cost=cost) if found is None else EndpointProblem(*found, cost)
 
 
 def agreement_rate(artifact: CalibrationArtifact, needs: Needs, *, stops_early: bool) -> float | None:

@@ -11,17 +11,22 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from ..types import Cost, Sample
 from ..verdict import Verdict
 
-__all__ = ["accepted_answer", "as_chunk", "chat_result", "with_verdict"]
+__all__ = ["accepted_answer", "as_chunk", "candidate_message", "chat_result", "total_usage", "with_verdict"]
 
 
 def accepted_answer(verdict: Verdict, model: str) -> AIMessage:
     """The very candidate that was judged, with the name of the model that gave it."""
     assert verdict.candidate is not None, "the gate accepts only what was measured"
-    return _message(verdict.candidate, model)
+    return candidate_message(verdict.candidate, model)
 
 
-def _message(candidate: Sample, model: str) -> AIMessage:
-    """Its text and, should the model have made any, its tool calls. Their ids are new, so no two turns share one."""
+def candidate_message(candidate: Sample, model: str) -> AIMessage:
+    """A candidate as a message: its text and its tool calls under new ids, so that no two turns share one.
+
+    Args:
+        candidate: What the model said.
+        model: Name of the model.
+    """
     calls = [
         {"name": call.name, "args": call.arguments, "id": f"call_{uuid4().hex[:24]}", "type": "tool_call"}
         for call in candidate.tool_calls
@@ -38,12 +43,12 @@ def chat_result(message: AIMessage, verdict: Verdict) -> ChatResult:
 def with_verdict(message: AIMessage, verdict: Verdict) -> AIMessage:
     """The message with the verdict in its metadata and the usage of everything that was drawn."""
     metadata = {**message.response_metadata, "guardrail": verdict.to_metadata()}
-    update = {"response_metadata": metadata, "usage_metadata": _usage(verdict.cost, message.usage_metadata)}
+    update = {"response_metadata": metadata, "usage_metadata": total_usage(verdict.cost, message.usage_metadata)}
     return message.model_copy(update=update)
 
 
-def _usage(cost: Cost, more: UsageMetadata | None) -> UsageMetadata:
-    """Tokens of the samples plus those the abstention path reported itself."""
+def total_usage(cost: Cost, more: UsageMetadata | None = None) -> UsageMetadata:
+    """Tokens of everything that was drawn, plus those the abstention path reported."""
     given = cost.input_tokens + (more["input_tokens"] if more else 0)
     made = cost.output_tokens + (more["output_tokens"] if more else 0)
     return UsageMetadata(input_tokens=given, output_tokens=made, total_tokens=given + made)

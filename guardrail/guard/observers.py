@@ -21,7 +21,7 @@ from ..errors import UsageError, told
 from ..monitor import SafetySwitch
 from ..verdict import Reason, Verdict
 
-__all__ = ["Observer", "Watch", "observers", "suspended"]
+__all__ = ["Observer", "Observers", "as_observers", "early_stopping_conflict", "hold_if_suspended"]
 
 Observer = Callable[[Verdict, Sequence[BaseMessage]], Any]
 """Takes a verdict and the messages it is about; what it returns is ignored, unless it has to be awaited."""
@@ -29,7 +29,7 @@ Observer = Callable[[Verdict, Sequence[BaseMessage]], Any]
 log = logging.getLogger("guardrail")
 
 
-def suspended(verdict: Verdict, switch: SafetySwitch | None) -> Verdict:
+def hold_if_suspended(verdict: Verdict, switch: SafetySwitch | None) -> Verdict:
     """The verdict as it is, or, where the switch does not allow the acceptance, as an abstention that says why."""
     if switch is None or not verdict.accepted:
         return verdict
@@ -40,7 +40,7 @@ def suspended(verdict: Verdict, switch: SafetySwitch | None) -> Verdict:
     return _held(verdict, f"Held back although the gate accepts, because of an alarm. {why}")
 
 
-def observers(given: Observer | Sequence[Observer] | None) -> tuple[Observer, ...]:
+def as_observers(given: Observer | Sequence[Observer] | None) -> tuple[Observer, ...]:
     """One observer, several or none, as a tuple.
 
     Raises:
@@ -57,21 +57,21 @@ def observers(given: Observer | Sequence[Observer] | None) -> tuple[Observer, ..
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class Observers:
     """A guard's switch and observers.
 
     Attributes:
         switch: Asked about every acceptance; None allows all.
-        observers: Called with every verdict, in order.
+        functions: Called with every verdict, in order.
     """
 
     switch: SafetySwitch | None = None
-    observers: tuple[Observer, ...] = ()
+    functions: tuple[Observer, ...] = ()
 
     @property
     def needs_scores(self) -> bool:
         """Whether an observer compares scores, so that a bound instead of a score would mislead it."""
-        return any(_needs_scores(one) for one in self.observers)
+        return any(_needs_scores(one) for one in self.functions)
 
     def admit(self, artifact: CalibrationArtifact) -> None:
         """Have every observer that compares scores watch this artifact.
@@ -79,23 +79,23 @@ class Watch:
         Raises:
             UsageError: One compares with scores of another kind, so it would leave out every verdict.
         """
-        for observer in filter(_needs_scores, self.observers):
+        for observer in filter(_needs_scores, self.functions):
             admit = getattr(getattr(observer, "__self__", observer), "admit", None)
             if admit is not None:
                 admit(artifact)
 
-    def final(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> Verdict:
+    def apply(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> Verdict:
         """The verdict the caller gets, after observers have seen it.
 
         Raises:
             UsageError: An async observer in a sync call.
         """
-        verdict = suspended(verdict, self.switch)
-        for observer in self.observers:
+        verdict = hold_if_suspended(verdict, self.switch)
+        for observer in self.functions:
             try:
                 given = observer(verdict, messages)
             except Exception as error:  # an observer is somebody else's code
-                verdict = _unseen(verdict, error)
+                verdict = hold_unobserved(verdict, error)
                 continue
             if inspect.isawaitable(given):
                 if inspect.iscoroutine(given):
@@ -103,11 +103,11 @@ class Watch:
                 raise UsageError("on_verdict is async, but the call was sync. Use ainvoke, or a sync function.")
         return verdict
 
-    async def afinal(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> Verdict:
-        """`final` for async callers; a sync observer runs in a thread, since it may write to a database."""
+    async def aapply(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> Verdict:
+        """`apply` for async callers; a sync observer runs in a thread, since it may write to a database."""
         if self.switch is not None:
-            verdict = await run_in_executor(None, suspended, verdict, self.switch)
-        for observer in self.observers:
+            verdict = await run_in_executor(None, hold_if_suspended, verdict, self.switch)
+        for observer in self.functions:
             try:
                 if inspect.iscoroutinefunction(observer):
                     given = observer(verdict, messages)
@@ -116,8 +116,20 @@ class Watch:
                 if inspect.isawaitable(given):
                     await given
             except Exception as error:
-                verdict = _unseen(verdict, error)
+                verdict = hold_unobserved(verdict, error)
         return verdict
+
+
+def early_stopping_conflict(observers: Observers, on_abstain: Any) -> str | None:
+    """What takes in the scores or samples that early stopping leaves out, in words; None if nothing does."""
+    if observers.needs_scores:
+        return "on_verdict compares scores, but early stopping gives bounds instead of scores."
+    if getattr(getattr(on_abstain, "candidates", None), "needs_samples", False):
+        return (
+            "on_abstain shows a calibrated list of answers (candidates), whose promise is about all samples of the "
+            "plan, but early stopping draws fewer."
+        )
+    return None
 
 
 def _objection(switch: SafetySwitch, uncertainty: float) -> str | None:
@@ -132,7 +144,7 @@ def _needs_scores(observer: Observer) -> bool:
     return bool(getattr(getattr(observer, "__self__", observer), "needs_scores", False))
 
 
-def _unseen(verdict: Verdict, error: Exception) -> Verdict:
+def hold_unobserved(verdict: Verdict, error: Exception) -> Verdict:
     what = told(error)
     log.error("guardrail: on_verdict failed with %s, so no answer is given", what)
     if not verdict.accepted:

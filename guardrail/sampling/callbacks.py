@@ -25,7 +25,7 @@ from langchain_core.tracers._streaming import _StreamingCallbackHandler, _V2Stre
 
 from ..verdict import Verdict
 
-__all__ = ["child_callbacks", "hushed", "note_verdict", "without_streams"]
+__all__ = ["child_callbacks", "drop_streaming_handlers", "note_verdict", "streaming_disabled"]
 
 NO_STREAM = "nostream"
 """Tag of runs that a graph keeps out of its message stream."""
@@ -47,7 +47,7 @@ def child_callbacks(
     return manager  # type: ignore[no-any-return]
 
 
-def without_streams(callbacks: Callbacks) -> Callbacks:
+def drop_streaming_handlers(callbacks: Callbacks) -> Callbacks:
     """The same callbacks without the handlers that stream; the very object where there are none."""
     if not callbacks:
         return callbacks
@@ -63,11 +63,11 @@ def without_streams(callbacks: Callbacks) -> Callbacks:
 
 
 @contextmanager
-def hushed() -> Iterator[None]:
-    """No stream in the ambient run: what a judge or an observer calls inside, a model or a graph, is in none either."""
+def streaming_disabled() -> Iterator[None]:
+    """Hide calls made inside from the caller's streams: those of a judge or an observer, too."""
     ambient = var_child_runnable_config.get()
     callbacks, own = (ambient.get("callbacks"), ambient.get("configurable") or {}) if ambient else (None, {})
-    quiet = without_streams(callbacks)
+    quiet = drop_streaming_handlers(callbacks)
     if ambient is None or (quiet is callbacks and GRAPH_STREAM not in own):
         yield
         return

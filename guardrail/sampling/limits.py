@@ -1,12 +1,11 @@
 """How many model calls may be in flight at once: `max_concurrency` of a run's configuration, shared by all it starts.
 
-The outermost guarded call or batch whose configuration has a `max_concurrency` makes a `Limit`; what it starts finds it
-through a context variable, in threads and in tasks. Every model call of a guard, its probe, its judges and its fallback
-takes a slot. A call that turns out to be a guard itself gives its slot back before that guard draws, so whoever waits
-for a slot holds none, and guards within guards cannot block each other.
+The outermost guarded call or batch whose configuration has a `max_concurrency` makes a `Limit`; what it starts finds
+the limit through a context variable, in threads and in tasks. Every model call of a guard, its probe, its judges and
+its fallback takes a slot. A call that is itself a guard keeps its slot and makes its own calls inside it, one after
+the other: guards within guards stay within the limit and cannot block each other.
 
-Not counted: native samplers, which draw all samples in one go, and plain calls that a model makes itself after a guard
-within it has drawn.
+Not counted: native samplers, which draw all samples in one go.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
@@ -26,16 +24,14 @@ from langchain_core.runnables.config import var_child_runnable_config
 from ..errors import UsageError
 
 __all__ = [
-    "Bound",
     "Limit",
-    "adopt",
+    "adopt_limits",
     "ain_flight",
-    "bound_for_threads",
     "bounded",
-    "current_bound",
-    "give_back",
+    "current_limits",
     "in_flight",
     "limit_of",
+    "limits_for_threads",
 ]
 
 
@@ -75,7 +71,7 @@ class Limit:
             raise
 
     def release(self) -> None:
-        """Hand the slot to whoever has waited longest."""
+        """Hand the slot to the caller that has waited longest."""
         with self._lock:
             while self._queue:
                 turn = self._queue.popleft()
@@ -87,7 +83,7 @@ class Limit:
         turn.set_result(None)
 
     def _turn(self) -> Future[None] | None:
-        """None where a slot was free and is taken now; else what resolves when one is handed over."""
+        """None if a slot was free and is now taken; otherwise a future that resolves when one is handed over."""
         with self._lock:
             if self._free:
                 self._free -= 1
@@ -97,92 +93,12 @@ class Limit:
             return turn
 
     def _withdraw(self, turn: Future[None]) -> None:
-        if not turn.cancel():  # it was handed over at this very moment
+        if not turn.cancel():  # the slot was handed over at this very moment
             self.release()
 
 
-class _Slot:
-    """What one call in flight holds: a place in every limit around it."""
-
-    def __init__(self, limits: Sequence[Limit]) -> None:
-        self._limits = limits
-        self._lock = threading.Lock()
-        self._held: list[Limit] = []
-
-    def take(self) -> None:
-        try:
-            for limit in self._limits:
-                limit.acquire()
-                self._held.append(limit)
-        except BaseException:
-            self.leave()
-            raise
-
-    async def atake(self) -> None:
-        try:
-            for limit in self._limits:
-                await limit.aacquire()
-                self._held.append(limit)
-        except BaseException:
-            self.leave()
-            raise
-
-    def leave(self) -> None:
-        """Give everything back; once is enough."""
-        with self._lock:
-            held, self._held = self._held, []
-        for limit in held:
-            limit.release()
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """The limits that calls of this context are under.
-
-    Attributes:
-        limits: The tightest first, that is the innermost.
-        slot: Of the model call that this context is in, or None.
-    """
-
-    limits: tuple[Limit, ...]
-    slot: _Slot | None = None
-
-    @property
-    def n(self) -> int:
-        """Calls that can be in flight at once."""
-        return self.limits[0].n
-
-    def draws(self) -> None:
-        """To be called before several calls are made: the model call around them, if any, gives its slot back."""
-        if self.slot is not None:
-            self.slot.leave()
-
-    @contextmanager
-    def in_flight(self) -> Iterator[None]:
-        """One model call of a thread, in a slot."""
-        slot = _Slot(self.limits)
-        slot.take()
-        token = _bound.set(Bound(self.limits, slot))
-        try:
-            yield
-        finally:
-            _bound.reset(token)
-            slot.leave()
-
-    @asynccontextmanager
-    async def ain_flight(self) -> AsyncIterator[None]:
-        """One model call of a task, in a slot."""
-        slot = _Slot(self.limits)
-        await slot.atake()
-        token = _bound.set(Bound(self.limits, slot))
-        try:
-            yield
-        finally:
-            _bound.reset(token)
-            slot.leave()
-
-
-_bound: ContextVar[Bound | None] = ContextVar("guardrail_bound", default=None)
+_limits: ContextVar[tuple[Limit, ...]] = ContextVar("guardrail_limits", default=())
+"""The limits that calls of this context are under, the tightest (innermost) first; empty for no limit."""
 
 
 def limit_of(config: RunnableConfig | Sequence[RunnableConfig] | None) -> int | None:
@@ -205,67 +121,74 @@ def limit_of(config: RunnableConfig | Sequence[RunnableConfig] | None) -> int | 
 @contextmanager
 def bounded(n: int | None) -> Iterator[None]:
     """At most n calls in flight inside, together; a limit around it that is as tight is shared instead."""
-    around = _bound.get()
-    if n is None or (around is not None and n >= around.n):
+    around = _limits.get()
+    if n is None or (around and n >= around[0].n):
         yield
         return
-    token = _bound.set(Bound((Limit(n),), None) if around is None else Bound((Limit(n), *around.limits), around.slot))
-    try:
+    with _under((Limit(n), *around)):
         yield
-    finally:
-        _bound.reset(token)
 
 
-def current_bound() -> Bound | None:
-    """The limits of this context, for tasks; None without."""
-    return _bound.get()
+def current_limits() -> tuple[Limit, ...]:
+    """The limits of this context, the tightest first."""
+    return _limits.get()
 
 
-def bound_for_threads() -> Bound | None:
+def limits_for_threads() -> tuple[Limit, ...]:
     """The limits of this context, for calls that block.
 
-    On an event loop that is running, a blocking call would keep those from finishing whose slot it waits for; it counts
-    its own calls only.
+    On a running event loop a blocking call would keep those tasks from finishing whose slots it waits for, so it counts
+    only its own calls.
     """
-    found = _bound.get()
-    if found is None:
-        return None
+    found = _limits.get()
+    if not found:
+        return ()
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return found
-    return Bound((Limit(found.n),))
+    return (Limit(found[0].n),)
 
 
-def adopt(bound: Bound | None) -> None:
-    """Put a thread that has no context of its own under these limits."""
-    _bound.set(bound)
-
-
-def give_back() -> None:
-    """To be called before waiting for what others may need a slot for: see `Bound.draws`."""
-    found = _bound.get()
-    if found is not None:
-        found.draws()
+def adopt_limits(limits: tuple[Limit, ...]) -> None:
+    """Put the current context under these limits, for good."""
+    _limits.set(limits)
 
 
 @contextmanager
 def in_flight() -> Iterator[None]:
-    """One model call of a thread, in a slot where the context has a limit."""
-    found = bound_for_threads()
-    if found is None:
+    """One model call of a thread, in a slot of every limit of the context."""
+    limits = limits_for_threads()
+    if not limits:
         yield
         return
-    with found.in_flight():
+    with ExitStack() as held:
+        for limit in limits:
+            limit.acquire()
+            held.callback(limit.release)
+        held.enter_context(_under((Limit(1),)))  # for a guard inside this call
         yield
 
 
 @asynccontextmanager
 async def ain_flight() -> AsyncIterator[None]:
-    """One model call of a task, in a slot where the context has a limit."""
-    found = _bound.get()
-    if found is None:
+    """One model call of a task, in a slot of every limit of the context."""
+    limits = _limits.get()
+    if not limits:
         yield
         return
-    async with found.ain_flight():
+    with ExitStack() as held:
+        for limit in limits:
+            await limit.aacquire()
+            held.callback(limit.release)
+        held.enter_context(_under((Limit(1),)))  # for a guard inside this call
         yield
+
+
+@contextmanager
+def _under(limits: tuple[Limit, ...]) -> Iterator[None]:
+    token = _limits.set(limits)
+    try:
+        yield
+    finally:
+        _limits.reset(token)

@@ -8,7 +8,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,8 +18,8 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from ..errors import told
 from ..types import Cost, Sample, SamplingPlan
-from .calls import quiet_copy
-from .limits import adopt, ain_flight, bound_for_threads, in_flight
+from .calls import quiet_copy, side_by_side
+from .limits import ain_flight, in_flight
 from .native import is_native
 from .probe import (
     Probeable,
@@ -148,12 +148,11 @@ def probe(model: BaseChatModel, plan: SamplingPlan, *, again: bool = False) -> t
     made = None
     try:
         calls = probe_calls(logprobs=plan.logprobs, seed=secrets.randbelow(LARGEST_SEED))
-        with ThreadPoolExecutor(len(calls), initializer=partial(adopt, bound_for_threads())) as pool:
-            replies = list(pool.map(lambda call: _ask(model, call), calls))
-            made = _conclude(model, calls, replies)
-            if longer := longer_calls(calls, replies, plan):
-                replies = list(pool.map(lambda call: _ask(model, call), longer))
-                made = _and_before(made, _conclude(model, longer, replies))
+        replies = side_by_side(partial(_ask, model), calls, len(calls))
+        made = _conclude(model, calls, replies)
+        if longer := longer_calls(calls, replies, plan):
+            replies = side_by_side(partial(_ask, model), longer, len(longer))
+            made = _and_before(made, _conclude(model, longer, replies))
         _remember(known, plan.logprobs, made)
         return made, made.cost
     finally:

@@ -1,7 +1,7 @@
-"""From messages to a `SampleSet`: native samplers, and concurrent calls for every other chat model.
+"""From messages to a `SampleSet`: native samplers, and separate calls of every other chat model.
 
 A chat model that can draw all samples of a prompt at once (one prefill, exact log-probabilities, option read-out)
-implements `NativeSampler`. Every other `BaseChatModel` is called n + 1 times, concurrently.
+implements `NativeSampler`. Every other `BaseChatModel` is called n + 1 times, side by side.
 
 Honest sampling: no response cache is used, the caller's model is never changed, a shortfall is reported, not padded.
 """
@@ -10,25 +10,134 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
-from ..bindings import native_settings
+from ..bindings import call_settings, native_settings
 from ..errors import UsageError, told
 from ..prompting import question_text
-from ..types import SampleSet, SamplingPlan, Unmeasured
-from .calls import acall_concurrently, call_concurrently
+from ..types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
+from .calls import Call, Reply, amake_calls, make_calls
+from .effects import Effect, Steps, arun, run
 from .follow_ups import Round, attach, failed_replies, rounds
-from .native import is_native, request_seed
+from .native import NativeSampler, is_native, request_seed
 from .replies import only_readable
 
-__all__ = ["adraw", "draw"]
+__all__ = ["Sampler", "adraw", "draw"]
 
-if TYPE_CHECKING:
-    pass
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """Draws the sample sets of prompts, all in the same way.
+
+    Attributes:
+        model: Any chat model. It is not changed; a response cache and streaming are switched off on a copy.
+        plan: What to draw.
+        callbacks: For the calls of a model without a native sampler.
+        max_concurrency: Calls in flight at once for such a model (default 16).
+        name: What the primary answers are for, in traces.
+        first: Number of the first call. -1 is the primary answer; from 0 on only the samples ``first`` to n - 1 are
+            drawn, for a set that has its primary answer. A native sampler draws n samples then, and its primary answer
+            all the same where its methods do not take the keyword ``primary``.
+    """
+
+    model: BaseChatModel
+    plan: SamplingPlan
+    callbacks: Callbacks = None
+    max_concurrency: int | None = None
+    name: str = "primary"
+    first: int = -1
+
+    def draw(self, prompts: Sequence[Sequence[BaseMessage]]) -> list[SampleSet]:
+        """Draw one sample set for each prompt, and ask the plan's follow-ups about it.
+
+        A model that fails on a prompt does not raise: its set says so in ``problem`` and will abstain. A follow-up
+        that fails leaves the drawn answers alone.
+
+        Raises:
+            UsageError: The plan asks for option likelihoods, which only a native sampler can read, or names an unknown
+                follow-up.
+        """
+        return run(self.steps(prompts))
+
+    async def adraw(self, prompts: Sequence[Sequence[BaseMessage]]) -> list[SampleSet]:
+        """`draw` without blocking the event loop."""
+        return await arun(self.steps(prompts))
+
+    def steps(self, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
+        """`draw` as steps of a larger computation."""
+        drawn = yield from self._answers(prompts)
+        for asked in rounds(prompts, drawn, self.plan):
+            follow_up = replace(self, plan=asked.plan, name=asked.name, first=-1)
+            try:
+                replies = yield from follow_up._answers(asked.prompts)
+            except UsageError as error:
+                replies = _unasked(asked, error)
+            drawn = attach(drawn, asked, replies)
+        return drawn
+
+    def _answers(self, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
+        if not prompts:
+            return []
+        if is_native(self.model):
+            return (yield from self._natively(self.model, prompts))
+        if self.plan.options is not None:
+            raise UsageError(
+                f"{type(self.model).__name__} cannot read the likelihood of answer options {self.plan.options}. Use a "
+                "local model (integrations.transformers_chat.TransformersChat), or an estimator for open answers."
+            )
+        calls = self._calls(prompts)
+        what = (self.model, calls, self.callbacks, self.max_concurrency)
+        replies: list[Reply] = yield Effect(partial(make_calls, *what), partial(amake_calls, *what))
+        each, pairs = len(calls) // len(prompts), list(zip(calls, replies, strict=True))
+        return [_sample_set(messages, pairs[i * each : (i + 1) * each]) for i, messages in enumerate(prompts)]
+
+    def _natively(self, model: NativeSampler, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
+        seeds = [request_seed(self.plan, messages) for messages in prompts]
+
+        def drawing(draw: Callable[..., Any]) -> Callable[[], Any]:
+            return lambda: draw(prompts, self.plan, seeds=seeds, **self._native_settings(draw))
+
+        try:
+            given: list[SampleSet] = yield Effect(drawing(model.draw_samples), drawing(model.adraw_samples))
+            return [only_readable(drawn) for drawn in given]
+        except UsageError:
+            raise
+        except Exception as error:
+            if len(prompts) == 1:
+                return [_failed(prompts[0], error)]
+        found = []  # one bad prompt must not fail the others: it is found by drawing one at a time
+        for messages in prompts:
+            found += yield from self._natively(model, [messages])
+        return found
+
+    def _native_settings(self, draw: Callable[..., Any]) -> dict[str, Any]:
+        """Keywords of a native sampler's method beside prompts, plan and seeds."""
+        settings = native_settings(self.model, draw, self.plan.bindings)
+        if self.first >= 0 and "primary" in inspect.signature(draw).parameters:
+            settings["primary"] = False
+        return settings
+
+    def _calls(self, prompts: Sequence[Sequence[BaseMessage]]) -> list[Call]:
+        """The separate calls, equally many for each prompt, in order."""
+        plan = self.plan
+        common: dict[str, Any] = {**call_settings(self.model, plan.bindings), "max_tokens": plan.max_tokens}
+        if plan.stop:
+            common["stop"] = list(plan.stop)
+        if plan.logprobs:
+            common["logprobs"] = True
+        primary = {**common, "temperature": 0.0}
+        sampled = {**common, "temperature": plan.temperature, "top_p": plan.top_p}
+        return [
+            Call(list(messages), primary if index < 0 else sampled, index, self.name)
+            for messages in prompts
+            for index in range(self.first, plan.n)
+        ]
 
 
 def draw(
@@ -40,10 +149,7 @@ def draw(
     max_concurrency: int | None = None,
     primary: bool = True,
 ) -> list[SampleSet]:
-    """Draw one sample set for each prompt, and ask the plan's follow-ups about it.
-
-    A model that fails on a prompt does not raise: its set says so in ``problem`` and will abstain. A follow-up that
-    fails leaves the drawn answers alone.
+    """Draw one sample set for each prompt, and ask the plan's follow-ups about it: `Sampler.draw`.
 
     Args:
         model: Any chat model. It is not changed; a response cache and streaming are switched off on a copy.
@@ -58,16 +164,7 @@ def draw(
         UsageError: The plan asks for option likelihoods, which only a native sampler can read, or names an unknown
             follow-up.
     """
-    drawn = _draw(model, prompts, plan, callbacks=callbacks, max_concurrency=max_concurrency, primary=primary)
-    for asked in rounds(prompts, drawn, plan):
-        try:
-            replies = _draw(
-                model, asked.prompts, asked.plan, callbacks=callbacks, max_concurrency=max_concurrency, name=asked.name
-            )
-        except UsageError as error:
-            replies = _unasked(asked, error)
-        drawn = attach(drawn, asked, replies)
-    return drawn
+    return Sampler(model, plan, callbacks, max_concurrency, first=-1 if primary else 0).draw(prompts)
 
 
 async def adraw(
@@ -80,105 +177,38 @@ async def adraw(
     primary: bool = True,
 ) -> list[SampleSet]:
     """`draw` without blocking the event loop."""
-    drawn = await _adraw(model, prompts, plan, callbacks=callbacks, max_concurrency=max_concurrency, primary=primary)
-    for asked in rounds(prompts, drawn, plan):
-        try:
-            replies = await _adraw(
-                model, asked.prompts, asked.plan, callbacks=callbacks, max_concurrency=max_concurrency, name=asked.name
-            )
-        except UsageError as error:
-            replies = _unasked(asked, error)
-        drawn = attach(drawn, asked, replies)
-    return drawn
+    return await Sampler(model, plan, callbacks, max_concurrency, first=-1 if primary else 0).adraw(prompts)
 
 
-def _draw(
-    model: BaseChatModel,
-    prompts: Sequence[Sequence[BaseMessage]],
-    plan: SamplingPlan,
-    *,
-    callbacks: Callbacks,
-    max_concurrency: int | None,
-    name: str = "primary",
-    primary: bool = True,
-) -> list[SampleSet]:
-    if not prompts:
-        return []
-    if not is_native(model):
-        _refuse_options(model, plan)
-        limit, first = max_concurrency, -1 if primary else 0
-        return call_concurrently(
-            model, prompts, plan, callbacks=callbacks, max_concurrency=limit, name=name, first=first
-        )
-    try:
-        seeds = [request_seed(plan, messages) for messages in prompts]
-        given = _settings(model, model.draw_samples, plan, primary)
-        return [only_readable(drawn) for drawn in model.draw_samples(prompts, plan, seeds=seeds, **given)]
-    except UsageError:
-        raise
-    except Exception as error:
-        if len(prompts) == 1:
-            return [_failed(prompts[0], error)]
-        # One bad prompt must not take the others down: find it by drawing one at a time.
-        alone = [[messages] for messages in prompts]
-        return [
-            drawn
-            for one in alone
-            for drawn in _draw(model, one, plan, callbacks=callbacks, max_concurrency=max_concurrency, primary=primary)
-        ]
+def _sample_set(messages: Sequence[BaseMessage], pairs: Sequence[tuple[Call, Reply]]) -> SampleSet:
+    replies = [reply for _, reply in pairs]
+    samples = tuple(reply.sample for call, reply in pairs if call.index >= 0 and reply.sample is not None)
+    problem, detail = _problem(replies, samples)
+    used = [reply.usage for reply in replies if reply.usage is not None]
+    return SampleSet(
+        question=question_text(messages),
+        primary=next((reply.sample for call, reply in pairs if call.index < 0), None),
+        samples=samples,
+        cost=Cost(
+            calls=len(replies),
+            input_tokens=sum(usage["input_tokens"] for usage in used),
+            output_tokens=sum(usage["output_tokens"] for usage in used),
+            seconds=max(reply.ended for reply in replies) - min(reply.started for reply in replies),
+        ),
+        problem=problem,
+        problem_detail=detail,
+    )
 
 
-async def _adraw(
-    model: BaseChatModel,
-    prompts: Sequence[Sequence[BaseMessage]],
-    plan: SamplingPlan,
-    *,
-    callbacks: Callbacks,
-    max_concurrency: int | None,
-    name: str = "primary",
-    primary: bool = True,
-) -> list[SampleSet]:
-    if not prompts:
-        return []
-    if not is_native(model):
-        _refuse_options(model, plan)
-        limit, first = max_concurrency, -1 if primary else 0
-        return await acall_concurrently(
-            model, prompts, plan, callbacks=callbacks, max_concurrency=limit, name=name, first=first
-        )
-    try:
-        seeds = [request_seed(plan, messages) for messages in prompts]
-        given = _settings(model, model.adraw_samples, plan, primary)
-        return [only_readable(drawn) for drawn in await model.adraw_samples(prompts, plan, seeds=seeds, **given)]
-    except UsageError:
-        raise
-    except Exception as error:
-        if len(prompts) == 1:
-            return [_failed(prompts[0], error)]
-        alone = [[messages] for messages in prompts]
-        return [
-            drawn
-            for one in alone
-            for drawn in await _adraw(
-                model, one, plan, callbacks=callbacks, max_concurrency=max_concurrency, primary=primary
-            )
-        ]
-
-
-def _settings(model: BaseChatModel, draw: Callable[..., Any], plan: SamplingPlan, primary: bool) -> dict[str, Any]:
-    """Keywords of a native sampler's method beside prompts, plan and seeds."""
-    settings = native_settings(model, draw, plan.bindings)
-    if not primary and "primary" in inspect.signature(draw).parameters:
-        settings["primary"] = False
-    return settings
-
-
-def _refuse_options(model: BaseChatModel, plan: SamplingPlan) -> None:
-    if plan.options is not None:
-        raise UsageError(
-            f"{type(model).__name__} cannot read the likelihood of answer options {plan.options}. Use a local model "
-            "(integrations.transformers_chat.TransformersChat), or an estimator for open answers."
-        )
+def _problem(replies: Sequence[Reply], samples: Sequence[Sample]) -> tuple[Unmeasured | None, str]:
+    errors = [reply.error for reply in replies if reply.error is not None]
+    if errors:
+        first = told(errors[0], asking=True)
+        return Unmeasured.MODEL_FAILED, f"{len(errors)} of {len(replies)} calls failed, the first with {first}"
+    refused = sum(sample.refusal for sample in samples)
+    if refused:
+        return Unmeasured.REFUSED, f"{refused} of {len(samples)} samples are refusals or were filtered"
+    return None, ""
 
 
 def _unasked(asked: Round, error: UsageError) -> list[SampleSet]:

@@ -1,7 +1,7 @@
 """The model an agent calls in place of its own: draws, judges the message, and lets out only what may go out.
 
-It is made anew for each model call, so that nothing of a call is shared, and runs where the agent's own model would:
-after every other middleware has had its way with the request.
+It is made anew for each model call, so that calls share nothing, and runs where the agent's own model would: after all
+other middleware.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from uuid import uuid4
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.config import get_config
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, InstanceOf
 
 from guardrail.bindings import bindings_for
 from guardrail.call_settings import Effect, names
 from guardrail.errors import AbstainedError, ArtifactMismatchError
-from guardrail.guard.abstention import Abstention, Form, OnAbstain, Wording, afall_back, fall_back
+from guardrail.guard.abstention import Abstention, Form, OnAbstain, Wording, take_path
+from guardrail.guard.assess import Assessment, Assessor
 from guardrail.guard.base import is_result
-from guardrail.guard.endpoint_trust import Doubt, Trust
-from guardrail.guard.messages import _message as sample_message
-from guardrail.guard.messages import with_verdict
-from guardrail.guard.observers import Watch
+from guardrail.guard.decide import Gate
+from guardrail.guard.endpoint_trust import EndpointTrust
+from guardrail.guard.messages import candidate_message, total_usage, with_verdict
+from guardrail.guard.observers import Observers
 from guardrail.guard.structured import form_of
 from guardrail.prompting import question_text
-from guardrail.sampling.callbacks import child_callbacks, hushed, note_verdict
-from guardrail.sampling.calls import acall_concurrently, call_concurrently
+from guardrail.sampling.callbacks import child_callbacks, note_verdict
+from guardrail.sampling.effects import Steps, arun, run
 from guardrail.sampling.limits import bounded, limit_of
 from guardrail.sampling.native import is_native
 from guardrail.sampling.replies import only_storable
-from guardrail.sampling.sampler import adraw, draw
+from guardrail.sampling.sampler import Sampler
 from guardrail.specs import ModelIdentity, identify
-from guardrail.types import Sample, SampleSet, SamplingPlan
+from guardrail.types import Sample
 from guardrail.verdict import Verdict
 
 from ..langgraph_review import lean
-from .artifact_set import ANSWER, Gates, Judgement
-from .held import Held, Kept, Order, call_digest, judged_of
+from .artifact_set import ANSWER, ArtifactSet
+from .held import FrozenMessage, HeldMessage, ToolCallOrder, call_digest, targets_of
 
-__all__ = ["Abstentions", "Frozen", "GatedModel", "HeldBack", "Outcome", "carrying", "name_of", "this_step"]
+__all__ = ["Abstentions", "AgentModel", "DecidedModel", "HeldBack", "Outcome", "carrying", "name_of", "this_step"]
 
 TRANSPORT = names(Effect.TRANSPORT, allowed_in="langchain")
 """Call settings that say how a request travels, not how an answer is drawn: passed on as they are."""
@@ -109,7 +109,7 @@ class Abstentions:
 class HeldBack(Exception):  # noqa: N818 - a signal, raised through the agent's own layers and caught above them
     """Carries a held-back message past everything between the gated model and the middleware."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: HeldMessage) -> None:
         super().__init__("held back for review")
         self.held = held
 
@@ -120,12 +120,12 @@ class Outcome:
 
     message_id: str | None = None
     verdict: Verdict | None = None
-    orders: dict[str, Order] = field(default_factory=dict)
-    held: Held | None = None
+    orders: dict[str, ToolCallOrder] = field(default_factory=dict)
+    held: HeldMessage | None = None
 
 
-class GatedModel(BaseChatModel):
-    """One model call of an agent, gated.
+class AgentModel(BaseChatModel):
+    """One model call of an agent, judged.
 
     It returns the accepted candidate, or takes the abstention path, or raises `held_back` with the frozen candidate.
     """
@@ -134,12 +134,12 @@ class GatedModel(BaseChatModel):
 
     model: BaseChatModel
     """The agent's model. Not changed."""
-    gates: Any = Field(repr=False)
-    """`Gates`."""
-    trust: Any = Field(repr=False)
-    """`Trust` in this model."""
-    watch: Any = Field(repr=False)
-    """`Watch`: the switch and the observers."""
+    artifacts: InstanceOf[ArtifactSet] = Field(repr=False)
+    gates: Mapping[str, InstanceOf[Gate]] = Field(repr=False)
+    """By the digest of their artifact."""
+    trust: InstanceOf[EndpointTrust] = Field(repr=False)
+    """In this model."""
+    observers: InstanceOf[Observers] = Field(repr=False)
     outcome: Any = Field(repr=False)
     """`Outcome`, filled by the call."""
     abstentions: Any = Field(default_factory=Abstentions, repr=False)
@@ -147,7 +147,7 @@ class GatedModel(BaseChatModel):
     step: str | None = None
     """The step of the agent that calls; see `this_step`."""
     held_back: Any = Field(repr=False)
-    """What is raised with a `Held`, where a person is to decide; None takes ``on_abstain``."""
+    """What is raised with a `HeldMessage`, if a person decides; None takes ``on_abstain``."""
     on_abstain: Any = "message"
     abstain_message: Any = Field(repr=False)
     answers: tuple[str, ...] = ()
@@ -189,24 +189,7 @@ class GatedModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        form, model = self._checked(messages, stop, kwargs)
-        self._check_before(messages)
-        callbacks = child_callbacks(run_manager)
-        with hushed():
-            doubt = self._trust.examine()
-            drawn = only_storable(self._drawn(model, messages, doubt, callbacks))
-            judgement = self._gates.judge(drawn, self.answers)
-            if judgement.verdict is not None:
-                verdict = self._watch.final(self._trust.noted(judgement.verdict, doubt), messages)
-                judgement = Judgement(verdict, judgement.by_name)
-                note_verdict(run_manager, verdict)
-        message = self._settled(judgement, drawn, messages)
-        if message is None:
-            assert judgement.verdict is not None, "a message that no gate concerns is accepted"
-            with self._remembered(messages, judgement.verdict):
-                message = fall_back(self._abstention(judgement, messages, callbacks, form))
-            message = self._noted(message, judgement)
-        return ChatResult(generations=[ChatGeneration(message=message)])
+        return run(self._answer(messages, stop, run_manager, kwargs))
 
     async def _agenerate(
         self,
@@ -215,93 +198,52 @@ class GatedModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        form, model = self._checked(messages, stop, kwargs)
+        return await arun(self._answer(messages, stop, run_manager, kwargs))
+
+    def _answer(
+        self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, run_manager: Any, given: Mapping[str, Any]
+    ) -> Steps[ChatResult]:
+        form, model = self._checked(messages, stop, given)
         self._check_before(messages)
         callbacks = child_callbacks(run_manager)
-        with hushed():
-            doubt = await self._trust.aexamine()
-            drawn = only_storable(await self._adrawn(model, messages, doubt, callbacks))
-            judgement = await self._gates.ajudge(drawn, self.answers)
-            if judgement.verdict is not None:
-                verdict = await self._watch.afinal(self._trust.noted(judgement.verdict, doubt), messages)
-                judgement = Judgement(verdict, judgement.by_name)
-                note_verdict(run_manager, verdict)
-        message = self._settled(judgement, drawn, messages)
+        assessment = yield from self._assessor(model).steps(messages, callbacks)
+        if assessment.verdict is not None:
+            note_verdict(run_manager, assessment.verdict)
+        message = self._settled(assessment, messages)
         if message is None:
-            assert judgement.verdict is not None, "a message that no gate concerns is accepted"
-            with self._remembered(messages, judgement.verdict):
-                message = await afall_back(self._abstention(judgement, messages, callbacks, form))
-            message = self._noted(message, judgement)
+            assert assessment.verdict is not None, "a message that no gate judges is accepted"
+            with self._remembered(messages, assessment.verdict):
+                message = yield from take_path(self._abstention(assessment.verdict, messages, callbacks, form))
+            message = self._noted(message, assessment)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
-    # -- drawing -----------------------------------------------------------------------------------------------------
+    def _assessor(self, model: BaseChatModel) -> Assessor:
+        """Judges with the gates that the candidate concerns; one that concerns none needs no samples."""
+        plan = self.artifacts.drawn_plan
 
-    def _drawn(
-        self, model: BaseChatModel, messages: Sequence[BaseMessage], doubt: Doubt, callbacks: Callbacks
-    ) -> SampleSet:
-        """The candidate and, where it is gated and could be accepted, the samples it is judged by."""
-        limit = self.max_concurrency
-        if doubt.problem is not None:
-            return doubt.mark(draw(model, [messages], self._plan.primary_only(), callbacks=callbacks)[0])
-        if not self._primary_first(model):
-            return draw(model, [messages], self._plan, callbacks=callbacks, max_concurrency=limit)[0]
-        drawn = draw(model, [messages], self._plan.primary_only(), callbacks=callbacks)[0]
-        if drawn.problem is not None or not self._gates.gated(drawn.primary, self.answers):
-            return drawn
-        more = call_concurrently(model, [messages], self._plan, callbacks=callbacks, max_concurrency=limit, first=0)
-        return joined(drawn, more[0])
+        def gates(candidate: Sample | None) -> dict[str, Gate]:
+            judging = self.artifacts.judging(candidate, self.answers)
+            return {name: self.gates[artifact.digest] for name, artifact in judging.items()}
 
-    async def _adrawn(
-        self, model: BaseChatModel, messages: Sequence[BaseMessage], doubt: Doubt, callbacks: Callbacks
-    ) -> SampleSet:
-        """`_drawn` without blocking the event loop."""
-        limit = self.max_concurrency
-        if doubt.problem is not None:
-            return doubt.mark((await adraw(model, [messages], self._plan.primary_only(), callbacks=callbacks))[0])
-        if not self._primary_first(model):
-            return (await adraw(model, [messages], self._plan, callbacks=callbacks, max_concurrency=limit))[0]
-        drawn = (await adraw(model, [messages], self._plan.primary_only(), callbacks=callbacks))[0]
-        if drawn.problem is not None or not self._gates.gated(drawn.primary, self.answers):
-            return drawn
-        more = await acall_concurrently(
-            model, [messages], self._plan, callbacks=callbacks, max_concurrency=limit, first=0
+        passes = self.artifacts.passes_something and bool(plan.n) and not plan.follow_ups
+        return Assessor(
+            sampler=Sampler(model, plan, max_concurrency=self.max_concurrency),
+            gates=gates,
+            trust=self.trust,
+            observers=self.observers,
+            early=any(gate.early != "none" for gate in self.gates.values()),
+            primary_first=passes and not is_native(model),
+            usable=only_storable,
         )
-        return joined(drawn, more[0])
 
     # -- before the call ---------------------------------------------------------------------------------------------
-
-    @property
-    def _gates(self) -> Gates:
-        gates: Gates = self.gates
-        return gates
-
-    @property
-    def _trust(self) -> Trust:
-        trust: Trust = self.trust
-        return trust
-
-    @property
-    def _watch(self) -> Watch:
-        watch: Watch = self.watch
-        return watch
-
-    @property
-    def _plan(self) -> SamplingPlan:
-        """The common plan; without samples where nothing can be accepted anyway."""
-        hopeless = all(artifact.threshold is None for artifact in self._gates.artifacts)
-        return self._gates.plan.primary_only() if hopeless else self._gates.plan
-
-    def _primary_first(self, model: BaseChatModel) -> bool:
-        """Whether the samples wait for the primary answer, which may be nothing that is gated."""
-        plan = self._plan
-        return self._gates.passes_something and bool(plan.n) and not plan.follow_ups and not is_native(model)
 
     def _checked(
         self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, kwargs: Mapping[str, Any]
     ) -> tuple[Form, BaseChatModel]:
         """What the caller can read, and the model with the request's settings; refuses what was not calibrated."""
-        self._gates.check_messages(messages)
-        plan = self._gates.plan
+        self.artifacts.check_messages(messages)
+        plan = self.artifacts.plan
         given = {name: value for name, value in kwargs.items() if value is not None}
         own = {name: given.pop(name) for name in list(given) if name in TRANSPORT}
         for name in list(given):
@@ -325,42 +267,42 @@ class GatedModel(BaseChatModel):
 
     # -- after the call ----------------------------------------------------------------------------------------------
 
-    def _settled(self, judgement: Judgement, drawn: SampleSet, messages: Sequence[BaseMessage]) -> AIMessage | None:
+    def _settled(self, assessment: Assessment, messages: Sequence[BaseMessage]) -> AIMessage | None:
         """The message that goes out; None where the abstention path says what does.
 
         Raises:
             Exception: `held_back`, where a person decides.
         """
-        candidate = drawn.primary
-        if judgement.accepted and candidate is not None:
-            return self._noted(self._message(candidate, judgement, drawn), judgement)
+        candidate = assessment.drawn.primary
+        if assessment.accepted and candidate is not None:
+            return self._noted(self._message(candidate, assessment), assessment)
         if self.held_back is None:
             return None
-        assert judgement.verdict is not None, "a message that no gate concerns is accepted"
-        message = self._message(candidate or Sample(text=""), judgement, drawn)
-        held = Held(
+        assert assessment.verdict is not None, "a message that no gate judges is accepted"
+        message = self._message(candidate or Sample(text=""), assessment)
+        held = HeldMessage(
             question=question_text(messages),
-            message=Kept.of(message),
-            judged=judged_of(message, self._verdicts(judgement), self.answers, lean(judgement.verdict)),
-            verdict=lean(judgement.verdict),
+            message=FrozenMessage.of(message),
+            judged=targets_of(message, self._verdicts(assessment), self.answers, lean(assessment.verdict)),
+            verdict=lean(assessment.verdict),
         )
         self._outcome.held = held
         raise self.held_back(held)
 
-    def _verdicts(self, judgement: Judgement) -> dict[str, Verdict]:
+    def _verdicts(self, assessment: Assessment) -> dict[str, Verdict]:
         """What the gates say about each call, by the tool's name; a structured answer's call is the answer."""
-        lean_ones = {name: lean(verdict) for name, verdict in judgement.by_name.items()}
+        lean_ones = {name: lean(verdict) for name, verdict in assessment.by_name.items()}
         answer = lean_ones.pop(ANSWER, None)
         return lean_ones if answer is None else {**lean_ones, **dict.fromkeys(self.answers, answer)}
 
-    def _message(self, candidate: Sample, judgement: Judgement, drawn: SampleSet) -> AIMessage:
+    def _message(self, candidate: Sample, assessment: Assessment) -> AIMessage:
         """A candidate as a message with its verdict (without its content, where it was held back) and the usage."""
-        verdict = judgement.verdict
-        message = sample_message(candidate, self._gates.artifacts[0].model.model)
+        verdict = assessment.verdict
+        message = candidate_message(candidate, self.artifacts.artifacts[0].model.model)
         if verdict is not None:
             return with_verdict(message, verdict)
-        given, made = drawn.cost.input_tokens, drawn.cost.output_tokens
-        usage = UsageMetadata(input_tokens=given, output_tokens=made, total_tokens=given + made)
+        cost = assessment.drawn.cost
+        usage = total_usage(cost)
         return message.model_copy(update={"usage_metadata": usage})
 
     @property
@@ -389,25 +331,24 @@ class GatedModel(BaseChatModel):
             raise
 
     def _abstention(
-        self, judgement: Judgement, messages: Sequence[BaseMessage], callbacks: Callbacks, form: Form
+        self, verdict: Verdict, messages: Sequence[BaseMessage], callbacks: Callbacks, form: Form
     ) -> Abstention:
-        assert judgement.verdict is not None, "a message that no gate concerns is accepted"
         path: OnAbstain = self.on_abstain
         wording: Wording = self.abstain_message
-        bound = self._gates.plan.bindings
-        return Abstention(judgement.verdict, messages, path, wording, callbacks, bound, form)
+        bound = self.artifacts.plan.bindings
+        return Abstention(verdict, messages, path, wording, callbacks, bound, form)
 
-    def _noted(self, message: AIMessage, judgement: Judgement) -> AIMessage:
+    def _noted(self, message: AIMessage, assessment: Assessment) -> AIMessage:
         """The message under an id by which the middleware knows it again."""
-        if judgement.verdict is not None and not judgement.accepted:
-            message = with_verdict(message, judgement.verdict)
+        if assessment.verdict is not None and not assessment.accepted:
+            message = with_verdict(message, assessment.verdict)
         message = message.model_copy(update={"id": f"guardrail-{uuid4()}"})
         outcome = self._outcome
-        outcome.message_id, outcome.verdict, outcome.held = message.id, judgement.verdict, None
+        outcome.message_id, outcome.verdict, outcome.held = message.id, assessment.verdict, None
         outcome.orders = {
-            str(call["id"]): Order(
+            str(call["id"]): ToolCallOrder(
                 digest=call_digest(call),
-                decision="accepted" if call["name"] in judgement.by_name else "exempt",
+                decision="accepted" if call["name"] in assessment.by_name else "exempt",
             )
             for call in message.tool_calls
         }
@@ -448,7 +389,7 @@ def name_of(model: BaseChatModel) -> str:
     return next((name for name in names if name and isinstance(name, str)), "unnamed")
 
 
-class Frozen(BaseChatModel):
+class DecidedModel(BaseChatModel):
     """Gives out one message that was decided about before; draws nothing."""
 
     message: AIMessage
@@ -458,7 +399,7 @@ class Frozen(BaseChatModel):
     """No cache: it knows messages by the prompt, and people decide differently about the same prompt."""
 
     @classmethod
-    def in_place_of(cls, model: BaseChatModel, message: AIMessage) -> Frozen:
+    def in_place_of(cls, model: BaseChatModel, message: AIMessage) -> DecidedModel:
         """One that LangChain treats as it treats the model."""
         return cls(message=message, model_name=name_of(model), profile=model.profile)
 
@@ -519,16 +460,3 @@ def carrying(model: BaseChatModel, settings: Mapping[str, Any]) -> BaseChatModel
             f"{type(model).__name__} takes no call settings such as {sorted(settings)}. Leave them out."
         )
     return _Carrying(model=model, settings=dict(settings), rate_limiter=model.rate_limiter)
-
-
-def joined(primary: SampleSet, rest: SampleSet) -> SampleSet:
-    """A primary answer and the samples drawn after it, as one set."""
-    problem = primary if primary.problem is not None else rest
-    return primary.model_copy(
-        update={
-            "samples": rest.samples,
-            "cost": primary.cost + rest.cost,
-            "problem": problem.problem,
-            "problem_detail": problem.problem_detail,
-        }
-    )

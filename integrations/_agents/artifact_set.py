@@ -1,26 +1,28 @@
-"""Which artifact judges which message of an agent, and the verdicts: pure, no I/O."""
+"""Which artifact judges which message of an agent: pure, no I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
-from guardrail.guard.decide import adecide, decide
-from guardrail.types import Sample, SampleSet, SamplingPlan
+from guardrail.guard.decide import Gate
+from guardrail.guard.early_stopping import can_stop_early, saves_calls
+from guardrail.guard.endpoint_trust import agreement_rate
+from guardrail.types import Sample, SamplingPlan
 from guardrail.uncertainty import Estimator, from_spec
-from guardrail.verdict import Verdict
 
-from .held import strictest
-
-__all__ = ["Gates", "Judgement", "common_plan", "load"]
+__all__ = ["ANSWER", "ArtifactSet", "EarlyStopping", "common_plan", "highest_agreement", "load"]
 
 ANY_TOOL = "*"
 ANSWER = "answer"
+EarlyStopping = Literal["auto", "on", "off"]
 
 
 def load(artifact: CalibrationArtifact | str | Path) -> CalibrationArtifact:
@@ -64,26 +66,8 @@ def common_plan(artifacts: Sequence[CalibrationArtifact]) -> SamplingPlan:
     return merged
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """What the gates say about one message.
-
-    Attributes:
-        verdict: The one that decides: the first that holds it back, else the first; None when nothing of it is gated.
-        by_name: The verdict on each gated thing, by tool name, or "answer".
-    """
-
-    verdict: Verdict | None
-    by_name: Mapping[str, Verdict]
-
-    @property
-    def accepted(self) -> bool:
-        """Whether every artifact concerned accepts, or none is."""
-        return self.verdict is None or self.verdict.accepted
-
-
 @dataclass(frozen=True)
-class Gates:
+class ArtifactSet:
     """The artifacts of one agent.
 
     Attributes:
@@ -91,6 +75,7 @@ class Gates:
         tools: Judges messages that call these tools; "*" stands for every other one.
         exempt: Tools whose calls pass.
         judges: Judge objects by name, for artifacts whose judge cannot be made by name.
+        plan: Draws what all of them need.
     """
 
     answer: CalibrationArtifact | None
@@ -119,12 +104,18 @@ class Gates:
         return list({artifact.digest: artifact for artifact in given}.values())
 
     @property
+    def drawn_plan(self) -> SamplingPlan:
+        """What is drawn: the plan; without samples if nothing can be accepted anyway."""
+        hopeless = all(artifact.threshold is None for artifact in self.artifacts)
+        return self.plan.primary_only() if hopeless else self.plan
+
+    @property
     def passes_something(self) -> bool:
         """Whether there are messages that need no samples."""
         return self.answer is None or bool(self.exempt)
 
     def check_tools(self, names: Sequence[str]) -> None:
-        """Refuse a tool nobody decided about.
+        """Refuse a tool that is neither gated nor exempt.
 
         Raises:
             UsageError: Naming the tool and the three ways out.
@@ -140,11 +131,11 @@ class Gates:
         """Refuse another system prompt than the calibrated one; see `PromptWrapping.check`."""
         self.artifacts[0].prompt.check(messages, None)
 
-    def gated(self, sample: Sample | None, answers: Collection[str] = ()) -> dict[str, CalibrationArtifact]:
-        """Artifacts a candidate concerns, by name ("answer" or the tool's). None of it gated: empty.
+    def judging(self, sample: Sample | None, answers: Collection[str] = ()) -> dict[str, CalibrationArtifact]:
+        """The artifacts that judge a candidate, by name ("answer" or the tool's); none if all of it passes.
 
-        A message with tool calls is judged by its calls alone, whatever text comes with them. A candidate that is not
-        there concerns all artifacts.
+        A message with tool calls is judged by its calls alone, whatever text comes with them. A missing candidate is
+        judged by one artifact, which will say why it is missing.
 
         Args:
             sample: The candidate.
@@ -160,26 +151,29 @@ class Gates:
             if name in self.exempt or name in answers:
                 continue
             # Only a name the model made up is left over (`check_tools`); the tool node has nothing to run for it.
-            artifact = self.tools.get(name, self.tools.get(ANY_TOOL)) or self.answer or self.artifacts[0]
-            found[name] = artifact
+            own = self.tools.get(name, self.tools.get(ANY_TOOL))
+            found[name] = own or self.answer or self.artifacts[0]
         return found
 
-    def judge(self, drawn: SampleSet, answers: Collection[str] = ()) -> Judgement:
-        """Verdicts on a complete set."""
-        concerned = self.gated(drawn.primary, answers)
-        known = {
-            digest: decide(drawn, artifact, self.estimators[digest]) for digest, artifact in _each(concerned).items()
-        }
-        return _judgement(concerned, known)
+    def gates(self, model: BaseChatModel, stopping: EarlyStopping, *, shown: bool) -> dict[str, Gate]:
+        """A gate for each artifact, by its digest.
 
-    async def ajudge(self, drawn: SampleSet, answers: Collection[str] = ()) -> Judgement:
-        """`judge` without blocking the event loop."""
-        concerned = self.gated(drawn.primary, answers)
-        known = {
-            digest: await adecide(drawn, artifact, self.estimators[digest])
-            for digest, artifact in _each(concerned).items()
-        }
-        return _judgement(concerned, known)
+        Args:
+            model: The agent's model.
+            stopping: Whether drawing may stop before all samples are there; see `Guardrail`.
+            shown: Whether a person is shown what was held back. Under "auto" all samples of an abstention are then
+                drawn, for the person to see.
+        """
+        found = {}
+        for artifact in self.artifacts:
+            estimator = self.estimators[artifact.digest]
+            early: Literal["none", "acceptances", "all"] = "none"
+            if stopping == "on" and can_stop_early(self.plan, estimator):
+                early = "all"
+            elif stopping == "auto" and saves_calls(model, self.plan, estimator):
+                early = "acceptances" if shown else "all"
+            found[artifact.digest] = Gate(artifact, estimator, early)
+        return found
 
     def _estimator(self, artifact: CalibrationArtifact) -> Estimator:
         spec = artifact.estimator
@@ -187,11 +181,8 @@ class Gates:
         return from_spec(spec, judge=judge, similarity=self.similarity, entailment=self.entailment)  # type: ignore[arg-type]
 
 
-def _each(concerned: Mapping[str, CalibrationArtifact]) -> dict[str, CalibrationArtifact]:
-    """Each artifact once, by digest."""
-    return {artifact.digest: artifact for artifact in concerned.values()}
-
-
-def _judgement(concerned: Mapping[str, CalibrationArtifact], known: Mapping[str, Verdict]) -> Judgement:
-    verdicts = {name: known[artifact.digest] for name, artifact in concerned.items()}
-    return Judgement(strictest(list(verdicts.values())) if verdicts else None, verdicts)
+def highest_agreement(gates: Collection[Gate]) -> float | None:
+    """An upper estimate of how often all samples agreed at calibration; see `agreement_rate`."""
+    rates = [agreement_rate(gate.artifact, gate.estimator.needs, stops_early=gate.early != "none") for gate in gates]
+    known = [rate for rate in rates if rate is not None]
+    return max(known) if len(known) == len(rates) else None

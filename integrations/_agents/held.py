@@ -18,28 +18,26 @@ from pydantic import Field, ValidationError, field_validator
 
 from guardrail.errors import UsageError, require
 from guardrail.files import check_version, problem_of
-from guardrail.judges import canonical_calls
 from guardrail.plain_json import json_fault, sha256_hex, spelled
-from guardrail.types import Frozen, ToolCall
-from guardrail.verdict import Reason, Verdict
+from guardrail.types import Frozen, ToolCall, canonical_calls
+from guardrail.verdict import Verdict
 
 __all__ = [
-    "Held",
-    "Judged",
-    "Kept",
-    "Note",
-    "Order",
+    "FrozenMessage",
+    "GuardState",
+    "HeldMessage",
+    "ReviewTarget",
+    "ToolCallOrder",
     "call_digest",
     "edited",
     "from_json",
-    "judged_of",
     "order_of",
     "pack",
     "same_call",
-    "strictest",
+    "targets_of",
     "to_json",
-    "told",
     "unpack",
+    "with_edit_note",
 ]
 
 REQUEST_FORMAT = 1
@@ -50,7 +48,7 @@ _NOTE = "the guardrail's note in the state of this thread"
 _WAY_OUT = "ask again in a new thread (this one keeps what was held back)"
 
 
-class Kept(Frozen):
+class FrozenMessage(Frozen):
     """A model's message, frozen."""
 
     text: str
@@ -63,7 +61,7 @@ class Kept(Frozen):
     """Its ``usage_metadata``."""
 
     @classmethod
-    def of(cls, message: AIMessage) -> Kept:
+    def of(cls, message: AIMessage) -> FrozenMessage:
         """A message as it will be released."""
         usage = message.usage_metadata
         return cls(
@@ -82,7 +80,7 @@ class Kept(Frozen):
         )
 
 
-class Judged(Frozen):
+class ReviewTarget(Frozen):
     """One thing in a message that a person may decide about."""
 
     name: str
@@ -97,14 +95,14 @@ class Judged(Frozen):
     """What its artifact says about the message it is part of."""
 
 
-class Held(Frozen):
+class HeldMessage(Frozen):
     """A message that was held back, and what each artifact said about it."""
 
     question: str
     """Text of the last human message."""
-    message: Kept
+    message: FrozenMessage
     """The candidate, to be released as it is when a person approves."""
-    judged: tuple[Judged, ...]
+    judged: tuple[ReviewTarget, ...]
     """What a person decides about, in the message's order: the answer, or every gated call. At least one."""
     verdict: Verdict
     """The verdict that held the message back."""
@@ -125,7 +123,7 @@ class Held(Frozen):
         return "answer" if self.judged[0].call_id is None else "tool_call"
 
 
-class Order(Frozen):
+class ToolCallOrder(Frozen):
     """What the tool node does with one call."""
 
     digest: str
@@ -138,7 +136,7 @@ class Order(Frozen):
     """What the model is told instead of a result, after a rejection or a response."""
 
 
-class Note(Frozen):
+class GuardState(Frozen):
     """What the state holds about the agent's last message.
 
     A node that writes the note anew keeps only the fields this version knows.
@@ -150,17 +148,17 @@ class Note(Frozen):
     """Id of the message that stands in the conversation while held."""
     asked: str | None = None
     """Id of the last human message when it was decided."""
-    held: Held | None = None
+    held: HeldMessage | None = None
     """The message and its verdicts, while held."""
-    message: Kept | None = None
+    message: FrozenMessage | None = None
     """What the model node gives out, while released."""
-    orders: dict[str, Order] = Field(default_factory=dict)
+    orders: dict[str, ToolCallOrder] = Field(default_factory=dict)
     """Tool calls that were decided about, by id. A gated call that is not among them is not run."""
 
 
-def judged_of(
+def targets_of(
     message: AIMessage, verdicts: Mapping[str, Verdict], answers: Collection[str], whole: Verdict
-) -> tuple[Judged, ...]:
+) -> tuple[ReviewTarget, ...]:
     """What a person decides about: the judged calls of a message and a structured answer beside them, or the answer.
 
     Args:
@@ -170,7 +168,7 @@ def judged_of(
         whole: What is said about the message.
     """
     found = tuple(
-        Judged(
+        ReviewTarget(
             name=call["name"],
             call_id=str(call["id"]),
             args=dict(call["args"]),
@@ -183,19 +181,7 @@ def judged_of(
     if not all(one.is_answer for one in found):
         return found
     text = json.dumps(found[0].args, ensure_ascii=False) if len(message.tool_calls) == len(found) == 1 else message.text
-    return (Judged(name="answer", call_id=None, args={"text": str(text)}, is_answer=bool(found), verdict=whole),)
-
-
-def strictest(verdicts: list[Verdict]) -> Verdict:
-    """The verdict on a message that several artifacts judge: the first that holds it back, else the first.
-
-    "Could not be measured" and "infeasible" come before "above the threshold", so that a person is told of a fault.
-    """
-    order = [Reason.INFEASIBLE, Reason.UNMEASURED, Reason.ABOVE_THRESHOLD, Reason.SUSPENDED]
-    held = [verdict for verdict in verdicts if not verdict.accepted]
-    if not held:
-        return verdicts[0]
-    return min(held, key=lambda verdict: order.index(verdict.reason))
+    return (ReviewTarget(name="answer", call_id=None, args={"text": str(text)}, is_answer=bool(found), verdict=whole),)
 
 
 def call_digest(call: Mapping[str, Any]) -> str:
@@ -211,12 +197,12 @@ def same_call(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return bool(a and b and call_digest(a)) and call_digest(a) == call_digest(b)
 
 
-def to_json(note: Note) -> dict[str, Any]:
+def to_json(note: GuardState) -> dict[str, Any]:
     """A note as plain JSON: objects, lists, texts, numbers, true, false and null."""
     return {"layout": LAYOUT, **note.model_dump(mode="json")}
 
 
-def from_json(value: object) -> Note | None:
+def from_json(value: object) -> GuardState | None:
     """The note of its plain JSON; None where it is not a note (then nothing was judged).
 
     Raises:
@@ -229,14 +215,14 @@ def from_json(value: object) -> Note | None:
     return _read({name: part for name, part in value.items() if name != "layout"})
 
 
-def pack(note: Note) -> str:
+def pack(note: GuardState) -> str:
     """A note as one string."""
     # In ASCII, so that metadata with broken characters, which a server may send, do not stop anything.
     text = json.dumps(note.model_dump(mode="json"), separators=(",", ":"))
     return f"{LAYOUT}:{base64.b64encode(zlib.compress(text.encode())).decode()}"
 
 
-def unpack(packed: object) -> Note | None:
+def unpack(packed: object) -> GuardState | None:
     """The note of a packed string; None where it is not a note (then nothing was judged).
 
     Raises:
@@ -258,9 +244,9 @@ def _is_layout(text: object) -> bool:
     return isinstance(text, str) and text.startswith(LAYOUT.rstrip("0123456789"))
 
 
-def _read(content: Mapping[str, Any]) -> Note:
+def _read(content: Mapping[str, Any]) -> GuardState:
     try:
-        return Note.from_stored(content)
+        return GuardState.from_stored(content)
     except ValidationError as error:
         raise UsageError(f"{_NOTE} is damaged ({problem_of(error)}), so nothing is released: {_WAY_OUT}.") from error
 
@@ -279,12 +265,12 @@ EDITED = "Note: a person changed this call before it ran; it ran with {args}. Do
 """Text put before the result of a tool call that a reviewer edited."""
 
 
-def order_of(request: ToolCallRequest, exempt: Collection[str]) -> Order | ToolMessage:
+def order_of(request: ToolCallRequest, exempt: Collection[str]) -> ToolCallOrder | ToolMessage:
     """What was decided about a call, or the message that takes the place of its result."""
     call = _running(request)
     judged = _call_in(request.state["messages"], call["id"]) or call
     if judged["name"] in exempt and call["name"] in exempt:
-        return Order(digest="", decision="exempt")
+        return ToolCallOrder(digest="", decision="exempt")
     note = unpack(request.state.get("guardrail"))
     order = None if note is None or note.phase != "done" else note.orders.get(str(call["id"]))
     if order is None or not order.digest or order.digest != call_digest(judged):
@@ -295,7 +281,7 @@ def order_of(request: ToolCallRequest, exempt: Collection[str]) -> Order | ToolM
         return _tool_message(call, said, "error")
     if not same_call(call, judged):
         if same_call(call, _policy_edit(request)):  # a person's word, and a later one than any in this order
-            return Order(digest=order.digest, decision="approve")
+            return ToolCallOrder(digest=order.digest, decision="approve")
         said = f"The call of {call['name']} was not run: other middleware changed it after it was judged."
         return _tool_message(call, said, "error")
     if order.decision == "reject":
@@ -305,14 +291,16 @@ def order_of(request: ToolCallRequest, exempt: Collection[str]) -> Order | ToolM
     return order
 
 
-def edited(request: ToolCallRequest, order: Order) -> ToolCallRequest:
+def edited(request: ToolCallRequest, order: ToolCallOrder) -> ToolCallRequest:
     """The call as a person edited it, or as it is."""
     if order.decision != "edit" or order.args is None:
         return request
     return request.override(tool_call={**request.tool_call, "args": order.args})
 
 
-def told(result: ToolMessage | Command[Any], order: Order, call_id: Any) -> ToolMessage | Command[Any]:
+def with_edit_note(
+    result: ToolMessage | Command[Any], order: ToolCallOrder, call_id: Any
+) -> ToolMessage | Command[Any]:
     """The result, preceded by a note where a person changed the call."""
     if order.decision != "edit":
         return result
@@ -338,8 +326,8 @@ def _among(values: Any, note: str, call_id: Any) -> Any:
 
 def _noted(result: ToolMessage, note: str) -> ToolMessage:
     content: Any = result.content
-    told_first = f"{note}\n{content}" if isinstance(content, str) else [{"type": "text", "text": note}, *content]
-    return result.model_copy(update={"content": told_first})
+    text = f"{note}\n{content}" if isinstance(content, str) else [{"type": "text", "text": note}, *content]
+    return result.model_copy(update={"content": text})
 
 
 def _call_in(messages: Sequence[BaseMessage], call_id: Any) -> Mapping[str, Any] | None:

@@ -27,13 +27,12 @@ from guardrail.files import check_version, open_sqlite, problem_of
 from guardrail.guard.abstention import Abstention, afall_back, worded
 from guardrail.guard.messages import accepted_answer, with_verdict
 from guardrail.guard.structured import form_of
-from guardrail.judges import canonical_calls
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import identify
-from guardrail.types import Bindings, ToolCall
+from guardrail.types import Bindings, ToolCall, canonical_calls
 from guardrail.verdict import Verdict
 
-__all__ = ["HOLD", "Answer", "Gate", "VerdictStore", "arguments_of", "refuse_settings"]
+__all__ = ["HOLD", "Answer", "FrameworkGuard", "VerdictStore", "arguments_of", "refuse_settings"]
 
 HOLD = "hold"
 """``on_abstain``: a held-back tool call is proposed but not run before a person approved it."""
@@ -144,7 +143,7 @@ class Answer:
     verdict: Verdict
 
 
-class Gate:
+class FrameworkGuard:
     """One artifact's guard, for frameworks that bring their own agents.
 
     Args:

@@ -25,7 +25,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from benchmarks.estimators.page import Page
 from calibrate.agent_steps import Step, write_steps
 from calibrate.correctness import ChatJudge
-from calibrate.data.labelling import open_store
+from calibrate.data.labels import open_store
 from calibrate.data.questions import Question
 from calibrate.data.records import Record, RecordHeader, write_records
 from calibrate.evaluation.evaluate import Estimate, Evaluation, EvaluationRow
@@ -65,7 +65,7 @@ from guardrail.types import (
 from guardrail.uncertainty import EstimatorSpec
 from guardrail.uncertainty.ensemble import EnsembleParams, Member, Training
 from guardrail.verdict import Meaning, Reason, Verdict
-from integrations._agents.held import Held, Judged, Kept, Note, Order, pack, to_json
+from integrations._agents.held import FrozenMessage, GuardState, HeldMessage, ReviewTarget, ToolCallOrder, pack, to_json
 from integrations._frameworks.guard import VerdictStore
 from integrations.langgraph_review import review_request
 
@@ -358,7 +358,7 @@ def ensemble_file() -> EnsembleFile:
     )
 
 
-def held_note() -> Note:
+def held_note() -> GuardState:
     """A message with two gated calls and an exempt one, held back."""
     said = verdict(candidate=calling()).model_copy(update={"samples": ()})
     calls = (
@@ -366,36 +366,38 @@ def held_note() -> Note:
         {"name": "transfer", "args": {"to": "bob", "amount": 5}, "id": "c2", "type": "tool_call"},
     )
     metadata = {"model_name": "small", "finish_reason": "tool_calls", "guardrail": said.to_metadata()}
-    message = Kept(
+    message = FrozenMessage(
         text="I will send it.",
         tool_calls=calls,
         metadata=metadata,
         usage={"input_tokens": 60, "output_tokens": 12, "total_tokens": 72},
     )
-    judged = Judged(name="transfer", call_id="c2", args={"to": "bob", "amount": 5}, verdict=said)
-    return Note(
+    judged = ReviewTarget(name="transfer", call_id="c2", args={"to": "bob", "amount": 5}, verdict=said)
+    return GuardState(
         phase="held",
         placeholder="guardrail-held-1",
         asked="h1",
-        held=Held(question="Send Bob 5.", message=message, judged=(judged,), verdict=said),
+        held=HeldMessage(question="Send Bob 5.", message=message, judged=(judged,), verdict=said),
     )
 
 
-def held_answer() -> Note:
+def held_answer() -> GuardState:
     """A held-back answer of a plain graph."""
     said = verdict().model_copy(update={"samples": ()})
-    message = Kept(text="Goethe", metadata={"model_name": "small", "guardrail": said.to_metadata()})
-    judged = Judged(name="answer", call_id=None, args={"text": "Goethe"}, verdict=said)
-    return Note(phase="held", held=Held(question=QUESTION, message=message, judged=(judged,), verdict=said))
+    message = FrozenMessage(text="Goethe", metadata={"model_name": "small", "guardrail": said.to_metadata()})
+    judged = ReviewTarget(name="answer", call_id=None, args={"text": "Goethe"}, verdict=said)
+    return GuardState(
+        phase="held", held=HeldMessage(question=QUESTION, message=message, judged=(judged,), verdict=said)
+    )
 
 
-def released_note() -> Note:
+def released_note() -> GuardState:
     """A decided message that the model node has not given out yet."""
     note = held_note()
     assert note.held is not None
-    order = Order(digest="0123456789abcdef", decision="edit", args={"to": "bob", "amount": 4})
-    refused = Order(digest="fedcba9876543210", decision="reject", message="A person rejected this call.")
-    return Note(phase="released", asked="h1", message=note.held.message, orders={"c1": refused, "c2": order})
+    order = ToolCallOrder(digest="0123456789abcdef", decision="edit", args={"to": "bob", "amount": 4})
+    refused = ToolCallOrder(digest="fedcba9876543210", decision="reject", message="A person rejected this call.")
+    return GuardState(phase="released", asked="h1", message=note.held.message, orders={"c1": refused, "c2": order})
 
 
 class Toy:

@@ -21,8 +21,7 @@ from pydantic import ValidationError
 from benchmarks.estimators.page import Page
 from calibrate.agent_steps import read_steps
 from calibrate.correctness import ChatJudge
-from calibrate.data.labelling import open_store
-from calibrate.data.labels import read_labels
+from calibrate.data.labels import open_store, read_labels
 from calibrate.data.questions import Question
 from calibrate.data.records import read_records
 from calibrate.evaluation.evaluate import Evaluation

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from guardrail.errors import GuardrailError
 from guardrail.gate import accepts
-from guardrail.guard.early_stopping import range_of, settled, wave_ends
+from guardrail.guard.early_stopping import decide_early, range_of, wave_ends
 from guardrail.judges import ExactJudge, Judge, JudgeSpec, TokenF1Judge, from_judge
 from guardrail.judges import make as make_judge
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty
@@ -66,7 +66,7 @@ def check(whole: SampleSet, estimator: Estimator) -> None:
         low, high = ends
         assert low <= full.value <= max(high, 0.0), (m, low, full.value, high)
         for threshold in (low, full.value, high, (low + high) / 2):
-            found = settled(first(whole, m), estimator, n, threshold)
+            found = decide_early(first(whole, m), estimator, n, threshold)
             if found is not None:
                 assert found.value is not None
                 assert accepts(found.value, threshold) == accepts(full.value, threshold)
@@ -202,12 +202,12 @@ def test_an_unseen_failure_is_the_one_difference_and_only_after_an_acceptance() 
     """Stopped early with an acceptance; the full set holds an empty sample and is unmeasured, so it is held back."""
     estimator = make("discrete_semantic_entropy", judge=ExactJudge())
     whole = drawn(["a"] * 9 + [""])
-    found = settled(first(whole, 9), estimator, 10, threshold=0.4)
+    found = decide_early(first(whole, 9), estimator, 10, threshold=0.4)
     assert found is not None
     assert found.value is not None
     assert not measure(whole, estimator, SamplingPlan(n=10)).measured
     seen = drawn(["a", "", "a"])
-    early = settled(seen, estimator, 10, threshold=5.0)  # a failure that was seen holds the answer back at once
+    early = decide_early(seen, estimator, 10, threshold=5.0)  # a failure that was seen holds the answer back at once
     assert early is not None
     assert early.value is None
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from benchmarks.scoring import header_of, made_records
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.data.records import RecordFile, read_records
 from calibrate.pipeline import fit_artifact
 from calibrate.scoring.scores import adaptive, score_records
 from guardrail import CalibrationArtifact, Guardrail
 from guardrail.errors import UsageError
-from guardrail.guard.early_stopping import adapted
+from guardrail.guard.decide import adaptive_subset
 from guardrail.judges import Item, JudgeSpec, NumericJudge
 from guardrail.judges.similarity import jaccard
 from guardrail.types import Sample, SampleSet, SamplingPlan
@@ -171,7 +171,7 @@ def test_one_pass_gives_what_each_record_gives_alone(
     together = list(measure_stream(drawns, estimators, plan, adaptive=True))
     for drawn, found in zip(drawns, together, strict=True):
         for estimator, score in zip(estimators, found, strict=True):
-            part, own = adapted(drawn, estimator, plan)
+            part, own = adaptive_subset(drawn, estimator, plan)
             alone = measure(part, estimator, own)
             assert (score.value, score.reason) == (alone.value, alone.reason), (estimator.name, drawn)
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.scoring import header_of, made_records
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.data.records import read_records, write_records
 from calibrate.scoring.names import estimator_key, parse_estimator
 from calibrate.scoring.scores import supported

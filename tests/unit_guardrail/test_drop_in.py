@@ -493,8 +493,8 @@ def test_what_langchain_sets_on_any_chat_model_stays() -> None:
 
 def test_a_copy_without_changes_is_the_same_guard() -> None:
     copied = GUARD.model_copy(update={"cache": False, "disable_streaming": True})
-    assert copied._trust is GUARD._trust
-    assert GUARD.model_copy(update={"probe": "off"})._trust is not GUARD._trust
+    assert copied._assessor.trust is GUARD._assessor.trust
+    assert GUARD.model_copy(update={"probe": "off"})._assessor.trust is not GUARD._assessor.trust
 
 
 def test_no_messages() -> None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from guardrail import Guardrail
 from guardrail.bindings import bindings_for
-from guardrail.guard.early_stopping import range_of, settled
+from guardrail.guard.early_stopping import decide_early, range_of
 from guardrail.judges import JsonJudge, JudgeSpec, TokenF1Judge, default_judge, make
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan
@@ -111,7 +111,7 @@ def test_what_differs_stays_different_so_that_drawing_stops_early() -> None:
     texts = [f'{{"capital": "{city}"}}' for city in ("Rome", "Lyon", "Oslo", "Bern")]
     drawn = SampleSet(question="q", primary=Sample(text=texts[0]), samples=tuple(Sample(text=t) for t in texts))
     assert has_useful_bounds(estimator)
-    found = settled(drawn, estimator, 6, 0.1)
+    found = decide_early(drawn, estimator, 6, 0.1)
     assert found is not None
     assert (found.value or 0.0) > 0.1
 

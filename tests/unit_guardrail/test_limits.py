@@ -21,12 +21,10 @@ from guardrail.guard.cascade import Cascade
 from guardrail.judges.chat import ChatJudge
 from guardrail.sampling import limits as _limits
 from guardrail.sampling.limits import (
-    Bound,
     Limit,
-    bound_for_threads,
+    ain_flight,
     bounded,
-    current_bound,
-    give_back,
+    current_limits,
     in_flight,
     limit_of,
 )
@@ -140,7 +138,7 @@ def test_the_configuration_bounds_threads(made: Callable[[], tuple[Any, Seen]], 
     soon(lambda: SYNC[way](guard, {"max_concurrency": 3}))
     assert seen.calls % 11 == 0
     assert seen.peak <= 3
-    assert current_bound() is None
+    assert current_limits() == ()
 
 
 class Meeting(ScriptedChat):
@@ -170,7 +168,7 @@ def test_the_configuration_bounds_tasks(made: Callable[[], tuple[Any, Seen]], wa
 
     async def run() -> Any:
         found = await asyncio.wait_for(ASYNC[way](guard, {"max_concurrency": 3}), PATIENCE)
-        assert current_bound() is None
+        assert current_limits() == ()
         return found
 
     asyncio.run(run())
@@ -334,13 +332,20 @@ def test_a_chat_model_that_judges_is_counted(reply: Any) -> None:
 
 def test_a_tighter_limit_inside_counts_outside_too() -> None:
     with bounded(3), bounded(5), bounded(2):
-        found = bound_for_threads()
-        assert found is not None
-        assert [limit.n for limit in found.limits] == [2, 3]
-        with found.in_flight():
-            assert [limit._free for limit in found.limits] == [1, 2]
-        assert [limit._free for limit in found.limits] == [2, 3]
-    assert current_bound() is None
+        limits = current_limits()
+        assert [limit.n for limit in limits] == [2, 3]
+        with in_flight():
+            assert [limit._free for limit in limits] == [1, 2]
+        assert [limit._free for limit in limits] == [2, 3]
+    assert current_limits() == ()
+
+
+def test_a_call_inside_a_call_waits_for_its_turn_there_and_takes_no_further_slot() -> None:
+    with bounded(2):
+        (limit,) = current_limits()
+        with in_flight(), bounded(5), in_flight(), in_flight():
+            assert limit._free == 1
+        assert limit._free == 2
 
 
 def test_slots_survive_cancelled_and_interrupted_waiting() -> None:
@@ -379,31 +384,27 @@ def test_an_interrupted_thread_keeps_no_slot(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(_limits, "Future", Interrupted)
     with bounded(3), bounded(2):
-        found = bound_for_threads()
-    assert found is not None
-    inner, outer = found.limits
-    for _ in range(3):
-        outer.acquire()
-    with pytest.raises(KeyboardInterrupt), found.in_flight():
-        raise AssertionError("there was no slot")
+        inner, outer = current_limits()
+        for _ in range(3):
+            outer.acquire()
+        with pytest.raises(KeyboardInterrupt), in_flight():
+            raise AssertionError("there was no slot")
     assert inner._free == 2  # taken before the wait for the outer one
     outer.release()
     assert outer._free == 1
 
 
 def test_a_cancelled_task_keeps_no_slot() -> None:
-    async def enter(found: Bound) -> None:
-        async with found.ain_flight():
+    async def enter() -> None:
+        async with ain_flight():
             raise AssertionError("there was no slot")
 
     async def run() -> None:
         with bounded(3), bounded(2):
-            found = current_bound()
-        assert found is not None
-        inner, outer = found.limits
-        for _ in range(3):
-            outer.acquire()
-        task = asyncio.create_task(enter(found))
+            inner, outer = current_limits()
+            for _ in range(3):
+                outer.acquire()
+            task = asyncio.create_task(enter())
         await asyncio.sleep(0)
         assert inner._free == 1
         task.cancel()
@@ -414,15 +415,11 @@ def test_a_cancelled_task_keeps_no_slot() -> None:
     asyncio.run(run())
 
 
-def test_a_limit_as_tight_is_shared_and_keeps_the_call_around_it() -> None:
-    with bounded(2), bounded(2):
-        found = bound_for_threads()
-        assert found is not None
-        assert len(found.limits) == 1
-        with in_flight(), bounded(1):
-            assert found.limits[0]._free == 1
-            give_back()  # also from under a tighter limit
-            assert found.limits[0]._free == 2
+def test_a_limit_as_tight_is_shared() -> None:
+    with bounded(2):
+        around = current_limits()
+        with bounded(2):
+            assert current_limits() is around
 
 
 def test_threads_and_tasks_share_the_slots() -> None:
@@ -468,5 +465,5 @@ def test_results_come_as_they_are_completed_without_keeping_the_limit() -> None:
     guard, _ = guard_and_seen()
     found = guard.batch_as_completed([[HumanMessage("q")]] * 2, {"max_concurrency": 3})
     next(found)
-    assert current_bound() is None
+    assert current_limits() == ()
     assert len(list(found)) == 1

@@ -18,7 +18,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field, PrivateAttr
 
 from guardrail import Guardrail, Reason, Unmeasured
-from guardrail.guard.endpoint_trust import PROBE_AGAIN_AFTER, WINDOW, Trust, agreement_rate, surprising
+from guardrail.guard.endpoint_trust import PROBE_AGAIN_AFTER, WINDOW, EndpointTrust, agreement_rate, surprising
 from guardrail.sampling import prober as _probe
 from guardrail.sampling.probe import PROMPT, ProbeReply, ProbeReport, conclude, longer_calls, probe_calls, wants_probe
 from guardrail.sampling.prober import aprobe, known_report, listed_tokens, needs_probe, probe, reply_of
@@ -419,10 +419,10 @@ def test_an_endpoint_that_turns_degenerate_is_found_out(caplog: pytest.LogCaptur
 
 def test_an_endpoint_is_probed_again_now_and_then() -> None:
     model = Remote(script=SCRIPT)
-    trust = Trust(model, PLAN, rate=None, enabled=True)
+    trust = EndpointTrust(model, PLAN, rate=None, enabled=True)
     verdict = guard(model, probe="off").assess("unsure?")
     for _ in range(PROBE_AGAIN_AFTER):
-        trust.noted(verdict, trust.examine())
+        trust.record(verdict, trust.check())
     assert len(model._seen) == 4
-    assert trust.examine().cost.calls == 4
-    assert trust.examine().cost.calls == 0
+    assert trust.check().cost.calls == 4
+    assert trust.check().cost.calls == 0

@@ -11,11 +11,14 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from guardrail import Guardrail
-from guardrail.guard.early_stopping import adapted, adraw_until_decided, draw_until_decided, worthwhile
+from guardrail.guard.decide import Gate, adaptive_subset
+from guardrail.guard.early_stopping import Drawn, draw_until_decided, saves_calls
 from guardrail.judges import ExactJudge, JudgeSpec
+from guardrail.sampling.effects import Steps, arun, run
+from guardrail.sampling.sampler import Sampler
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
-from guardrail.uncertainty import make, measure
+from guardrail.uncertainty import Estimator, make, measure
 
 EXACT = make("discrete_semantic_entropy", judge=ExactJudge())
 SPREAD, EQUAL, LATE, BROKEN = "spread?", "equal?", "late?", "broken?"
@@ -30,9 +33,18 @@ MODEL = ScriptedChat(
 PLAN = SamplingPlan(n=10)
 
 
+def drawing(
+    model: Any, question: str, plan: SamplingPlan, threshold: float | None, estimator: Estimator = EXACT
+) -> Steps[Drawn]:
+    """The waves for one gate; without a threshold only an adaptive plan stops them."""
+    early = threshold is not None
+    gate = Gate(make_artifact(model, threshold=threshold or 0.0), estimator, "all" if early else "none")
+    return draw_until_decided(Sampler(model, plan), [HumanMessage(question)], lambda _: [gate], early=early)
+
+
 def ask(question: str, threshold: float, model: Any = MODEL, plan: SamplingPlan = PLAN) -> tuple[SampleSet, Any]:
-    found = draw_until_decided(model, [HumanMessage(question)], plan, EXACT, threshold)
-    return found.drawn, found.uncertainty
+    found = run(drawing(model, question, plan, threshold))
+    return found.drawn, next(iter(found.settled.values()), None)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +79,9 @@ def test_a_failure_in_the_first_wave_ends_the_drawing() -> None:
 
 
 def test_async_is_the_same() -> None:
-    found = asyncio.run(adraw_until_decided(MODEL, [HumanMessage(SPREAD)], PLAN, EXACT, 0.7))
+    found = asyncio.run(arun(drawing(MODEL, SPREAD, PLAN, 0.7)))
     assert found.drawn.samples == ask(SPREAD, 0.7)[0].samples
-    assert found.uncertainty == ask(SPREAD, 0.7)[1]
+    assert [*found.settled.values()] == [ask(SPREAD, 0.7)[1]]
 
 
 # -- in the guard ------------------------------------------------------------------------------------------------------
@@ -117,12 +129,12 @@ def test_auto_leaves_unknown_judges_and_native_samplers_alone() -> None:
         def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
             return [False for _ in pairs]
 
-    assert worthwhile(MODEL, PLAN, EXACT)
-    assert not worthwhile(MODEL, PLAN, make("discrete_semantic_entropy", judge=Odd()))
-    assert not worthwhile(MODEL, PLAN, make("eigenvalue"))
-    assert not worthwhile(MODEL, SamplingPlan(n=3), EXACT)
-    assert not worthwhile(MODEL, SamplingPlan(n=10, follow_ups=("p_true",)), EXACT)
-    assert not worthwhile(Native(), PLAN, EXACT)
+    assert saves_calls(MODEL, PLAN, EXACT)
+    assert not saves_calls(MODEL, PLAN, make("discrete_semantic_entropy", judge=Odd()))
+    assert not saves_calls(MODEL, PLAN, make("eigenvalue"))
+    assert not saves_calls(MODEL, SamplingPlan(n=3), EXACT)
+    assert not saves_calls(MODEL, SamplingPlan(n=10, follow_ups=("p_true",)), EXACT)
+    assert not saves_calls(Native(), PLAN, EXACT)
 
 
 class Native(ScriptedChat):
@@ -144,7 +156,7 @@ def test_waves_of_a_native_sampler_have_seeds_of_their_own_and_are_reproducible(
     drawn, _ = ask("q", 9.0, Native(), PLAN)
     assert len(drawn.samples) == 3  # ln 10 = 2.3 nats is the most there can be
     whole, _ = ask("q", 2.0, Native(), PLAN)  # seven meanings of 7 may still become {4, 1 x 6}: 1.75
-    again = asyncio.run(adraw_until_decided(Native(), [HumanMessage("q")], PLAN, EXACT, 2.0)).drawn
+    again = asyncio.run(arun(drawing(Native(), "q", PLAN, 2.0))).drawn
     assert len({sample.text for sample in whole.samples}) == 10
     assert again.samples == whole.samples
     assert len({sample.text.split("-")[0] for sample in whole.samples}) == 4
@@ -178,7 +190,7 @@ class Sparing(Native):
 def test_a_native_sampler_that_can_leave_the_primary_answer_out_draws_it_once() -> None:
     whole, _ = ask("q", 2.0, Native(), PLAN)
     spared, _ = ask("q", 2.0, Sparing(), PLAN)
-    again = asyncio.run(adraw_until_decided(Sparing(), [HumanMessage("q")], PLAN, EXACT, 2.0)).drawn
+    again = asyncio.run(arun(drawing(Sparing(), "q", PLAN, 2.0))).drawn
     assert (spared.primary, spared.samples) == (again.primary, again.samples) == (whole.primary, whole.samples)
     assert (spared.cost.calls, again.cost.calls, whole.cost.calls) == (1, 1, 4)
 
@@ -189,12 +201,11 @@ ADAPTIVE = SamplingPlan(n=10, unanimous_at=3)
 
 
 def test_an_adaptive_plan_stops_when_its_first_samples_agree_and_not_otherwise() -> None:
-    messages = [HumanMessage(EQUAL)]
-    agreed = draw_until_decided(MODEL, messages, ADAPTIVE, EXACT, None)
-    assert (len(agreed.drawn.samples), agreed.drawn.cost.saved, agreed.uncertainty) == (3, 7, None)
-    native = draw_until_decided(Native(), messages, ADAPTIVE, EXACT, None)
+    agreed = run(drawing(MODEL, EQUAL, ADAPTIVE, None))
+    assert (len(agreed.drawn.samples), agreed.drawn.cost.saved, agreed.settled) == (3, 7, {})
+    native = run(drawing(Native(), EQUAL, ADAPTIVE, None))
     assert (len(native.drawn.samples), native.drawn.cost.saved) == (10, 0)
-    apart = draw_until_decided(MODEL, [HumanMessage(SPREAD)], ADAPTIVE, EXACT, None)
+    apart = run(drawing(MODEL, SPREAD, ADAPTIVE, None))
     assert (len(apart.drawn.samples), apart.drawn.cost.saved) == (10, 0)
 
 
@@ -204,8 +215,8 @@ def test_an_adaptive_guard_measures_what_calibration_measured(question: str, ear
     made = make_artifact(MODEL, threshold=1.3)
     artifact = made.model_copy(update={"estimator": EXACT.spec, "plan": ADAPTIVE})
     verdict = Guardrail(model=MODEL, artifact=artifact, early_stopping=early_stopping).assess(question)
-    recorded = draw_until_decided(MODEL, [HumanMessage(question)], PLAN, EXACT, None).drawn  # all ten
-    part, plan = adapted(recorded, EXACT, ADAPTIVE)
+    recorded = run(drawing(MODEL, question, PLAN, None)).drawn  # all ten
+    part, plan = adaptive_subset(recorded, EXACT, ADAPTIVE)
     full = measure(part, EXACT, plan)
     assert full.value is not None
     assert verdict.accepted == (full.value <= 1.3)
@@ -217,7 +228,7 @@ def test_an_adaptive_guard_measures_what_calibration_measured(question: str, ear
 
 def test_a_set_that_is_short_of_its_adaptive_plan_is_not_measured() -> None:
     short = SampleSet(question="q", primary=Sample(text="x"), samples=tuple(Sample(text=text) for text in "aab"))
-    part, plan = adapted(short, EXACT, ADAPTIVE)
+    part, plan = adaptive_subset(short, EXACT, ADAPTIVE)
     assert measure(part, EXACT, plan).reason is Unmeasured.SAMPLING_SHORTFALL
 
 

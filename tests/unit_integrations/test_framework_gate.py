@@ -16,7 +16,7 @@ from guardrail.errors import ArtifactMismatchError
 from guardrail.prompting import PromptWrapping
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make
-from integrations._frameworks.guard import MOST_IN_MEMORY, Gate, VerdictStore, arguments_of, refuse_settings
+from integrations._frameworks.guard import MOST_IN_MEMORY, FrameworkGuard, VerdictStore, arguments_of, refuse_settings
 from tests.unit_guardrail.test_async_measuring import Patient
 
 TOOLS = Bindings(tools=({"type": "function", "function": {"name": "pay", "parameters": {}}},))
@@ -31,9 +31,9 @@ def artifact(model: ScriptedChat, **given: Any) -> CalibrationArtifact:
     return make_artifact(model, n=4, **{"bindings": TOOLS, **given})
 
 
-def gate(*amounts: int, on_abstain: Any = "hold", **given: Any) -> Gate:
+def gate(*amounts: int, on_abstain: Any = "hold", **given: Any) -> FrameworkGuard:
     model = ScriptedChat(script={"?": [paying(amount) for amount in amounts]})
-    return Gate(model, artifact(model, **given), on_abstain=on_abstain, verdicts=None, settings={})
+    return FrameworkGuard(model, artifact(model, **given), on_abstain=on_abstain, verdicts=None, settings={})
 
 
 @pytest.fixture
@@ -96,7 +96,8 @@ async def test_a_call_a_person_gave_may_run() -> None:
 async def test_answers_are_known_by_content_and_an_abstention_wins() -> None:
     sure = gate(5, bindings=None)
     model = ScriptedChat(script={"sure": ["Paris"], "unsure": ["a", "b", "c", "d", "e"]})
-    one = Gate(model, artifact(model, bindings=None), on_abstain="message", verdicts=sure.verdicts, settings={})
+    made = artifact(model, bindings=None)
+    one = FrameworkGuard(model, made, on_abstain="message", verdicts=sure.verdicts, settings={})
     said, unsaid = PromptWrapping().messages("sure"), PromptWrapping().messages("unsure")
     for asked in (said, unsaid):
         answer = await one.ask(asked, Bindings())
@@ -111,7 +112,7 @@ async def test_answers_are_known_by_content_and_an_abstention_wins() -> None:
 
 async def test_the_same_words_to_another_question_are_another_answer() -> None:
     model = ScriptedChat(script={"sure": ["Yes"]})
-    one = Gate(model, artifact(model, bindings=None), on_abstain="message", verdicts=None, settings={})
+    one = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message", verdicts=None, settings={})
     asked = PromptWrapping().messages("sure")
     one.note_answer(asked, "Yes", await one.ask(asked, Bindings()))
     other = PromptWrapping().messages("another")
@@ -126,7 +127,7 @@ async def test_the_loop_runs_while_a_judge_thinks() -> None:
     judge, model = Patient(), ScriptedChat(default=["Paris", "Rome", "Oslo"])
     spec = make("discrete_semantic_entropy", judge=judge).spec
     made = artifact(model, bindings=None).model_copy(update={"estimator": spec})
-    one = Gate(model, made, on_abstain="message", verdicts=None, settings={"judge": judge})
+    one = FrameworkGuard(model, made, on_abstain="message", verdicts=None, settings={"judge": judge})
     asked = asyncio.create_task(one.ask(ASKED, Bindings()))
     while not (judge.thinking.is_set() or asked.done()):
         await asyncio.sleep(0.001)

@@ -17,7 +17,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from guardrail.judges import JudgeSpec
 from guardrail.prompting import PromptWrapping
-from guardrail.sampling.limits import current_bound
+from guardrail.sampling.limits import current_limits
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make
 from guardrail.verdict import Verdict
@@ -181,7 +181,7 @@ def test_the_middleware_s_own_limit_holds_within_it() -> None:
 
 def test_without_a_limit_there_is_none() -> None:
     model = counted(99)
-    agent = agent_of(model, n=10)
+    agent = agent_of(model, n=10, early_stopping="off")
     asyncio.run(agent.ainvoke(ASKED))
     assert model.seen.peak == 11
 
@@ -190,8 +190,7 @@ def test_a_judge_and_a_fallback_are_under_the_same_limit() -> None:
     limits: list[Any] = []
 
     def noted(_: Any, __: Any = None) -> bool:
-        bound = current_bound()
-        limits.append(None if bound is None else bound.n)
+        limits.append(next((limit.n for limit in current_limits()), None))
         return False
 
     model = counted(2)
@@ -200,4 +199,4 @@ def test_a_judge_and_a_fallback_are_under_the_same_limit() -> None:
     assert agent.invoke(ASKED, {"max_concurrency": 2})["messages"][-1].text == "False"
     asyncio.run(agent.ainvoke(ASKED, {"max_concurrency": 2}))
     assert len(limits) >= 2 * 2  # the judge and the fallback, sync and async
-    assert set(limits) == {2}
+    assert set(limits) == {2, 1}  # the judge's calls, and those inside the one slot of the fallback

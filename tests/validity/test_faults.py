@@ -21,7 +21,7 @@ from langchain_core.outputs import ChatResult
 from pydantic import PrivateAttr, ValidationError
 
 from calibrate.thresholds import fit, rules
-from calibrate.thresholds.fit import rule_named
+from calibrate.thresholds.registry import rule_named
 from guardrail import Guardrail, Reason, accepts
 from guardrail.errors import UsageError
 from guardrail.guard.decide import decide

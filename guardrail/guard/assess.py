@@ -1,0 +1,132 @@
+"""Probe, draw, decide, observe: how a prompt gets its verdict, for every wrapper of a model.
+
+Written once as steps without I/O (`guardrail.sampling.effects`); `Guardrail`, `Cascade`, the model of a guarded agent
+and the guards of agent frameworks take these steps, in threads or on an event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from langchain_core.callbacks import Callbacks
+from langchain_core.messages import BaseMessage
+
+from ..sampling.callbacks import streaming_disabled
+from ..sampling.effects import Effect, Steps, computation
+from ..sampling.sampler import Sampler
+from ..types import Sample, SampleSet
+from ..verdict import Reason, Verdict
+from .decide import Gate, decide
+from .early_stopping import Drawn, draw_until_decided
+from .endpoint_trust import EndpointProblem, EndpointTrust
+from .observers import Observers
+
+__all__ = ["Assessment", "Assessor", "strictest"]
+
+_ORDER = (Reason.INFEASIBLE, Reason.UNMEASURED, Reason.ABOVE_THRESHOLD, Reason.SUSPENDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What the gates say about one prompt's candidate.
+
+    Attributes:
+        drawn: What was drawn.
+        verdict: The verdict that counts: the first that holds the candidate back, otherwise the first; None if no gate
+            judges the candidate, which may then pass.
+        by_name: The verdict of each gate that judges the candidate, by its name.
+    """
+
+    drawn: SampleSet
+    verdict: Verdict | None = None
+    by_name: Mapping[str, Verdict] = field(default_factory=dict)
+
+    @property
+    def accepted(self) -> bool:
+        """Whether every gate that judges the candidate accepts it, or none does judge it."""
+        return self.verdict is None or self.verdict.accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Assessor:
+    """Gives prompts their verdicts.
+
+    Attributes:
+        sampler: Draws; the plan is that of all gates.
+        gates: The gates that judge a candidate, by name; several names may share one.
+        trust: Probes and watches the endpoint.
+        observers: See every verdict, and may hold an acceptance back.
+        early: Whether a gate may stop the drawing once its verdict is certain.
+        primary_first: Whether the primary answer is drawn alone at first, as it may need no samples.
+        usable: Takes out of a set what the caller could not give out.
+    """
+
+    sampler: Sampler
+    gates: Callable[[Sample | None], Mapping[str, Gate]]
+    trust: EndpointTrust
+    observers: Observers
+    early: bool
+    primary_first: bool = False
+    usable: Callable[[SampleSet], SampleSet] = lambda drawn: drawn
+
+    def steps(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Steps[Assessment]:
+        """The verdict on one prompt: probe, draw, decide, observe.
+
+        Args:
+            messages: The prompt.
+            callbacks: For the sampling calls.
+        """
+        with streaming_disabled():
+            problem: EndpointProblem = yield Effect(self.trust.check, self.trust.acheck)
+            found = yield from self._draw(replace(self.sampler, callbacks=callbacks), messages, problem)
+            drawn = self.usable(found.drawn)
+            by_name = yield from self._decide(found if drawn is found.drawn else Drawn(drawn))
+            if not by_name:
+                return Assessment(drawn)
+            verdict = self.trust.record(strictest(by_name.values()), problem)
+            what = (verdict, messages)
+            verdict = yield Effect(partial(self.observers.apply, *what), partial(self.observers.aapply, *what))
+            return Assessment(drawn, verdict, by_name)
+
+    def _draw(self, sampler: Sampler, messages: Sequence[BaseMessage], problem: EndpointProblem) -> Steps[Drawn]:
+        if problem.reason is not None:  # the primary answer alone, for a person to see
+            (drawn,) = yield from replace(sampler, plan=sampler.plan.primary_only()).steps([messages])
+            return Drawn(problem.apply_to(drawn))
+        return (
+            yield from draw_until_decided(
+                sampler,
+                messages,
+                lambda candidate: tuple(_by_digest(self.gates(candidate)).values()),
+                early=self.early,
+                primary_first=self.primary_first,
+            )
+        )
+
+    def _decide(self, found: Drawn) -> Steps[dict[str, Verdict]]:
+        """The verdict of each gate that judges the candidate; gates of one artifact share it."""
+        concerned = self.gates(found.drawn.primary)
+        known: dict[str, Verdict] = {}
+        for digest, gate in _by_digest(concerned).items():
+            settled = found.settled.get(digest)
+            known[digest] = yield computation(
+                partial(decide, found.drawn, gate.artifact, gate.estimator, settled=settled),
+                slow=settled is None and gate.estimator.is_slow,
+            )
+        return {name: known[gate.artifact.digest] for name, gate in concerned.items()}
+
+
+def strictest(verdicts: Iterable[Verdict]) -> Verdict:
+    """The verdict on a candidate that several gates judge: the first that holds it back, otherwise the first.
+
+    "Infeasible" and "unmeasured" come before "above the threshold", so that a person learns of a fault.
+    """
+    given = list(verdicts)
+    held = [verdict for verdict in given if not verdict.accepted]
+    return min(held, key=lambda verdict: _ORDER.index(verdict.reason)) if held else given[0]
+
+
+def _by_digest(gates: Mapping[str, Gate]) -> dict[str, Gate]:
+    """Each artifact's gate once."""
+    return {gate.artifact.digest: gate for gate in gates.values()}

@@ -1,0 +1,74 @@
+"""Code written once for threads and for event loops: generators that yield what takes time, and the two drivers.
+
+A generator yields an `Effect` wherever it would have to wait, and is sent the result. `run` carries the effects out
+in the calling thread, `arun` awaits them. An effect that raises raises inside the generator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+__all__ = ["Effect", "Steps", "arun", "computation", "run"]
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Something that takes time.
+
+    Attributes:
+        run: Does it in the calling thread.
+        arun: Does it without blocking the event loop.
+    """
+
+    run: Callable[[], Any]
+    arun: Callable[[], Awaitable[Any]]
+
+
+Steps: TypeAlias = Generator[Effect, Any, Result]
+"""A computation that yields effects and returns a result."""
+
+
+def computation(compute: Callable[[], Any], *, slow: bool) -> Effect:
+    """A computation without I/O of its own; on an event loop in a thread if it may take noticeable time."""
+
+    async def acompute() -> Any:
+        return await asyncio.to_thread(compute) if slow else compute()
+
+    return Effect(compute, acompute)
+
+
+def run(steps: Steps[Result]) -> Result:
+    """The result of some steps, whose effects are carried out in this thread."""
+    resume: Callable[[Any], Effect] = steps.send
+    given: Any = None
+    while True:
+        try:
+            effect = resume(given)
+        except StopIteration as done:
+            result: Result = done.value
+            return result
+        try:
+            resume, given = steps.send, effect.run()
+        except BaseException as error:
+            resume, given = steps.throw, error
+
+
+async def arun(steps: Steps[Result]) -> Result:
+    """`run` without blocking the event loop."""
+    resume: Callable[[Any], Effect] = steps.send
+    given: Any = None
+    while True:
+        try:
+            effect = resume(given)
+        except StopIteration as done:
+            result: Result = done.value
+            return result
+        try:
+            resume, given = steps.send, await effect.arun()
+        except BaseException as error:
+            resume, given = steps.throw, error
