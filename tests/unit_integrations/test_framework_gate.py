@@ -32,7 +32,7 @@ def artifact(model: ScriptedChat, **given: Any) -> CalibrationArtifact:
     return make_artifact(model, n=4, **{"bindings": TOOLS, **given})
 
 
-def gate(*amounts: int, on_abstain: Any = "hold", **given: Any) -> FrameworkGuard:
+def gate(*amounts: int, on_abstain: Any = "review", **given: Any) -> FrameworkGuard:
     model = ScriptedChat(script={"?": [paying(amount) for amount in amounts]})
     return FrameworkGuard(model, artifact(model, **given), on_abstain=on_abstain, verdicts=None, settings={})
 
