@@ -20,7 +20,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import AliasChoices, Field
 
 from guardrail import CalibrationArtifact, Guardrail
-from guardrail.call_settings import Effect, names
+from guardrail.bindings import Effect, names
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import may_be_retried
