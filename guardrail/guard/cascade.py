@@ -233,9 +233,11 @@ class Cascade(GuardedChatModel):
         verdict = yield from self._verdict(messages, callbacks)
         note_verdict(run_manager, verdict)
         if verdict.accepted:
-            return chat_result(accepted_answer(verdict, self._named(verdict)), verdict)
+            message = accepted_answer(verdict, self._named(verdict))
+            return chat_result(message, verdict)
         abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks)
-        return chat_result((yield from take_path(abstention)), verdict)
+        message = yield from take_path(abstention)
+        return chat_result(message, verdict)
 
     def _named(self, verdict: CascadeVerdict) -> str:
         """Name of the model that gave the verdict's answer."""

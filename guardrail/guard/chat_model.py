@@ -172,7 +172,7 @@ class Guardrail(GuardedChatModel):
 
     def _verdict(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Steps[Verdict]:
         self.artifact.prompt.check(messages, self.artifact.plan.options)
-        assessment = yield from self._assessor.steps(messages, callbacks)
+        assessment = yield from self._assessor.assess_steps(messages, callbacks)
         assert assessment.verdict is not None, "the one gate judges every candidate"
         return assessment.verdict
 
@@ -204,10 +204,12 @@ class Guardrail(GuardedChatModel):
         verdict = yield from self._verdict(messages, callbacks)
         note_verdict(run_manager, verdict)
         if verdict.accepted:
-            return chat_result(accepted_answer(verdict, self.artifact.model.model), verdict)
+            message = accepted_answer(verdict, self.artifact.model.model)
+            return chat_result(message, verdict)
         bound = self.artifact.plan.bindings
         abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks, bound, form)
-        return chat_result((yield from take_path(abstention)), verdict)
+        message = yield from take_path(abstention)
+        return chat_result(message, verdict)
 
     # -- tools and structured output -----------------------------------------------------------------------------------
 

@@ -210,7 +210,7 @@ class AgentModel(BaseChatModel):
         form, model = self._checked(messages, stop, given)
         self._check_before(messages)
         callbacks = child_callbacks(run_manager)
-        assessment = yield from self._assessor(model).steps(messages, callbacks)
+        assessment = yield from self._assessor(model).assess_steps(messages, callbacks)
         if assessment.verdict is not None:
             note_verdict(run_manager, assessment.verdict)
         message = self._settled(assessment, messages)
