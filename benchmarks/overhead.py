@@ -102,9 +102,8 @@ def with_latency(repeats: int) -> None:
         model, many = Instant(latency=latency), max(int(repeats * share), 15)
         for name, (theirs, ours, ratio) in against_bare(model, many).items():
             both = f"bare {theirs * 1e3:6.1f} ms, guarded {ours * 1e3:6.1f} ms"
-            print(
-                f"  {latency * 1e3:3.0f} ms a call, {name:8} {both}: {(ours - theirs) * 1e3:+5.1f} ms, ratio {ratio:.3f}"
-            )
+            added = f"{(ours - theirs) * 1e3:+5.1f} ms, ratio {ratio:.3f}"
+            print(f"  {latency * 1e3:3.0f} ms a call, {name:8} {both}: {added}")
 
 
 def against_bare(model: Instant, repeats: int) -> dict[str, tuple[float, float, float]]:

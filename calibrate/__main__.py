@@ -12,11 +12,11 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line."""
     try:
-        for package in ("typer", "rich", "yaml", "scipy"):
+        for package in ("filelock", "rich", "scipy", "typer", "yaml"):
             require(package, extra="calibrate")
     except MissingDependencyError as error:
         sys.exit(str(error))
-    from .cli.main import app
+    from .cli import app
 
     app(prog_name="calibrate")
 

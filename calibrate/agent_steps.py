@@ -19,7 +19,6 @@ the recorded one leads its users elsewhere; record the guarded agent's own conve
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -36,8 +35,10 @@ from langchain_core.messages import (
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import RecordError, UsageError
+from guardrail.files import check_version
 from guardrail.judges import canonical_calls
 from guardrail.judges.tool_call import read_calls
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.prompting import PromptWrapping, question_text
 from guardrail.types import Frozen, SamplingPlan, ToolCall
 from guardrail.uncertainty import Estimator
@@ -47,7 +48,8 @@ from .data.collect import Collected, collect_records
 from .data.progress import Progress, silent
 from .data.questions import Question
 from .data.records import Record, read_records, write_records
-from .pipeline import Groups, fit_artifact, part_header
+from .data.split import Groups
+from .pipeline import fit_artifact, part_header
 from .scoring.names import estimator_key
 from .scoring.scores import score_records
 
@@ -159,7 +161,7 @@ def collect_steps(
     """
     messages = {step.id: step.to_messages(system) for step in steps}
     if len(messages) != len(steps):
-        raise UsageError(f"{len(steps)} steps, but {len(messages)} distinct ids. Give each step an id of its own.")
+        raise UsageError(f"{len(steps)} steps, but {len(messages)} distinct ids. Give each step a distinct id.")
     questions = [step.to_question() for step in steps]
     return collect_records(
         questions,
@@ -185,7 +187,7 @@ def split_by_action(
 
     Args:
         path: A record file.
-        folder: Where the parts go; default: beside it.
+        folder: Where the parts go; default: next to it.
         exempt: Tools that will not be gated.
 
     Returns:
@@ -246,6 +248,7 @@ def _line(message: BaseMessage) -> str:
 def _step(row: Any, where: str) -> Step:
     if not isinstance(row, dict) or not isinstance(row.get("messages"), list) or not row["messages"]:
         raise RecordError(f"{where}: field 'messages': got {str(row)[:80]}; a list of messages in OpenAI's form")
+    check_version(row.get("format"), 1, where, "write messages, references and group only", error=RecordError)
     try:
         messages = convert_to_messages(row["messages"])
         plain: Any = convert_to_openai_messages(messages)
@@ -257,7 +260,7 @@ def _step(row: Any, where: str) -> Step:
     listed = given if isinstance(given, list) and not _is_calls(given) else [given]
     references = tuple(_reference(one, where) for one in listed)
     group = row.get("group")
-    named = row.get("id") or "step-" + hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
+    named = row.get("id") or "step-" + sha256_hex(canonical_json(plain, compact=False, ascii_only=True), 12)
     return Step(
         id=str(named), messages=tuple(plain), references=references, group=None if group is None else str(group)
     )

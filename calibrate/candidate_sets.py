@@ -93,13 +93,14 @@ def judge_candidates(
     ]
     items = [(text, record.to_question()) for record, verdict in drawn for text, _ in shown_answers(verdict)]
     # A judge that is a model is asked about many answers at once.
-    told = iter(rule.label_all(items, silent) if isinstance(rule, BatchRule) else (rule.label(*item) for item in items))
-    found: list[Judged] = []
+    found = rule.label_all(items, silent) if isinstance(rule, BatchRule) else [rule.label(*item) for item in items]
+    answers = iter(found)
+    judged: list[Judged] = []
     for record, verdict in drawn:
-        labels = [next(told).correct for _ in shown_answers(verdict)]
+        labels = [next(answers).correct for _ in shown_answers(verdict)]
         if labels and None not in labels:
-            found.append(Judged(record.id, verdict.accepted, verdict, tuple(label is True for label in labels)))
-    return found, len(records) - len(found)
+            judged.append(Judged(record.id, verdict.accepted, verdict, tuple(label is True for label in labels)))
+    return judged, len(records) - len(judged)
 
 
 def fit_candidates(

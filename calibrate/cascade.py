@@ -24,8 +24,9 @@ from guardrail.types import Unmeasured
 
 from .data.collect import package_versions
 from .data.records import Record, RecordFile, read_records
-from .pipeline import CERTIFICATE_DELTA, Groups, fit_artifact, one_per_cluster
-from .scoring.grammar import estimator_flags
+from .data.split import Groups, one_per_cluster
+from .grammar import estimator_flags
+from .pipeline import CERTIFICATE_DELTA, fit_artifact
 from .thresholds.bounds import clopper_pearson_interval
 from .thresholds.stages import fit_stages
 
@@ -168,13 +169,13 @@ def _refuse_others(first: RecordFile, other: RecordFile) -> None:
     theirs = {record.id: record for record in other.records}
     if ours.keys() != theirs.keys():
         only = [sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())]
-        told = "; ".join(
+        listed = "; ".join(
             f"{len(names)} only in {file.path}, e.g. {names[0]!r}"
             for names, file in zip(only, (first, other), strict=True)
             if names
         )
         raise UsageError(
-            f"the files hold different questions ({told}). Collect the same question file with both models."
+            f"the files hold different questions ({listed}). Collect the same question file with both models."
         )
     for name, record in ours.items():
         for field in ("question", "references", "options"):

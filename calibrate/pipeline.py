@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -15,18 +13,19 @@ from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.types import Frozen, SamplingPlan
-from guardrail.uncertainty import EstimatorSpec, available, make
+from guardrail.uncertainty import EstimatorSpec, list_estimators, make_estimator
 
 from .data.collect import package_versions
-from .data.labelling import refuse_contradictions
-from .data.questions import Question, fingerprint
+from .data.labels import refuse_contradictions
+from .data.questions import fingerprint
 from .data.records import Record, RecordFile, RecordHeader, read_records
+from .data.split import Groups, all_grouped, one_per_cluster, split
+from .grammar import estimator_flags
 from .scoring.ensemble import refuse_overlap
-from .scoring.grammar import estimator_flags
 from .scoring.scores import Scored, arrays
 from .thresholds import fit
 from .thresholds.bounds import clopper_pearson_interval
-from .thresholds.fit import rule_named
+from .thresholds.registry import rule_named
 
 __all__ = [
     "CERTIFICATE_DELTA",
@@ -35,25 +34,14 @@ __all__ = [
     "fit_artifact",
     "held_out",
     "is_accepted",
-    "one_per_cluster",
     "part_header",
     "refit",
     "require_same",
     "split",
 ]
 
-T = TypeVar("T", Record, Question)
-
 CERTIFICATE_DELTA = 0.1
 """Failure probability of the certificate that every artifact carries."""
-
-Groups = Literal["category", "cluster"]
-"""What the question file's ``group`` means.
-
-* category: a topic such as "arithmetic", for reports. The questions are still independent draws (default).
-* cluster: a conversation, user or document whose questions depend on each other. Splits keep clusters whole, and a fit
-  uses one question of each, picked at random without looking at answers: that makes the items independent again.
-"""
 
 
 class HeldOut(Frozen):
@@ -121,7 +109,7 @@ def fit_artifact(
     used = file.records if part is None else tuple(part)
     if groups == "cluster":
         # A rule that reads dependent items takes them all; the others get one of each cluster.
-        used = _grouped(used) if rule_named(rule).grouping == "sums" else one_per_cluster(used)
+        used = all_grouped(used) if rule_named(rule).grouping == "sums" else one_per_cluster(used)
     header = file.header
     if header.correctness is None:
         raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.path}")
@@ -149,7 +137,7 @@ def fit_artifact(
         correctness=header.correctness,
         data=_fingerprint(file, used, scored),
         outcome=_fit(calibration, spec, alpha, rule, delta),
-        certificate=_fit(calibration, spec, alpha, "certified", CERTIFICATE_DELTA),
+        certificate=_certificate(calibration, spec, alpha),
         calibration=calibration,
         packages=package_versions(),
     )
@@ -171,64 +159,15 @@ def refit(
         update={
             "created": _now(),
             "outcome": _fit(scores, spec, alpha, rule or outcome.rule, delta),
-            "certificate": _fit(scores, spec, alpha, "certified", CERTIFICATE_DELTA),
+            "certificate": _certificate(scores, spec, alpha),
             "packages": package_versions(),
             "lineage": (*artifact.lineage, artifact.digest),
         }
     )
 
 
-def _grouped(records: Sequence[Record]) -> tuple[Record, ...]:
-    """The records, after checking that each has a group."""
-    _need_groups(record.group for record in records)
-    return tuple(records)
-
-
-def one_per_cluster(records: Sequence[Record]) -> tuple[Record, ...]:
-    """One record of each group, the one whose id has the smallest hash: random, yet the same in every run.
-
-    Raises:
-        UsageError: Some records have no group.
-    """
-    _need_groups(record.group for record in records)
-    first: dict[str, Record] = {}
-    for record in sorted(records, key=lambda record: hashlib.sha256(record.id.encode()).hexdigest()):
-        first.setdefault(str(record.group), record)
-    kept = {record.id for record in first.values()}
-    return tuple(record for record in records if record.id in kept)
-
-
-def split(
-    items: Sequence[T], *, test_fraction: float, seed: int = 0, groups: Groups = "category"
-) -> tuple[list[T], list[T]]:
-    """Cut records or questions in two at random: whole clusters when groups are clusters, single items otherwise.
-
-    The order of the items does not matter.
-
-    Returns:
-        The calibration part and the test part.
-
-    Raises:
-        UsageError: A fraction outside (0, 1), missing groups, or too few units to cut.
-    """
-    if not 0 < test_fraction < 1:
-        raise UsageError(f"test fraction must be in (0, 1), got {test_fraction}. Write 0.3 for 30 %.")
-    if groups == "cluster":
-        _need_groups(item.group for item in items)
-    unit_of = [str(item.group) if groups == "cluster" else item.id for item in items]
-    units = sorted(set(unit_of))
-    n_test = round(test_fraction * len(units))
-    if not 0 < n_test < len(units):
-        what = "clusters" if groups == "cluster" else "questions"
-        raise UsageError(f"{len(units)} {what} cannot be cut at {test_fraction}: one part is empty. Use more of them.")
-    shuffled = np.random.default_rng(seed).permutation(len(units))
-    chosen = {units[i] for i in shuffled[:n_test]}
-    kept = [item for item, unit in zip(items, unit_of, strict=True) if unit not in chosen]
-    return kept, [item for item, unit in zip(items, unit_of, strict=True) if unit in chosen]
-
-
 def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str) -> None:
-    """Refuse records that were made otherwise than the artifact says.
+    """Refuse records that were not made as the artifact says.
 
     Raises:
         UsageError: Another model, prompt, plan, estimator or correctness rule; both sides are named.
@@ -281,14 +220,6 @@ def is_accepted(artifact: CalibrationArtifact, record: Record, estimator: str) -
     return accepts(score.value, artifact.threshold)
 
 
-def _need_groups(groups: Iterable[str | None]) -> None:
-    if any(group is None for group in groups):
-        raise UsageError(
-            "cluster by group was asked for, but some questions have no group. Give every question a group "
-            "(conversation, user, document), or leave it out."
-        )
-
-
 def _fit(
     scores: CalibrationScores, spec: EstimatorSpec, alpha: float, rule: str, delta: float | None
 ) -> Feasible | Infeasible:
@@ -303,16 +234,21 @@ def _fit(
     )
 
 
+def _certificate(scores: CalibrationScores, spec: EstimatorSpec, alpha: float) -> Feasible | Infeasible:
+    """The certificate that an artifact of any rule carries."""
+    return _fit(scores, spec, alpha, "certified", CERTIFICATE_DELTA)
+
+
 def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     """What run time has to draw for this one estimator: a collection may have drawn more, for others.
 
     Nothing that moves the score or the primary answer is dropped: samples, log-probabilities and follow-ups that the
     estimator does not read. With options n and log-probabilities stay, because n decides there what the primary answer
-    is. All stays for scores that were imported: nobody knows what they were computed from.
+    is. Imported scores keep all: what they were computed from is unknown.
     """
-    if spec.name not in available():
+    if spec.name not in list_estimators():
         return plan
-    needs = make(spec.name).needs
+    needs = make_estimator(spec.name).needs
     plan = plan.model_copy(update={"follow_ups": tuple(name for name in plan.follow_ups if name == needs.follow_up)})
     if plan.options is not None:
         return plan

@@ -7,6 +7,7 @@ wraps any chat model, draws the same samples, measures their disagreement and ac
 from __future__ import annotations
 
 from .artifact import CalibrationArtifact, CascadeArtifact
+from .bindings import bindings_for
 from .errors import (
     AbstainedError,
     ArtifactError,
@@ -23,9 +24,12 @@ from .errors import (
 from .gate import accepts
 from .guard.cascade import Cascade
 from .guard.chat_model import Guardrail
+from .judges import make_judge
+from .monitor import SafetySwitch
 from .outcome import Feasible, Infeasible, InfeasibleReason
 from .prompting import PromptWrapping
-from .types import Bindings, Cost, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
+from .types import Bindings, Cost, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
+from .uncertainty import make_estimator, plan_for
 from .verdict import Meaning, Reason, Verdict
 
 __all__ = [
@@ -50,13 +54,19 @@ __all__ = [
     "PromptWrapping",
     "Reason",
     "RecordError",
+    "SafetySwitch",
     "Sample",
     "SampleSet",
     "SamplingPlan",
+    "ToolCall",
     "Uncertainty",
     "Unmeasured",
     "UnmeasuredError",
     "UsageError",
     "Verdict",
     "accepts",
+    "bindings_for",
+    "make_estimator",
+    "make_judge",
+    "plan_for",
 ]

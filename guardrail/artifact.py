@@ -1,8 +1,8 @@
 """The calibration artifact: one JSON file that binds a threshold to everything it is valid for.
 
-It is the only thing that passes from offline to online. It lives here, not in ``calibrate``, so that run time needs
-neither scipy nor the calibration code. What it cannot bind is the population of questions: the promise assumes that
-run-time questions are drawn like the calibration questions (exchangeable with them).
+Nothing else passes from calibration to run time. The class is part of ``guardrail`` so that run time needs neither
+scipy nor ``calibrate``. The artifact cannot bind the population of questions: its promise assumes that run-time
+questions are exchangeable with the calibration questions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DataFingerprint(Frozen):
     n_questions: int
     """Questions in the calibration part."""
     n_used: int
-    """Questions with a score and a label: what the rule saw."""
+    """Questions with a score and a label: those the rule was fitted on."""
     n_unmeasured: int
     """Questions whose uncertainty could not be measured. They always abstain and are left out of the fit."""
     n_unlabelled: int
@@ -47,10 +47,10 @@ class DataFingerprint(Frozen):
 
 
 class CalibrationScores(Frozen):
-    """What the rule saw, kept so that another alpha can be fitted without calling the model again."""
+    """Scores and errors the rule was fitted on, kept so that another alpha can be fitted without calling the model."""
 
     uncertainty: tuple[float, ...]
-    """One score a calibration item; higher is less certain."""
+    """Score of each calibration item; higher is less certain."""
     error: tuple[Literal[0, 1], ...]
     """1 where the answer was wrong."""
     group: tuple[str, ...] | None = None
@@ -67,8 +67,8 @@ class CalibrationScores(Frozen):
 class CalibrationArtifact(Persisted):
     """A threshold, and everything it is valid for.
 
-    Current limitations: the binding is by name and hash of what can be named and hashed. A provider that changes a
-    model behind an unchanged name, or a population of questions that drifts, is not noticed here.
+    Current limitations: parts are bound by name and hash. A model that its provider changes under the same name, or a
+    population of questions that drifts, is not noticed.
     """
 
     created: str
@@ -80,19 +80,19 @@ class CalibrationArtifact(Persisted):
     prompt: PromptWrapping
     """How a question becomes messages."""
     estimator: EstimatorSpec
-    """What turns samples into an uncertainty, with its judge and their versions."""
+    """The estimator that turns samples into an uncertainty, with its judge and their versions."""
     correctness: CorrectnessSpec
-    """What counted as a correct answer."""
+    """The rule that decided which answers were correct."""
     data: DataFingerprint
-    """Which questions."""
+    """The questions that were used."""
     outcome: Outcome
-    """The fitted threshold with its rule, alpha, counts, diagnostics and guarantee, or why there is none."""
+    """The fitted threshold with its rule, alpha, counts, diagnostics and guarantee, or the reason why there is none."""
     certificate: Outcome
-    """What the certified rule gives on the same scores, whatever rule was chosen: what can be *proved*."""
+    """The certified rule's outcome on the same scores, for every chosen rule: what can be *proved*."""
     calibration: CalibrationScores = Field(repr=False)
     """The scores and errors themselves."""
     packages: dict[str, str]
-    """Versions of the packages that made it."""
+    """Versions of the packages that were used."""
     lineage: tuple[str, ...] = ()
     """Digests of the artifacts this one was refitted from, oldest first."""
 
@@ -107,10 +107,10 @@ class CalibrationArtifact(Persisted):
         return self.outcome.alpha
 
     def check_model(self, running: ModelIdentity) -> None:
-        """Refuse another model than the calibrated one.
+        """Refuse a model that is not the calibrated one.
 
         Raises:
-            ArtifactMismatchError: Naming both sides.
+            ArtifactMismatchError: The models differ; the message names both.
         """
         differences = self.model.differences(running)
         if differences:
@@ -120,9 +120,9 @@ class CalibrationArtifact(Persisted):
             )
 
     def at(self, *, alpha: float | None = None, delta: float | None = None, rule: str | None = None) -> Self:
-        """Fit another alpha, delta or rule on the stored scores; the model is not called. Returns a new artifact.
+        """A new artifact with another alpha, delta or rule, fitted on the stored scores without calling the model.
 
-        Looking at several alphas and picking one after seeing the results weakens any stated delta: choose first.
+        Choose alpha before looking at results: picking one of several afterwards weakens the stated delta.
 
         Args:
             alpha: Target error rate; default: as before.
@@ -145,12 +145,12 @@ class CalibrationArtifact(Persisted):
 
 
 class StageShare(Frozen):
-    """What one stage does on the calibration questions."""
+    """Counts of one stage on the calibration questions."""
 
     threshold: float | None
     """The stage answers iff its uncertainty <= threshold; None: it never answers."""
     n_accepted: int
-    """Questions that this stage answers (and no stage before it)."""
+    """Questions that this stage answers, after all earlier stages passed them on."""
     n_errors: int
     """Wrong answers among them."""
 
@@ -169,12 +169,12 @@ class CascadeOutcome(Frozen):
     n: int
     """Calibration questions."""
     guarantee: str
-    """What the rule promises of the system, in one sentence, including what it assumes."""
+    """The rule's promise about the whole system, with its assumptions, in one sentence."""
     stages: tuple[StageShare, ...]
-    """One entry a stage; no stage has a threshold when the outcome is infeasible."""
+    """One entry per stage; no stage has a threshold if the outcome is infeasible."""
     interval: tuple[float, float] | None
     """95 % Clopper-Pearson interval of the error rate among accepted calibration answers. Post-selection: it describes
-    these questions and is not a certificate. None when nothing is accepted."""
+    these questions and is not a certificate. None if nothing is accepted."""
     reason: InfeasibleReason | None = None
     """Why no thresholds satisfy the rule; None when some do."""
     detail: str = ""
@@ -205,16 +205,16 @@ class CascadeArtifact(Persisted):
     """One system: models asked in order, with thresholds that control the error rate of their answers together."""
 
     kind: Literal["cascade"] = "cascade"
-    """Tells the file apart from the artifact of a single guard."""
+    """Distinguishes the file from the artifact of a single guard."""
     created: str
     """When it was fitted, ISO 8601 with time zone."""
     stages: tuple[CalibrationArtifact, ...] = Field(min_length=2)
-    """What each stage's threshold is valid for: model, plan, prompt, estimator, labels and scores. Their promise is the
-    system's; a stage alone promises nothing."""
+    """What each stage's threshold is valid for: model, plan, prompt, estimator, labels and scores. The promise is about
+    the system; a stage alone promises nothing."""
     outcome: CascadeOutcome
     """The thresholds in force."""
     certificate: CascadeOutcome
-    """What the certified rule gives on the same questions, whatever rule was chosen."""
+    """The certified rule's outcome on the same questions, for every chosen rule."""
     packages: dict[str, str]
     """Versions of the packages that made it."""
 

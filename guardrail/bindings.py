@@ -1,8 +1,8 @@
-"""Tools and answer formats: made from Python, compared with the artifact's, and handed to any chat model.
+"""Tools and answer formats: made from Python, compared with the artifact's, and bound to any chat model.
 
-A threshold that was calibrated without tools says nothing about answers with them, and the other way round. So tools
-and formats are part of the plan (`guardrail.types.Bindings`), the plan's own are what every call carries, and what a
-caller binds is only checked against them.
+A threshold that was calibrated without tools says nothing about answers with tools, and vice versa. So tools and
+formats are part of the plan (`guardrail.types.Bindings`). Every call carries the plan's; those that a caller binds are
+only compared with them.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def bindings_for(
     response_format: Any = None,
     strict: bool | None = None,
 ) -> Bindings:
-    """Bindings out of what ``bind_tools`` and ``with_structured_output`` take.
+    """Bindings from the arguments of ``bind_tools`` and ``with_structured_output``.
 
     Args:
         tools: Functions, classes, LangChain tools or schemas.
         tool_choice: None or "auto" (the model decides), "any", "required" or True (some call), the name of a tool, or
-            OpenAI's dict. A model that cannot be forced has to be calibrated with None.
+            OpenAI's dict. Calibrate a model that cannot be forced with None.
         response_format: OpenAI's dict, or a Pydantic class, TypedDict or JSON schema (see `json_format`).
-        strict: Whether the server shall hold tool arguments to their schema.
+        strict: Whether the server must enforce the schema of tool arguments.
 
     Raises:
-        UsageError: A tool cannot be described, or the choice is none of the tools.
+        UsageError: A tool cannot be described, or the choice is not one of the tools.
     """
     try:
         described = tuple(convert_to_openai_tool(tool, strict=strict) for tool in tools)
@@ -69,7 +69,7 @@ def read_bindings(path: str | Path) -> Bindings:
     """Bindings of a JSON file: a list of OpenAI-style tools, or an object with ``tools``, ``tool_choice`` and so on.
 
     Raises:
-        UsageError: The file cannot be read, is no JSON, or describes no tools.
+        UsageError: The file cannot be read, is not JSON, or describes neither tools nor a format.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -86,10 +86,10 @@ def read_bindings(path: str | Path) -> Bindings:
 
 
 def check_bindings(calibrated: Bindings | None, asked: Bindings) -> None:
-    """Refuse tools or a format other than the calibrated ones; what is not asked for is not compared.
+    """Refuse other tools or another format than the calibrated ones; only what is asked for is compared.
 
     Raises:
-        ArtifactMismatchError: Naming both sides, with the way out.
+        ArtifactMismatchError: They differ; the message names both sides and the way out.
     """
     known = calibrated or Bindings()
     if asked.tools and known.model_copy(update={"tools": asked.tools}).digest != known.digest:
@@ -110,10 +110,10 @@ def check_bindings(calibrated: Bindings | None, asked: Bindings) -> None:
 
 
 def call_settings(model: BaseChatModel, bindings: Bindings | None) -> dict[str, Any]:
-    """Keywords that make a call of this model carry the bindings, in the words of its own ``bind_tools``.
+    """Keywords with which a call of this model carries the bindings, in the form of its ``bind_tools``.
 
     Raises:
-        UsageError: The model takes no tools.
+        UsageError: The model does not support tools.
     """
     if bindings is None:
         return {}
@@ -124,7 +124,7 @@ def call_settings(model: BaseChatModel, bindings: Bindings | None) -> dict[str, 
             bound: Any = model.bind_tools(list(bindings.tools), **chosen)
         except NotImplementedError as error:
             raise UsageError(
-                f"{type(model).__name__} takes no tools, so {bindings.tool_names} cannot be bound"
+                f"{type(model).__name__} does not support tools, so {bindings.tool_names} cannot be bound"
             ) from error
         if not isinstance(getattr(bound, "kwargs", None), dict):
             raise UsageError(
@@ -140,7 +140,7 @@ def native_settings(model: BaseChatModel, draw: Callable[..., Any], bindings: Bi
     """`call_settings` for a native sampler's ``draw_samples``.
 
     Raises:
-        UsageError: The sampler cannot take one of them.
+        UsageError: The sampler does not accept one of them.
     """
     settings = call_settings(model, bindings)
     taken = inspect.signature(draw).parameters
@@ -150,13 +150,13 @@ def native_settings(model: BaseChatModel, draw: Callable[..., Any], bindings: Bi
     if refused:
         raise UsageError(
             f"{type(model).__name__} cannot draw samples with {', '.join(refused)}: it cannot be enforced there. "
-            "Calibrate without (tools alone leave the choice to the model)."
+            "Calibrate without it (with tools alone, the model chooses)."
         )
     return settings
 
 
 def _only_one(known: Bindings, asked: Bindings) -> bool:
-    """Whether "any" and the name of the only tool say the same."""
+    """Whether "any" and the name of the only tool mean the same."""
     return len(known.tools) == 1 and {known.tool_choice, asked.tool_choice} == {"any", known.tool_names[0]}
 
 

@@ -1,4 +1,4 @@
-"""``guardrail doctor``: everything a guard relies on, checked once, with the mend beside each finding."""
+"""``guardrail doctor``: everything a guard relies on, checked once, with a fix beside each finding."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 
 from .artifact import CalibrationArtifact, CascadeArtifact
+from .call_settings import LONGEST_ANSWER, STOP_STRINGS, Effect, names
 from .errors import GuardrailError, UsageError
 from .judges import Judge
 from .models import resolve_model
@@ -30,7 +31,7 @@ from .specs import identify
 from .types import SamplingPlan
 from .uncertainty import Estimator, from_spec, measure
 
-__all__ = ["Asked", "Finding", "add_arguments", "differences", "examine", "own_settings", "run"]
+__all__ = ["CallRecorder", "Finding", "add_arguments", "differences", "examine", "own_settings", "run"]
 
 Status = Literal["ok", "warn", "fail"]
 Model = str | BaseChatModel
@@ -46,13 +47,13 @@ class Finding:
         check: What was checked.
         status: "ok", "warn" (works, but look at it) or "fail" (a guard would refuse or abstain).
         detail: What was found.
-        mend: What to do about it; empty for "ok".
+        fix: What to do about it; empty for "ok".
     """
 
     check: str
     status: Status
     detail: str
-    mend: str = ""
+    fix: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,8 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
         findings.append(finding)
         if not arguments.json:
             print(f"{MARKS[finding.status]}  {finding.check}: {finding.detail}")  # noqa: T201
-            if finding.mend:
-                print(f"      -> {finding.mend}")  # noqa: T201
+            if finding.fix:
+                print(f"      -> {finding.fix}")  # noqa: T201
     failed = any(finding.status == "fail" for finding in findings)
     if arguments.json:
         print(json.dumps({"ok": not failed, "findings": [asdict(f) for f in findings]}, indent=1))  # noqa: T201
@@ -90,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _days(given: str | float) -> float:
     days = float(given)
     if not (math.isfinite(days) and days >= 0):
-        # argparse words a ValueError by the function's name; this one says what is wrong
+        # argparse replaces the text of a ValueError by the function's name; this error keeps its text
         raise argparse.ArgumentTypeError(f"must be a finite number of days, at least 0, got {given}")
     return days
 
@@ -111,7 +112,7 @@ def examine(
         max_age_days: An older calibration is worth a warning; finite and at least 0.
 
     Raises:
-        UsageError: ``max_age_days`` is no number of days.
+        UsageError: ``max_age_days`` is not a number of days.
     """
     try:
         _days(max_age_days)
@@ -143,7 +144,7 @@ def examine(
 
 
 def _is_cascade(path: str) -> bool:
-    """Whether a file says that it is a cascade's artifact; whatever else is wrong with it is told by loading it."""
+    """Whether a file says that it is a cascade's artifact. Loading it reports anything else that is wrong."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -152,13 +153,13 @@ def _is_cascade(path: str) -> bool:
 
 
 def _guard(artifact: CalibrationArtifact, model: Model | None, question: str) -> Iterator[Finding]:
-    """What one guard, or one stage of a cascade, relies on."""
+    """Checks of one guard, or of one stage of a cascade."""
     estimator = None
     try:
         estimator = from_spec(artifact.estimator)
     except Exception as error:  # loading a judge's weights can raise anything
-        mend = "install what is named, or pass the judge as an object: Guardrail(judge=...)"
-        yield Finding("estimator", "fail", _told(error), mend)
+        fix = "install what is named, or pass the judge as an object: Guardrail(judge=...)"
+        yield Finding("estimator", "fail", _describe(error), fix)
     if estimator is not None:
         yield Finding("estimator", "ok", f"{estimator.name} version {estimator.version} can be made")
         yield _needs(artifact.plan, estimator)
@@ -218,12 +219,12 @@ def _packages(artifact: CalibrationArtifact | CascadeArtifact) -> Iterator[Findi
         except PackageNotFoundError:
             continue
         if running != calibrated:
-            mend = "scores may move: audit on fresh questions, or install the calibrated version"
-            yield Finding("packages", "warn", f"{name} {running} is running, {calibrated} calibrated", mend)
+            fix = "scores may move: audit on fresh questions, or install the calibrated version"
+            yield Finding("packages", "warn", f"{name} {running} is running, {calibrated} calibrated", fix)
 
 
 def _needs(plan: SamplingPlan, estimator: Estimator) -> Finding:
-    """Whether the artifact's plan draws what its estimator reads. What a model is really asked: `_requests`."""
+    """Whether the plan draws what the estimator reads; `_requests` checks what the model was actually asked."""
     needs = estimator.needs
     lacking = [
         name
@@ -258,8 +259,8 @@ def _judge(estimator: Estimator) -> Iterator[Finding]:
         name = estimator.similarity.spec.name
         try:
             same, other = estimator.similarity.similarity(QUESTION, list(PAIRS[0]))
-        except Exception as error:  # somebody else's code
-            yield Finding("similarity", "fail", f"{name}: {type(error).__name__}: {error}", "mend it")
+        except Exception as error:  # user code may raise anything
+            yield Finding("similarity", "fail", f"{name}: {type(error).__name__}: {error}", "fix it")
             return
         if same is not None and other is not None and same > other:
             yield Finding("similarity", "ok", f"{name} rates equal answers {same:.2f} and different ones {other:.2f}")
@@ -274,9 +275,9 @@ def _verdicts(judge: Judge) -> Finding:
     for pairs in PAIRS:
         try:
             found.append(tuple(judge.equivalent(QUESTION, list(pairs))))
-        except Exception as error:  # somebody else's code
+        except Exception as error:  # user code may raise anything
             detail = f"{name}: {type(error).__name__}: {error}"
-            return Finding("judge", "fail", detail, "mend it; until then all abstain")
+            return Finding("judge", "fail", detail, "fix it; until then every question abstains")
     seconds = time.perf_counter() - start
     if (True, False) in found:
         return Finding("judge", "ok", f"{name} tells equal from different answers ({seconds:.2f} s)")
@@ -289,11 +290,11 @@ def _model(model: Model, artifact: CalibrationArtifact) -> BaseChatModel | Findi
         made = resolve_model(model) if isinstance(model, str) else model
     except (Exception, SystemExit) as error:  # loading weights or a user's module can raise anything, sys.exit() too
         detail = f"{type(error).__name__}: {error}"
-        return Finding("model", "fail", detail, "mend the name, set the key, or install what is named")
+        return Finding("model", "fail", detail, "correct the name, set the key, or install what is named")
     try:
         artifact.check_model(identify(made))
     except (Exception, SystemExit) as error:
-        return Finding("model", "fail", _told(error), "load the calibrated model, or calibrate this one")
+        return Finding("model", "fail", _describe(error), "load the calibrated model, or calibrate this one")
     return made
 
 
@@ -305,31 +306,29 @@ def _endpoint(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:
     assert report is not None
     problem = report.problem(plan)
     if problem is not None:
-        yield Finding("endpoint", "fail", problem[1], "mend the server; until then every answer is held back")
+        yield Finding("endpoint", "fail", problem[1], "fix the server; until then every answer is held back")
         return
     yield Finding("endpoint", "ok", "; ".join(report.lines()))
     if report.n is False and plan.n:
-        mend = "nothing needs to be done; a server that honours n would read the prompt once"
-        yield Finding("endpoint", "warn", f"n is ignored, so a question costs {plan.n + 1} calls", mend)
+        fix = "nothing needs to be done; a server that honours n would read the prompt once"
+        yield Finding("endpoint", "warn", f"n is ignored, so a question costs {plan.n + 1} calls", fix)
     if plan.logprobs and report.basis == "unknown":
-        mend = "see the server's documentation; scores of calibration and run time agree in any case"
-        yield Finding(
-            "endpoint", "warn", "whether log-probabilities are before or after temperature is not known", mend
-        )
+        fix = "see the server's documentation; scores of calibration and run time agree in any case"
+        yield Finding("endpoint", "warn", "whether log-probabilities are before or after temperature is not known", fix)
 
 
 def _question(
     model: BaseChatModel, artifact: CalibrationArtifact, estimator: Estimator | None, question: str
 ) -> Iterator[Finding]:
-    """Ask one question by the plan: does it come back whole, can it be measured, what does it cost?"""
+    """Ask one question by the plan: is the reply complete, can it be measured, what does it cost?"""
     plan = artifact.plan
     options = {label: f"option {label}" for label in plan.options} if plan.options is not None else None
     messages = artifact.prompt.messages(question, options)
-    asked = Asked()
+    asked = CallRecorder()
     try:
         drawn = draw(model, [messages], plan, callbacks=[asked])[0]
     except (Exception, SystemExit) as error:
-        yield Finding("sampling", "fail", _told(error), "use a model that can do what the plan asks for")
+        yield Finding("sampling", "fail", _describe(error), "use a model that can do what the plan asks for")
         return
     yield from _requests(model, plan, asked)
     if drawn.problem is not None:
@@ -337,7 +336,7 @@ def _question(
             "sampling",
             "fail",
             f"{drawn.problem.value}: {drawn.problem_detail}",
-            "mend the cause; until then all abstain",
+            "fix the cause; until then every question abstains",
         )
     else:
         distinct = len({(sample.text, str(sample.tool_calls)) for sample in drawn.samples})
@@ -347,7 +346,7 @@ def _question(
             found = measure(drawn, estimator, plan)
             if found.value is None:
                 detail = f"{found.reason}: {found.detail}"
-                yield Finding("measuring", "fail", detail, "mend the cause; until then all abstain")
+                yield Finding("measuring", "fail", detail, "fix the cause; until then every question abstains")
             else:
                 yield Finding("measuring", "ok", f"{estimator.name} = {found.value:.4g}")
     cost = drawn.cost
@@ -359,65 +358,61 @@ def _question(
     )
 
 
-def _requests(model: BaseChatModel, plan: SamplingPlan, asked: Asked) -> Iterator[Finding]:
-    """Whether the model was asked what the plan says. What its server makes of that is the endpoint's finding."""
+def _requests(model: BaseChatModel, plan: SamplingPlan, asked: CallRecorder) -> Iterator[Finding]:
+    """Whether the model was asked what the plan says; `_endpoint` checks how its server responds."""
     wrong = differences(asked, plan)
     own = own_settings(model, asked, plan)
     if wrong:
         yield Finding("requests", "fail", "; ".join(wrong), "use a model that takes the settings of each call")
     elif asked.calls:
-        yield Finding("requests", "ok", f"{len(asked.calls)} calls, whose settings are the plan's where they name them")
+        yield Finding("requests", "ok", f"{len(asked.calls)} calls, with the plan's settings wherever they name one")
     elif is_native(model):
         yield Finding("requests", "ok", f"{type(model).__name__} draws whole sample sets and is handed the plan itself")
     if own:
         listed = ", ".join(f"{name}={value!r}" for name, value in own.items())
-        mend = "give the model what it had when the calibration answers were collected"
-        yield Finding("requests", "warn", f"the model brings {listed}, which no artifact records", mend)
+        fix = "give the model what it had when the calibration answers were collected"
+        yield Finding("requests", "warn", f"the model brings {listed}, which no artifact records", fix)
 
 
-def _told(error: BaseException) -> str:
-    """An error in words: this library's say it all, others need their name."""
+def _describe(error: BaseException) -> str:
+    """An error as text: other libraries' errors get their type name in front."""
     return str(error) if isinstance(error, GuardrailError) else f"{type(error).__name__}: {error}"
 
 
-# -- What a chat model was really asked, next to what a plan says: for ``guardrail doctor`` ----------------------------
-# LangChain tells a callback the settings of each call after a model has merged its own into them. What a server does
-# with them is the probe's business (`guardrail.sampling.probe`).
+# -- What the model was actually asked ---------------------------------------------------------------------------------
+# LangChain passes a callback the settings of each call after the model has merged its own into them. How the server
+# responds to them is checked by the probe (`guardrail.sampling.probe`).
 
-LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "num_predict")
-"""Names under which models send the longest answer."""
-SHAPING = frozenset(
-    {
-        *("best_of", "frequency_penalty", "logit_bias", "min_p", "mirostat", "n", "presence_penalty"),
-        *("reasoning_effort", "repeat_penalty", "repetition_penalty", "seed", "top_k", "typical_p"),
-        *("extra_body", "model_kwargs"),
-    }
-)
-"""Settings beside the plan's that change how answers are drawn; an artifact does not record them."""
+SHAPING = (names(Effect.SHAPING) - {"parallel_tool_calls"}) | {"n", "seed"}
+"""Settings of a model that change how answers are drawn and that no artifact records.
+
+The plan fixes ``n`` and ``seed``, but a model with its own values would spoil the samples. ``parallel_tool_calls``
+comes with the tools, which are compared.
+"""
 
 
-class Asked(BaseCallbackHandler):
-    """Remembers the settings of each answer's call, by the number of the sample (-1: the primary answer)."""
+class CallRecorder(BaseCallbackHandler):
+    """Records the settings of each answer's call, by the number of the sample (-1: the primary answer)."""
 
     def __init__(self) -> None:
         self.calls: dict[int, dict[str, Any]] = {}
 
-    def on_chat_model_start(self, serialized: Any, messages: Any, **told: Any) -> None:
-        """Take down one call; those of further questions follow a plan of their own and are passed over."""
-        index = (told.get("metadata") or {}).get(SAMPLE_INDEX)
-        if index is None or (index < 0 and told.get("name") != "guardrail_primary"):
+    def on_chat_model_start(self, serialized: Any, messages: Any, **details: Any) -> None:
+        """Record one call; follow-up questions are ignored."""
+        index = (details.get("metadata") or {}).get(SAMPLE_INDEX)
+        if index is None or (index < 0 and details.get("name") != "guardrail_primary"):
             return
-        self.calls[index] = dict(told.get("invocation_params") or {})
+        self.calls[index] = dict(details.get("invocation_params") or {})
 
 
-def differences(asked: Asked, plan: SamplingPlan) -> list[str]:
-    """Where the calls differ from the plan, in words; what a call does not name is not compared."""
+def differences(asked: CallRecorder, plan: SamplingPlan) -> list[str]:
+    """Differences between the calls and the plan, as text. Settings that a call does not name are not compared."""
     found: dict[str, None] = {}  # each once, in order
     for index, sent in sorted(asked.calls.items()):
         sampled = index >= 0
         wanted: dict[str, Any] = {"temperature": plan.temperature if sampled else 0.0}
         wanted |= {"top_p": plan.top_p} if sampled else {}
-        wanted |= {name: plan.max_tokens for name in LIMITS}
+        wanted |= {name: plan.max_tokens for name in LONGEST_ANSWER}
         what = "samples are" if sampled else "the primary answer is"
         for name, value in wanted.items():
             if sent.get(name) is not None and sent[name] != value:
@@ -431,12 +426,12 @@ def differences(asked: Asked, plan: SamplingPlan) -> list[str]:
     return list(found)
 
 
-def own_settings(model: BaseChatModel, asked: Asked, plan: SamplingPlan) -> dict[str, Any]:
-    """Settings beside the plan's that the model itself brings and that change how answers are drawn."""
+def own_settings(model: BaseChatModel, asked: CallRecorder, plan: SamplingPlan) -> dict[str, Any]:
+    """Settings of the model itself, beyond the plan's, that change how answers are drawn."""
     own = {name: getattr(model, name, None) for name in SHAPING}
     own |= {name: value for call in asked.calls.values() for name, value in call.items() if name in SHAPING}
     if not plan.stop:
-        own |= {name: getattr(model, name, None) for name in ("stop", "stop_sequences")}
+        own |= {name: getattr(model, name, None) for name in STOP_STRINGS}
     if own["n"] == 1:
         del own["n"]
     return {name: own[name] for name in sorted(own) if (own[name] or own[name] == 0) and not callable(own[name])}

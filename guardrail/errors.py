@@ -1,4 +1,4 @@
-"""Everything this library raises on purpose, on one screen.
+"""All errors that this library raises on purpose.
 
 * GuardrailError
   x UsageError              the caller asked for something that cannot be done (also a ValueError)
@@ -9,10 +9,10 @@
     - ArtifactMismatchError it was made for another model, plan, prompt, estimator or judge
   x RecordError             a question or record file has a bad row (file, line and field are named)
   x PromptTooLongError      the prompt does not fit the model's context window (also a ValueError)
-  x AbstainedError          the guard abstained and was told to raise; carries the verdict
-    - UnmeasuredError       because the uncertainty could not be measured, which says nothing about the answer
+  x AbstainedError          the guard abstained under on_abstain="raise"; carries the verdict
+    - UnmeasuredError       because the uncertainty could not be measured; the answer itself may be fine
 
-Misuse and a bad artifact raise. A measurement that failed never raises: it abstains, with its reason in the verdict.
+Misuse and a bad artifact raise. A failed measurement never raises: it abstains, with the reason in the verdict.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ArtifactTamperedError(ArtifactError):
 
 
 class ArtifactMismatchError(ArtifactError):
-    """The artifact was made for something else than what is running; both sides are named."""
+    """Made for another model, plan, prompt, estimator or judge than the running one; the message names both."""
 
 
 class RecordError(GuardrailError):
@@ -82,14 +82,14 @@ class PromptTooLongError(GuardrailError, ValueError):
 
 
 class AbstainedError(GuardrailError):
-    """The guard abstained, and a text would have been taken for an answer or was not wanted (``on_abstain="raise"``).
+    """The guard abstained, and ``on_abstain="raise"`` is set or a text would have been taken for an answer.
 
     Works with ``guard.with_fallbacks([other], exceptions_to_handle=(AbstainedError,))`` and with LangChain's
     ``ModelFallbackMiddleware``.
 
     Attributes:
         verdict: The full verdict, with the frozen candidate answer that was held back.
-        message: What the user would have been told. ``str(error)`` is the verdict's detail, for the log.
+        message: The text the user would have received. ``str(error)`` is the verdict's detail, for the log.
     """
 
     def __init__(self, verdict: Verdict, message: str | None = None) -> None:
@@ -99,16 +99,16 @@ class AbstainedError(GuardrailError):
 
     @classmethod
     def of(cls, verdict: Verdict, message: str | None = None) -> AbstainedError:
-        """An `UnmeasuredError` where the uncertainty could not be measured, else an `AbstainedError`.
+        """An `UnmeasuredError` if the uncertainty could not be measured, otherwise an `AbstainedError`.
 
-        Of a cascade none of whose stages was measured: where one was, another try would draw that one again.
+        For a cascade, only if no stage was measured: a retry would draw a measured stage again.
         """
         stages: tuple[Verdict, ...] = getattr(verdict, "stages", ()) or (verdict,)
         unmeasured = all(stage.reason.value == "unmeasured" for stage in stages)
         return (UnmeasuredError if unmeasured else AbstainedError)(verdict, message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.verdict, self.message)  # so that it survives another process
+        return type(self), (self.verdict, self.message)  # pickling passes it between processes
 
 
 class UnmeasuredError(AbstainedError):
@@ -135,29 +135,29 @@ def require(package: str, *, extra: str) -> Any:
         raise MissingDependencyError(message) from error
 
 
-# -- What is told of somebody else's exception, whose text may quote an answer that is held back -----------------------
-# A judge quotes the pair it was given, a database the row it refused, a parser the reply it could not read, and some
-# servers the generation that did not fit a tool. So verdicts, metadata and logs then name the type only; the whole
-# exception is in the log at level DEBUG. Why a model could not be asked ("connection refused", "out of memory", "quota
-# exceeded") is told in full: whoever has to mend it needs it.
+# -- Errors of other libraries, as text that quotes no held-back answer ------------------------------------------------
+# An exception's text may quote an answer: a judge quotes the pair it was given, a database the row it refused, a parser
+# the reply it could not read, and some servers the generation that did not fit a tool. Verdicts, metadata and logs
+# therefore name the type only; the full exception is logged at level DEBUG. Why a model could not be called
+# ("connection refused", "out of memory", "quota exceeded") is shown in full, because the operator needs it.
 
 LONGEST = 300
-"""Characters of an exception that are told."""
+"""Characters of an exception that are shown."""
 _READING = (ValueError, TypeError, LookupError, AttributeError)
-"""What code raises that reads a reply; LangChain's and pydantic's errors are of these kinds."""
+"""Raised by code that reads a reply; LangChain's and pydantic's errors are of these types."""
 _QUOTING = ("failed_generation", "generated_text", "model_output", "raw_output")
-"""What stands in error replies that quote the model (Groq's for a call that fits no tool, for one)."""
+"""Found in error replies that quote the model, e.g. Groq's for a call that fits no tool."""
 
 log = logging.getLogger("guardrail")
 
 
 def told(error: Exception, *, asking: bool = False) -> str:
-    """An exception in words that quote no answer.
+    """An exception as text that is safe to show: it quotes no answer.
 
     Args:
         error: What was raised.
-        asking: Whether it came of asking a model, which was handed no answer. Then it is told in full, unless it may
-            come of reading what the model said.
+        asking: Whether a call to a model raised it; the call contained no answer. The text is then shown in full,
+            unless reading the model's reply may have raised it.
     """
     name, text = type(error).__name__, str(error)
     status = getattr(error, "status_code", None)
@@ -173,4 +173,4 @@ def told(error: Exception, *, asking: bool = False) -> str:
 
 
 class UnreadableReplyError(ValueError):
-    """A model's reply holds what cannot be judged and given out as it is."""
+    """A model's reply contains values that cannot be judged and returned unchanged."""

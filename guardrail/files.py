@@ -1,25 +1,152 @@
-"""Files that can be trusted: JSON with a schema version and a digest, written atomically and refused when edited."""
+"""Files: written atomically, SQLite opened safely, and JSON that is refused if it was modified after it was written."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Mapping
+import sqlite3
+import time
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 from uuid import uuid4
 
-from pydantic import ValidationError
+from pydantic import ModelWrapValidatorHandler, ValidationError, ValidationInfo, model_validator
 
-from .errors import ArtifactFormatError, ArtifactTamperedError
-from .plain_json import json_fault, spelled
+from .errors import ArtifactFormatError, ArtifactTamperedError, GuardrailError, UsageError
+from .plain_json import canonical_json, json_fault, sha256_hex, spelled
 from .types import Frozen
 
-__all__ = ["Persisted"]
+__all__ = [
+    "SQLITE_PATIENCE",
+    "Persisted",
+    "atomic_write",
+    "check_version",
+    "open_sqlite",
+    "prepare_sqlite",
+    "problem_of",
+    "refuse_special",
+    "sqlite_path",
+]
 
-MEND = "copy it again or run `calibrate fit`."
+SQLITE_PATIENCE = 30.0
+"""Seconds to wait for another process that is writing."""
+_WAY_OUT = "Copy it again or run `calibrate fit`."
+_STORED = {"stored": True}
+"""Validation context of content whose digest was verified."""
+
+
+def atomic_write(path: Path, content: str | bytes | Iterable[bytes], *, mode: int | None = None) -> None:
+    """Write a file so that a reader sees the old one or the new one, never a part, also after a kill.
+
+    The content goes to a temporary file beside the target (``.NAME.X.part``), is flushed to disk, and takes the
+    target's name.
+
+    Args:
+        path: The target; its folder must exist. A link is replaced, not followed.
+        content: Text (written as UTF-8), bytes, or chunks of bytes.
+        mode: Permissions of the file, whatever the umask says; default: as any new file.
+
+    Raises:
+        UsageError: The target is a special file; see `refuse_special`.
+        OSError: The folder does not exist or is not writable.
+    """
+    refuse_special(path)
+    whole = content.encode() if isinstance(content, str) else content
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}.part")
+    # Created with the final permissions, so that nobody can open a secret while it is being written.
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            for chunk in (whole,) if isinstance(whole, bytes) else whole:
+                stream.write(chunk)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if mode is not None:
+            os.chmod(temporary, mode)  # the umask may have taken some away
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def refuse_special(path: Path) -> None:
+    """Refuse to write to a device, a pipe or another special file: replacing it would put a plain file in its place.
+
+    Raises:
+        UsageError: What is there, links followed, is not a regular file; or it is a link of the system in /dev.
+    """
+    if path.exists() and (not path.is_file() or path.absolute().parent == Path("/dev")):
+        raise UsageError(
+            f"{path} is not a regular file; refusing to overwrite it. Name a file, new or old, e.g. ./{path.name}.out."
+        )
+
+
+def open_sqlite(path: str | os.PathLike[str], *, patience: float = SQLITE_PATIENCE) -> sqlite3.Connection:
+    """A connection to an SQLite file, set up by `prepare_sqlite`.
+
+    Open one for each operation and close it after. A connection that lives through a fork makes the child lose what it
+    writes, because SQLite keeps its file locks by process.
+
+    Args:
+        path: The file, made if it is missing; or ":memory:".
+        patience: Seconds to wait for another process that is writing.
+    """
+    connection = sqlite3.connect(path, timeout=patience, check_same_thread=False)
+    try:
+        prepare_sqlite(connection, patience=patience)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def prepare_sqlite(connection: sqlite3.Connection, *, patience: float = SQLITE_PATIENCE) -> None:
+    """Make a connection wait for other processes, use WAL, and reach the disk with each transaction."""
+    connection.execute(f"PRAGMA busy_timeout={int(patience * 1000)}")
+    end = time.monotonic() + patience
+    while True:  # SQLite does not wait by itself while another process switches the journal
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            break
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+    connection.execute("PRAGMA synchronous=FULL")
+
+
+def sqlite_path(url: str) -> Path | None:
+    """The file of ``sqlite:///FILE`` or of a bare path; None for the URL of another database."""
+    name = url.removeprefix("sqlite:///")
+    return None if "://" in name else Path(name)
+
+
+def check_version(
+    found: object, reads: int | str, what: str, way_out: str, *, error: type[GuardrailError] = UsageError
+) -> None:
+    """Refuse what another version of this library stored. None (no version is stored) means the first version.
+
+    Args:
+        found: The version that is stored.
+        reads: The version that this library reads.
+        what: What it is the version of, e.g. the path.
+        way_out: What to do instead of upgrading.
+        error: What to raise.
+    """
+    if found is not None and (type(found) is not type(reads) or found != reads):
+        raise error(
+            f"{what} has format version {str(found)[:80]!r}; this version of acrc-guardrail reads {str(reads)!r}. "
+            f"Upgrade acrc-guardrail to the version that wrote it, or {way_out}."
+        )
+
+
+def problem_of(error: ValidationError) -> str:
+    """The first problem of stored content: field and rule. Values are left out, they may be answers held back."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    return f"field {field!r}: {first['msg']}" if field else first["msg"]
 
 
 class Persisted(Frozen):
@@ -31,14 +158,31 @@ class Persisted(Frozen):
     """Version of this file format."""
 
     @cached_property
+    def content(self) -> dict[str, Any]:
+        """The JSON object that is stored; of a file that was read, with the fields this version does not know."""
+        return self.model_dump(mode="json")
+
+    @cached_property
     def digest(self) -> str:
-        """``sha256:`` over the canonical JSON of the content (sorted keys, no white space, UTF-8)."""
-        return _digest(self.model_dump(mode="json"))
+        """``sha256:`` over the canonical JSON of `content` (sorted keys, no white space, UTF-8)."""
+        return _digest(self.content)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep_content(cls, given: Any, make: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        # The digest names the artifact in verdicts, monitors and candidate rules. A field that is new in this version,
+        # or that only a newer one knows, must not change the digest of a file that exists.
+        made = make(given)
+        if info.context is _STORED and isinstance(given, dict):
+            made.__dict__["content"] = given
+        return made
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy with some fields changed; its digest is its own."""
+        """A copy with some fields changed; it gets a new digest and loses fields this version does not know."""
         copied = super().model_copy(update=update, deep=deep)
-        copied.__dict__.pop("digest", None)  # a cached property, which pydantic copies with the fields
+        if update:
+            for name in ("content", "digest"):  # cached properties, which pydantic copies with the fields
+                copied.__dict__.pop(name, None)
         return copied
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -46,25 +190,16 @@ class Persisted(Frozen):
 
         Raises:
             OSError: The folder does not exist or is not writable.
+            UsageError: ``path`` is a folder, a device or another special file.
         """
         target = Path(path)
-        content = self.model_dump(mode="json")
-        text = json.dumps({"digest": _digest(content), **content}, indent=1, ensure_ascii=False, allow_nan=False)
-        temporary = target.with_name(f".{target.name}.{uuid4().hex}.part")
-        try:
-            with temporary.open("x", encoding="utf-8") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        text = json.dumps({"digest": self.digest, **self.content}, indent=1, ensure_ascii=False, allow_nan=False)
+        atomic_write(target, text + "\n")
         return target
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read an artifact and refuse what cannot be trusted.
+        """Read an artifact, and refuse one that cannot be trusted.
 
         Raises:
             ArtifactFormatError: Missing, truncated, not JSON, with values that JSON does not have, wrong schema, or
@@ -80,21 +215,21 @@ class Persisted(Frozen):
         except json.JSONDecodeError as error:
             raise ArtifactFormatError(
                 f"{path}: not complete JSON (line {error.lineno}, column {error.colno}: {error.msg}). "
-                f"The file is truncated or is no artifact; {MEND}"
+                f"The file is truncated or is not an artifact. {_WAY_OUT}"
             ) from error
         except (ValueError, RecursionError) as error:  # an integer of thousands of digits, thousands of brackets
             raise ArtifactFormatError(
-                f"{path}: cannot be read as JSON ({error}). The file was edited or is no artifact; {MEND}"
+                f"{path}: cannot be read as JSON ({error}). The file was modified or is not an artifact. {_WAY_OUT}"
             ) from error
         return cls._from_content(content, str(path))
 
     @classmethod
     def _from_content(cls, content: Any, path: str) -> Self:
         if not isinstance(content, dict) or "schema_version" not in content:
-            raise ArtifactFormatError(f"{path}: has no schema_version, so it is no calibration artifact.")
+            raise ArtifactFormatError(f"{path}: has no schema_version, so it is not a calibration artifact.")
         fault = _fault(content)
         if fault is not None:
-            raise ArtifactFormatError(f"{path}: {fault}. Somebody edited it; {MEND}")
+            raise ArtifactFormatError(f"{path}: {fault}. The file was modified after it was written. {_WAY_OUT}")
         version, supported = content["schema_version"], cls.SCHEMA_VERSION
         if version != supported:
             raise ArtifactFormatError(
@@ -106,11 +241,11 @@ class Persisted(Frozen):
             raise ArtifactTamperedError(f"{path}: has no digest. Write artifacts with `save()` or `calibrate fit`.")
         if stored != _digest(content):
             raise ArtifactTamperedError(
-                f"{path}: the content gives {_digest(content)}, but the file says {stored}. Somebody edited it. "
-                "Do not edit artifacts; use `artifact.at(alpha=...)` or `calibrate fit` to make another one."
+                f"{path}: the content gives {_digest(content)}, but the file says {stored}: the file was modified "
+                "after it was written. Use `artifact.at(alpha=...)` or `calibrate fit` to make another artifact."
             )
         try:
-            return cls.model_validate_json(json.dumps(content))
+            return cls.from_stored(json.dumps(content), context=_STORED)
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
@@ -120,7 +255,7 @@ class Persisted(Frozen):
 
 
 def _fault(content: dict[str, Any]) -> str | None:
-    """The first value of which no digest can be made, with its field, or None."""
+    """The first value that has no digest, with its field, or None."""
     fault, place, inner = json_fault(content), "", content
     while fault is not None and isinstance(inner, dict):
         name = next((name for name in inner if json_fault(inner[name]) is not None), None)
@@ -134,5 +269,4 @@ def _fault(content: dict[str, Any]) -> str | None:
 
 
 def _digest(content: dict[str, Any]) -> str:
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
+    return "sha256:" + sha256_hex(canonical_json(content, allow_nan=False))

@@ -1,14 +1,14 @@
-"""A chat model from a text, for command lines and configuration files.
+"""Chat models by name, for command lines and configuration files.
 
-| text | model |
+| name | model |
 |---|---|
 | ``transformers:PATH_OR_ID`` | local weights |
 | ``openai-compatible:MODEL@BASE_URL`` | an endpoint that speaks OpenAI's chat-completions protocol |
 | ``python:MODULE:NAME`` | a chat model, or a function that makes one, importable from the working folder |
-| anything else, e.g. ``openai:gpt-4o-mini`` | what LangChain's ``init_chat_model`` makes of it |
+| anything else, e.g. ``openai:gpt-4o-mini`` | LangChain's ``init_chat_model`` |
 
-A package may add forms of its own by an entry point of the group ``acrc_guardrail.models``: its name is the part before
-the first colon, its target a function that takes the rest and returns the model.
+A package may add forms by an entry point of the group ``acrc_guardrail.models``: its name is the part before the first
+colon, its target a function that takes the rest and returns the model.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ FORMS = (
 
 
 def resolve_model(spec: str) -> BaseChatModel:
-    """Make the chat model a text names. ``python:`` runs code of the working folder: take no texts from strangers.
+    """Make the chat model that a name stands for. ``python:`` runs code: never pass names from untrusted input.
 
     Raises:
-        UsageError: The text is of none of the known forms, nothing is found there, or its provider refuses (no key).
+        UsageError: The form is unknown, nothing is found there, or the provider refuses (e.g. no key).
         MissingDependencyError: The package that serves it is not installed.
     """
     kind, _, rest = spec.partition(":")
@@ -86,7 +86,7 @@ def _from_langchain(spec: str) -> BaseChatModel:
         provider = spec.partition(":")[0]
         raise MissingDependencyError(
             f"model {spec!r} is resolved by LangChain, which is not installed: pip install langchain "
-            f"langchain-{provider}. Or use python:MODULE:NAME with a chat model of your own."
+            f"langchain-{provider}. Or use python:MODULE:NAME with your own chat model."
         ) from error
     try:
         return _checked(chat_models.init_chat_model(spec), spec)
@@ -94,7 +94,7 @@ def _from_langchain(spec: str) -> BaseChatModel:
         raise MissingDependencyError(f"model {spec!r}: {error}") from error
     except ValueError as error:
         raise UsageError(f"model {spec!r}: {error} {FORMS}") from error
-    except Exception as error:  # a provider's class may raise anything, mostly for want of a key
+    except Exception as error:  # a provider's class may raise anything, most often because the key is missing
         raise UsageError(
             f"model {spec!r} cannot be made: {type(error).__name__}: {error} If the provider's key is missing, "
             "set it in the environment (OPENAI_API_KEY for openai). Or make the chat model yourself and name it as "

@@ -1,17 +1,60 @@
-"""What JSON and UTF-8 cannot hold: values that would be stored or run as something else than what was judged."""
+"""Canonical JSON, digests, and what JSON and UTF-8 cannot hold.
+
+A value that JSON cannot hold would be stored or run as something other than what was judged.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-__all__ = ["DEEPEST", "PACKED", "json_fault", "spelled", "text_fault", "too_deep"]
+__all__ = ["DEEPEST", "PACKED", "canonical_json", "json_fault", "sha256_hex", "spelled", "text_fault", "too_deep"]
 
 DEEPEST = 100
 """Levels to which arguments may be nested. pydantic's writer stops at 255, the interpreter's recursion at about 500."""
 PACKED = range(-(2**63), 2**64)
 """Integers that MessagePack has, in which LangGraph stores a graph's state."""
+
+
+def canonical_json(
+    value: Any,
+    *,
+    compact: bool = True,
+    ascii_only: bool = False,
+    allow_nan: bool = True,
+    default: Callable[[Any], object] | None = None,
+) -> str:
+    """JSON with sorted keys: one text for equal values, to be compared or hashed.
+
+    Digests are stored, so a caller never changes its options: another spelling of the same value is another digest.
+
+    Args:
+        value: Any JSON value.
+        compact: Whether to leave out white space.
+        ascii_only: Whether to escape every character beyond ASCII.
+        allow_nan: Whether NaN and the infinities may stand in it, as Python spells them.
+        default: Makes a JSON value of any other object.
+
+    Raises:
+        TypeError: An object that is not JSON, without ``default``.
+        ValueError: NaN or an infinity, without ``allow_nan``; a value that contains itself.
+    """
+    separators = (",", ":") if compact else None
+    return json.dumps(
+        value, sort_keys=True, separators=separators, ensure_ascii=ascii_only, allow_nan=allow_nan, default=default
+    )
+
+
+def sha256_hex(data: str | bytes, digits: int = 64) -> str:
+    """The first hex digits of SHA-256 over bytes, or over a text in UTF-8.
+
+    Raises:
+        UnicodeEncodeError: A text that UTF-8 cannot write. Callers that must hash it pass bytes.
+    """
+    return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()[:digits]
 
 
 def spelled(text: str) -> str:
@@ -24,15 +67,15 @@ def text_fault(text: str) -> str | None:
     if text.isascii() or spelled(text) == text:
         return None
     place = next(i for i, letter in enumerate(text) if "\ud800" <= letter <= "\udfff")
-    return f"half of a surrogate pair ({spelled(text[place])}), which is no character"
+    return f"half of a surrogate pair ({spelled(text[place])}), which is not a character"
 
 
 def json_fault(value: Any, *, packed: bool = False) -> str | None:
-    """Why a value is not plain JSON that is read back as it was written, or None. Never recurses.
+    """Why a value is not plain JSON that reads back as it was written, or None. Never recurses.
 
     Args:
         value: Any value.
-        packed: Whether it has to fit into a LangGraph state, too: JSON's integers have no limit, `PACKED` has.
+        packed: Whether it must also fit into a LangGraph state: integers have no limit in JSON, but `PACKED` has one.
     """
     waiting: list[tuple[Any, int]] = [(value, 0)]
     while waiting:

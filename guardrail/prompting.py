@@ -67,7 +67,7 @@ class PromptWrapping(Frozen):
         return ChatPromptTemplate.from_messages([*system, human])
 
     def check(self, messages: Sequence[BaseMessage], options: Sequence[str] | None = None) -> None:
-        """Refuse messages that were wrapped differently.
+        """Refuse messages that are not wrapped as at calibration.
 
         Args:
             messages: What the guard received.
@@ -104,7 +104,7 @@ class PromptWrapping(Frozen):
             )
 
     def _has_lines_of(self, options: Sequence[str], text: str) -> bool:
-        """Whether a question and then a line for each option, in order, are there, as `render` writes them."""
+        """Whether the text is a question followed by one line for each option, in order, as `render` writes them."""
         end = len(text)
         for label in reversed(options):
             before, _, after = self.option_template.replace("{label}", label).partition("{text}")

@@ -1,4 +1,4 @@
-"""Who the model is: the part of a fingerprint that an artifact binds to."""
+"""What an artifact says about its parts: model, estimator, judge and correctness rule. Run time must have the same."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["Clustering", "CorrectnessSpec", "EstimatorSpec", "JudgeSpec", "Model
 
 
 class ModelIdentity(Frozen):
-    """Names a model well enough to notice that it is another one."""
+    """Identifies a model, so that an artifact is refused for another one."""
 
     provider: str
-    """Who serves it, e.g. "transformers", "openai", or the chat model's class name."""
+    """Provider, e.g. "transformers", "openai", or the chat model's class name."""
     model: str
     """Model id as the provider knows it; for a local folder its base name."""
     revision: str | None = None
-    """What pins the weights: "sha256:..." of the weight files, or a hub commit; None where it cannot be known."""
+    """What pins the weights: "sha256:..." of the weight files, or a hub commit; None if unknown."""
 
     def differences(self, running: ModelIdentity) -> list[str]:
         """Human-readable differences between this (calibrated) identity and the running one; empty when equal.
 
-        A local folder that was renamed is the same model when its weights hash is the same.
+        A renamed local folder is the same model if the hash of its weights is the same.
         """
         if self.revision is not None and self.revision == running.revision and self.provider == running.provider:
             return []
@@ -40,9 +40,9 @@ class ModelIdentity(Frozen):
 def identify(model: BaseChatModel) -> ModelIdentity:
     """Identity of any chat model.
 
-    A model may say itself who it is (``guardrail_identity()``, as ``TransformersChat`` does with the hash of its
-    weights); otherwise LangChain's tracing parameters are read (provider and model name, no revision: a provider that
-    changes a model behind its name cannot be noticed here).
+    A model with a method ``guardrail_identity()`` identifies itself, as ``TransformersChat`` does with the hash of its
+    weights. Otherwise LangChain's tracing parameters give provider and model name, without a revision: a model that the
+    provider changes under the same name is not noticed.
     """
     own = getattr(model, "guardrail_identity", None)
     if callable(own):
@@ -67,7 +67,7 @@ class JudgeSpec(Frozen):
     """Parameters, e.g. thresholds, model and revision."""
 
     def __eq__(self, other: object) -> bool:
-        """Equal name, version and parameters; of two models with the same revision hash the paths may differ."""
+        """Equal name, version and parameters; models with the same revision hash may have different paths."""
         if not isinstance(other, JudgeSpec):
             return NotImplemented
         return (self.name, self.version, self._decisive()) == (other.name, other.version, other._decisive())
@@ -80,7 +80,7 @@ class JudgeSpec(Frozen):
 
 
 Support = Literal["discrete", "continuous"]
-"""Whether the estimator takes few values only. Decides what `rule="certified"` means; declared, never read off data."""
+"""Whether the estimator takes few values only. Decides what `rule="certified"` means. Not inferred from data."""
 
 
 class EstimatorSpec(Frozen):
@@ -111,7 +111,7 @@ Clustering = Literal["components", "greedy"]
 
 * components: connected components of the equivalence graph. Does not depend on the order of the samples (default).
 * greedy: each answer is compared with the first member of every cluster so far (Farquhar et al., Nature 2024).
-  Depends on the order when the judge is not transitive; first match wins and nothing is claimed twice.
+  Depends on the order when the judge is not transitive: the first matching cluster takes the answer.
 """
 
 

@@ -23,8 +23,7 @@ from .prompting import PromptWrapping, question_text
 from .sampling.calls import SAMPLE_INDEX
 from .specs import CorrectnessSpec, identify
 from .types import Bindings
-from .uncertainty import make
-from .uncertainty.plan import plan_for
+from .uncertainty import make_estimator, plan_for
 
 __all__ = ["ScriptedChat", "make_artifact"]
 
@@ -51,7 +50,7 @@ class ScriptedChat(BaseChatModel):
     name_of_model: str = "scripted"
     """Model name the fake claims to have."""
     guardrail_trusted: ClassVar[bool] = True
-    """A script is no endpoint: a guard does not probe it."""
+    """A scripted model is not an endpoint, so a guard does not probe it."""
 
     @property
     def _llm_type(self) -> str:
@@ -123,7 +122,7 @@ def make_artifact(
         n: Number of samples.
         bindings: Tools and answer format it should load with.
     """
-    made = make(estimator, bindings=bindings)
+    made = make_estimator(estimator, bindings=bindings)
     common: dict[str, Any] = {
         "rule": "none",
         "alpha": alpha,

@@ -6,15 +6,23 @@ Log-probabilities are natural logarithms (nats), of the model's own distribution
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from .plain_json import canonical_json, sha256_hex
 
 __all__ = [
     "Bindings",
@@ -29,7 +37,6 @@ __all__ = [
     "Uncertainty",
     "Unit",
     "Unmeasured",
-    "answer_text",
     "canonical_calls",
     "plain_json",
 ]
@@ -39,22 +46,41 @@ Unit = Literal["nats", "probability", "count", "distance"]
 
 
 class Frozen(BaseModel):
-    """Base of every value and persisted type: immutable, and unknown fields are an error."""
+    """Base of every value and persisted type: immutable. A misspelt argument is an error, a stored field is not.
+
+    Two kinds of unknown names come in. In a constructor they are a programmer's mistake and are refused. In stored JSON
+    they are fields of a newer version of this library, and `from_stored` ignores them.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    @classmethod
+    def from_stored(cls, stored: str | bytes | Mapping[str, Any], *, context: Any = None) -> Self:
+        """A value from the JSON that was stored of it; unknown fields are ignored at every depth.
+
+        Args:
+            stored: JSON as text, or as the object it holds.
+            context: For validators (``info.context``).
+
+        Raises:
+            pydantic.ValidationError: A known field is missing or has another type. It is a `ValueError`.
+        """
+        if isinstance(stored, str | bytes):
+            return cls.model_validate_json(stored, extra="ignore", context=context)
+        return cls.model_validate(stored, extra="ignore", context=context)
+
 
 class Bindings(Frozen):
-    """What every call carries besides its messages: tools, and the form an answer must have.
+    """Tools and answer format that every call carries in addition to its messages.
 
-    Part of the plan, so a threshold calibrated with these tools is used with these tools only. Usually made from
-    Python functions and classes: :func:`guardrail.bindings.bindings_for`.
+    Part of the plan, so a threshold calibrated with these tools is valid with these tools only. Usually made from
+    Python functions and classes by :func:`guardrail.bindings.bindings_for`.
     """
 
     tools: tuple[dict[str, Any], ...] = ()
     """Tools in OpenAI's form: ``{"type": "function", "function": {"name": ..., "parameters": ...}}``."""
     tool_choice: str | None = None
-    """None leaves it to the model; "any" wants some call; otherwise the name of the tool to call."""
+    """None leaves the choice to the model, "any" requires some call; otherwise the name of the tool to call."""
     response_format: dict[str, Any] | None = None
     """OpenAI's ``response_format``, e.g. a JSON schema the answer must follow; None for free text."""
 
@@ -65,11 +91,10 @@ class Bindings(Frozen):
 
     @property
     def digest(self) -> str:
-        """Twelve hex digits of SHA-256 over the canonical JSON; tools in any order have the same digest."""
+        """First twelve hex digits of SHA-256 over the canonical JSON; the order of the tools does not matter."""
         content = self.model_dump(mode="json")
         content["tools"] = sorted(content["tools"], key=lambda tool: str(tool["function"]["name"]))
-        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+        return sha256_hex(canonical_json(content), 12)
 
     @field_validator("tools")
     @classmethod
@@ -96,7 +121,7 @@ class Bindings(Frozen):
 class SamplingPlan(Frozen):
     """How outputs are drawn. Part of the artifact: run time repeats exactly what calibration did.
 
-    Usually derived from what the estimators declare they need: :func:`guardrail.uncertainty.plan.plan_for`.
+    Usually derived from the needs that estimators declare, by :func:`guardrail.uncertainty.plan.plan_for`.
     """
 
     n: int = Field(default=10, ge=0)
@@ -108,17 +133,17 @@ class SamplingPlan(Frozen):
     max_tokens: int = Field(default=64, ge=1)
     """Longest answer, in new tokens."""
     stop: tuple[str, ...] = ()
-    """Strings that end an answer (and are cut off it)."""
+    """Strings that end an answer. They are not part of it."""
     logprobs: bool = False
-    """Whether token log-probabilities are wanted (of the primary answer and of the samples)."""
+    """Whether token log-probabilities of the primary answer and of the samples are needed."""
     follow_ups: tuple[str, ...] = ()
     """Names of the further questions asked about the drawn answers, e.g. ("p_true",)."""
     unanimous_at: int | None = Field(default=None, ge=2)
-    """Adaptive plan: if the first so many samples all mean the same, no more are drawn, and those alone are measured.
-    Calibration applies the same rule to recorded sets. None: always n."""
+    """Adaptive plan: if the first ``unanimous_at`` samples all mean the same, no more are drawn and only those are
+    measured. Calibration applies the same rule to recorded sets. None: always n."""
     options: tuple[str, ...] | None = None
     """Labels whose log-likelihood is read after the prompt, e.g. ("A", "B", "C", "D"); None for open answers.
-    With options and n = 0 the primary answer is the likeliest option and nothing is generated."""
+    With options and n = 0 the primary answer is the most likely option and nothing is generated."""
     bindings: Bindings | None = None
     """Tools and answer format every call carries; None for plain text answers."""
     seed: int | None = 0
@@ -174,11 +199,16 @@ class Sample(Frozen):
     logprobs: tuple[float, ...] | None = None
     """Natural log-probability of each of ``tokens`` under the untempered model; every value finite and <= 0."""
     token_bytes: tuple[str, ...] | None = None
-    """UTF-8 bytes of each of ``tokens`` in hex, where a token is not whole characters; None where ``tokens`` say it."""
+    """UTF-8 bytes of each of ``tokens`` in hex, if some token is not whole characters; None if ``tokens`` suffice."""
     finish_reason: str | None = None
-    """"stop", "length", "tool_calls", "content_filter", or what the server said."""
+    """"stop", "length", "tool_calls", "content_filter", or another value from the server."""
     refusal: bool = False
-    """Whether the model refused, or its server blocked the output, as the reply's metadata says."""
+    """Whether the reply's metadata says that the model refused or the server blocked the output."""
+
+    @property
+    def comparable(self) -> str:
+        """What judges compare: the canonical JSON of the tool calls if there are any, else the text."""
+        return canonical_calls(self.tool_calls) if self.tool_calls else self.text.strip()
 
     @model_validator(mode="after")
     def _aligned_and_finite(self) -> Self:
@@ -226,7 +256,7 @@ class OptionScores(Frozen):
         return tuple(weight / total for weight in weights)
 
     def shares(self) -> tuple[tuple[str, float], ...]:
-        """Labels with their probability, likeliest first."""
+        """Labels with their probability, most likely first."""
         return tuple(sorted(zip(self.labels, self.probabilities, strict=True), key=lambda pair: -pair[1]))
 
 
@@ -255,14 +285,14 @@ class Cost(Frozen):
 
 
 class Unmeasured(StrEnum):
-    """Why an uncertainty could not be measured. Every one of these abstains."""
+    """Why an uncertainty could not be measured. The gate abstains for all of these reasons."""
 
     SAMPLING_SHORTFALL = "sampling_shortfall"
     """Fewer samples came back than the plan asks for."""
     MODEL_FAILED = "model_failed"
     """The model or its server raised an error or timed out."""
     DEGENERATE_SAMPLES = "degenerate_samples"
-    """The endpoint's samples do not vary as sampling must; a probe showed it."""
+    """A probe showed that the endpoint's samples do not vary as sampling must."""
     NO_LOGPROBS = "no_logprobs"
     """Token log-probabilities are missing, incomplete or not finite."""
     NO_OPTIONS = "no_options"
@@ -272,9 +302,9 @@ class Unmeasured(StrEnum):
     REFUSED = "refused"
     """The model or its server refused to answer."""
     JUDGE_FAILED = "judge_failed"
-    """The equivalence judge gave no verdict on a pair that was needed."""
+    """The equivalence judge gave no verdict on a required pair."""
     NOT_RECORDED = "not_recorded"
-    """An imported record came without this score."""
+    """An imported record does not have this score."""
     NOT_FINITE = "not_finite"
     """The formula gave NaN or an infinity."""
 
@@ -283,19 +313,19 @@ class SampleSet(Frozen):
     """Everything drawn for one prompt."""
 
     question: str
-    """Text of the last human message: what judges read as the question."""
+    """Text of the last human message. Judges read it as the question."""
     primary: Sample | None
-    """The answer that is returned when the gate accepts: greedy, or the likeliest option. None if it failed."""
+    """The answer returned when the gate accepts: greedy, or the most likely option. None if it failed."""
     samples: tuple[Sample, ...] = ()
     """The n sampled responses, in no meaningful order."""
     options: OptionScores | None = None
     """Option log-likelihoods, when the plan reads options."""
     follow_ups: dict[str, tuple[SampleSet, ...]] = Field(default_factory=dict)
-    """Replies to the plan's further questions, by name; each is a primary answer or an option read-out of its own."""
+    """Replies to the plan's further questions, by name; each is a primary answer or an option read-out."""
     cost: Cost = Cost()
     """Calls, tokens and seconds."""
     problem: Unmeasured | None = None
-    """Why this set is incomplete, or None when everything the plan asks for is here."""
+    """Why this set is incomplete, or None if it has everything the plan asks for."""
     problem_detail: str = ""
     """The problem in words, e.g. "asked for 10 samples, received 1"."""
 
@@ -313,6 +343,24 @@ class Uncertainty(Frozen):
     """Why ``value`` is None; None when it was measured."""
     detail: str = ""
     """The reason in words."""
+    is_bound: bool = False
+    """Whether ``value`` is a bound from drawing that stopped early, not the score itself."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bound_of_before(cls, given: Any) -> Any:
+        # Verdicts that were stored before this field was there say it in words only.
+        if not isinstance(given, Mapping) or "is_bound" in given or given.get("value") is None:
+            return given
+        return {**given, "is_bound": True} if str(given.get("detail", "")).startswith("settled by") else given
+
+    @model_serializer(mode="wrap")
+    def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Most values are scores: their stored form stays what it was before this field.
+        found: dict[str, Any] = write(self)
+        if not self.is_bound:
+            found.pop("is_bound", None)
+        return found
 
     @model_validator(mode="after")
     def _value_or_reason(self) -> Self:
@@ -343,7 +391,7 @@ def canonical_calls(calls: Iterable[ToolCall]) -> str:
     they are: "1" is not 1, and two ways to write a date differ. The order of calls and of list elements counts.
     """
     listed = [{"name": call.name, "arguments": plain_json(call.arguments)} for call in calls]
-    return json.dumps(listed, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=repr)
+    return canonical_json(listed, default=repr)
 
 
 def plain_json(value: Any) -> Any:
@@ -353,8 +401,3 @@ def plain_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain_json(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def answer_text(sample: Sample) -> str:
-    """What judges compare: the canonical JSON of the tool calls where there are any, else the text."""
-    return canonical_calls(sample.tool_calls) if sample.tool_calls else sample.text.strip()

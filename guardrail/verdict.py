@@ -1,7 +1,7 @@
-"""A verdict for people: text, Markdown and HTML, with all its evidence.
+"""The verdict: what the gate decided about one prompt, and how it is shown as text, Markdown and HTML.
 
-Whatever a model or its server wrote is escaped: answers, and the messages of its errors, too. No line of it breaks out
-of its place or sends commands to a terminal.
+Everything that a model or its server wrote (answers and error messages) is escaped: it cannot break out of its line or
+send commands to a terminal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Reason(StrEnum):
     INFEASIBLE = "infeasible"
     """Abstained: calibration found no threshold that keeps its promise, so nothing is accepted."""
     SUSPENDED = "suspended"
-    """Abstained: the gate accepts, but after an alarm a switch holds back, or the verdict could not be recorded."""
+    """Abstained: the gate accepts, but a switch holds answers back after an alarm, or recording the verdict failed."""
 
 
 class Meaning(Frozen):
@@ -39,9 +39,9 @@ class Meaning(Frozen):
     text: str
     """The most frequent wording in the group."""
     size: int
-    """Samples in it."""
+    """Number of samples in the group."""
     share: float
-    """``size`` by the number of samples."""
+    """``size`` divided by the number of samples."""
 
 
 class Verdict(Frozen):
@@ -72,10 +72,10 @@ class Verdict(Frozen):
     samples: tuple[str, ...] = ()
     """Text of every sample, in the order drawn."""
     cost: Cost = Cost()
-    """What it cost to find out."""
+    """Calls, tokens and seconds that the decision took."""
 
     def explain(self) -> str:
-        """All the evidence as text, for a person with the right to see a held-back answer."""
+        """All the evidence as text, for a person who may see an answer that was held back."""
         return as_text(self)
 
     def _repr_markdown_(self) -> str:
@@ -87,23 +87,28 @@ class Verdict(Frozen):
     def to_metadata(self) -> dict[str, Any]:
         """Plain JSON for ``response_metadata["guardrail"]``.
 
-        The candidate, the alternatives and the meanings are left out when the gate abstained: an answer that was held
-        back must not leave through the metadata. The single samples are left out always. All of them are on the verdict
-        itself (``guard.assess()``, handlers, errors).
+        An abstention leaves out the candidate, the alternatives and the meanings: an answer that was held back must not
+        leave through the metadata. The single samples are always left out. The verdict itself has all of them
+        (``guard.assess()``, handlers, errors).
         """
-        hidden = {"samples"} if self.accepted else {"candidate", "alternatives", "meanings", "samples"}
-        return self.model_dump(mode="json", exclude=hidden)
+        return self.model_dump(mode="json", exclude={"samples"}) if self.accepted else self.without_answers()
+
+    def without_answers(self) -> dict[str, Any]:
+        """Plain JSON without the fields that quote what the model said."""
+        return self.model_dump(mode="json", exclude=_ANSWERS)
 
 
+_ANSWERS = {"candidate", "alternatives", "meanings", "samples"}
+"""Fields of a verdict that quote the model. A new field that does so belongs here."""
 WIDTH = 32
 """Characters of a bar."""
 LONGEST = 160
-"""Characters of an answer that are shown in a line."""
+"""Most characters of an answer that a line shows."""
 _NEXT = {
     Reason.WITHIN_THRESHOLD: "Nothing: the answer was given.",
     Reason.ABOVE_THRESHOLD: "Hand the question to a person or a stronger model, or ask it more precisely.",
-    Reason.UNMEASURED: "Mend the cause and ask again, or hand the question to a person; the answer may be fine.",
-    Reason.SUSPENDED: "Look into the alarm (docs/monitoring.md); a person may release the answer meanwhile.",
+    Reason.UNMEASURED: "Fix the cause and retry, or hand the question to a person; the answer may be fine.",
+    Reason.SUSPENDED: "Look into the alarm (docs/monitoring.md); until then a person may release the answer.",
     Reason.INFEASIBLE: "Route these questions elsewhere, or calibrate with a larger alpha, more data or another model.",
 }
 
@@ -114,7 +119,7 @@ def next_step(verdict: Verdict) -> str:
 
 
 def as_text(verdict: Verdict) -> str:
-    """All the evidence in plain text. It shows an answer that was held back: not for the end user."""
+    """All the evidence in plain text. It shows an answer that was held back, so it is not for the end user."""
     lines = [f"{_headline(verdict)} ({verdict.reason.value})", _line(verdict.detail), ""]
     for heading, body in _sections(verdict):
         first, *rest = body
@@ -124,15 +129,15 @@ def as_text(verdict: Verdict) -> str:
 
 
 def as_markdown(verdict: Verdict) -> str:
-    """The same as Markdown; the evidence is a code block, so nothing in it is markup."""
+    """`as_text` as Markdown; the evidence is a code block, so nothing in it is markup."""
     body = as_text(verdict)
     longest = max((len(run) for run in re.findall(r"`+", body)), default=0)
-    fence = "`" * max(3, longest + 1)  # a fence no answer can close
+    fence = "`" * max(3, longest + 1)  # longer than any run of backticks in an answer
     return f"**{_headline(verdict)}**\n\n{fence}text\n{body}\n{fence}"
 
 
 def as_html(verdict: Verdict) -> str:
-    """The same as one HTML element without scripts; every text is escaped."""
+    """The evidence as one HTML element without scripts; every text is escaped."""
     colour = "#1a7f37" if verdict.accepted else "#b35900"
     rows = "".join(
         f'<tr><th style="text-align:left;vertical-align:top">{escape(heading)}</th>'
@@ -210,7 +215,7 @@ def _score(uncertainty: Uncertainty, threshold: float | None) -> list[str]:
 
 
 def score_bar(value: float, threshold: float) -> str:
-    """Both on one scale, ``0 [====|......*...] 1.5``: "=" is accepted, "|" the threshold, "*" the score."""
+    """Score and threshold on one scale, ``0 [====|......*...] 1.5``: "=" is accepted, "|" threshold, "*" score."""
     low, high = min(0.0, value, threshold), max(0.0, value, threshold)
     high = high if math.isclose(high, low) else high + 0.1 * (high - low)
     span = (high - low) or 1.0
@@ -219,7 +224,7 @@ def score_bar(value: float, threshold: float) -> str:
         return min(WIDTH - 1, max(0, int((number - low) / span * WIDTH)))
 
     limit, score = place(threshold), place(value)
-    if value > threshold and score <= limit:  # the picture must not contradict the comparison
+    if value > threshold and score <= limit:  # rounding must not contradict the comparison
         score = min(WIDTH - 1, limit + 1)
         limit = min(limit, score - 1)
     elif value <= threshold and score >= limit:
@@ -239,7 +244,7 @@ def _cost(cost: Cost) -> str:
 
 
 def _line(text: str) -> str:
-    """One printable line: line breaks and control characters shown as what they are."""
+    """One printable line; line breaks and control characters become escape sequences."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

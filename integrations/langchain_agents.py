@@ -29,7 +29,7 @@ from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolM
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UnreadableReplyError, UsageError, require
 from guardrail.guard.abstention import ABSTENTION, Abstention, OnAbstain, Wording, take_path, worded
-from guardrail.guard.decide import Gate
+from guardrail.guard.decide import Gate, decide
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observer, Observers, as_observers, early_stopping_conflict
@@ -38,7 +38,7 @@ from guardrail.prompting import question_text
 from guardrail.sampling.effects import Effect, Steps, arun, run
 from guardrail.sampling.replies import read_reply, refuse_unstorable
 from guardrail.specs import identify
-from guardrail.types import Cost, Sample, Uncertainty, Unmeasured
+from guardrail.types import Sample, SampleSet, Unmeasured
 from guardrail.verdict import Reason, Verdict
 
 from ._agents.agent_model import Abstentions, AgentModel, DecidedModel, HeldBack, Outcome, this_step
@@ -331,24 +331,14 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             sample = reply
         except UnreadableReplyError as error:
             detail = f"{detail} It cannot be given out either: {error}."
-        return Verdict(
-            accepted=False,
-            reason=Reason.UNMEASURED,
-            detail=detail,
-            uncertainty=Uncertainty(
-                value=None,
-                unit=artifact.estimator.unit,
-                estimator=artifact.estimator.name,
-                reason=Unmeasured.MODEL_FAILED,
-                detail="another model answered in its place",
-            ),
-            threshold=artifact.threshold,
-            alpha=artifact.alpha,
-            guarantee=artifact.outcome.guarantee,
-            artifact=artifact.digest,
-            candidate=sample,
-            cost=Cost(),
+        drawn = SampleSet(
+            question="",
+            primary=sample,
+            problem=Unmeasured.MODEL_FAILED,
+            problem_detail="another model answered in its place",
         )
+        verdict = decide(drawn, artifact, self._artifacts.estimators[artifact.digest])
+        return verdict.model_copy(update={"reason": Reason.UNMEASURED, "detail": detail})
 
     def _unjudged_held(self, request: ModelRequest[Any], message: AIMessage) -> HeldMessage:
         verdict = lean(self._unjudged_verdict(message))

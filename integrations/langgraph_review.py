@@ -33,6 +33,7 @@ from guardrail.verdict import Reason, Verdict
 
 from ._agents.decisions import ALL_DECISIONS, Decision, DecisionType, answer_schema
 from ._agents.held import (
+    REQUEST_FORMAT,
     FrozenMessage,
     GuardState,
     HeldMessage,
@@ -79,13 +80,14 @@ def review_request(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECI
     verdict = held.verdict
     return {
         "type": "guardrail_review",
+        "format": REQUEST_FORMAT,
         "kind": held.kind,
         "question": held.question,
         "candidate": {
             "text": held.message.text,
             "tool_calls": [{"name": c["name"], "args": c["args"]} for c in held.message.tool_calls],
         },
-        "verdict": verdict.model_dump(mode="json", exclude={"candidate", "alternatives", "meanings", "samples"}),
+        "verdict": verdict.without_answers(),
         "alternatives": [{"text": text, "share": share} for text, share in verdict.alternatives],
         "meanings": [meaning.model_dump(mode="json") for meaning in verdict.meanings],
         "action_requests": [
@@ -317,7 +319,7 @@ def _storable(verdict: Verdict) -> Verdict:
         if verdict.candidate is not None:
             refuse_unstorable(verdict.candidate)
     except UnreadableReplyError as error:
-        why = {"value": None, "reason": Unmeasured.MODEL_FAILED, "detail": str(error)}
+        why = {"value": None, "is_bound": False, "reason": Unmeasured.MODEL_FAILED, "detail": str(error)}
         return verdict.model_copy(
             update={
                 "accepted": False,

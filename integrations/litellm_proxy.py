@@ -1,6 +1,6 @@
 """The guard in the LiteLLM proxy: a `CustomGuardrail` that judges before anything is generated for the client.
 
-    # guard.py, beside config.yaml
+    # guard.py, in the folder of config.yaml
     from integrations.litellm_proxy import CalibratedGuardrail
 
     # config.yaml
@@ -9,9 +9,9 @@
         litellm_params:
           {guardrail: guard.CalibratedGuardrail, mode: pre_call, default_on: true, artifact: artifact.json}
 
-A guardrail that runs after the call sees one answer and no samples, and a stream has left by then. So this one runs
-before the call: it draws the samples through the proxy's own router, judges, and hands the proxy the judged candidate
-as the response. The proxy makes no further call, and streams nothing before the verdict.
+A guardrail that runs after the call sees one answer and no samples, and a stream has been sent by then. So this one
+runs before the call: it draws the samples through the proxy's router, judges, and gives the judged candidate to the
+proxy as the response. The proxy makes no further call, and streams nothing before the verdict.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages,
 
 from guardrail import AbstainedError, CalibrationArtifact
 from guardrail.bindings import bindings_for
+from guardrail.call_settings import Effect, names
 from guardrail.errors import ArtifactError, UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.specs import ModelIdentity
 from guardrail.verdict import Reason, Verdict
 
-from ._frameworks.chat import FrameworkChat
+from ._frameworks.chat import FrameworkChat, guard_settings
 from ._frameworks.guard import FrameworkGuard
 from ._openai.replies import choices_of, message_of, usage_of
 from ._openai.requests import normal_tool_choice
@@ -42,7 +43,7 @@ from ._openai.requests import normal_tool_choice
 if TYPE_CHECKING:
 
     class CustomGuardrail:
-        """What is used of LiteLLM's class, which is not installed beside its type checker."""
+        """The part of LiteLLM's class that is used here, for type checkers: LiteLLM needs a separate environment."""
 
         default_on: bool
 
@@ -81,49 +82,29 @@ PASSED = frozenset(
         "call_mcp_tool",
     }
 )
-"""Kinds of calls that give no text of a language model."""
-PLAIN = frozenset(
-    {
-        "guardrails",
-        "litellm_metadata",
-        "messages",
-        "metadata",
-        "model",
-        "prompt_cache_key",
-        "response_format",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "stream",
-        "stream_options",
-        "tags",
-        "timeout",
-        "tool_choice",
-        "tools",
-        "user",
-    }
-)
-"""What a client may send; anything else is a wish about how the answer is drawn."""
+"""Kinds of calls whose results are not texts of a language model."""
+PLAIN = names(Effect.TRANSPORT, Effect.BINDING, allowed_in="litellm") | {"messages", "model"}
+"""What a client may send: anything else would change how the answer is drawn."""
 HEADERS = "guardrail_headers"
 NO_CACHE = {"no-cache": True, "no-store": True}
 _sampling: ContextVar[bool] = ContextVar("guardrail_litellm_sampling", default=False)
 
 
 class _Headers(dict[str, str]):
-    """Headers of this guardrail; what a client writes into ``metadata`` is never of this type."""
+    """Headers of this guardrail; metadata of a client never has this type."""
 
 
 class LiteLLMChat(FrameworkChat):
-    """A model of the proxy's ``model_list`` as a LangChain chat model: what the guard calls.
+    """A model of the proxy's ``model_list`` as a LangChain chat model, which the guard calls.
 
-    Its identity is that of an OpenAI-compatible endpoint with this model, which the proxy is: calibrate through the
+    Its identity is that of an OpenAI-compatible endpoint with this model, as the proxy is one: calibrate through the
     proxy with ``openai-compatible:NAME@http://HOST:4000/v1`` before the guardrail is switched on.
     """
 
     name_of_model: str
     """Name in the proxy's ``model_list``, or any model name LiteLLM knows."""
     complete: Any = None
-    """What makes a call; default: the proxy's router, outside of a proxy ``litellm.acompletion``."""
+    """Makes a call; default: the proxy's router, or ``litellm.acompletion`` without a proxy."""
 
     @property
     def _llm_type(self) -> str:
@@ -169,7 +150,7 @@ def _raw(message: BaseMessage) -> dict[str, Any]:
 
 
 def _messages(listed: Sequence[Mapping[str, Any]]) -> list[BaseMessage]:
-    """A client's messages, each with what it was made from."""
+    """A client's messages, each with the dict it was made from."""
     made = convert_to_messages([dict(one) for one in listed])
     for message, raw in zip(made, listed, strict=True):
         message.additional_kwargs[RAW] = dict(raw)
@@ -177,12 +158,12 @@ def _messages(listed: Sequence[Mapping[str, Any]]) -> list[BaseMessage]:
 
 
 class CalibratedGuardrail(CustomGuardrail):
-    """Answers chat completions only where the calibrated gate accepts.
+    """Answers chat completions only if the calibrated gate accepts.
 
     Mode must be ``pre_call``. With ``default_on: true`` no client can opt out.
 
     The client gets the judged candidate as an ordinary response (or stream), its usage counting all samples, so the
-    proxy logs and charges the whole cost once; the verdict is in the headers ``x-guardrail-accepted``,
+    proxy logs and charges the whole cost once. The verdict is in the headers ``x-guardrail-accepted``,
     ``x-guardrail-reason``, ``x-guardrail-uncertainty``, ``x-guardrail-threshold`` and ``x-guardrail-artifact``, and in
     the proxy's guardrail log. The samples bypass the proxy's cache.
 
@@ -190,12 +171,15 @@ class CalibratedGuardrail(CustomGuardrail):
         artifact: Path of the artifact for every guarded model, or a mapping of model names to paths.
         on_abstain: "message" answers with ``abstain_message`` and HTTP 200; "raise" with HTTP 400 (too uncertain) or
             503 (could not be measured); or a Runnable or handler, as for `Guardrail`, from a subclass.
-        other_models: What happens to models without an artifact: "refuse" or "pass".
-        settings: "refuse" answers HTTP 400 to clients that send a temperature or the like; "replace" drops it: the
-            artifact's settings are used either way.
-        complete: What makes a call; for tests. Default: the proxy's router.
-        options: Further settings of `Guardrail`: abstain_message, early_stopping, probe, max_concurrency, ...
-        **litellm_params: What LiteLLM passes to every guardrail.
+        other_models: Models without an artifact: "refuse" or "pass" their calls.
+        judge: The judge object, for artifacts whose judge cannot be made by name; or such judges by name. From a
+            subclass.
+        client_settings: "refuse" answers HTTP 400 to clients that send a temperature or the like; "replace" drops it.
+            Calls use the artifact's settings either way. Older spelling: ``settings``.
+        complete: Makes a call; for tests. Default: the proxy's router.
+        guard_options: Further settings of `Guardrail`: abstain_message, early_stopping, probe, max_concurrency, ...
+            Older spelling: ``options``.
+        **litellm_params: LiteLLM's parameters of every guardrail.
 
     Raises:
         UsageError: Another mode than ``pre_call``.
@@ -208,15 +192,18 @@ class CalibratedGuardrail(CustomGuardrail):
         artifact: CalibrationArtifact | str | Path | Mapping[str, CalibrationArtifact | str | Path],
         on_abstain: OnAbstain = "message",
         other_models: Literal["refuse", "pass"] = "refuse",
-        settings: Literal["refuse", "replace"] = "refuse",
+        judge: Any = None,
+        client_settings: Literal["refuse", "replace"] = "refuse",
         complete: Complete | None = None,
-        options: Mapping[str, Any] | None = None,
+        guard_options: Mapping[str, Any] | None = None,
         **litellm_params: Any,
     ) -> None:
+        client_settings = litellm_params.pop("settings", None) or client_settings
+        guard_options = litellm_params.pop("options", None) or guard_options
         mode = litellm_params.get("event_hook")
         if str(getattr(mode, "value", mode)) != "pre_call":
             raise UsageError(
-                f"mode must be pre_call, got {mode!r}: later hooks see one answer, or a stream that has left."
+                f"mode must be pre_call, got {mode!r}: later hooks see one answer, or a stream that was sent."
             )
         super().__init__(**litellm_params)
         if isinstance(artifact, Mapping):
@@ -224,22 +211,21 @@ class CalibratedGuardrail(CustomGuardrail):
         else:
             one = _loaded(artifact)
             found = {one.model.model: one}
-        options = dict(options or {})
         self._gates = {
             name: FrameworkGuard(
                 LiteLLMChat(name_of_model=name, complete=complete),
                 made,
                 on_abstain=on_abstain,
                 verdicts=None,
-                settings=options,
+                settings=guard_settings(made, judge, guard_options),
             )
             for name, made in found.items()
         }
         self._other_models = other_models
-        self._settings = settings
+        self._client_settings = client_settings
 
     def should_run_guardrail(self, data: Any, event_type: Any) -> bool:
-        """Always for chat completions when it is on by default: a client cannot switch it off."""
+        """Always for chat completions if it is on by default: a client cannot switch it off."""
         if self.default_on:
             return bool(self._event_hook_is_event_type(event_type))
         return bool(super().should_run_guardrail(data, event_type))
@@ -247,7 +233,7 @@ class CalibratedGuardrail(CustomGuardrail):
     async def async_pre_call_hook(
         self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: str
     ) -> Any:
-        """Judge the request and give the proxy its response.
+        """Judge the request and give the proxy the response.
 
         Returns:
             The request with ``mock_response`` set, which LiteLLM returns or streams instead of calling a model.
@@ -293,7 +279,7 @@ class CalibratedGuardrail(CustomGuardrail):
         wrong = {name: value for name, value in sent.items() if value is not None and name not in PLAIN}
         if wrong.get("n") == 1:
             del wrong["n"]
-        if wrong and (self._settings == "refuse" or "n" in wrong):
+        if wrong and (self._client_settings == "refuse" or "n" in wrong):
             shown = ", ".join(f"{name}={str(wrong[name])[:40]}" for name in sorted(wrong))
             raise UsageError(
                 f"{shown} would change how the answer is drawn; the guardrail's artifact fixes that. Leave it out."
@@ -353,7 +339,7 @@ def _response(message: AIMessage, model: str) -> Any:
 
 
 def _http(status: int, message: str, kind: str) -> Exception:
-    """An error the proxy answers with this status."""
+    """An error that the proxy answers with this status."""
     error: Exception = require("fastapi", extra="litellm").HTTPException(
         status_code=status, detail={"error": {"message": message, "type": kind}}
     )

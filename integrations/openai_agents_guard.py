@@ -1,10 +1,10 @@
-"""The guard for the OpenAI Agents SDK: a `Model` that answers only when the gate accepts.
+"""The guard for the OpenAI Agents SDK: a `Model` that answers only if the gate accepts.
 
-    guarded = GuardedModel(inner, "calibration.json")
+    guarded = GuardedModel(model, "calibration.json")
     agent = Agent(name="...", model=guarded, output_guardrails=[guarded.output_guardrail])
 
-A guardrail of the SDK sees the final output and nothing else, so what is calibrated lives in the model; the guardrails
-here only read the verdicts that the model left.
+A guardrail of the SDK sees the final output only. So the calibrated part is the model, and the guardrails here only
+read its verdicts.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from guardrail import CalibrationArtifact, Guardrail
+from guardrail.call_settings import Effect, names
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import may_be_retried
@@ -27,8 +28,8 @@ from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
-from ._frameworks.chat import FrameworkChat, check_call, settings_revision
-from ._frameworks.guard import Answer, FrameworkGuard, VerdictStore, arguments_of, refuse_settings
+from ._frameworks.chat import Approval, FrameworkChat, check_call, guard_settings, is_reviewed, settings_revision
+from ._frameworks.guard import HOLD, Answer, FrameworkGuard, VerdictStore, arguments_of, refuse_settings
 
 require("agents", extra="openai-agents")
 
@@ -68,39 +69,31 @@ from ._frameworks.openai_agents_items import (  # noqa: E402
 
 __all__ = ["AgentsModelChat", "GuardedModel", "VerdictStore", "agent_bindings"]
 
-HARMLESS = frozenset(
-    {
-        "extra_headers",
-        "include_usage",
-        "metadata",
-        "preserve_raw_usage",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "response_include",
-        "retry",  # `get_retry_advice` keeps it from drawing again after an abstention
-        "store",
-        "timeout",
-        "tool_choice",  # compared with the artifact's
-        "top_logprobs",
-    }
-)
-"""Settings of a request that cannot change an answer."""
+PASSED_ON = names(Effect.TRANSPORT, allowed_in="openai-agents")
+"""Settings of a request that cannot change an answer: each sample's call carries them, too.
+
+``retry`` is among them, as `GuardedModel.get_retry_advice` keeps it from drawing again after an abstention.
+"""
+HARMLESS = PASSED_ON | {"tool_choice", "top_logprobs"}
+"""Settings that need no comparison here: the guard compares the tool choice, and the plan sets log-probabilities."""
 _request: ContextVar[tuple[ModelSettings, ModelTracing]] = ContextVar("guardrail_openai_agents_request")
 
 
 class AgentsModelChat(FrameworkChat):
-    """A model of the Agents SDK as a LangChain chat model: what calibration and the guard call.
+    """A model of the Agents SDK as a LangChain chat model, which calibration and the guard call.
 
     Calibrate with it (``python:my_module:chat`` on the command line), so that calibration and run time make the same
-    calls. Each answer is one call; settings are replaced for each call and never changed on the model.
+    calls. Each answer is one call; settings are per call, the model's own are never changed.
     """
 
-    inner: Any
+    model: Any = Field(validation_alias=AliasChoices("model", "inner"))
     """The SDK's model, e.g. ``OpenAIChatCompletionsModel(model=..., openai_client=...)``."""
-    settings: Any = Field(default_factory=ModelSettings)
-    """Settings every call carries besides the artifact's plan, e.g. ``ModelSettings(verbosity="low")``."""
+    calibrated_settings: Any = Field(
+        default_factory=ModelSettings, validation_alias=AliasChoices("calibrated_settings", "settings")
+    )
+    """Settings of every call in addition to the artifact's plan, e.g. ``ModelSettings(verbosity="low")``."""
     name_of_model: str | None = None
-    """Name of the model; default: ``inner.model``, or its class."""
+    """Name of the model; default: ``model.model``, or its class."""
 
     @property
     def _llm_type(self) -> str:
@@ -109,32 +102,32 @@ class AgentsModelChat(FrameworkChat):
     @property
     def model_label(self) -> str:
         """Name of the model."""
-        own = getattr(self.inner, "model", None)
-        return self.name_of_model or (own if isinstance(own, str) else type(self.inner).__name__)
+        own = getattr(self.model, "model", None)
+        return self.name_of_model or (own if isinstance(own, str) else type(self.model).__name__)
 
     def guardrail_identity(self) -> ModelIdentity:
         """Provider, name, and a digest of the settings that may change answers as revision.
 
         Raises:
-            UsageError: A fixed seed, with which all samples would be equal.
+            UsageError: The settings have a fixed seed, with which all samples would be equal.
         """
-        kept = {name: value for name, value in self.settings.to_json_dict().items() if value is not None}
+        kept = {name: value for name, value in self.calibrated_settings.to_json_dict().items() if value is not None}
         for extra in ("extra_args", "extra_body"):
             if "seed" in (kept.get(extra) or {}):
                 raise UsageError(f"{extra} has a seed, which would make all samples equal; leave it out.")
         kept = {name: value for name, value in kept.items() if name not in HARMLESS}
-        provider = f"openai-agents:{type(self.inner).__name__}"
+        provider = f"openai-agents:{type(self.model).__name__}"
         revision = settings_revision(self.model_label, kept)
         return ModelIdentity(provider=provider, model=self.model_label, revision=revision)
 
     async def _answer(self, messages: list[BaseMessage], stop: list[str] | None, call: Mapping[str, Any]) -> AIMessage:
         given, tracing = _request.get((ModelSettings(), ModelTracing.DISABLED))
-        harmless = {name: getattr(given, name) for name in HARMLESS - {"tool_choice", "top_logprobs"}}
-        settings = replace(self.settings, **{name: value for name, value in harmless.items() if value is not None})
+        passed = {name: value for name in PASSED_ON if (value := getattr(given, name)) is not None}
+        settings = replace(self.calibrated_settings, **passed)
         settings = settings.resolve(_settings(stop, call))
         schema = call.get("response_format")
         system, items = to_items(messages)
-        response = await self.inner.get_response(
+        response = await self.model.get_response(
             system,
             items,
             settings,
@@ -164,47 +157,58 @@ def _settings(stop: list[str] | None, call: Mapping[str, Any]) -> ModelSettings:
 
 
 class GuardedModel(Model):
-    """A model of the Agents SDK that returns an answer, or tool calls, only when the gate accepts.
+    """A model of the Agents SDK that returns an answer, or tool calls, only if the gate accepts.
 
-    Each request of the runner draws the artifact's samples from ``inner``, with the very conversation, tools and output
-    type that the agent sent, and is judged once. Handoffs are tool calls and judged like them.
+    Each request of the runner draws the artifact's samples from ``model``, with exactly the conversation, tools and
+    output type that the agent sent, and is judged once. Handoffs are judged as tool calls.
 
     Streaming: the events begin after the verdict and carry the accepted candidate only; each item comes in one piece.
 
     Args:
-        inner: A model of the SDK, or any LangChain chat model (`OpenAICompatibleChat`, `TransformersChat`, ...).
+        model: A model of the SDK, or any LangChain chat model (`OpenAICompatibleChat`, `TransformersChat`, ...).
         artifact: The calibration artifact, or the path of its JSON file.
-        on_abstain: "message", "raise", a Runnable or a handler as for `Guardrail`; or "hold": a held-back call of
-            function tools is proposed all the same, and the tool's ``needs_approval=guarded.needs_approval`` asks a
-            person first (or its ``tool_input_guardrails=[guarded.tool_guardrail]`` tells the model no). A tool with
-            neither is refused, so that nothing held back can run. Answers in words are not held: they abstain.
-        settings: Settings every call was calibrated with besides the plan (`AgentsModelChat`).
-        verdicts: Where verdicts on tool calls are kept. Give `VerdictStore(path)` when runs are resumed elsewhere.
-        **options: Further settings of `Guardrail`: abstain_message, judge, similarity, entailment, early_stopping,
-            probe, max_concurrency.
+        judge: The judge object, for an artifact whose judge cannot be made by name; or such judges by name.
+        on_abstain: "message", "raise", a Runnable or a handler as for `Guardrail`; or "review": a held-back call of
+            function tools is proposed nevertheless, and the tool's ``needs_approval=guarded.needs_approval`` asks a
+            person first (or its ``tool_input_guardrails=[guarded.tool_guardrail]`` rejects the call). A tool with
+            neither is refused, so that nothing held back can run. Answers in words do not wait: they abstain.
+        calibrated_settings: Settings of every call at calibration in addition to the plan (see `AgentsModelChat`).
+        verdicts: Where verdicts on tool calls are kept. Pass `VerdictStore(path)` if runs are resumed elsewhere.
+        guard_options: Further settings of `Guardrail`: abstain_message, similarity, entailment, early_stopping, probe,
+            max_concurrency.
+        **options: The same as keywords.
 
     Raises:
         ArtifactError: The artifact was made for another model, estimator or judge. While running: for another prompt,
             other tools, another output type, or other settings.
-        UsageError: While running: hosted tools, or a conversation kept by the server.
+        UsageError: While running: hosted tools, or a conversation that the server keeps.
     """
 
     def __init__(
         self,
-        inner: Model | BaseChatModel,
+        model: Model | BaseChatModel,
         artifact: CalibrationArtifact | str | Path,
         *,
-        on_abstain: OnAbstain | Literal["hold"] = "message",
-        settings: ModelSettings | None = None,
+        judge: Any = None,
+        on_abstain: OnAbstain | Approval = "message",
+        calibrated_settings: ModelSettings | None = None,
         verdicts: VerdictStore | None = None,
+        guard_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        chat = AgentsModelChat(inner=inner, settings=settings or ModelSettings()) if isinstance(inner, Model) else inner
-        if settings is not None and not isinstance(inner, Model):
-            raise UsageError("settings= is for models of the Agents SDK; configure the chat model itself.")
-        self._inner = inner
-        self._kept = settings or ModelSettings()
-        self._gate = FrameworkGuard(chat, artifact, on_abstain=on_abstain, verdicts=verdicts, settings=options)
+        calibrated_settings = options.pop("settings", calibrated_settings)  # the older spelling
+        if calibrated_settings is not None and not isinstance(model, Model):
+            raise UsageError("calibrated_settings= is for models of the Agents SDK; configure the chat model itself.")
+        self._model = model
+        self._calibrated = calibrated_settings or ModelSettings()
+        chat = AgentsModelChat(model=model, calibrated_settings=self._calibrated) if isinstance(model, Model) else model
+        self._gate = FrameworkGuard(
+            chat,
+            artifact,
+            on_abstain=HOLD if is_reviewed(on_abstain) else on_abstain,
+            verdicts=verdicts,
+            settings=guard_settings(artifact, judge, guard_options, options),
+        )
 
     @property
     def guard(self) -> Guardrail:
@@ -227,14 +231,14 @@ class GuardedModel(Model):
         conversation_id: str | None = None,
         prompt: Any = None,
     ) -> ModelResponse:
-        """Draw, judge, and return the accepted candidate or what the abstention path gives."""
+        """Draw, judge, and return the accepted candidate or the result of the abstention path."""
         if previous_response_id is not None or conversation_id is not None or prompt is not None:
             raise UsageError(
                 "a guarded model cannot use previous_response_id, conversation_id or a stored prompt: each sample "
                 "would become part of the conversation that the server keeps. Use a Session, or pass the items."
             )
         given = {field.name: getattr(model_settings, field.name) for field in fields(model_settings)}
-        kept = {field.name: getattr(self._kept, field.name) for field in fields(self._kept)}
+        kept = {field.name: getattr(self._calibrated, field.name) for field in fields(self._calibrated)}
         refuse_settings(kept, given, HARMLESS, "model_settings")
         asked = request_bindings(tools, handoffs, output_schema, model_settings.tool_choice)
         holdable = self._holdable(tools) if self._gate.holds else ()
@@ -283,15 +287,14 @@ class GuardedModel(Model):
 
     async def close(self) -> None:
         """Close the inner model; the verdicts stay."""
-        if isinstance(self._inner, Model):
-            await self._inner.close()
+        if isinstance(self._model, Model):
+            await self._model.close()
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
-        """The inner model's; a measured abstention is never retried.
+        """The inner model's advice, except that a measured abstention is never retried.
 
-        Neither is whatever goes wrong under a Runnable or handler as ``on_abstain``, which may come after one. Drawing
-        again until the gate accepts would void the artifact's promise, so the runner is told of an abort, the one thing
-        that no retry policy can overrule.
+        Nor is an error of a Runnable or handler as ``on_abstain``, which may follow an abstention. Drawing again until
+        the gate accepts would void the artifact's promise, so the advice is an abort, which no retry policy overrules.
         """
         if not may_be_retried(request.error, self._gate.guard.on_abstain):
             return ModelRetryAdvice(
@@ -300,24 +303,24 @@ class GuardedModel(Model):
                 reason="the guard abstained, or its abstention path failed",
                 normalized=ModelRetryNormalizedError(is_abort=True),
             )
-        return self._inner.get_retry_advice(request) if isinstance(self._inner, Model) else None
+        return self._model.get_retry_advice(request) if isinstance(self._model, Model) else None
 
-    # -- what reads the verdicts ---------------------------------------------------------------------------------------
+    # -- readers of the verdicts ---------------------------------------------------------------------------------------
 
     def verdict(self, call_id: str) -> Verdict | None:
-        """The verdict on a proposed tool call, e.g. for the person who is to approve it."""
+        """The verdict on a proposed tool call, e.g. for its reviewer."""
         return self._gate.verdicts.get(call_id)
 
     async def needs_approval(self, _context: RunContextWrapper[Any], params: dict[str, Any], call_id: str) -> bool:
         """For ``FunctionTool.needs_approval``: False only for a call that was judged, accepted and not changed since.
 
-        It reads the stored verdict and samples nothing, so it says the same when a run is resumed.
+        It reads the stored verdict and draws nothing, so a resumed run gets the same result.
         """
         return not self._gate.may_run(call_id, params)
 
     @property
     def tool_guardrail(self) -> ToolInputGuardrail[Any]:
-        """For ``tool_input_guardrails``: a call neither accepted nor approved is not run, and the model is told."""
+        """For ``tool_input_guardrails``: rejects a call that was neither accepted nor approved."""
         return ToolInputGuardrail(guardrail_function=self._check_call, name="guardrail")
 
     def _check_call(self, data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
@@ -336,7 +339,7 @@ class GuardedModel(Model):
 
     @property
     def output_guardrail(self) -> OutputGuardrail[Any]:
-        """For ``output_guardrails``: trips on an abstention, and on what this model never gave out for this input."""
+        """For ``output_guardrails``: trips on an abstention, and on an output that this model did not give here."""
         return OutputGuardrail(guardrail_function=self._check_output, name="guardrail")
 
     def _check_output(
@@ -344,7 +347,7 @@ class GuardedModel(Model):
     ) -> GuardrailFunctionOutput:
         try:
             passed, verdict = self._gate.given_out(from_items(None, context.turn_input), output)
-        except UsageError:  # items that this model would have refused to judge
+        except UsageError:  # items that this model would refuse to judge
             passed, verdict = False, None
         info = {"guardrail_accepted": False, "guardrail_reason": "not_judged"} if verdict is None else _flat(verdict)
         return GuardrailFunctionOutput(output_info=info, tripwire_triggered=not passed)
@@ -359,22 +362,22 @@ class GuardedModel(Model):
         if schema is not None and not schema.is_plain_text():
             try:
                 given = schema.validate_json(text)
-            except Exception:  # the runner will say what is wrong with it
+            except Exception:  # the runner reports what is wrong
                 return
         self._gate.note_answer(from_items(None, input), given, answer)
 
     def _holdable(self, tools: Sequence[Tool]) -> frozenset[str]:
-        """Function tools whose held-back calls cannot run unseen.
+        """Function tools whose held-back calls cannot run without an approval.
 
         Raises:
-            UsageError: One that could.
+            UsageError: A tool could run them.
         """
         for tool in tools:
             assert isinstance(tool, FunctionTool)  # request_bindings refused all others
             checks = [one.guardrail_function for one in tool.tool_input_guardrails or ()]
             if tool.needs_approval not in (True, self.needs_approval) and self._check_call not in checks:
                 raise UsageError(
-                    f'tool {tool.name!r} would run held-back calls: on_abstain="hold" needs '
+                    f'tool {tool.name!r} would run held-back calls: on_abstain="review" needs '
                     "function_tool(needs_approval=guarded.needs_approval) or "
                     "function_tool(tool_input_guardrails=[guarded.tool_guardrail]) on every tool."
                 )

@@ -1,7 +1,8 @@
-"""`OpenAICompatibleChat`: OpenAI and every endpoint that speaks its chat-completions protocol, sampled natively.
+"""`OpenAICompatibleChat`: OpenAI and every endpoint with its chat-completions protocol, sampled natively.
 
-One call for the greedy answer and one for all samples where a probe has shown that the server honours n, else n calls;
-log-probabilities with bytes; answer options read off the first token; a deadline that holds. See ``docs/endpoints.md``.
+One call for the greedy answer and one for all samples if a probe has shown that the server honours n, otherwise n
+calls; log-probabilities with bytes; answer options read off the first token; a deadline that holds. See
+``docs/endpoints.md``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
+from guardrail.call_settings import Effect, names
 from guardrail.errors import UsageError
 from guardrail.sampling.native import NativeChat, check_one_answer, check_seeds
 from guardrail.sampling.probe import ProbeCall, ProbeReply
@@ -30,14 +32,14 @@ from guardrail.sampling.prober import known_report, note_refused_n, refuses_n
 from guardrail.specs import ModelIdentity
 from guardrail.types import SampleSet, SamplingPlan
 
-from ._openai.clients import Clients, iterate, run
-from ._openai.endpoint import Endpoint
+from ._openai.clients import Clients, endpoint_loop
+from ._openai.endpoint import Attempted, DeadlineError, Endpoint, EndpointError
 from ._openai.replies import chat_result
-from ._openai.requests import body_of, normal_tool_choice, openai_tools, structured
+from ._openai.requests import body_of, normal_tool_choice, one_limit, openai_tools, structured
 from ._openai.sampling import (
     N_REFUSED,
     Ask,
-    Clock,
+    Deadlines,
     Outcome,
     after,
     asks_for,
@@ -46,18 +48,14 @@ from ._openai.sampling import (
     probe_reply,
     sample_sets,
 )
-from ._openai.transport import Attempted, DeadlineError, EndpointError
 
 __all__ = ["DeadlineError", "EndpointError", "OpenAICompatibleChat", "from_text"]
 
 T = TypeVar("T")
-SET_ELSEWHERE = frozenset(
-    {
-        *("model", "messages", "temperature", "top_p", "max_tokens", "max_completion_tokens", "stop", "seed", "n"),
-        *("logprobs", "top_logprobs", "tools", "tool_choice", "response_format", "stream", "stream_options"),
-    }
+SET_ELSEWHERE = {"model", "messages", "stream", "stream_options"} | names(
+    Effect.PLAN, Effect.BINDING, allowed_in="openai"
 )
-"""What a plan, a field of the class or a call sets in a request, so that ``extra_body`` must not."""
+"""What a plan, a field of the class or a call sets in a request; ``extra_body`` must not."""
 
 
 class OpenAICompatibleChat(NativeChat):
@@ -68,11 +66,11 @@ class OpenAICompatibleChat(NativeChat):
     OpenAICompatibleChat(model="qwen", base_url="http://localhost:8000/v1")      # vLLM, llama-server, ...
     ```
 
-    Nothing is sent when the object is made. Keys are never in its representation, in errors, artifacts or traces.
+    Nothing is sent when the object is created. Keys are never in its representation, in errors, artifacts or traces.
 
     Raises:
         MissingDependencyError: The package ``openai`` is not installed (on import of this module).
-        UsageError: Neither a key nor an endpoint of your own is known, its address holds credentials, or ``extra_body``
+        UsageError: There is neither a key nor an endpoint of your own, its address holds credentials, or ``extra_body``
             names what a plan or a field sets.
     """
 
@@ -84,7 +82,7 @@ class OpenAICompatibleChat(NativeChat):
     base_url: str | None = Field(default=None, repr=False)
     """Root of the API, e.g. ``http://localhost:8000/v1``; else ``OPENAI_BASE_URL``, else OpenAI."""
     api_key: SecretStr | None = None
-    """Key; else ``OPENAI_API_KEY``. May be left out for endpoints of your own that want none."""
+    """Key; else ``OPENAI_API_KEY``. Optional for an endpoint of your own without keys."""
     temperature: float | None = Field(default=None, ge=0.0)
     """Temperature of plain calls; None leaves it to the server."""
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)
@@ -101,34 +99,34 @@ class OpenAICompatibleChat(NativeChat):
     logprobs: bool | None = None
     """Whether plain calls return log-probabilities in ``response_metadata["logprobs"]``."""
     timeout: float = Field(default=120.0, gt=0.0)
-    """Seconds until a call is given up, all its attempts and waits included. It holds for a whole sample set, and for a
-    whole stream (without the time that its reader takes)."""
+    """Seconds until a call is given up, including all its attempts and waits. The limit covers a whole sample set, and
+    a whole stream (without the time that its reader takes)."""
     max_retries: int = Field(default=2, ge=0)
-    """Further attempts after connection errors, 408, 409, 429 and 5xx; Retry-After is heeded within the timeout. There
-    is none once the first chunk of a stream has come."""
+    """Further attempts after connection errors, 408, 409, 429 and 5xx; Retry-After is respected within the timeout. No
+    further attempt follows the first chunk of a stream."""
     max_concurrency: int = Field(default=64, ge=1)
     """Requests of one ``draw_samples`` call in flight at once."""
     token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """Name under which the longest answer is sent. Some servers ignore the newer name; reasoning models need it."""
     several_per_call: bool | None = None
-    """Whether to draw all samples in one call with ``n``. None does so where a probe has shown that it works. Where the
-    server refuses as many as are wanted, they are drawn one by one, from then on at once."""
+    """Whether to draw all samples in one call with ``n``. None does so if a probe has shown that it works. If the
+    server refuses that many, this set and all later ones are drawn with one call for each sample."""
     system_fingerprint: str | None = None
     """If set, replies with another ``system_fingerprint`` are failures, and the artifact binds it."""
     stream_usage: bool = True
     """Whether to ask for token counts when streaming."""
     extra_body: dict[str, Any] = Field(default_factory=dict, repr=False)
-    """Further fields of every request, for what a particular server understands. What an artifact's plan, a field of
-    this class or a call sets (temperature, seed, max_tokens, ...) is refused here, since it would silently win."""
+    """Additional fields of every request, for a particular server. Fields that an artifact's plan, this class or a call
+    sets (temperature, seed, max_tokens, ...) are refused, since they would silently replace these."""
     default_headers: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)
-    """Further HTTP headers of every request. They may hold secrets, so they are shown nowhere."""
+    """Additional HTTP headers of every request. They may hold secrets, so they are shown nowhere."""
 
     _clients: Clients = PrivateAttr(default_factory=Clients)
 
     model_config = ConfigDict(populate_by_name=True)
 
     def __init__(self, **settings: Any) -> None:
-        # Not in a validator: pydantic would wrap the error, which is a ValueError, in its own.
+        # Not in a validator: pydantic would wrap the error, which is a ValueError, in a validation error.
         super().__init__(**settings)
         self._endpoint().check()
         _check_extra(self.extra_body)
@@ -162,20 +160,20 @@ class OpenAICompatibleChat(NativeChat):
         Args:
             prompts: One message list for each request.
             plan: What to draw.
-            seeds: One seed for each sample set; None for a fresh one. The seeds of its requests are made from it.
+            seeds: One seed for each sample set, from which the seeds of its requests derive; None for a fresh one.
             tools: Tools the model may call, in any form ``bind_tools`` takes.
             primary: Whether to draw the greedy answer; False for further samples of a set that has it.
             **settings: Further settings of the requests, e.g. ``tool_choice`` or ``response_format``.
 
         Returns:
-            One `SampleSet` for each prompt. Failures, shortfalls and options that cannot be read are its ``problem``.
+            One `SampleSet` for each prompt. Failures, shortfalls and unreadable options are its ``problem``.
             ``cost.calls`` counts HTTP requests, retries included.
 
         Raises:
-            UsageError: A setting is unknown, or there are not as many seeds as prompts.
+            UsageError: A setting is unknown, or the numbers of seeds and prompts differ.
         """
         asks = self._asks(prompts, plan, seeds, {**settings, "tools": tools}, primary)
-        return run(self._draw(prompts, plan, asks))
+        return endpoint_loop.run(self._draw(prompts, plan, asks))
 
     async def adraw_samples(
         self,
@@ -187,7 +185,7 @@ class OpenAICompatibleChat(NativeChat):
         primary: bool = True,
         **settings: Any,
     ) -> list[SampleSet]:
-        """`draw_samples` on the event loop. Cancelling it closes the connections of what is in flight."""
+        """`draw_samples` on the event loop. Cancellation closes the connections of all requests in flight."""
         asks = self._asks(prompts, plan, seeds, {**settings, "tools": tools}, primary)
         return await self._draw(prompts, plan, asks)
 
@@ -195,12 +193,12 @@ class OpenAICompatibleChat(NativeChat):
         self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, asks: Sequence[Ask]
     ) -> list[SampleSet]:
         bodies = [self._body(prompts[ask.prompt], ask.settings, plan.stop) for ask in asks]
-        endpoint, clock, slots = self._endpoint(), Clock(self.timeout), asyncio.Semaphore(self.max_concurrency)
+        endpoint, deadlines, slots = self._endpoint(), Deadlines(self.timeout), asyncio.Semaphore(self.max_concurrency)
 
         async def one(ask: Ask, body: dict[str, Any]) -> Outcome:
             async with slots:
                 started = time.perf_counter()
-                return self._outcome(ask, await endpoint.asend(body, clock.deadline(ask.prompt)), started)
+                return self._outcome(ask, await endpoint.asend(body, deadlines.of(ask.prompt)), started)
 
         async def alone(ask: Ask) -> Outcome:
             return await one(ask, self._body(prompts[ask.prompt], ask.settings, plan.stop))
@@ -211,7 +209,7 @@ class OpenAICompatibleChat(NativeChat):
                 return [(ask, outcome)]
             first, *others = ask.apart
             tried = after(outcome, await alone(first))
-            if tried.error:  # it was not n that it would not take
+            if tried.error:  # the server refused the request for another reason than n
                 return [(ask, replace(outcome, cost=tried.cost))]
             note_refused_n(self, ask.count)
             return [(first, tried), *zip(others, await _all(map(alone, others)), strict=True)]
@@ -221,7 +219,7 @@ class OpenAICompatibleChat(NativeChat):
 
     def answer_probe(self, call: ProbeCall) -> ProbeReply:
         """Make one call of a probe."""
-        return run(self.aanswer_probe(call))
+        return endpoint_loop.run(self.aanswer_probe(call))
 
     async def aanswer_probe(self, call: ProbeCall) -> ProbeReply:
         """Make one call of a probe on the event loop."""
@@ -231,10 +229,10 @@ class OpenAICompatibleChat(NativeChat):
         try:
             return probe_reply(call, outcome)
         except Exception as error:  # a reply of the wrong shape
-            return ProbeReply(error=self._endpoint().in_words(error), cost=outcome.cost)
+            return ProbeReply(error=self._endpoint().describe_error(error), cost=outcome.cost)
 
     def guardrail_identity(self) -> ModelIdentity:
-        """Model name and, if it is pinned, the server's fingerprint. The address is left out: it may be moved."""
+        """Model name and, if it is pinned, the server's fingerprint. The address is left out: the server may move."""
         return ModelIdentity(provider=self.PROVIDER, model=self.model, revision=self.system_fingerprint)
 
     def _asks(
@@ -265,15 +263,14 @@ class OpenAICompatibleChat(NativeChat):
         return body_of(messages, named, stop, limit_name=self.token_limit, extra=self.extra_body)
 
     def _outcome(self, ask: Ask, attempted: Attempted, started: float) -> Outcome:
-        return outcome_of(ask, attempted, started, in_words=self._endpoint().in_words, pinned=self.system_fingerprint)
+        describe_error = self._endpoint().describe_error
+        return outcome_of(ask, attempted, started, describe_error=describe_error, pinned=self.system_fingerprint)
 
     # --- a plain chat model -------------------------------------------------------------------------------------------
 
     def _chat_body(self, messages: list[BaseMessage], stop: list[str] | None, call: dict[str, Any]) -> dict[str, Any]:
         names = ("temperature", "top_p", "max_tokens", "seed", "logprobs")
-        given = {name: value for name, value in call.items() if value is not None}
-        if "max_completion_tokens" in given:
-            given["max_tokens"] = given.pop("max_completion_tokens")
+        given = one_limit({name: value for name, value in call.items() if value is not None})
         settings = {**{name: getattr(self, name) for name in names}, **given}
         stop = stop if stop is not None else settings.pop("stop", None) or self.stop
         return self._body(messages, settings, stop)
@@ -285,7 +282,7 @@ class OpenAICompatibleChat(NativeChat):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return self._result(run(self._endpoint().asend(self._chat_body(messages, stop, kwargs))))
+        return self._result(endpoint_loop.run(self._endpoint().asend(self._chat_body(messages, stop, kwargs))))
 
     async def _agenerate(
         self,
@@ -303,7 +300,7 @@ class OpenAICompatibleChat(NativeChat):
                 return chat_result(attempted.content, self.model)
             except Exception as malformed:
                 error = malformed
-        raise self._endpoint().failure(error)  # not where it is caught: it would know the error that may hold keys
+        raise self._endpoint().failure(error)  # outside the handler: its context would be an error that may hold keys
 
     def _stream_body(self, messages: list[BaseMessage], stop: list[str] | None, call: dict[str, Any]) -> dict[str, Any]:
         check_one_answer(int(call.get("n") or 1))
@@ -317,7 +314,7 @@ class OpenAICompatibleChat(NativeChat):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        for chunk in iterate(self._endpoint().chunks(self._stream_body(messages, stop, kwargs))):
+        for chunk in endpoint_loop.iterate(self._endpoint().chunks(self._stream_body(messages, stop, kwargs))):
             if run_manager is not None:
                 run_manager.on_llm_new_token(chunk.text, chunk=chunk)
             yield chunk
@@ -350,7 +347,7 @@ class OpenAICompatibleChat(NativeChat):
         Args:
             tools: Functions, classes, LangChain tools or schemas.
             tool_choice: "auto", "none", "any" or "required" or True (some tool), the name of a tool, or OpenAI's dict.
-            strict: Whether the server shall hold the arguments to the schema.
+            strict: Whether the server must enforce the schema of the arguments.
             **kwargs: Settings of the calls, e.g. ``parallel_tool_calls``.
         """
         offered = openai_tools(tools, strict=strict)
@@ -371,9 +368,9 @@ class OpenAICompatibleChat(NativeChat):
         Args:
             schema: Pydantic class, TypedDict, JSON schema or OpenAI tool.
             include_raw: Return a dict of "raw", "parsed" and "parsing_error" instead of raising on a parsing error.
-            method: "json_schema" has the server hold the answer to the schema; "function_calling" offers the schema as
-                a tool; "json_mode" asks for any JSON object.
-            strict: Whether the server shall hold to the schema exactly; default: the server's.
+            method: "json_schema": the server enforces the schema; "function_calling" offers the schema as a tool;
+                "json_mode" asks for any JSON object.
+            strict: Whether the server must follow the schema exactly; default: the server's choice.
             **kwargs: Settings of the calls.
         """
         return structured(self, schema, include_raw=include_raw, method=method, strict=strict, settings=kwargs)
@@ -385,15 +382,15 @@ class OpenAICompatibleChat(NativeChat):
 
     @property
     def lc_secrets(self) -> dict[str, str]:
-        """What LangChain must not serialise."""
+        """Fields that LangChain must not serialise."""
         return {"api_key": "OPENAI_API_KEY"}
 
 
 def _check_extra(extra: Mapping[str, Any]) -> None:
-    """Refuse an ``extra_body`` that would replace what was asked for.
+    """Refuse an ``extra_body`` that would replace settings of a plan or a call.
 
     Raises:
-        UsageError: Naming the fields.
+        UsageError: It does; the message names the fields.
     """
     clashing = sorted(SET_ELSEWHERE & extra.keys())
     if clashing:
@@ -405,7 +402,7 @@ def _check_extra(extra: Mapping[str, Any]) -> None:
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Await calls side by side; when the wait is cancelled, so are they."""
+    """Await calls concurrently; a cancelled wait cancels the calls."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(call) for call in calls]
     return [task.result() for task in tasks]
@@ -415,9 +412,9 @@ def from_text(text: str) -> OpenAICompatibleChat:
     """The model that ``openai-compatible:MODEL@BASE_URL`` names; without ``@BASE_URL``, at ``OPENAI_BASE_URL``.
 
     Raises:
-        UsageError: No model is named.
+        UsageError: The text names no model.
     """
     found = re.fullmatch(r"(?P<model>.+?)(?:@(?P<url>https?://.+))?", text)
     if found is None:
-        raise UsageError("no model is named. Write openai-compatible:MODEL@http://HOST:PORT/v1.")
+        raise UsageError("the text names no model. Write openai-compatible:MODEL@http://HOST:PORT/v1.")
     return OpenAICompatibleChat(model=found["model"], base_url=found["url"])

@@ -1,7 +1,9 @@
-"""The guard for pydantic-ai: a model, or a capability, that answers only when the gate accepts.
+"""The guard for pydantic-ai: a model, or a capability, that answers only if the gate accepts.
 
-agent = Agent(inner, capabilities=[GuardCapability("calibration.json", on_abstain="hold")])
-agent = Agent(GuardedModel(inner, "calibration.json"))
+```python
+agent = Agent(model, capabilities=[GuardCapability("calibration.json", on_abstain="review")])
+agent = Agent(GuardedModel(model, "calibration.json"))
+```
 """
 
 from __future__ import annotations
@@ -9,15 +11,16 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail
 from guardrail.bindings import bindings_for
+from guardrail.call_settings import Effect, names
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import is_result
@@ -25,8 +28,8 @@ from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
-from ._frameworks.chat import FrameworkChat, check_call, settings_revision
-from ._frameworks.guard import HOLD, FrameworkGuard, VerdictStore, refuse_settings
+from ._frameworks.chat import FrameworkChat, check_call, guard_settings, is_reviewed, settings_revision
+from ._frameworks.guard import FrameworkGuard, VerdictStore, refuse_settings
 
 require("pydantic_ai", extra="pydantic-ai")
 
@@ -50,27 +53,15 @@ from ._frameworks.pydantic_ai_messages import (  # noqa: E402
 
 __all__ = ["GuardCapability", "GuardedModel", "PydanticAIChat", "VerdictStore", "agent_bindings"]
 
-HARMLESS = frozenset(
-    {
-        "cache",
-        "extra_headers",
-        "first_event_timeout",
-        "max_retries",
-        "openai_logprobs",
-        "openai_top_logprobs",
-        "request_timeout",
-        "service_tier",
-        "timeout",
-        "tool_choice",  # compared with the artifact's
-    }
-)
-"""Settings of a request that cannot change an answer."""
-PASSED_ON = HARMLESS - {"tool_choice", "openai_logprobs", "openai_top_logprobs"}
+PASSED_ON = names(Effect.TRANSPORT, allowed_in="pydantic-ai")
+"""Settings of a request that cannot change an answer: each sample's call carries them, too."""
+HARMLESS = PASSED_ON | {"tool_choice", "openai_logprobs", "openai_top_logprobs"}
+"""Settings that need no comparison here: the guard compares the tool choice, and the plan sets log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What an agent asked, beside its messages."""
+    """An agent's request without its messages."""
 
     parameters: ModelRequestParameters
     settings: Mapping[str, Any]
@@ -81,28 +72,30 @@ _request: ContextVar[_Request | None] = ContextVar("guardrail_pydantic_ai_reques
 
 
 class PydanticAIChat(FrameworkChat):
-    """A model of pydantic-ai as a LangChain chat model: what calibration and the guard call.
+    """A model of pydantic-ai as a LangChain chat model, which calibration and the guard call.
 
     Calibrate with it (``python:my_module:chat`` on the command line), so that calibration and run time make the same
-    calls. Each answer is one call; settings are given with each call and never changed on the model.
+    calls. Each answer is one call; settings are per call, the model's own are never changed.
     """
 
-    inner: Any
+    model: Any = Field(validation_alias=AliasChoices("model", "inner"))
     """The model, e.g. ``OpenAIChatModel("gpt-4o-mini")``."""
-    settings: dict[str, Any] = Field(default_factory=dict)
-    """Settings every call carries besides the artifact's plan and the model's own ``settings``."""
+    calibrated_settings: dict[str, Any] = Field(
+        default_factory=dict, validation_alias=AliasChoices("calibrated_settings", "settings")
+    )
+    """Settings of every call in addition to the artifact's plan and to the model's own ``settings``."""
 
     @property
     def _llm_type(self) -> str:
         return "pydantic-ai"
 
     def kept(self) -> dict[str, Any]:
-        """Settings of every call, the model's own included.
+        """Settings of every call, including the model's own.
 
         Raises:
             UsageError: A fixed seed, with which all samples would be equal.
         """
-        found = {**(self.inner.settings or {}), **self.settings}
+        found = {**(self.model.settings or {}), **self.calibrated_settings}
         if found.get("seed") is not None:
             raise UsageError(f"seed={found['seed']} would make all samples equal; leave it out.")
         return {name: value for name, value in found.items() if value is not None}
@@ -110,9 +103,9 @@ class PydanticAIChat(FrameworkChat):
     def guardrail_identity(self) -> ModelIdentity:
         """Provider, name, and a digest of the settings that may change answers as revision."""
         kept = {name: value for name, value in self.kept().items() if name not in HARMLESS}
-        provider = f"pydantic-ai:{type(self.inner).__name__}:{self.inner.system}"
-        revision = settings_revision(self.inner.model_name, kept)
-        return ModelIdentity(provider=provider, model=self.inner.model_name, revision=revision)
+        provider = f"pydantic-ai:{type(self.model).__name__}:{self.model.system}"
+        revision = settings_revision(self.model.model_name, kept)
+        return ModelIdentity(provider=provider, model=self.model.model_name, revision=revision)
 
     async def _answer(self, messages: list[BaseMessage], stop: list[str] | None, call: Mapping[str, Any]) -> AIMessage:
         instructions, history = to_messages(messages)
@@ -133,12 +126,12 @@ class PydanticAIChat(FrameworkChat):
                 only = bindings.tool_choice
                 settings["tool_choice"] = "required" if only == "any" else [only]
         given: Any = settings
-        response = await self.inner.request(history, given, parameters)
+        response = await self.model.request(history, given, parameters)
         return read_response(response)
 
 
 def _instructed(parameters: ModelRequestParameters, instructions: str | None) -> ModelRequestParameters:
-    """Request parameters with these instructions; the very same ones where they say so already."""
+    """Request parameters with these instructions; unchanged if they have them already."""
     parts = parameters.instruction_parts
     if parts is not None and (InstructionPart.join(parts) or None) == instructions:
         return parameters
@@ -159,27 +152,28 @@ def _settings(stop: list[str] | None, call: Mapping[str, Any]) -> dict[str, Any]
 
 
 class GuardedModel(WrapperModel):
-    """A model of pydantic-ai that returns an answer, or tool calls, only when the gate accepts.
+    """A model of pydantic-ai that returns an answer, or tool calls, only if the gate accepts.
 
-    Each request of an agent draws the artifact's samples from ``wrapped``, with the very history, tools and output type
-    that the agent sent, and is judged once. Output tools are tool calls and judged like them.
+    Each request of an agent draws the artifact's samples from ``model``, with exactly the history, tools and output
+    type that the agent sent, and is judged once. Output tools are judged as tool calls.
 
     Streaming: the events begin after the verdict and carry the accepted candidate only.
 
     The verdict is in the response's ``metadata["guardrail"]``; usage counts the tokens of all samples.
 
-    A run that abstained in words is not asked again: where an output validator raises ``ModelRetry`` on the abstention,
-    the run ends with `AbstainedError`, as drawing again until the gate accepts would void the artifact's promise.
+    A run that abstained in words draws no second time: if an output validator raises ``ModelRetry`` on the abstention,
+    the run ends with `AbstainedError`. Drawing again until the gate accepts would void the artifact's promise.
 
     Args:
-        wrapped: A model of pydantic-ai, or its name.
+        model: A model of pydantic-ai, or its name.
         artifact: The calibration artifact, or the path of its JSON file.
-        on_abstain: "message", "raise", a Runnable or a handler, as for `Guardrail`. Calls that wait for a person need
-            `GuardCapability`.
-        settings: Settings every call was calibrated with besides the plan (`PydanticAIChat`).
+        judge: The judge object, for an artifact whose judge cannot be made by name; or such judges by name.
+        on_abstain: "message", "raise", a Runnable or a handler, as for `Guardrail`. "review" needs `GuardCapability`.
+        calibrated_settings: Settings of every call at calibration in addition to the plan (see `PydanticAIChat`).
         verdicts: Where verdicts on tool calls are kept.
-        **options: Further settings of `Guardrail`: abstain_message, judge, similarity, entailment, early_stopping,
-            probe, max_concurrency.
+        guard_options: Further settings of `Guardrail`: abstain_message, similarity, entailment, early_stopping, probe,
+            max_concurrency.
+        **options: The same as keywords.
 
     Raises:
         ArtifactError: The artifact was made for another model, estimator or judge. While running: for another prompt,
@@ -189,19 +183,28 @@ class GuardedModel(WrapperModel):
 
     def __init__(
         self,
-        wrapped: Model | str,
+        model: Model | str,
         artifact: CalibrationArtifact | str | Path,
         *,
+        judge: Any = None,
         on_abstain: OnAbstain = "message",
-        settings: Mapping[str, Any] | None = None,
+        calibrated_settings: Mapping[str, Any] | None = None,
         verdicts: VerdictStore | None = None,
+        guard_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        if isinstance(on_abstain, str) and on_abstain == HOLD:
-            raise UsageError('on_abstain="hold" needs GuardCapability, which keeps held-back calls from running.')
-        super().__init__(wrapped)
-        self._chat = PydanticAIChat(inner=self.wrapped, settings=dict(settings or {}))
-        self._gate = FrameworkGuard(self._chat, artifact, on_abstain=on_abstain, verdicts=verdicts, settings=options)
+        if is_reviewed(on_abstain):
+            raise UsageError('on_abstain="review" needs GuardCapability, which keeps held-back calls from running.')
+        super().__init__(model)
+        calibrated_settings = options.pop("settings", calibrated_settings)  # the older spelling
+        self._chat = PydanticAIChat(model=self.wrapped, calibrated_settings=dict(calibrated_settings or {}))
+        self._gate = FrameworkGuard(
+            self._chat,
+            artifact,
+            on_abstain=on_abstain,
+            verdicts=verdicts,
+            settings=guard_settings(artifact, judge, guard_options, options),
+        )
 
     @property
     def guard(self) -> Guardrail:
@@ -214,7 +217,7 @@ class GuardedModel(WrapperModel):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        """Draw, judge, and return the accepted candidate or what the abstention path gives."""
+        """Draw, judge, and return the accepted candidate or the result of the abstention path."""
         self._refuse_asking_again(messages)
         given = dict(model_settings or {})
         refuse_settings(self._chat.kept(), given, HARMLESS, "model_settings")
@@ -235,10 +238,10 @@ class GuardedModel(WrapperModel):
         return to_response(answer.message)
 
     def _refuse_asking_again(self, messages: list[ModelMessage]) -> None:
-        """Let only such requests draw whose run has not abstained in words before.
+        """Refuse a request of a run that has abstained in words.
 
         Raises:
-            AbstainedError: It has; a retry within the run leads here.
+            AbstainedError: The run has abstained, and this request is its retry.
         """
         if len(messages) < 2:
             return
@@ -281,7 +284,7 @@ class GuardedModel(WrapperModel):
         if passed:
             return output
         if verdict is None:
-            raise UnexpectedModelBehavior("The output was never judged: another model than the guarded one gave it.")
+            raise UnexpectedModelBehavior("The output was not judged: it is not from the guarded model.")
         raise AbstainedError.of(verdict, output)
 
 
@@ -289,63 +292,73 @@ class GuardedModel(WrapperModel):
 class GuardCapability(AbstractCapability[Any]):
     """The guard for an agent: every model request is judged, and no tool call runs that was not accepted or approved.
 
-    Whatever model serves a request is wrapped in a `GuardedModel`, so a model given to ``run()`` cannot go round it:
-    the artifact names the model it was made for and refuses others.
+    The model of each request is wrapped in a `GuardedModel`, also a model that is passed to ``run()``: the artifact
+    names the model it was made for and refuses others.
 
-    A call held back under ``on_abstain="hold"`` is deferred: the run ends with ``DeferredToolRequests`` (list it in the
-    agent's output types), and goes on with ``DeferredToolResults`` and the message history, even in another process.
-    The approved call is run as it was judged; nothing is drawn again for it.
+    A call held back under ``on_abstain="review"`` is deferred: the run ends with ``DeferredToolRequests`` (list it in
+    the agent's output types) and continues with ``DeferredToolResults`` and the message history, also in another
+    process. The approved call runs as it was judged; nothing is drawn again for it.
     """
 
     artifact: CalibrationArtifact | str | Path
     """The calibration artifact, or the path of its JSON file."""
     _: KW_ONLY
+    judge: Any = None
+    """As for `GuardedModel`."""
     on_abstain: Any = "message"
-    """As for `GuardedModel`; or "hold"."""
+    """As for `GuardedModel`; or "review": a person decides about held-back tool calls."""
     held: Literal["approve", "retry"] = "approve"
-    """Under "hold": "approve" asks a person; "retry" tells the model that the call was not run (`ModelRetry`)."""
-    settings: Mapping[str, Any] | None = None
-    """Settings every call was calibrated with besides the plan."""
+    """Under "review": "approve" asks a person; "retry" informs the model that the call did not run (`ModelRetry`)."""
+    calibrated_settings: Mapping[str, Any] | None = None
+    """Settings of every call at calibration in addition to the plan."""
     verdicts: VerdictStore = field(default_factory=VerdictStore)
     """Where verdicts on tool calls are kept; with a path they outlive the process."""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    guard_options: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of `Guardrail`."""
+    settings: InitVar[Mapping[str, Any] | None] = None
+    """Older spelling of ``calibrated_settings``."""
+    options: InitVar[Mapping[str, Any] | None] = None
+    """Older spelling of ``guard_options``."""
     _wrapped: dict[int, GuardedModel] = field(default_factory=dict, init=False, repr=False)
 
+    def __post_init__(self, settings: Mapping[str, Any] | None, options: Mapping[str, Any] | None) -> None:
+        self.calibrated_settings = self.calibrated_settings if settings is None else settings
+        self.guard_options = self.guard_options if options is None else options
+
     def get_wrapper_model(self, model: Model) -> Model | None:
-        """The guarded model; one for each model, so that what is known of an endpoint is kept."""
+        """The guarded model; one for each model, which keeps the results of the endpoint's probe."""
         found = self._wrapped.get(id(model))
         if found is None or found.wrapped is not model:
-            holds = isinstance(self.on_abstain, str) and self.on_abstain == HOLD
             found = GuardedModel(
                 model,
                 self.artifact,
-                on_abstain="message" if holds else self.on_abstain,
-                settings=self.settings,
+                judge=self.judge,
+                on_abstain="message" if is_reviewed(self.on_abstain) else self.on_abstain,
+                calibrated_settings=self.calibrated_settings,
                 verdicts=self.verdicts,
-                **self.options,
+                guard_options=self.guard_options,
             )
-            found._gate.holds = holds
+            found._gate.holds = is_reviewed(self.on_abstain)
             self._wrapped[id(model)] = found
         return found
 
     async def before_tool_execute(
         self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any
     ) -> Any:
-        """Let a call run only if it was judged, accepted and not changed since, or if a person approved it."""
+        """Run a call only if it was judged, accepted and not changed since, or if a person approved it."""
         if ctx.tool_call_approved or tool_def.kind == "output":
             return args
         known = self.verdicts.get(call.tool_call_id)
         if any(one._gate.may_run(call.tool_call_id, _arguments(call)) for one in self._wrapped.values()):
             return args
-        if known is not None and self.held == "approve" and self.on_abstain == HOLD:
+        if known is not None and self.held == "approve" and is_reviewed(self.on_abstain):
             raise ApprovalRequired(metadata={"guardrail": known.to_metadata()})
         raise ModelRetry(
             "This call was not run: it is not certain enough that it is right. Ask the user, or try another way."
         )
 
     def verdict(self, call_id: str) -> Verdict | None:
-        """The verdict on a proposed tool call, e.g. for the person who is to approve it."""
+        """The verdict on a proposed tool call, e.g. for its reviewer."""
         return self.verdicts.get(call_id)
 
 
@@ -357,12 +370,12 @@ async def agent_bindings(agent: Agent[Any, Any], question: str = "?") -> Binding
     """An agent's tools and output type as calibration needs them (``tools.json`` of ``calibrate collect``).
 
     Args:
-        agent: The agent, as it will run. It is asked once, with a model that only looks at what it is given.
-        question: What it is asked.
+        agent: The agent, as it will run. It runs once, with a model that only records its request.
+        question: The question of that run.
     """
     seen: list[Bindings] = []
 
-    class Looking(WrapperModel):
+    class Recording(WrapperModel):
         async def request(
             self,
             messages: list[ModelMessage],
@@ -374,11 +387,11 @@ async def agent_bindings(agent: Agent[Any, Any], question: str = "?") -> Binding
 
     model = agent.model
     if model is None:
-        raise UsageError("the agent has no model yet; give it the one that will be guarded.")
+        raise UsageError("the agent has no model yet; give it the model that will be guarded.")
     inner = model.wrapped if isinstance(model, GuardedModel) else model
-    looking: Any = Looking(inner)
+    recording: Any = Recording(inner)
     try:
-        await agent.run(question, model=looking)
+        await agent.run(question, model=recording)
     except UnexpectedModelBehavior:
         if not seen:
             raise

@@ -46,12 +46,12 @@ class TransformersChat(NativeChat):
     model.invoke("What is the capital of France?")
     ```
 
-    The model is loaded when the object is made. Remote code is never run. Sampling settings come from here, from the
+    The model is loaded when the object is created. Remote code is never run. Sampling settings come from here, from the
     call or from the plan; the top-k, penalties and temperature of the model's ``generation_config`` are not applied.
 
     Raises:
         MissingDependencyError: torch or transformers is not installed (on import of this module).
-        UsageError: The model cannot be loaded or has no chat template; the message names what is missing.
+        UsageError: The model cannot be loaded or has no chat template; the message says what is missing.
     """
 
     PROVIDER = "transformers"
@@ -62,9 +62,9 @@ class TransformersChat(NativeChat):
     revision: str | None = None
     """Hub branch, tag or commit; None for the main branch."""
     device: str = "auto"
-    """Torch device; "auto" takes a GPU when there is one."""
+    """Torch device; "auto" takes a GPU if there is one."""
     dtype: str = "auto"
-    """Torch dtype by name, e.g. "bfloat16"; "auto" is the checkpoint's own on a GPU and float32 on a CPU."""
+    """Torch dtype by name, e.g. "bfloat16"; "auto" is the checkpoint's on a GPU and float32 on a CPU."""
     temperature: float = Field(default=0.0, ge=0.0)
     """Temperature of plain calls; 0 is greedy."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
@@ -72,7 +72,7 @@ class TransformersChat(NativeChat):
     max_tokens: int = Field(default=256, ge=1)
     """Most new tokens of plain calls."""
     stop: list[str] | None = None
-    """Strings that end an answer of plain calls; they are cut off."""
+    """Strings that end an answer of plain calls; the answer does not contain them."""
     logprobs: bool = False
     """Whether plain calls return token log-probabilities in ``response_metadata["logprobs"]``."""
     seed: int | None = None
@@ -82,13 +82,13 @@ class TransformersChat(NativeChat):
     chat_template: str | None = None
     """Jinja template that replaces the tokenizer's."""
     loaded: Any = Field(default=None, exclude=True, repr=False)
-    """A model that is in memory already, as `from_model` sets it."""
+    """A model in memory; set by `from_model`."""
 
     _local: LocalModel = PrivateAttr()
     _engine: Engine = PrivateAttr()
 
     def __init__(self, **settings: Any) -> None:
-        # Not in a validator: pydantic would wrap the loading errors, which are ValueErrors, in its own.
+        # Not in a validator: pydantic would wrap the loading errors, which are ValueErrors, in validation errors.
         super().__init__(**settings)
         self._local = self.loaded or load(
             self.model,
@@ -102,12 +102,12 @@ class TransformersChat(NativeChat):
 
     @classmethod
     def from_model(cls, model: Any, tokenizer: Any, *, name: str = "in-memory", **settings: Any) -> TransformersChat:
-        """Wrap a model that is in memory already; it is put in evaluation mode and stays on its device.
+        """Wrap a model in memory; it is put in evaluation mode and stays on its device.
 
         Args:
             model: A transformers causal language model.
             tokenizer: Its tokenizer.
-            name: What to call it.
+            name: Its name in identities and messages.
             **settings: Fields of this class.
         """
         local = wrap(model, tokenizer, name=name, chat_template=settings.get("chat_template"))
@@ -132,12 +132,12 @@ class TransformersChat(NativeChat):
             tools: Tools the model may call, in any form ``bind_tools`` takes.
 
         Returns:
-            One `SampleSet` for each prompt. A request that fails in the model (out of memory with nothing left to
-            halve, logits that are not finite) or whose options cannot be expressed says so in ``problem``.
+            One `SampleSet` for each prompt. If a request fails in the model (out of memory for a single answer, logits
+            that are not finite) or its options cannot be expressed, ``problem`` says so.
 
         Raises:
             PromptTooLongError: A prompt and its answer do not fit the context window.
-            UsageError: The messages cannot be turned into a prompt, or there are not as many seeds as prompts.
+            UsageError: The messages cannot be turned into a prompt, or the numbers of seeds and prompts differ.
         """
         check_seeds(prompts, seeds)
         offered = openai_tools(tools)
@@ -164,7 +164,7 @@ class TransformersChat(NativeChat):
         seeds: Sequence[int | None],
         tools: Sequence[Any] | None = None,
     ) -> list[SampleSet]:
-        """The same in a worker thread; concurrent calls share batches."""
+        """`draw_samples` in a worker thread; concurrent calls share batches."""
         return await self._in_thread(self.draw_samples, prompts, plan, seeds=seeds, tools=tools)
 
     def guardrail_identity(self) -> ModelIdentity:
@@ -174,7 +174,7 @@ class TransformersChat(NativeChat):
     def _plan_request(
         self, messages: Sequence[BaseMessage], plan: SamplingPlan, seed: int | None, tools: Sequence[dict[str, Any]]
     ) -> Request | UnreadableOptionError:
-        """What the plan asks for after this prompt, or why its options cannot be read."""
+        """The plan's request for this prompt, or why its options cannot be read."""
         text, ids = self._encode(messages, tools)
         options: tuple[tuple[int, ...], ...] = ()
         if plan.options is not None:
@@ -267,7 +267,7 @@ class TransformersChat(NativeChat):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        """Token by token; with tools bound in one piece, since a half-written call is no text to show."""
+        """Token by token; with tools in one piece, since an incomplete call must not be shown as text."""
         settings = self._settings(stop, kwargs)
         check_one_answer(settings.n)
         if settings.tools:
@@ -282,7 +282,7 @@ class TransformersChat(NativeChat):
             yield chunk
 
     def _chunks(self, request: Request, settings: CallSettings) -> Iterator[ChatGenerationChunk]:
-        """Decode one row, giving the model free between steps: a slow reader must not keep others waiting."""
+        """Decode one row and release the model between steps: a slow reader must not block other calls."""
         turns, text = self._engine.turns, TextStream(self._engine.detokenizer, settings.stop)
         with turns.exclusive():
             prefix = prefill(self._local.model, [request.prompt]).expand([0], room=settings.max_tokens)
@@ -308,13 +308,13 @@ class TransformersChat(NativeChat):
 
         Args:
             tools: Functions, classes, LangChain tools or schemas.
-            tool_choice: "none" hides them. Nothing else can be enforced on a local model: it decides itself.
+            tool_choice: "none" hides them. Nothing else can be enforced on a local model, so the model decides.
             **kwargs: Settings of the calls.
         """
         return self.bind(tools=list(openai_tools(tools)), tool_choice=tool_choice, **kwargs)
 
     async def _in_thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run a blocking function beside the event loop, with the caller's context variables."""
+        """Run a blocking function in a thread, with the caller's context variables."""
         call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._engine.threads, call)
 
@@ -323,7 +323,7 @@ class TransformersChat(NativeChat):
 
     @classmethod
     def is_lc_serializable(cls) -> bool:
-        """A loaded model is not serialised; its settings are its constructor's arguments."""
+        """A loaded model is not serialisable."""
         return False
 
 

@@ -26,7 +26,7 @@ def say(text: str) -> None:
 
 
 def install(title: str, what: list[str], started: float) -> None:
-    """Run one pip command and show what it is busy with.
+    """Run one pip command and show its progress.
 
     Raises:
         SystemExit: pip failed; the end of its output is shown.

@@ -1,9 +1,9 @@
 """Get the real servers that ``tests/peers`` talks to, into .peers/. Standard library only; safe to run again.
 
 ``llama-server`` is built from llama.cpp's source, which the package ``llama-cpp-python`` carries (about 20 minutes on
-two cores, once); ``--server PATH`` or LLAMA_SERVER=PATH takes one that is built already. The embedded model is
-converted to GGUF, and what ``transformers serve`` wants beyond .venv goes into a folder of its own, so that .venv stays
-as it is.
+two cores, once); ``--server PATH`` or LLAMA_SERVER=PATH uses an existing build. The embedded model is
+converted to GGUF, and the packages that ``transformers serve`` needs beyond .venv go into a separate folder, so that
+.venv stays unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SERVER = PEERS / "llama.cpp" / "bin" / "llama-server"
 SERVING = PEERS / "serving"
 SOURCE = "llama-cpp-python==0.3.36"
 SERVING_NEEDS = ("fastapi==0.165.0", "accelerate==1.15.0", "psutil==7.2.2")
-"""What ``transformers serve`` imports beyond what .venv has."""
+"""Packages that ``transformers serve`` imports and .venv lacks."""
 CMAKE_SETTINGS = ("-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_CURL=OFF", "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_TESTS=OFF")
 SHOW_EVERY = 10.0
 """Seconds between two lines of progress."""
@@ -41,7 +41,7 @@ def say(text: str) -> None:
 
 
 def run(command: Sequence[object], title: str, log: Path) -> None:
-    """Run a command, keep its output in a log, and show now and then what it is busy with.
+    """Run a command, keep its output in a log, and show its progress from time to time.
 
     Raises:
         SystemExit: It failed; the end of its output is shown.
@@ -68,7 +68,7 @@ def run(command: Sequence[object], title: str, log: Path) -> None:
 
 
 def works(server: Path) -> bool:
-    """Whether there is a llama-server that starts."""
+    """Whether the file is a llama-server that starts."""
     if not server.is_file():
         return False
     found = subprocess.run([server, "--version"], env=beside(server), capture_output=True, check=False)
@@ -76,19 +76,21 @@ def works(server: Path) -> bool:
 
 
 def beside(server: Path) -> dict[str, str]:
-    """The environment in which a server finds the libraries that lie beside it."""
+    """The environment in which a server finds the libraries beside it."""
     path = [str(server.parent), os.environ.get("LD_LIBRARY_PATH", "")]
     return {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, path))}
 
 
 def take_over(binary: Path) -> None:
-    """Copy a server that is built already, with the libraries beside it.
+    """Copy an existing build of the server, with the libraries beside it.
 
     Raises:
-        SystemExit: It is not there or does not start.
+        SystemExit: It does not exist or does not start.
     """
     if not works(binary):
-        raise SystemExit(f"{binary} is no llama-server that starts. Leave --server and LLAMA_SERVER out to build one.")
+        raise SystemExit(
+            f"{binary} is not a llama-server that starts. Leave --server and LLAMA_SERVER out to build one."
+        )
     if binary.resolve() == SERVER.resolve():
         return
     SERVER.parent.mkdir(parents=True, exist_ok=True)
@@ -97,11 +99,11 @@ def take_over(binary: Path) -> None:
         shutil.copy2(file, SERVER.parent / file.name, follow_symlinks=False)
     part = SERVER.with_name("llama-server.part")
     shutil.copy2(binary, part)
-    part.replace(SERVER)  # last, so that a server that is there has its libraries
+    part.replace(SERVER)  # last, so that an existing server has its libraries
 
 
 def build(jobs: int) -> Path:
-    """Download llama.cpp's source and build its server; goes on where it stopped.
+    """Download llama.cpp's source and build its server; continues where it stopped.
 
     Raises:
         SystemExit: A tool is missing, or a step failed.
@@ -131,7 +133,7 @@ def build(jobs: int) -> Path:
 
 
 def get_server(given: Path | None, jobs: int) -> None:
-    """The full peer."""
+    """Install llama-server, the full peer."""
     if given is not None:
         take_over(given)
     elif not works(SERVER):
@@ -140,7 +142,7 @@ def get_server(given: Path | None, jobs: int) -> None:
 
 
 def get_model() -> None:
-    """The embedded model for it."""
+    """Convert the embedded model for llama-server."""
     causes = [*MODEL.iterdir(), Path(__file__).with_name("to_gguf.py")]
     if not GGUF.exists() or GGUF.stat().st_mtime < max(cause.stat().st_mtime for cause in causes):
         write_gguf(MODEL, GGUF)
@@ -148,13 +150,13 @@ def get_model() -> None:
 
 
 def get_serving() -> None:
-    """What the degraded peer, ``transformers serve``, wants."""
+    """Install what the degraded peer, ``transformers serve``, needs."""
     done = SERVING / ".done"
     wanted = "\n".join(SERVING_NEEDS)
     if not done.exists() or done.read_text("utf-8") != wanted:
         shutil.rmtree(SERVING, ignore_errors=True)
         pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", SERVING, *SERVING_NEEDS]
-        run(pip, "installing what transformers serve wants", PEERS / "build.log")
+        run(pip, "installing what transformers serve needs", PEERS / "build.log")
         done.write_text(wanted, "utf-8")
     say(f"transformers serve: with {SERVING.relative_to(ROOT)} on its path")
 
@@ -164,9 +166,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Get the real servers that tests/peers talks to, into .peers/.")
     given = os.environ.get("LLAMA_SERVER")
     parser.add_argument(
-        "--server", type=Path, default=Path(given) if given else None, help="a llama-server that is built already"
+        "--server", type=Path, default=Path(given) if given else None, help="an existing build of llama-server"
     )
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at once")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of parallel compilers")
     chosen = parser.parse_args()
     PEERS.mkdir(exist_ok=True)
     get_server(chosen.server, chosen.jobs)

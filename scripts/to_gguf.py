@@ -1,7 +1,7 @@
 """Write the embedded model as a GGUF file, the format that llama.cpp reads. Standard library only.
 
 Weights become 32-bit floats, so that no precision is lost. The tokenizer puts a space before every stretch of text,
-which llama.cpp's does not; the chat template of the GGUF file therefore puts it there. ``tests/peers`` compares token
+which llama.cpp's does not; the chat template of the GGUF file therefore adds it. ``tests/peers`` compares token
 ids and answers with those of transformers.
 """
 
@@ -56,10 +56,10 @@ def write_gguf(folder: Path, path: Path) -> None:
 
     Args:
         folder: config.json, model.safetensors (16-bit floats), tokenizer.json and chat_template.jinja.
-        path: The GGUF file; written under another name first, so that it is never there half.
+        path: The GGUF file; written under another name first, so that it never exists half-written.
 
     Raises:
-        ValueError: A checkpoint of another kind.
+        ValueError: The checkpoint is of another kind.
     """
     config = json.loads((folder / "config.json").read_text("utf-8"))
     tokenizer = json.loads((folder / "tokenizer.json").read_text("utf-8"))
@@ -134,7 +134,7 @@ def _template(template: str) -> str:
     wanted = "{{ text(message.content) }}"
     if template.count(wanted) != 1:
         raise ValueError(
-            f"the chat template does not write its text once as {wanted}, so no space can be put before it"
+            f"the chat template does not write its text once as {wanted}, so no space can be added before it"
         )
     return SPACED + template.replace(wanted, "{{ spaced(text(message.content)) }}")
 

@@ -10,19 +10,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-OURS = {"guardrail", "integrations", "calibrate", "examples", "tests", "benchmarks"}
-MAY_IMPORT = {
-    "guardrail": {"guardrail"},
-    "integrations": {"guardrail", "integrations"},
-    "calibrate": {"guardrail", "calibrate"},
-}
+PACKAGES = ("calibrate", "guardrail", "integrations")
 LIGHT = {"langchain_core", "numpy", "pydantic", "typing_extensions"}
 HEAVY = {"torch", "transformers", "openai", "scipy", "matplotlib", "typer", "rich", "yaml", "jinja2"}
 HEAVY |= {"sqlalchemy", "starlette", "uvicorn"}
 # The review queue and its page are part of `guardrail`, but nothing imports them unless asked; the `review` extra.
-REVIEW = {"sqlalchemy", "starlette", "uvicorn", "jinja2", "markupsafe"}
-# Composition root: the one place of `calibrate` that may know the integrations.
-COMMAND_LINE = "calibrate/_cli_models.py"
+REVIEW = {"sqlalchemy", "httpx", "starlette", "uvicorn", "jinja2", "markupsafe"}
 
 
 def modules(package: str) -> list[Path]:
@@ -40,18 +33,88 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("package", sorted(MAY_IMPORT))
-def test_import_direction(package: str) -> None:
+def test_the_import_contracts_hold() -> None:
+    """Layers and directions are import-linter contracts in pyproject.toml, which `make lint` runs, too."""
+    ran = subprocess.run(
+        [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_module_imports_a_private_module_of_another_package(package: str) -> None:
     for path in modules(package):
-        allowed = MAY_IMPORT[package] | ({"integrations"} if str(path) == COMMAND_LINE else set())
-        wrong = (imported(path) & OURS) - allowed
-        assert not wrong, f"{path} imports {wrong}, against the import direction"
+        for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or node.level or node.module is None:
+                continue
+            parts = [*node.module.split("."), *(alias.name for alias in node.names)]
+            if parts[0] in PACKAGES and parts[0] != package:
+                private = [part for part in parts if part.startswith("_")]
+                assert not private, f"{path}:{node.lineno} imports {private} of {parts[0]}"
+
+
+def cycles() -> list[set[str]]:
+    """Groups of modules that import each other, imports for types and inside functions included."""
+    names = {
+        str(path.with_suffix("")).replace("/", ".").removesuffix(".__init__"): path
+        for package in PACKAGES
+        for path in modules(package)
+    }
+    graph = {name: direct_imports(name, path, names) - {name} for name, path in names.items()}
+    reached = {name: closure(name, graph) for name in graph}
+    found = [{other for other in reached[name] if name in reached[other]} for name in sorted(graph)]
+    return [group for place, group in enumerate(found) if group and group not in found[:place]]
+
+
+def direct_imports(name: str, path: Path, names: dict[str, Path]) -> set[str]:
+    found = set()
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            module = ".".join(part for part in (base, node.module or "") if part)
+            for alias in node.names:
+                submodule = f"{module}.{alias.name}"
+                found.add(submodule if submodule in names else module)
+    return found & names.keys()
+
+
+def closure(name: str, graph: dict[str, set[str]]) -> set[str]:
+    seen: set[str] = set()
+    waiting = list(graph[name])
+    while waiting:
+        one = waiting.pop()
+        if one not in seen:
+            seen.add(one)
+            waiting += graph[one]
+    return seen
+
+
+def test_there_is_no_import_cycle() -> None:
+    assert cycles() == []
+
+
+def test_folders_stay_small_enough_to_read() -> None:
+    """At most about fifteen modules a folder; what is private in `integrations` lies behind a public module."""
+    for package in PACKAGES:
+        folders = {path.parent for path in modules(package)}
+        for folder in folders:
+            shown = [path for path in modules(package) if path.parent == folder and path.name != "__init__.py"]
+            assert len(shown) <= 16, f"{folder} has {len(shown)} modules"
+    private = [path.name for path in modules("integrations") if path.parent.name == "integrations"]
+    assert [name for name in private if name.startswith("_") and name != "__init__.py"] == []
 
 
 def test_guardrail_needs_only_its_three_dependencies() -> None:
     for path in modules("guardrail"):
         extra = REVIEW if path.parts[:2] == ("guardrail", "review") else set()
-        outside = imported(path) - OURS - set(sys.stdlib_module_names) - LIGHT - extra
+        outside = imported(path) - {"guardrail"} - set(sys.stdlib_module_names) - LIGHT - extra
         assert not outside, f"{path} imports {outside}"
 
 
@@ -104,7 +167,7 @@ def test_the_list_of_packages_is_complete() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
     found = {
         str(path.parent.relative_to(ROOT)).replace("/", ".")
-        for package in MAY_IMPORT
+        for package in PACKAGES
         for path in (ROOT / package).rglob("__init__.py")
     }
     assert set(listed) == found

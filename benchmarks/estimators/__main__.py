@@ -82,11 +82,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measure and write; a few minutes on the first run, less when the cache has scores."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.estimators", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with the recorded outputs")
-    parser.add_argument("--out", type=Path, default=Path("docs/estimators.md"), help="page; the JSON lies beside it")
+    parser.add_argument("--out", type=Path, default=Path("docs/estimators.md"), help="page; its JSON lies next to it")
     parser.add_argument("--files", help=f"some of {', '.join(FILES)}, separated by commas")
     parser.add_argument("--records", type=Path, action="append", default=[], help="a labelled record file; repeatable")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for scores, to go on from")
-    parser.add_argument("--fresh", action="store_true", help="score again, whatever the cache holds")
+    parser.add_argument("--fresh", action="store_true", help="score again and ignore the cache")
     parser.add_argument("--resamples", type=int, default=1_000, help="bootstrap resamples")
     given = parser.parse_args(argv)
     names = [name.strip() for name in given.files.split(",") if name.strip()] if given.files is not None else None

@@ -11,7 +11,7 @@ from benchmarks.estimators.figures import Interval, draw, paired
 from benchmarks.estimators.scores import Scores, Variant
 from benchmarks.estimators.sources import Source
 from calibrate.data.records import Record
-from calibrate.pipeline import Groups
+from calibrate.data.split import Groups
 from calibrate.scoring.ensemble import EnsembleFile, cut_for_training, fit_ensemble
 from calibrate.scoring.metrics import auroc
 from guardrail.errors import UsageError

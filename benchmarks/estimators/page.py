@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import Literal
 
 from benchmarks.estimators.ensembles import Comparison
 from benchmarks.estimators.figures import ALPHAS, HALVES, Figures, Interval
@@ -49,6 +50,8 @@ class Measured(Frozen):
 class Page(Frozen):
     """The whole table."""
 
+    format: Literal[1] = 1
+    """Version of this layout; a file without one is of the first."""
     resamples: int
     """Bootstrap resamples behind each interval."""
     files: tuple[Measured, ...]
@@ -68,17 +71,18 @@ This page is generated. Do not edit it; run
 
     {command}
 
-Every estimator that a file supports, sorted by AUROC. **AUROC** is the chance that a wrong answer scores above a right
-one (.5 is no use); **AURC** the area under the risk-coverage curve (lower is better); **answered** the share of
-questions answered, in percent, when rule `acrc` is fitted on one half of the questions and used on the other, mean
-over {HALVES} random halves. In brackets: 95 % percentile bootstrap intervals ({page.resamples:,} resamples; of whole
-clusters where questions depend on each other). "name:judge" and "name:similarity" are variants that compare answers
-otherwise than the default. Rows marked * are baselines, computed by a few lines of
-counting and no estimator, and **against** * is the paired difference in AUROC.
+Every estimator that a file supports, sorted by AUROC. **AUROC** is the probability that a wrong answer scores above a
+right one (.5 is useless); **AURC** the area under the risk-coverage curve (lower is better); **answered** the share of
+questions answered, in percent, when rule `acrc` is fitted on one half of the questions and used on the other, mean over
+{HALVES} random halves. In brackets: 95 % percentile bootstrap intervals ({page.resamples:,} resamples; of whole
+clusters where questions depend on each other). "name:judge" and "name:similarity" are variants that compare answers in
+another way than the default. Rows marked * are baselines, computed by a few lines of counting without an estimator, and
+**against** * is the paired difference in AUROC.
 
 Read across a table, not between tables: files differ in models, questions and what counts as right. Overlapping
-intervals do not mean that two estimators are alike, for they are measured on the same questions; see the ensembles for
-paired differences. No estimator should be picked by this page and then calibrated on the same questions."""
+intervals do not mean that two estimators are equally good, because they are measured on the same questions; see the
+ensembles for paired differences. Do not pick an estimator from this page and then calibrate it on the same
+questions."""
 
 
 def _file(found: Measured) -> str:
@@ -146,12 +150,12 @@ def _ensembles(page: Page) -> str:
 `calibrate ensemble` fits weights on a training part, here 30 % of the questions, from every estimator in the table of
 the file that is measured on nine questions in ten. Ensemble and best single member (the one with the highest AUROC on
 the training part) are compared on the other questions, on the same resamples. A difference whose interval contains 0 is
-none. {_verdict(compared)}
+not significant. {_verdict(compared)}
 
 {table(head, rows, 2)}
 
 An ensemble costs questions: those it was trained on cannot calibrate it, and a threshold fitted on any of them is
-refused. A single estimator loses none. The commands, on a scored and labelled record file:
+refused. A single estimator costs none. The commands, on a scored and labelled record file:
 
     calibrate ensemble records.jsonl --members degree,self_consistency --train-fraction 0.3 --out ensemble.json
     calibrate score ensemble.rest.jsonl --estimator ensemble.json
@@ -164,7 +168,7 @@ def _verdict(compared: Sequence[Measured]) -> str:
     better = [found.name for found in compared if found.ensemble and found.ensemble.difference["auroc"].low > 0]
     worse = [found.name for found in compared if found.ensemble and found.ensemble.difference["auroc"].high < 0]
     said = [
-        f"It ranked better on {', '.join(better)}." if better else "It ranked better on none of the files.",
+        f"It ranked better on {', '.join(better)}." if better else "It did not rank better on any of the files.",
         f"It ranked worse on {', '.join(worse)}." if worse else "",
     ]
     gain = [
@@ -179,29 +183,29 @@ def _verdict(compared: Sequence[Measured]) -> str:
         for alpha in ALPHAS
         if found.ensemble and found.ensemble.difference[f"{alpha:g}"].high < 0
     ]
-    said.append(f"It answered more on {', '.join(gain)}." if gain else "It answered measurably more nowhere.")
+    said.append(f"It answered more on {', '.join(gain)}." if gain else "It did not answer measurably more on any file.")
     if loss:
         said.append(f"It answered less on {', '.join(loss)}.")
     return " ".join(each for each in said if each)
 
 
 def _left_out() -> str:
-    return f"""## What is not here
+    return f"""## Not covered
 
-Most estimators look at the samples alone and not at the answer that is returned (`primary_disagreement`,
-`graded_disagreement`, the self-check and the follow-up ones do look). Where the samples are not draws of the same
-model, as in InterCode and NQ-open, that decides.
+Most estimators use only the samples and not the answer that is returned (`primary_disagreement`, `graded_disagreement`,
+the self-check and the follow-up estimators use it). This decides the result if the samples are not draws of the same
+model, as in InterCode and NQ-open.
 
 No recorded file has log-probabilities of sampled text, so the estimators that read them, and those that ask the model a
 further question, are measured on the embedded model's own answers only: a model of 1.5 million weights that answers in
-a few words. What they are worth on a large model is not known from this page. Its records come from
+a few words. This page does not show how well they work on a large model. Its records come from
 
     calibrate collect examples/tiny_model/questions/open.jsonl --model transformers:examples/tiny_model/orrin-1.5m \\
       -e semantic_entropy -e p_true -e verbalised -e selfcheck_prompt --max-tokens 16 --out RECORDS
     calibrate label RECORDS --rule token_f1
 
-`mmlu-pro-confidence.csv` holds scores and no answers, so there is nothing to estimate (docs/paper.md uses it). No
-trained entailment model was at hand. Files by the name that `--files` takes: {", ".join(FILES)}."""
+`mmlu-pro-confidence.csv` holds scores without answers, so there is nothing to estimate (docs/paper.md uses it). No
+trained entailment model was available. Files by the name that `--files` takes: {", ".join(FILES)}."""
 
 
 def _wrapped(text: str) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +11,10 @@ from benchmarks.estimators.sources import Source
 from calibrate.data.progress import Progress, silent
 from calibrate.scoring.scores import supported
 from guardrail.errors import GuardrailError
+from guardrail.files import atomic_write
 from guardrail.judges import Judge, Similarity, from_judge, make_similarity
 from guardrail.judges import make as make_judge
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import Estimator, available, make, measure_stream
 
@@ -96,7 +95,7 @@ def score(
 ) -> list[Scores]:
     """Scores of every row, from the cache where it has them."""
     path = None if cache is None else cache / f"{source.name}.json"
-    digest = hashlib.sha256(source.path.read_bytes()).hexdigest()
+    digest = sha256_hex(source.path.read_bytes())
     known = {} if fresh or path is None else _read(path, digest)
     specs = {row.label: _digest(row.estimator, source.plan) for row in rows}
     missing = [row for row in rows if row.label not in known or known[row.label].spec != specs[row.label]]
@@ -160,8 +159,8 @@ def _short(error: Exception) -> str:
 
 
 def _digest(estimator: Estimator, plan: SamplingPlan) -> str:
-    text = json.dumps([estimator.spec.model_dump(mode="json"), plan.model_dump(mode="json")], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    specs = [estimator.spec.model_dump(mode="json"), plan.model_dump(mode="json")]
+    return sha256_hex(canonical_json(specs, compact=False, ascii_only=True), 16)
 
 
 def _read(path: Path, digest: str) -> dict[str, Scores]:
@@ -175,6 +174,4 @@ def _read(path: Path, digest: str) -> dict[str, Scores]:
 
 def _write(path: Path, cached: _Cached) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".part")
-    temporary.write_text(cached.model_dump_json(), encoding="utf-8")
-    os.replace(temporary, path)
+    atomic_write(path, cached.model_dump_json())

@@ -44,8 +44,8 @@ class Source:
         path: The file.
         records: Labelled records.
         plan: What was drawn.
-        judges: Judges besides the default one, for estimators that cluster.
-        similarities: Similarities besides the defaults, for estimators over a graph.
+        judges: Judges other than the default one, for estimators that cluster.
+        similarities: Similarities other than the defaults, for estimators over a graph.
         clustered: Whether groups are clusters of dependent items: resampled and halved whole.
         notes: What the file is, and what it lacks.
         baseline: A simple score to beat.
@@ -80,7 +80,7 @@ def sources(folder: Path, names: Sequence[str] | None = None) -> list[Callable[[
 
 
 def recorded(path: Path) -> Source:
-    """A labelled record file of one's own (`calibrate collect`, `calibrate label`)."""
+    """A labelled record file (`calibrate collect`, `calibrate label`)."""
     file = read_records(path)
     if file.header.correctness is None:
         raise UsageError(f"{path} has no labels. Run: calibrate label {path}")

@@ -10,8 +10,7 @@ import numpy as np
 
 from benchmarks.paper.figure import STYLES, risk_retention
 from benchmarks.paper.page import Measured, page
-from benchmarks.paper.recorded import recorded_pools
-from benchmarks.paper.simulated import simulated_pools
+from benchmarks.paper.pools import recorded_pools, simulated_pools
 from calibrate.data.progress import Progress, bar
 from calibrate.evaluation.tables import Pool, TableRow, average, methods, run, tables
 from guardrail.errors import require

@@ -56,26 +56,26 @@ def _wrapped(text: str) -> str:
 def _opening(measured: Measured) -> str:
     headline = _level(measured.simulated.risk_levels, "CoQA", 0.15)
     assert headline.scer is not None
-    return f"""# The base paper beside our measurements
+    return f"""# The base paper compared with our measurements
 
 This page is generated. Do not edit it; run
 
     python -m benchmarks.paper --data DIR --out docs
 
-with DIR the folder of recorded outputs. *Printed* is what "Asymptotic Risk Calibration for Selective Question
-Answering" prints. *Ours* is measured here with the repaired rule (docs/guarantees.md): the rule as printed accepts
+where DIR is the folder of recorded outputs. *Printed* numbers are those in "Asymptotic Risk Calibration for Selective
+Question Answering". *Ours* are measured here with the repaired rule (docs/guarantees.md): the rule as printed accepts
 nothing on scores without ties.
 
 SCER is the error rate among accepted answers, AR the share accepted, Power the share of right answers accepted, VR the
-share of splits whose test SCER exceeds alpha, IF the share in which nothing was accepted (all in percent but SCER).
+share of splits whose test SCER exceeds alpha, IF the share in which nothing was accepted (all in percent except SCER).
 
-**The headline.** At alpha = .15 with 1,000 calibration questions, CoQA, mean of both models: printed SCER .143 and AR
-46.2; ours on populations with the paper's accuracy and AUROC: SCER {headline.scer.value:.3f} and AR
-{100 * headline.acceptance.value:.1f}. The printed share of splits above alpha, 13 %, is not met: ours is
+**The headline.** At alpha = .15 with 1,000 calibration questions, CoQA, mean of both models: printed SCER .143 and
+AR 46.2; ours on populations with the paper's accuracy and AUROC: SCER {headline.scer.value:.3f} and AR
+{100 * headline.acceptance.value:.1f}. The printed share of splits above alpha, 13 %, is not reproduced: ours is
 {100 * headline.violation_rate.value:.0f} %. A rule that steers the mean to alpha ends above it in nearly half of all
-calibrations. Where that matters choose `certified`, in the tables below at the same delta = .05 as the paper's
-confidence bounds. Away from the headline the Hoeffding rows, the smallest alphas and all of MedMCQA differ most: with
-the printed accuracy and AUROC so much cannot be accepted (below)."""
+calibrations. If that matters, choose `certified`, in the tables below at the same delta = .05 as the paper's
+confidence bounds. Away from the headline the Hoeffding rows, the smallest alphas and all of MedMCQA differ most:
+with the printed accuracy and AUROC, that acceptance is not possible (below)."""
 
 
 def _simulated(measured: Measured, image: str) -> str:
@@ -96,8 +96,8 @@ the same splits for every method. Ours is the mean over {measured.repetitions} i
 (seed {measured.seed}). Standard errors between pools are at most {scer:.3f} for SCER and {100 * taken:.1f} points for
 AR.
 
-VR compares finite test parts with alpha, and calibration and test share one pool, so that luck in the one is bad luck
-in the other: a little above delta is what a certificate at delta = .05 looks like in it.
+VR compares finite test parts with alpha, and calibration and test share one pool, so good luck in one part is bad luck
+in the other: the VR of a certificate at delta = .05 can lie a little above delta.
 
 ### Main results, alpha = .15
 
@@ -109,8 +109,8 @@ in the other: a little above delta is what a certificate at delta = .05 looks li
 
 ![Error rate and acceptance against the target, CoQA-like and MedMCQA-like populations]({image})
 
-Mean over splits and models; bands are one standard deviation. Where a rule accepts something only by luck (small alpha
-on MedMCQA), the error rate of the splits in which it did is above the target, and acceptance is next to nothing.
+Mean over splits and models; bands are one standard deviation. If a rule accepts something only by luck (small alpha on
+MedMCQA), the error rate of those splits is above the target, and acceptance is close to zero.
 
 ### Uncertainty estimators, alpha = .15
 
@@ -139,27 +139,25 @@ def unreachable() -> str:
     needed = max(_least_auroc(p) for p in MAIN if p.dataset == "MedMCQA" and p.model == POPULATIONS[2].model)
     floor = math.sqrt(0.15 * 0.85 * (1 / 462 + 1 / 1386))
     implied = 1 - NormalDist(0.143, 0.016).cdf(0.15)
-    return f"""## Why some printed numbers cannot be met
+    return f"""## Why some printed numbers cannot be reproduced
 
 No implementation can reach the printed tables as a whole, because they contradict each other. All thresholds of one
-score are nested, so whoever accepts more has at least as many wrong answers among all questions: AR x SCER must grow
-with AR. On MedMCQA with LLaMA it is {llama["Fixed-50"]:.2f} % at AR 50 (Fixed-50), {llama["A-CRC-QA"]:.2f} % at 55.3
-(A-CRC-QA) and {llama["LEC-Direct"]:.2f} % at 58.7 (LEC-Direct); with Qwen {qwen["Fixed-50"]:.2f} % at 50,
-{qwen["UCB-CLP"]:.2f} % at 54.9 and {qwen["A-CRC-QA"]:.2f} % at 62.1; on CoQA with Qwen {coqa["A-CRC-QA"]:.2f} % at 49.8
-and {coqa["Fixed-50"]:.2f} % at 50.0. (A product of two means differs from the mean product by at most the product of
-the two standard deviations, some tenths of a point.) "LEC-Direct" and "without monotonization" are one rule up to a
-bound of -1 against -.849 errors, yet are printed 6 and 7 points of AR apart. The instance-wise envelope is a sum of
-terms that are never negative plus a positive correction, and has to be at most 0: it accepts nothing on any data, where
-12.8 and 18.9 % are printed. With the printed accuracy and AUROC of MedMCQA even a binormal oracle accepts
-{ceilings[0]:.1f} and {ceilings[1]:.1f} %, where {reached[0]:.1f} and {reached[1]:.1f} % are printed; a
+score are nested, so a rule that accepts more has at least as many wrong answers among all questions: AR x SCER must
+grow with AR. On MedMCQA with LLaMA it is {llama["Fixed-50"]:.2f} % at AR 50 (Fixed-50), {llama["A-CRC-QA"]:.2f} % at
+55.3 (A-CRC-QA) and {llama["LEC-Direct"]:.2f} % at 58.7 (LEC-Direct); with Qwen {qwen["Fixed-50"]:.2f} % at 50,
+{qwen["UCB-CLP"]:.2f} % at 54.9 and {qwen["A-CRC-QA"]:.2f} % at 62.1; on CoQA with Qwen {coqa["A-CRC-QA"]:.2f} % at
+49.8 and {coqa["Fixed-50"]:.2f} % at 50.0. (A product of two means differs from the mean product by at most the
+product of the two standard deviations, some tenths of a point.) "LEC-Direct" and "without monotonization" are one
+rule up to a bound of -1 against -.849 errors, yet are printed 6 and 7 points of AR apart. The instance-wise envelope
+is a sum of terms that are never negative plus a positive correction, and must be at most 0: it accepts nothing on
+any data, where 12.8 and 18.9 % are printed. With the printed accuracy and AUROC of MedMCQA even a binormal oracle
+accepts {ceilings[0]:.1f} and {ceilings[1]:.1f} %, where {reached[0]:.1f} and {reached[1]:.1f} % are printed; a
 concave ROC curve through the printed points of LLaMA needs an AUROC of at least {needed:.3f}, where .746 is printed.
-A test SCER with mean .143 and standard deviation .016 lies
-above .15 in about {100 * implied:.0f} % of splits if it is near normal, where 13 % are printed, and the sampling
-error of
-462 accepted calibration and 1,386 accepted test answers alone is {floor:.3f}. The introduction claims 6.1 and 7.4
-points
-of AR over the Hoeffding bound; the table gives {gain["CoQA"]:.2f} and {gain["MedMCQA"]:.1f}. So we match formulas,
-orderings and the headline, and print what we measure."""
+A test SCER with mean .143 and standard deviation .016 lies above .15 in about {100 * implied:.0f} % of splits if it
+is near normal, where 13 % are printed, and the sampling error of 462 accepted calibration and 1,386 accepted test
+answers alone is {floor:.3f}. The introduction claims 6.1 and 7.4 points of AR over the Hoeffding bound;
+the table gives {gain["CoQA"]:.2f} and {gain["MedMCQA"]:.1f}. So we match formulas, orderings and the headline, and
+print what we measure."""
 
 
 def _recorded(found: PaperTables) -> str:
@@ -168,16 +166,16 @@ def _recorded(found: PaperTables) -> str:
 Outputs recorded and published by others: MMBench (LLaVA-1.6-34B and -1.5-7B, logits of six options), MedQA (Mistral
 before and after fine-tuning, probabilities of four options), MMLU-Pro (five models, confidence from logits and as
 stated), GSM8K (Codex under 13 prompts; the commonest number is the answer), TriviaQA (20 samples; the commonest string
-is the answer, right at a token-F1 of .5). 100 splits of the one pool there is; calibration on 1,000 questions or half
+is the answer, right at a token-F1 of .5). 100 splits of the single pool; calibration on 1,000 questions or half
 of
-the pool, whichever is less. Standard errors between pools do not exist here, and test parts are finite: a VR a little
+the pool, whichever is less. There are no standard errors between pools here, and test parts are finite: a VR a little
 above delta is noise.
 
 ### Main results, alpha = .15
 
 Each cell is AR % / SCER / VR %; n is the number of calibration questions. With 16 % of answers wrong, almost everything
-can be accepted (MMBench, 34B); with an AUROC near .5 nothing can (MMLU-Pro, Llama), and rules without a promise accept
-a little all the same, at error rates well above alpha.
+can be accepted (MMBench, 34B); with an AUROC near .5 nothing can (MMLU-Pro, Llama), and rules without a promise still
+accept a little, at error rates well above alpha.
 
 {compact(found.main)}
 

@@ -1,1 +1,39 @@
-"""The `calibrate` command line: one module a command."""
+"""The `calibrate` command line, one module a command. Importing a command's module adds the command to `app`."""
+
+from __future__ import annotations
+
+from . import (
+    audit,
+    candidates,
+    cascade,
+    collect,
+    ensemble,
+    evaluate,
+    fit,
+    import_,
+    label,
+    plan,
+    report,
+    reviews,
+    run,
+    score,
+)
+from .frame import app
+
+__all__ = [
+    "app",
+    "audit",
+    "candidates",
+    "cascade",
+    "collect",
+    "ensemble",
+    "evaluate",
+    "fit",
+    "import_",
+    "label",
+    "plan",
+    "report",
+    "reviews",
+    "run",
+    "score",
+]

@@ -1,4 +1,4 @@
-"""The command that holds an artifact against fresh labels: audit."""
+"""The command that tests an artifact on fresh labels: audit."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from guardrail.errors import GuardrailError, UsageError
 from ..data.records import read_records
 from ..evaluation.audit import Audit, prepared
 from ..evaluation.audit import audit as run_audit
-from ..report import sentences as words
+from ..report import sentences
 from ..scoring.names import stored_key
-from .app import app, console, finish, say
+from .frame import app, console, finish, print_line
 
 __all__ = ["audit"]
 
@@ -64,14 +64,14 @@ def audit(
     if as_json:
         typer.echo(found.model_dump_json(indent=1))
     else:
-        _tell(found, loaded, artifact)
+        _print_result(found, loaded, artifact)
     if found.verdict == "refuted":
         raise typer.Exit(1)
 
 
 @contextmanager
 def _two_for_failures() -> Iterator[None]:
-    """Exit code 1 means refuted here, so whatever keeps the test from being made must not end with it."""
+    """Exit code 1 means refuted here, so a failure to run the test must not end with it."""
     try:
         yield
     except UsageError:
@@ -80,12 +80,12 @@ def _two_for_failures() -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
-def _tell(found: Audit, artifact: CalibrationArtifact, path: Path) -> None:
+def _print_result(found: Audit, artifact: CalibrationArtifact, path: Path) -> None:
     title, style = TITLES[found.verdict]
-    text = "\n\n".join(words.audited(found))
+    text = "\n\n".join(sentences.audited(found))
     console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
-    for line in words.shifted(found):
-        say(line)
+    for line in sentences.shifted(found):
+        print_line(line)
     if found.verdict == "refuted":
         alpha = f"{found.target:g}"
         finish([], f"calibrate on the fresh records as well: calibrate fit RECORDS --alpha {alpha}")

@@ -19,8 +19,8 @@ from ..data.records import RecordFile, read_records
 from ..evaluation.audit import prepared, refuse_shared
 from ..pipeline import require_same
 from ..report.sentences import percent
-from .app import app, errors, finish, keep_inputs, resolve_model, say
 from .collect import RecordsArgument
+from .frame import app, errors, finish, keep_inputs, print_line, resolve_model
 
 __all__ = ["candidates"]
 
@@ -73,14 +73,14 @@ def candidates(
     judged, left_out = judge_candidates(file.records, loaded, rule)
     if left_out:
         left = f"{left_out} of {len(file.records)} questions are left out"
-        say(f"{left}: no answer could be shown, or not all could be labelled.", "yellow")
+        print_line(f"{left}: no answer could be shown, or not all could be labelled.", "yellow")
     fitted = fit_candidates(
         judged, loaded, epsilon=epsilon, population="held_back" if population == "held-back" else "all"
     )
     if fitted.quantile is None:
         errors.print(Panel(escape(_way_out(fitted)), title="Not attainable", title_align="left", border_style="red"))
         raise typer.Exit(1)
-    _tell(fitted, evaluate_candidates(judged, fitted))
+    _print_result(fitted, evaluate_candidates(judged, fitted))
     out.parent.mkdir(parents=True, exist_ok=True)
     fitted.save(out)
     finish([out], f"show it: ask_reviewer(store, wait=300, candidates=CandidateRule.load({str(out)!r}))")
@@ -121,13 +121,13 @@ def _fitting(file: RecordFile, artifact: CalibrationArtifact, *, held_back: bool
     return file
 
 
-def _tell(rule: CandidateRule, found: Coverage) -> None:
-    say(
+def _print_result(rule: CandidateRule, found: Coverage) -> None:
+    print_line(
         f"Promised: for at least {percent(1 - rule.epsilon)} of {_whom(rule)} an acceptable answer is in the list, "
         f"over the draw of these {rule.n} questions and the new one together. At best {percent(1 - rule.attainable)} "
         "could be promised."
     )
-    say(
+    print_line(
         f"On these {found.n} questions the list holds {found.mean_size:.1f} of {found.mean_all:.1f} answers on "
         f"average, and an acceptable one for {percent(found.covered)}."
     )

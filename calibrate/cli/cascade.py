@@ -14,8 +14,9 @@ from guardrail.errors import UsageError
 
 from ..cascade import fit_cascade as fit_system
 from ..data.records import read_records
-from .app import app, console, finish, keep_inputs, table
+from ..thresholds.stages import RULES
 from .fit import chosen_estimator, warn_incomplete
+from .frame import app, console, finish, keep_inputs, table
 
 __all__ = ["fit_cascade"]
 
@@ -65,15 +66,15 @@ def fit_cascade(
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     artifact.save(out)
-    _tell(artifact)
+    _print_result(artifact)
     finish([out], f"in Python: Cascade(models=[...], artifact={str(out)!r}), from guardrail.guard.cascade")
 
 
-def _tell(artifact: CascadeArtifact) -> None:
+def _print_result(artifact: CascadeArtifact) -> None:
     outcome = artifact.outcome
     title, style = ("May answer, within limits", "green") if outcome.feasible else ("Abstains on everything", "red")
     lines = [_headline(outcome), outcome.guarantee if outcome.feasible else f"Why: {outcome.detail}"]
-    if outcome.rule != "certified":
+    if not RULES[outcome.rule].certifies:
         lines.append("Certified on the same questions: " + _headline(artifact.certificate))
     console.print(Panel(escape("\n\n".join(lines)), title=title, title_align="left", border_style=style))
     rows = []

@@ -20,9 +20,9 @@ from ..data.progress import bar
 from ..data.questions import Question, option_labels
 from ..data.records import RecordFile, read_records, rewrite_records, write_records
 from ..scoring.scores import default_estimator, parse_estimator
-from .app import MODEL_HELP, app, console, finish, keep_inputs, resolve_model, say
+from .frame import MODEL_HELP, app, console, finish, keep_inputs, print_line, resolve_model
 
-__all__ = ["RecordsArgument", "changed_file", "collect", "plan_from", "tell_collected"]
+__all__ = ["RecordsArgument", "changed_file", "collect", "plan_from", "print_collected"]
 
 RecordsArgument = Annotated[Path, typer.Argument(help="Record file that `collect` wrote.")]
 
@@ -72,15 +72,15 @@ def collect(
 ) -> None:
     """Ask the model every question: one greedy answer and n samples each.
 
-    Every answer is on disk before the next is waited for. Stop it (or kill it) whenever you like: the same command goes
-    on where it stopped, without loss or duplicate.
+    Every answer is on disk before the next is waited for. It can be stopped or killed at any time: the same command
+    goes on where it stopped, without loss or duplicate.
 
     Example: [cyan]calibrate collect questions.jsonl --model transformers:./weights --out records.jsonl[/cyan]
     """
     keep_inputs([questions, tools], [out])
     loaded = load_questions(questions, questions_format, require_references=not no_references)
     for note in loaded.notes:
-        say(note, "yellow")
+        print_line(note, "yellow")
     asked = loaded.questions
     plan = plan_from(
         asked,
@@ -108,7 +108,7 @@ def collect(
             allow_identical_samples=allow_identical_samples,
             progress=progress,
         )
-    tell_collected(done)
+    print_collected(done)
     finish([out], f"calibrate score {out}")
 
 
@@ -150,11 +150,11 @@ def changed_file(source: Path, target: Path, change: Callable[[RecordFile], Reco
     return changed
 
 
-def tell_collected(done: Collected) -> None:
+def print_collected(done: Collected) -> None:
     """How a collection ended."""
     resumed = f" ({done.n_resumed} were there already)" if done.n_resumed else ""
-    say(f"{done.n_resumed + done.n_drawn} of {done.n_questions} questions are on file{resumed}.")
+    print_line(f"{done.n_resumed + done.n_drawn} of {done.n_questions} questions are on file{resumed}.")
     if done.n_failed:
-        say(f"{done.n_failed} failed and will abstain. Try them again with --retry-failed.", "yellow")
+        print_line(f"{done.n_failed} failed and will abstain. Try them again with --retry-failed.", "yellow")
         for problem, count in sorted(done.problems.items(), key=lambda item: -item[1])[:5]:
-            say(f"  {count} x {problem}", "yellow")
+            print_line(f"  {count} x {problem}", "yellow")

@@ -11,11 +11,12 @@ from guardrail.errors import UsageError
 from guardrail.uncertainty.ensemble import EnsembleParams
 
 from ..data.records import read_records, write_records
-from ..pipeline import Groups, part_header
+from ..data.split import Groups
+from ..grammar import cut
+from ..pipeline import part_header
 from ..scoring.ensemble import EnsembleFile, cut_for_training, fit_ensemble, fit_members
-from ..scoring.grammar import cut
 from ..scoring.names import stored_key
-from .app import app, console, finish, keep_inputs, say, table
+from .frame import app, console, finish, keep_inputs, print_line, table
 
 __all__ = ["ensemble"]
 
@@ -25,7 +26,8 @@ def ensemble(
     records: Annotated[Path, typer.Argument(help="Record file with scores and labels.")],
     members: Annotated[str, typer.Option("--members", "-m", help="Estimators to combine: a,b,c, as scored.")],
     train_fraction: Annotated[
-        float, typer.Option(help="Share of the questions the weights are fitted on. They are lost to calibration.")
+        float,
+        typer.Option(help="Share of the questions the weights are fitted on, and no threshold is."),
     ] = 0.3,
     out: Annotated[Path, typer.Option("--out", "-o", help="Ensemble to write; ends in .json.")] = Path("ensemble.json"),
     cluster_by_group: Annotated[
@@ -35,13 +37,13 @@ def ensemble(
 ) -> None:
     """Combine several estimators into one, with weights fitted on a training part of the questions.
 
-    The other questions are written beside it (ensemble.rest.jsonl): score and calibrate those. A training question in
+    The other questions are written next to it (ensemble.rest.jsonl): score and calibrate those. A training question in
     a calibration file is refused.
 
     Example: [cyan]calibrate ensemble records.jsonl -m degree,semantic_entropy --train-fraction 0.3[/cyan]
     """
     if out.suffix != ".json":
-        raise UsageError(f"--out must end in .json, got {str(out)!r}: that is how `--estimator` tells it from a name.")
+        raise UsageError(f"--out must end in .json, got {str(out)!r}: `--estimator` recognises an ensemble by it.")
     rest_path = out.with_suffix(".rest.jsonl")
     keep_inputs([records], [out, rest_path])
     file = read_records(records)
@@ -53,12 +55,12 @@ def ensemble(
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
     write_records(rest_path, part_header(file.header, rest), rest)
-    _tell(found)
+    _print_result(found)
     finish([out, rest_path], f"calibrate score {rest_path} --estimator {out}")
-    say(f"      calibrate fit {rest_path} --estimator {out} --alpha 0.1")
+    print_line(f"      calibrate fit {rest_path} --estimator {out} --alpha 0.1")
 
 
-def _tell(found: EnsembleFile) -> None:
+def _print_result(found: EnsembleFile) -> None:
     params, fit = EnsembleParams.model_validate(found.spec.params), found.fit
     weights = {key: "0 (left out)" for key in fit.dropped}
     kept = [key for key in fit.single_auroc if key not in fit.dropped]
@@ -66,12 +68,12 @@ def _tell(found: EnsembleFile) -> None:
     rows = [[key, weights[key], f"{fit.single_auroc[key]:.3f}"] for key in fit.single_auroc]
     rows.append(["together (cross-validated)", "", f"{fit.ensemble_auroc:.3f}"])
     console.print(table("Members on the training part", ["uncertainty", "weight", "AUROC"], rows))
-    say(f"Fitted on {fit.n} training questions, {fit.errors} of them wrong (penalty {fit.penalty:g}).")
+    print_line(f"Fitted on {fit.n} training questions, {fit.errors} of them wrong (penalty {fit.penalty:g}).")
     if fit.n_left_out:
-        say(f"{fit.n_left_out} training questions had no label or an unmeasured member.", "yellow")
+        print_line(f"{fit.n_left_out} training questions had no label or an unmeasured member.", "yellow")
     best = fit.single_auroc[fit.best_single]
     if fit.ensemble_auroc <= best:
-        say(
+        print_line(
             f"It ranks no better than {fit.best_single} alone (AUROC {best:.3f}): use that one, and keep the training "
             "questions for calibration.",
             "yellow",

@@ -16,12 +16,13 @@ from guardrail.errors import UsageError
 
 from ..data.progress import bar
 from ..data.records import read_records
-from ..evaluation.evaluate import Estimate, parse_rule, rule_text
-from ..evaluation.grid import Cell, Grid, Source, csv_text, evaluate_grid, sources
-from ..report import default_rules
+from ..evaluation.evaluate import Estimate, csv_text
+from ..evaluation.grid import Cell, Grid, Source, evaluate_grid, sources
+from ..grammar import parse_rule, rule_text
 from ..report.comparison import FORMS, PaperView, paper_view
 from ..report.sentences import percent
-from .app import app, console, finish, keep_inputs, say, table
+from ..thresholds.registry import compared_rules
+from .frame import app, console, finish, keep_inputs, print_line, table
 
 __all__ = ["evaluate"]
 
@@ -70,7 +71,7 @@ def evaluate(
     delta: Annotated[float | None, typer.Option(help="Failure probability, for rules that have one (0.1).")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the splits.")] = 0,
     apart: Annotated[
-        bool, typer.Option("--apart", help="Each file is a data set or model of its own; do not pool.")
+        bool, typer.Option("--apart", help="Each file is a separate data set or model; do not pool.")
     ] = False,
     cluster_by_group: Annotated[
         bool, typer.Option("--cluster-by-group", help="Keep groups whole when splitting.")
@@ -102,7 +103,7 @@ def evaluate(
     grid = evaluate_grid(
         pools,
         estimator,
-        rules=[parse_rule(text) for text in rule or default_rules()],
+        rules=[parse_rule(text) for text in rule or compared_rules()],
         alphas=alpha or ALPHAS,
         sizes=n_calibration,
         splits=splits,
@@ -112,7 +113,7 @@ def evaluate(
         shown=lambda title: bar(console, title, "splits"),
     )
     for cell in grid.cells:
-        _tell(cell, named=apart)
+        _print_result(cell, named=apart)
     written = _write(csv_path, json_path, grid.table(), grid.model_dump(mode="json"))
     finish(
         written, f"calibrate fit {records[0]} --estimator {shlex.quote(_best(grid))} --alpha {(alpha or (0.1,))[0]:g}"
@@ -158,7 +159,7 @@ def _paper_rows(found: PaperView, names: Sequence[str]) -> list[dict[str, Any]]:
     return [row for name in names or ("figure",) for row in found.table(name)]
 
 
-def _tell(cell: Cell, *, named: bool) -> None:
+def _print_result(cell: Cell, *, named: bool) -> None:
     """The table of one pool, estimator and size."""
     found = cell.evaluation
     columns = ("rule", "alpha", "SCER", "sd", "pooled", "AR", "power", "VR", "IF")
@@ -177,11 +178,11 @@ def _tell(cell: Cell, *, named: bool) -> None:
     console.print(table(title, columns, rows))
     area = "-" if found.auroc is None else f"{found.auroc:.3f}"
     spread = "" if found.test_auroc is None else f" (test parts {_plain(found.test_auroc)})"
-    say(
+    print_line(
         f"AUROC {area}{spread}, AURC {found.aurc:.4f} ({_plain(found.test_aurc)}), excess AURC {found.excess_aurc:.4f} "
         f"({_plain(found.test_excess_aurc)}), error without gate {percent(found.base_error)}"
     )
-    say(
+    print_line(
         "SCER: wrong among answered, mean of splits; pooled: of all splits together; AR: answered; power: right "
         "answers given; VR: splits above alpha; IF: splits that answer nothing.\n",
         "dim",

@@ -20,17 +20,18 @@ from guardrail.outcome import Feasible
 
 from ..data.labels import GivenLabels, read_labels
 from ..data.records import Record, RecordFile, read_records, write_records
+from ..data.split import Groups, split
 from ..evaluation.label_checks import ks_two_sample, suspicious
-from ..pipeline import Groups, fit_artifact, held_out, part_header, require_same, split
+from ..pipeline import fit_artifact, held_out, part_header, require_same
 from ..prediction_powered import artifact_with_people
-from ..report import sentences as words
+from ..report import sentences
 from ..report.sentences import caveats, certificate, facts, headline, next_steps, ranking, second_look
 from ..scoring.names import stored_key
 from ..scoring.scores import arrays, default_estimator, estimator_key, parse_estimator
-from .app import app, console, finish, keep_inputs, say
-from .label import tell_structured
+from .frame import app, console, finish, keep_inputs, print_line
+from .label import print_structured
 
-__all__ = ["chosen_estimator", "fit", "inspect", "tell_second_look", "tell_verdict", "warn_incomplete"]
+__all__ = ["chosen_estimator", "fit", "inspect", "print_second_look", "print_verdict", "warn_incomplete"]
 
 EstimatorOption = Annotated[
     str | None,
@@ -65,7 +66,7 @@ def fit(
     """Fit the threshold and write the artifact.
 
     Choose alpha before you look at results. The artifact always also says what can be [italic]certified[/italic] (90 %
-    confidence) on the same scores, whatever rule is used.
+    confidence) on the same scores, for every rule.
 
     Example: [cyan]calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json[/cyan]
     """
@@ -74,7 +75,7 @@ def fit(
     keep_inputs([records, test, human_labels, estimator], [out, *also])
     file = read_records(records)
     key = chosen_estimator(file, estimator)
-    tell_structured(file, key)
+    print_structured(file, key)
     groups: Groups = "cluster" if cluster_by_group else "category"
     if human_labels is not None:
         if rule is not None or test is not None or test_fraction or cluster_by_group:
@@ -105,10 +106,10 @@ def fit(
     if rest is not None and test is None and rest_path is not None:
         write_records(rest_path, part_header(file.header, rest), rest)
         written.append(rest_path)
-    tell_verdict(artifact)
-    tell_second_look(part, key)
+    print_verdict(artifact)
+    print_second_look(part, key)
     if rest is not None:
-        say(words.held_out(artifact, held_out(artifact, rest, key)))
+        print_line(sentences.held_out(artifact, held_out(artifact, rest, key)))
     flag = f" --test {rest_path}" if rest_path is not None else ""
     finish(written, f"calibrate report {records} --artifact {out}{flag}")
 
@@ -124,8 +125,8 @@ def _fit_with_people(
     out.parent.mkdir(parents=True, exist_ok=True)
     artifact.save(out)
     write_records(sample_path, sample.header, sample.records)
-    tell_verdict(artifact)
-    tell_second_look(sample.records, key)
+    print_verdict(artifact)
+    print_second_look(sample.records, key)
     finish([out, sample_path], f"calibrate report {sample_path} --artifact {out}")
 
 
@@ -136,7 +137,7 @@ def _warn_not_random(file: RecordFile, labels: GivenLabels, key: str) -> None:
         return
     distance, p = ks_two_sample(pool.uncertainty[seen], pool.uncertainty[~seen])
     if p < 0.01:
-        say(
+        print_line(
             f"The answers in {labels.path} differ in {key} from the others (largest distance {distance:.2f}, p = "
             f"{p:.2g}): they do not look like a random sample, and only a random one carries the promise.",
             "yellow",
@@ -148,17 +149,15 @@ def inspect(
     artifact: Annotated[Path, typer.Argument(help="Artifact that `fit` wrote.")],
     as_json: Annotated[bool, typer.Option("--json", help="The raw content, for programs.")] = False,
 ) -> None:
-    """Say what an artifact promises, in words.
+    """Say what an artifact promises, in sentences.
 
     Example: [cyan]calibrate inspect artifact.json[/cyan]
     """
     loaded = CalibrationArtifact.load(artifact)
     if as_json:
-        typer.echo(
-            json.dumps({"digest": loaded.digest, **loaded.model_dump(mode="json")}, indent=1, ensure_ascii=False)
-        )
+        typer.echo(json.dumps({"digest": loaded.digest, **loaded.content}, indent=1, ensure_ascii=False))
         return
-    tell_verdict(loaded)
+    print_verdict(loaded)
     rows = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     rows.add_column(style="bold", no_wrap=True)
     rows.add_column(overflow="fold")
@@ -167,11 +166,11 @@ def inspect(
     console.print(rows, highlight=False)
     console.print("\n[bold]What this does not promise[/bold]")
     for caveat in caveats(loaded):
-        say(f"- {caveat}")
+        print_line(f"- {caveat}")
     steps = next_steps(loaded) or ["Nothing needs doing."]
     finish([], steps[0])
     for step in steps[1:]:
-        say(f"      {step}")
+        print_line(f"      {step}")
 
 
 def chosen_estimator(file: RecordFile, name: str | None) -> str:
@@ -180,7 +179,7 @@ def chosen_estimator(file: RecordFile, name: str | None) -> str:
     if name is not None:
         key = stored_key(file.header.estimators, name, plan.bindings)
         if key != name and not name.endswith(".json"):
-            say(f"--estimator {name}: the scores of {key}.")
+            print_line(f"--estimator {name}: the scores of {key}.")
         return key
     usual = estimator_key(
         parse_estimator(default_estimator(options=plan.options is not None), judge=default_judge(plan.bindings))
@@ -194,21 +193,21 @@ def chosen_estimator(file: RecordFile, name: str | None) -> str:
 
 
 def warn_incomplete(file: RecordFile) -> None:
-    """Say when questions are missing: those asked first need not be like the others."""
+    """Warn when questions are missing: those asked first need not be like the others."""
     missing = file.header.n_questions - len(file.records)
     if missing > 0:
-        say(
+        print_line(
             f"Only {len(file.records)} of {file.header.n_questions} questions are in {file.path}: the collection was "
             "not finished, and the easy ones may have come first. Run the same `calibrate collect` again.",
             "yellow",
         )
 
 
-def tell_verdict(artifact: CalibrationArtifact) -> None:
+def print_verdict(artifact: CalibrationArtifact) -> None:
     """The verdict, in a panel."""
     outcome = artifact.outcome
     if artifact.calibration.group is not None:
-        say(f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used.")
+        print_line(f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used.")
     if isinstance(outcome, Feasible):
         title, style, rest = "May answer, within limits", "green", [outcome.guarantee, certificate(artifact)]
     else:
@@ -220,17 +219,19 @@ def tell_verdict(artifact: CalibrationArtifact) -> None:
     console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
 
 
-def tell_second_look(records: Sequence[Record], key: str, most: int = 3) -> None:
+def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> None:
     """Labels that contradict an extreme score: how many, and the first few."""
     found = suspicious(records, key)
     text = second_look(found)
     if text is None:
         return
-    say(f"Have a second look: {text[0].lower()}{text[1:]}", "yellow")
+    print_line(f"Have a second look: {text[0].lower()}{text[1:]}", "yellow")
     for kind, some in (("wrong", found.wrong), ("right", found.right)):
         for record in some[:most]:
             against = " / ".join(record.references) or "not on file"
-            say(f"  {record.id}, labelled {kind}: answered {_short(record.answer or '')}, reference {_short(against)}")
+            print_line(
+                f"  {record.id}, labelled {kind}: answered {_short(record.answer or '')}, reference {_short(against)}"
+            )
 
 
 def _short(text: str, longest: int = 60) -> str:

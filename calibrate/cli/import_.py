@@ -1,4 +1,4 @@
-"""The command that reads somebody else's files: import."""
+"""The command that reads files from other tools: import."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from guardrail.prompting import PromptWrapping
 from ..data.formats import KINDS, LAYOUTS, Imported, ImportSettings, import_file, parse_map, write_bad
 from ..data.records import write_records
 from ..report.sentences import percent
-from .app import app, finish, keep_inputs, say
+from .frame import app, finish, keep_inputs, print_line
 
 __all__ = ["import_"]
 
@@ -90,7 +90,7 @@ def import_(
     header = imported.file.header
     write_records(out, header, imported.file.records)
     write_bad(skipped, imported.bad)
-    _tell(imported, skipped)
+    _print_result(imported, skipped)
     finish([out, *([skipped] if imported.bad else [])], _following(imported, out))
 
 
@@ -101,19 +101,19 @@ def _one_of(flag: str, value: str, *allowed: str) -> Any:
     raise UsageError(f"{flag} must be {' or '.join(allowed)}, got {value!r}")
 
 
-def _tell(imported: Imported, skipped: Path) -> None:
+def _print_result(imported: Imported, skipped: Path) -> None:
     records = imported.file.records
-    say(f"{len(records)} of {imported.n_rows} rows are records now (read as {imported.layout}).")
+    print_line(f"{len(records)} of {imported.n_rows} rows are records now (read as {imported.layout}).")
     for note in imported.notes:
-        say(f"  {note}", "yellow")
+        print_line(f"  {note}", "yellow")
     if imported.file.header.correctness is not None:
-        right, told = sum(record.correct is True for record in records), len(records)
-        told -= sum(record.correct is None for record in records)
-        say(f"Labels of the file: {right} of {told} answers are right ({percent(right / told)}).")
+        labels = [record.correct for record in records if record.correct is not None]
+        right = sum(labels)
+        print_line(f"Labels of the file: {right} of {len(labels)} answers are right ({percent(right / len(labels))}).")
     if imported.bad:
-        say(f"{len(imported.bad)} rows are malformed and left out; all of them are in {skipped}:", "yellow")
+        print_line(f"{len(imported.bad)} rows are malformed and left out; all of them are in {skipped}:", "yellow")
         for bad in imported.bad[:_SHOWN]:
-            say(f"  {bad.problem}", "yellow")
+            print_line(f"  {bad.problem}", "yellow")
 
 
 def _following(imported: Imported, out: Path) -> str:

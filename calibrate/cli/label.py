@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -23,26 +22,33 @@ from guardrail.judges import normalise
 
 from ..correctness import ChatJudge, CorrectnessRule, available_rules, default_rule, label_records, make_rule
 from ..correctness.registry import structured_advice
-from ..data.labelling import KEYS, Pressed, Session, contradictions
-from ..data.labels import apply_labels, read_labels
+from ..data.labels import (
+    KEYS,
+    Pressed,
+    Session,
+    apply_labels,
+    contradictions,
+    open_store,
+    queue_of,
+    read_labels,
+)
 from ..data.progress import Progress, bar, silent
 from ..data.records import Record, RecordFile, read_records
-from ..report.sentences import percent, spec_words
-from .app import app, console, finish, keep_inputs, resolve_model, say
+from ..report.sentences import describe_spec, percent
 from .collect import RecordsArgument, changed_file
+from .frame import app, console, finish, keep_inputs, print_line, resolve_model
 
 __all__ = [
-    "NextKey",
     "card",
-    "key_reader",
+    "keys",
     "label",
     "label_by_hand",
     "label_file",
+    "print_labels",
+    "print_structured",
     "refuse_mixed",
     "rule_from",
     "shares",
-    "tell_labels",
-    "tell_structured",
 ]
 
 
@@ -113,15 +119,13 @@ def label(
                     progress,
                 ),
             )
-    tell_labels(labelled)
-    tell_structured(labelled)
+    print_labels(labelled)
+    print_structured(labelled)
     finish([target], f"calibrate fit {target} --alpha 0.1")
 
 
 def _by_hand(records: Path, labels: Path, order: str, seed: int, limit: int | None) -> bool:
     """A labelling session; whether all that was asked for is labelled."""
-    from ..data.labelling import Session, open_store, queue_of
-
     if order not in ("random", "file"):
         raise UsageError(f"--order must be random or file, got {order!r}")
     file = read_records(records)
@@ -132,7 +136,7 @@ def _by_hand(records: Path, labels: Path, order: str, seed: int, limit: int | No
         done, total = session.done, session.total
     if done == total:
         return True
-    say(f"{done} of {total} are labelled or skipped; all of them are in {labels}.")
+    print_line(f"{done} of {total} are labelled or skipped; all of them are in {labels}.")
     finish(
         [], f"calibrate label {records} --interactive goes on; calibrate label {records} --labels {labels} stops here"
     )
@@ -172,7 +176,7 @@ def refuse_mixed(name: str | None, *, threshold: float | None, tolerance: float 
     """Refuse a judge model together with another rule, or with another rule's parameters.
 
     Raises:
-        UsageError: As said.
+        UsageError: They were given together.
     """
     if name not in (None, "chat_judge") or (threshold, tolerance) != (None, None):
         raise UsageError(
@@ -187,33 +191,33 @@ def label_file(file: RecordFile, rule: CorrectnessRule, progress: Progress = sil
     return RecordFile(file.path, header, tuple(label_records(file.records, rule, progress)), file.torn)
 
 
-def tell_labels(file: RecordFile) -> None:
+def print_labels(file: RecordFile) -> None:
     """Share of right answers, and what could not be labelled."""
     spec = file.header.correctness
     assert spec is not None
     labels = [record.correct for record in file.records]
-    right, told = labels.count(True), len(labels) - labels.count(None)
-    share = percent(right / told if told else 0.0)
-    say(f"Rule {spec_words(spec.name, spec.params)}: {right} of {told} answers are right ({share}).")
+    right, known = labels.count(True), len(labels) - labels.count(None)
+    share = percent(right / known if known else 0.0)
+    print_line(f"Rule {describe_spec(spec.name, spec.params)}: {right} of {known} answers are right ({share}).")
     reasons = Counter(record.label_detail for record in file.records if record.correct is None)
     for reason, count in reasons.most_common(5):
-        say(f"  {count} not labelled: {reason}", "yellow")
+        print_line(f"  {count} not labelled: {reason}", "yellow")
     twice = contradictions(file.records)
     if twice:
         first, second = twice[0]
-        say(
+        print_line(
             f"  {len(twice)} questions are labelled both ways, e.g. {first.id!r} and {second.id!r}: `fit` will stop.",
             "yellow",
         )
 
 
-def tell_structured(file: RecordFile, estimator: str | None = None) -> None:
-    """Warn where answers are JSON or tool calls, and the rule (or the estimator's judge) compares words."""
+def print_structured(file: RecordFile, estimator: str | None = None) -> None:
+    """Warn where answers are JSON or tool calls, and the rule (or the estimator's judge) compares sentences."""
     spec = file.header.correctness
     scores = file.header.estimators.get(estimator or "")
     judge = None if scores is None or scores.judge is None else scores.judge.name
     for sentence in structured_advice(file.records, "" if spec is None else spec.name, judge):
-        say(sentence, "yellow")
+        print_line(sentence, "yellow")
 
 
 # -- What a person sees: one record as a card, and the loop of card and key --------------------------------------------
@@ -224,18 +228,18 @@ _SHOWN = 8
 
 def label_by_hand(session: Session, console: Console, stream: TextIO) -> None:
     """Show records and read keys until all are done, or the person quits, or the input ends."""
-    with key_reader(stream) as next_key:
-        while (record := session.current) is not None:
-            if console.is_terminal:
-                console.clear()
-            console.print(card(record, done=session.done, total=session.total))
-            key = next_key()
-            if key is None:
-                return
-            pressed = session.press(key)
-            if pressed is Pressed.QUIT:
-                return
-            console.print(f"[dim]{escape(key)}: {pressed.value}[/dim]")
+    pressed = keys(stream)
+    while (record := session.current) is not None:
+        if console.is_terminal:
+            console.clear()
+        console.print(card(record, done=session.done, total=session.total))
+        key = next(pressed, None)
+        if key is None:
+            return
+        answer = session.press(key)
+        if answer is Pressed.QUIT:
+            return
+        console.print(f"[dim]{escape(key)}: {answer.value}[/dim]")
 
 
 def card(record: Record, *, done: int, total: int) -> Panel:
@@ -268,63 +272,30 @@ def shares(record: Record) -> list[tuple[str, float]]:
     return [(spelling[key], count / len(samples)) for key, count in counts.most_common()]
 
 
-# -- Single keys from a terminal; first letters of lines where there is no terminal ------------------------------------
+# -- Single keys from a terminal; first letters of lines from a pipe ---------------------------------------------------
 
-_ESCAPE = re.compile(r"\x1b(?:\[[0-9;]*[A-Za-z~]|O.|.)?|[\r\n]")
-"""What arrow and function keys send, and Return: no keys here."""
-
-NextKey = Callable[[], str | None]
-"""Waits for a key; None at the end of the input."""
+_ESCAPE = re.compile(r"\x1b(?:\[[0-9;]*[A-Za-z~]|O.|.)?|[\x00\xe0].|[\r\n]", flags=re.DOTALL)
+"""What arrow and function keys send (on Windows after NUL or \xe0), and Return: not keys here."""
 
 
-@contextmanager
-def key_reader(stream: TextIO) -> Iterator[NextKey]:
-    """Read keys as they are pressed, without Return. Piped input is read by lines: the first letter of each counts.
+def keys(stream: TextIO) -> Iterator[str]:
+    """Keys as they are pressed, without Return; of piped input the first letter of each line.
 
-    The terminal is set back on the way out. Ctrl-C interrupts as always.
+    A key pressed before its card is shown does not count. Ctrl-D or a closed terminal ends the input.
     """
     if not stream.isatty():
-        yield lambda: _line_key(stream)
-    elif sys.platform == "win32":
-        import msvcrt
-
-        yield msvcrt.getwch
-    else:
-        import termios
-        import tty
-
-        descriptor = stream.fileno()
-        before = termios.tcgetattr(descriptor)
+        yield from (line.strip()[0] for line in stream if line.strip())
+        return
+    while True:
         try:
-            tty.setcbreak(descriptor)
-            yield _Pressed(descriptor).next
-        finally:
-            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-
-
-def _line_key(stream: TextIO) -> str | None:
-    for line in stream:
-        if line.strip():
-            return line.strip()[0]
-    return None
-
-
-class _Pressed:
-    """Keys of a terminal in cbreak mode; several may arrive at once, and an arrow key arrives as a sequence."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._waiting: deque[str] = deque()
-
-    def next(self) -> str | None:
-        """The next key; Ctrl-D and a closed terminal end the input."""
-        while not self._waiting:
-            try:
-                data = os.read(self._descriptor, 64)
-            except OSError:  # the terminal is gone
-                return None
-            if not data:
-                return None
-            self._waiting.extend(_ESCAPE.sub("", data.decode("utf-8", errors="replace")))
-        key = self._waiting.popleft()
-        return None if key == "\x04" else key
+            pressed = typer.getchar()
+        except (EOFError, OSError):
+            return
+        if not pressed:
+            return
+        for key in _ESCAPE.sub("", pressed):  # keys that arrive together, for example pasted text
+            if key == "\x04":
+                return
+            if key == "\x03":
+                raise KeyboardInterrupt
+            yield key

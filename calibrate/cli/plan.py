@@ -1,4 +1,4 @@
-"""The command that says how many questions to label, before any is labelled: plan."""
+"""The command that estimates how many questions to label, before any is labelled: plan."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from ..data.progress import bar
-from ..evaluation.planning import DEFAULT_RULES, DEFAULT_SIZES, Plan
+from ..evaluation.planning import DEFAULT_SIZES, Plan
 from ..evaluation.planning import plan as simulate
-from .app import app, console, finish, say, table
+from ..thresholds.registry import planned_rules
+from .frame import app, console, finish, print_line, table
 
 __all__ = ["plan"]
 
@@ -19,13 +20,13 @@ __all__ = ["plan"]
 def plan(
     alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers you accept among those given.")],
     accuracy: Annotated[float, typer.Option(help="Share of right answers, guessed (0.7).")],
-    auroc: Annotated[float, typer.Option(help="AUROC of the score, guessed (0.75); a small pilot tells both.")],
+    auroc: Annotated[float, typer.Option(help="AUROC of the score, guessed (0.75); a small pilot gives both.")],
     delta: Annotated[float, typer.Option(help="Failure probability, for rules that have one.")] = 0.1,
     acceptance: Annotated[
         float | None, typer.Option(help="Share of questions you want answered. Default: half of what is possible.")
     ] = None,
     rule: Annotated[
-        list[str] | None, typer.Option(help=f"May be repeated. Default: {', '.join(DEFAULT_RULES)}.")
+        list[str] | None, typer.Option(help=f"May be repeated. Default: {', '.join(planned_rules())}.")
     ] = None,
     n: Annotated[
         list[int] | None,
@@ -37,7 +38,7 @@ def plan(
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
 ) -> None:
-    """Say how many questions to label for a wanted acceptance, by simulation with each rule. No model, no data.
+    """Estimate how many questions to label for a wanted acceptance, by simulation with each rule. No model, no data.
 
     Example: [cyan]calibrate plan --alpha 0.1 --accuracy 0.7 --auroc 0.8 --acceptance 0.3[/cyan]
     """
@@ -48,13 +49,13 @@ def plan(
             accuracy=accuracy,
             auroc=auroc,
             target_acceptance=acceptance,
-            rules=rule or DEFAULT_RULES,
+            rules=rule or None,
             sizes=n or DEFAULT_SIZES,
             repetitions=repetitions,
             seed=seed,
             progress=progress,
         )
-    _tell(found)
+    _print_result(found)
     written = []
     if json_path is not None:
         json_path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +64,7 @@ def plan(
     finish(written, "calibrate collect QUESTIONS --model MODEL --out records.jsonl")
 
 
-def _tell(found: Plan) -> None:
+def _print_result(found: Plan) -> None:
     sizes = sorted({row.n for row in found.rows})
     cells = {(row.rule, row.n): row for row in found.rows}
     rows = []
@@ -80,11 +81,11 @@ def _tell(found: Plan) -> None:
     opening = found.sentence
     for sentence in said:
         opening = opening.replace(sentence, "")
-    say(opening.strip())
+    print_line(opening.strip())
     for each in found.needed:
         if each.sentence in found.sentence:
-            say(f"- {each.sentence}")
-    say(
+            print_line(f"- {each.sentence}")
+    print_line(
         f"Simulated: {found.repetitions} calibrations of normal scores with accuracy {found.accuracy:g} and AUROC "
         f"{found.auroc:g}. Real scores differ; take the numbers as orders of magnitude.",
         "dim",

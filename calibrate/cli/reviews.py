@@ -13,6 +13,7 @@ from rich.panel import Panel
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
+from guardrail.files import sqlite_path
 
 from ..data.progress import bar
 from ..data.records import write_records
@@ -32,8 +33,8 @@ from ..reviews import (
     refuse_open_as_wrong,
     waiting,
 )
-from .app import app, console, finish, keep_inputs, say, table
-from .fit import tell_verdict
+from .fit import print_verdict
+from .frame import app, console, finish, keep_inputs, print_line, table
 
 __all__ = ["from_reviews"]
 
@@ -43,12 +44,12 @@ if TYPE_CHECKING:
 
 RespondOption = Annotated[
     Respond,
-    typer.Option(help='What "respond" (an answer of the reviewer\'s own) says about the candidate.'),
+    typer.Option(help='What "respond" (the reviewer wrote another answer) says about the candidate.'),
 ]
 MissingOption = Annotated[
     Missing,
     typer.Option(
-        help="Items nobody decided. wait: use what arrived before the oldest open one, expired ones are wrong; "
+        help="Items without a decision. wait: use what arrived before the oldest open one, expired ones are wrong; "
         "wrong: all count as wrong; leave-out: only if what was not decided is like what was."
     ),
 ]
@@ -64,11 +65,9 @@ SinceOption = Annotated[
 ]
 MonitorOption = Annotated[
     str | None,
-    typer.Option(help="Give audited answers to the store's risk monitor of this name; begun if there is none."),
+    typer.Option(help="Give audited answers to the store's risk monitor of this name; created if it does not exist."),
 ]
-AuditRateOption = Annotated[
-    float | None, typer.Option(help="For a monitor that is begun: smallest audit rate that will occur.")
-]
+AuditRateOption = Annotated[float | None, typer.Option(help="For a new monitor: smallest audit rate that will occur.")]
 OutOption = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="New artifact to write; must not exist. Without it nothing is fitted."),
@@ -112,18 +111,17 @@ def from_reviews(
     _refuse_existing(out)
     if monitor is not None:
         refuse_open_as_wrong(missing)
-    database = store.removeprefix("sqlite:///")
-    keep_inputs([artifact, *(earlier or ()), None if "://" in database else Path(database)], [out, records])
+    keep_inputs([artifact, *(earlier or ()), sqlite_path(store)], [out, records])
     loaded = CalibrationArtifact.load(artifact)
     before = [CalibrationArtifact.load(path) for path in earlier or ()]
     with _opened(store) as opened:
         pool = _read(opened, [loaded, *before], respond, since)
         _refuse_others(pool, ignore_others)
-        _tell_pool(pool)
+        _print_pool(pool)
         waits = waiting([item for item in pool.items if item.audited], missing)
-        _tell_accepted(accepted_error(pool, missing=missing), waits, loaded)
+        _print_accepted(accepted_error(pool, missing=missing), waits, loaded)
         if monitor is not None:
-            _watch(opened, pool, loaded, monitor, min_audit_rate, missing)
+            _feed_monitor(opened, pool, loaded, monitor, min_audit_rate, missing)
     if out is None:
         finish([], f"refit: calibrate from-reviews {store} --artifact {artifact} --out NEW.json")
         return
@@ -139,9 +137,9 @@ def from_reviews(
         test_fraction=test_fraction,
         seed=seed,
     )
-    _tell_sample(learned)
-    tell_verdict(learned.artifact)
-    _tell_comparison(loaded, learned)
+    _print_sample(learned)
+    print_verdict(learned.artifact)
+    _print_comparison(loaded, learned)
     finish(_write(learned, out, records), f"use it: Guardrail(model=..., artifact={str(out)!r}), with new monitors")
 
 
@@ -173,8 +171,8 @@ def _opened(given: str) -> ReviewStore:
     require("sqlalchemy", extra="review")
     from guardrail.review import ReviewStore
 
-    path = given.removeprefix("sqlite:///")
-    if "://" not in path and not Path(path).is_file():
+    path = sqlite_path(given)
+    if path is not None and not path.is_file():
         raise UsageError(f"no review store at {path}. Name the file or URL that the guard's ReviewStore was given.")
     return ReviewStore(given)
 
@@ -189,7 +187,7 @@ def _refuse_others(pool: Pool, ignore: bool) -> None:
         )
 
 
-def _tell_pool(pool: Pool) -> None:
+def _print_pool(pool: Pool) -> None:
     rows = []
     for title, items in (
         ("held back", [item for item in pool.items if not item.audited]),
@@ -208,21 +206,23 @@ def _tell_pool(pool: Pool) -> None:
         )
     console.print(table("Reviews", ("", "items", "decided", "right", "open", "without"), rows))
     if pool.both_ways:
-        say(f"{pool.both_ways} items were called right and wrong for one answer; all of them count as wrong.", "yellow")
+        print_line(
+            f"{pool.both_ways} items were called right and wrong for one answer; all of them count as wrong.", "yellow"
+        )
     left_out = sum(pool.others.values())
     if left_out:
-        say(f"{left_out} items of other artifacts are left out.")
+        print_line(f"{left_out} items of other artifacts are left out.")
 
 
-def _tell_accepted(found: AcceptedError | None, waits: Waiting | None, artifact: CalibrationArtifact) -> None:
+def _print_accepted(found: AcceptedError | None, waits: Waiting | None, artifact: CalibrationArtifact) -> None:
     if waits is not None:
-        say(waits.told("decided audits"), "yellow")
+        print_line(waits.describe("decided audits"), "yellow")
     if found is None:
         why = "No audited answer has been decided" if waits is None else "The oldest audit is still open"
-        say(f"{why}, so nothing is known about the error rate of answers that were given.")
+        print_line(f"{why}, so nothing is known about the error rate of answers that were given.")
         return
     how = "exact" if found.exact else "betting, over several audit rates"
-    say(
+    print_line(
         f"Error among answers given: {percent(found.estimate)} ({found.wrong} of {found.audited} audited wrong; 95 % "
         f"interval {percent(found.low)} to {percent(found.high)}, {how}; promised {percent(artifact.alpha)}). About "
         f"{percent(found.acceptance)} of the measured questions were answered.",
@@ -230,7 +230,7 @@ def _tell_accepted(found: AcceptedError | None, waits: Waiting | None, artifact:
     )
 
 
-def _watch(
+def _feed_monitor(
     store: ReviewStore,
     pool: Pool,
     artifact: CalibrationArtifact,
@@ -245,16 +245,18 @@ def _watch(
     smallest = min((item.chance for item in own.items if item.audited), default=None)
     begun = monitors.known_risk(name)
     if begun is not None and begun.state.artifact is None and begun.state.n > 0:
-        say(f"Monitor {name} was begun without an artifact; from now on it audits {artifact.digest} only.", "yellow")
+        print_line(
+            f"Monitor {name} was started without an artifact; from now on it audits {artifact.digest} only.", "yellow"
+        )
     shared = monitors.known_risk(name, artifact=artifact.digest)
     if shared is None:
         rate = smallest if min_audit_rate is None else min_audit_rate
         if rate is None:
-            raise UsageError("no answer was audited yet. Say with --min-audit-rate how small the rate will be.")
+            raise UsageError("no answer was audited yet. Give the smallest rate to expect with --min-audit-rate.")
         shared = monitors.risk(name, artifact.alpha, min_audit_rate=rate, artifact=artifact.digest)
     elif shared.state.alpha != artifact.alpha:
         raise UsageError(
-            f"monitor {name!r} tests alpha {shared.state.alpha:g}, the artifact promises {artifact.alpha:g}. Begin one "
+            f"monitor {name!r} tests alpha {shared.state.alpha:g}, the artifact promises {artifact.alpha:g}. Start one "
             "under another name."
         )
     with bar(console, "Monitoring", "audits") as progress:
@@ -262,7 +264,7 @@ def _watch(
     state = shared.state
     waits = waiting([item for item in own.items if item.audited], missing)
     more = "" if waits is None else f"; {waits.decided} decided ones wait behind item {waits.item}"
-    say(
+    print_line(
         f"Monitor {name}: {new} new audits, {state.n} in all{more}; wealth {state.wealth:.3g}, alarm at "
         f"{1 / state.delta:g}."
     )
@@ -270,23 +272,23 @@ def _watch(
     if view.alarm is not None:
         console.print(Panel(escape(view.alarm.detail), title="Alarm", title_align="left", border_style="red"))
     if view.acknowledged:
-        say(
+        print_line(
             f"The alarm of monitor {name} was acknowledged: it never alarms again, and no switch holds answers back "
-            "for it, whatever the audits say. Begin one under another name: --monitor NEW-NAME.",
+            "for it, even if audits find more errors. Start one under another name: --monitor NEW-NAME.",
             "bold red",
         )
 
 
-def _tell_sample(learned: Learned) -> None:
-    say(
+def _print_sample(learned: Learned) -> None:
+    print_line(
         f"Sample: {learned.used} of {learned.decided} decisions, so that every question is in it with probability "
         f"{percent(learned.rate)}; {len(learned.file.records)} for the fit, {len(learned.test)} for the test."
     )
     if learned.waits is not None:
-        say(learned.waits.told("more decisions of the sample"), "yellow")
+        print_line(learned.waits.describe("more decisions of the sample"), "yellow")
 
 
-def _tell_comparison(old: CalibrationArtifact, learned: Learned) -> None:
+def _print_comparison(old: CalibrationArtifact, learned: Learned) -> None:
     rows = [
         _line("in force", old, learned.old),
         _line("new", learned.artifact, learned.new),

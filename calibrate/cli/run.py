@@ -27,15 +27,15 @@ from ..data.formats import load_questions
 from ..data.progress import bar
 from ..data.questions import Question, option_labels
 from ..data.records import RecordFile, rewrite_records
-from ..pipeline import Groups, fit_artifact, held_out, split
-from ..report import compare_rules, write_report
-from ..report import sentences as words
+from ..data.split import Groups, split
+from ..pipeline import fit_artifact, held_out
+from ..report import compare_rules, sentences, write_report
 from ..scoring.scores import default_estimator, estimator_key, parse_estimator, score_records
 from ..thresholds.fit import request_for
-from .app import MODEL_HELP, app, console, finish, keep_inputs, resolve_model, say
-from .collect import plan_from, tell_collected
-from .fit import tell_verdict
-from .label import label_file, refuse_mixed, rule_from, tell_labels, tell_structured
+from .collect import plan_from, print_collected
+from .fit import print_verdict
+from .frame import MODEL_HELP, app, console, finish, keep_inputs, print_line, resolve_model
+from .label import label_file, print_labels, print_structured, refuse_mixed, rule_from
 
 __all__ = ["RunConfig", "load_config", "run"]
 
@@ -161,7 +161,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
     key = _checked(settings, questions)  # before the model, which may take minutes to load
     model = resolve_model(settings.model)
     records = _records(settings, model, questions, settings.out / "records.jsonl", settings.questions.name)
-    tell_structured(records, key)
+    print_structured(records, key)
     test = None
     if test_questions:
         name = (settings.test_questions or settings.questions).name
@@ -170,9 +170,9 @@ def run(config: Path | None = None, **flags: Any) -> None:
         records, estimator=key, alpha=settings.alpha, rule=settings.rule, delta=settings.delta, groups=groups
     )
     artifact_path = artifact.save(settings.out / "artifact.json")
-    tell_verdict(artifact)
+    print_verdict(artifact)
     if test is not None:
-        say(words.held_out(artifact, held_out(artifact, test.records, key)))
+        print_line(sentences.held_out(artifact, held_out(artifact, test.records, key)))
     pages = _report(settings, artifact, key, records, test, _commands(config, settings))
     kept = [file.path for file in (records, test) if file is not None]
     finish([*kept, artifact_path, *pages], f"open {pages[0]} in a browser; calibrate inspect {artifact_path}")
@@ -197,7 +197,7 @@ def _parts(settings: RunConfig, groups: Groups) -> tuple[list[Question], list[Qu
 def _questions(path: Path, format: str | None) -> list[Question]:
     loaded = load_questions(path, format)
     for note in loaded.notes:
-        say(note, "yellow")
+        print_line(note, "yellow")
     return loaded.questions
 
 
@@ -251,7 +251,7 @@ def _records(
             allow_identical_samples=settings.allow_identical_samples,
             progress=progress,
         )
-    tell_collected(done)
+    print_collected(done)
     estimator = _estimator(settings, plan.bindings, options=plan.options is not None)
     with bar(console, f"scoring ({path.stem})", "records") as progress:
 
@@ -261,7 +261,7 @@ def _records(
             return label_file(scored, rule)
 
         file = rewrite_records(path, change)
-    tell_labels(file)
+    print_labels(file)
     return file
 
 

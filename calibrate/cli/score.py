@@ -8,21 +8,21 @@ from typing import Annotated, Any
 
 import typer
 
-from guardrail.judges import Judge, default_judge, make
+from guardrail.judges import Judge, default_judge, make_judge
 from guardrail.judges.cache import PairCache
 from guardrail.judges.chat import ChatJudge
 from guardrail.types import SamplingPlan
-from guardrail.uncertainty import Estimator, available
+from guardrail.uncertainty import Estimator, list_estimators
 
 from ..data.progress import bar
 from ..data.records import RecordHeader
-from ..scoring.grammar import estimator_flags
+from ..grammar import estimator_flags, parse_name
 from ..scoring.names import named_entailment, named_similarity
-from ..scoring.scores import ScoreSummary, lacking, parse_estimator, parse_name, score_file, uses_models, with_cache
-from .app import app, console, finish, keep_inputs, resolve_model, table
+from ..scoring.scores import ScoreSummary, lacking, parse_estimator, score_file, uses_models, with_cache
 from .collect import RecordsArgument
+from .frame import app, console, finish, keep_inputs, resolve_model, table
 
-__all__ = ["score", "tell_scores"]
+__all__ = ["print_scores", "score"]
 
 
 @app.command()
@@ -35,8 +35,8 @@ def score(
             "--estimators",
             "-e",
             help="NAME, NAME:JUDGE, NAME:JUDGE:greedy, NAME:SIMILARITY, graded_disagreement:JUDGE:SIMILARITY, an "
-            "ensemble's file, or all. May be repeated. Default: all that the records support; what the others lack is "
-            "told.",
+            "ensemble's file, or all. May be repeated. Default: every estimator the records support (the rest are "
+            "listed with what they need).",
         ),
     ] = None,
     judge: Annotated[
@@ -50,7 +50,7 @@ def score(
     entailment: Annotated[str | None, typer.Option(help="Entailment model for selfcheck_nli: nli(model=PATH).")] = None,
     pair_cache: Annotated[
         Path | None,
-        typer.Option(help="Where verdicts of models are kept. Default: beside the records. Light judges need none."),
+        typer.Option(help="Where verdicts of models are kept. Default: next to the records. Unused by light judges."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
     unanimous_at: Annotated[
@@ -61,7 +61,7 @@ def score(
     """Compute uncertainties from what was drawn. The model is not called.
 
     Memory does not grow with the number of records, and a judge that is a model is asked about each pair once: its
-    verdicts are kept beside the records.
+    verdicts are kept next to the records.
 
     Example: [cyan]calibrate score records.jsonl -e semantic_entropy -e semantic_entropy:exact[/cyan]
 
@@ -85,7 +85,7 @@ def score(
         comparing = {"judge": named_judge or default_judge(plan.bindings), **roles}
         named = [parse_estimator(name, **comparing) for name in names]
         found = list(named)
-        for each in (parse_estimator(name, **comparing) for name in available()) if everything else ():
+        for each in (parse_estimator(name, **comparing) for name in list_estimators()) if everything else ():
             missing = lacking(each, plan)
             if missing is None:
                 found.append(each)
@@ -98,7 +98,7 @@ def score(
 
     with bar(console, "scoring", "records") as progress:
         header, summary = score_file(records, target, chosen, unanimous_at=unanimous_at, progress=progress)
-    tell_scores(header, summary)
+    print_scores(header, summary)
     if refused:
         console.print(table("Not computed", ("uncertainty", "what is missing"), sorted(refused.items()), texts=2))
     following = "label" if header.correctness is None else "fit"
@@ -114,10 +114,10 @@ def _judge(text: str | None) -> Judge | None:
     if name == "chat" and isinstance(params.get("model"), str):
         params["model"] = resolve_model(params["model"])
         return ChatJudge(**params)
-    return make(name, **params)
+    return make_judge(name, **params)
 
 
-def tell_scores(header: RecordHeader, summary: ScoreSummary) -> None:
+def print_scores(header: RecordHeader, summary: ScoreSummary) -> None:
     """Range of each estimator, and what could not be measured."""
     rows = []
     for key in sorted(header.estimators):

@@ -6,7 +6,6 @@ the model's errors does not see them. Label some answers by hand and compare bef
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -20,6 +19,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from guardrail.errors import GuardrailError, RecordError
+from guardrail.files import check_version
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.native import is_native
 from guardrail.sampling.sampler import draw
 from guardrail.specs import CorrectnessSpec, identify
@@ -95,7 +96,7 @@ class ChatJudge:
         Raises:
             GuardrailError: The first calls all failed; the rest would fail alike.
             UsageError: Another process is writing the cache.
-            RecordError: The cache is no cache.
+            RecordError: The cache holds something else.
         """
         keys = [self._key(answer, question) for answer, question in items]
         with _open_cache(self._cache) as cache:
@@ -106,7 +107,7 @@ class ChatJudge:
             for done, (key, drawn) in enumerate(self._ask(todo), start=1):
                 if drawn.primary is None:
                     failed[key] = drawn.problem_detail
-                    if not known:  # a judge that has answered before is not down for good
+                    if not known:  # a judge that has answered before will answer again
                         _stop_if_hopeless(failed, done, len(todo))
                 else:
                     known[key] = drawn.primary.text
@@ -132,8 +133,7 @@ class ChatJudge:
 
     def _key(self, answer: str, question: Question) -> str:
         asked = [PROMPT_VERSION, self._identity.model_dump(), question.question, question.options]
-        content = json.dumps([*asked, question.references, answer], ensure_ascii=False, sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()
+        return sha256_hex(canonical_json([*asked, question.references, answer], compact=False))
 
 
 def _label(reply: str | None, problem: str) -> Label:
@@ -147,7 +147,7 @@ def _stop_if_hopeless(failed: dict[str, str], done: int, total: int) -> None:
     if len(failed) == done == min(total, _IN_FLIGHT):
         raise GuardrailError(
             f"the judge failed on the first {done} answers: {next(iter(failed.values()))}\nThe rest would fail alike. "
-            "Mend the cause and run the same command again; verdicts so far are kept."
+            "Fix the cause and run the same command again; verdicts so far are kept."
         )
 
 
@@ -166,8 +166,9 @@ class _Cache:
                 break
             try:
                 values = json.loads(line)
+                check_version(values.get("format"), 1, f"{path}:{number}: the reply", "delete it", error=RecordError)
                 self.replies[str(values["key"])] = str(values["reply"])
-            except (ValueError, TypeError, KeyError) as error:
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise RecordError(
                     f"{path}:{number}: got {line[:80]!r}; a line must be an object with key and reply. Delete the file "
                     "(the judge is asked again) or restore it."

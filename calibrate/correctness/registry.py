@@ -10,17 +10,16 @@ from guardrail.errors import UsageError
 from guardrail.judges.json_value import is_structured, read_json
 from guardrail.judges.tool_call import read_calls
 from guardrail.types import Bindings, Sample
-from guardrail.uncertainty import answer_text
 
 from ..data.progress import Progress, silent
 from ..data.records import Record
-from .base import BatchRule, CorrectnessRule, Label
+from .base import BatchRule, CorrectnessRule, Label, rule_fact
 from .chat_judge import ChatJudge
 from .rules import Exact, JsonValues, Numeric, Option, TokenF1, ToolCalls
 
-__all__ = ["available_rules", "default_rule", "label_records", "make_rule", "structured_advice"]
+__all__ = ["RULES", "available_rules", "default_rule", "label_records", "make_rule", "structured_advice"]
 
-_RULES: dict[str, Callable[..., CorrectnessRule]] = {
+RULES: dict[str, Callable[..., CorrectnessRule]] = {
     "chat_judge": ChatJudge,
     "exact": Exact,
     "json": JsonValues,
@@ -29,11 +28,12 @@ _RULES: dict[str, Callable[..., CorrectnessRule]] = {
     "token_f1": TokenF1,
     "tool_call": ToolCalls,
 }
+"""The correctness rules by name. A new rule is its class and one line here."""
 
 
 def available_rules() -> tuple[str, ...]:
     """Names of the correctness rules, sorted."""
-    return tuple(sorted(_RULES))
+    return tuple(sorted(RULES))
 
 
 def make_rule(name: str, **params: Any) -> CorrectnessRule:
@@ -42,12 +42,12 @@ def make_rule(name: str, **params: Any) -> CorrectnessRule:
     Raises:
         UsageError: Unknown name, a parameter the rule does not have, or a chat judge without a model.
     """
-    if name not in _RULES:
+    if name not in RULES:
         raise UsageError(f"no correctness rule named {name!r}; choose one of {', '.join(available_rules())}")
     if name == "chat_judge" and "model" not in params:
         raise UsageError("rule chat_judge needs the model that judges. Name it: --judge-model openai:gpt-4o-mini")
     try:
-        return _RULES[name](**params)
+        return RULES[name](**params)
     except TypeError as error:
         raise UsageError(f"correctness rule {name} does not take {sorted(params)}: {error}") from error
 
@@ -95,7 +95,8 @@ def _text(record: Record, rule: CorrectnessRule) -> str:
     """What the rule reads: the answer's text; for rules about JSON, that of its tool calls where there are any."""
     assert record.drawn is not None, "only answers that were drawn are labelled"
     assert record.drawn.primary is not None, "only answers that were drawn are labelled"
-    return answer_text(record.drawn.primary) if isinstance(rule, ToolCalls | JsonValues) else record.drawn.primary.text
+    primary = record.drawn.primary
+    return primary.comparable if rule_fact(rule, "reads_tool_calls") else primary.text
 
 
 def _labelled(record: Record, found: Iterator[Label]) -> Record:
@@ -111,8 +112,7 @@ def _labelled(record: Record, found: Iterator[Label]) -> Record:
 # -- What to say when answers that are JSON or tool calls meet a rule or a judge that compares words -------------------
 
 Kind = Literal["tool calls", "JSON objects", "texts"]
-_OF_WORDS = frozenset({"exact", "token_f1"})
-_OF_TEXTS = frozenset({"chat_judge", "exact", "numeric", "option", "token_f1"})
+_WORD_JUDGES = frozenset({"exact", "token_f1"})
 _BETTER: dict[Kind, str] = {"tool calls": "tool_call", "JSON objects": "json", "texts": "token_f1"}
 
 
@@ -132,21 +132,25 @@ def structured_advice(records: Sequence[Record], rule: str, judge: str | None = 
         return []
     labels = [record.correct for record in records]
     none_right = False in labels and True not in labels
-    said = []
-    if kind == "JSON objects" and (rule in _OF_WORDS or (none_right and rule in _OF_TEXTS)):
-        said.append(f"{_words(kind, 'rule', rule)} {_use(kind)}")
-    if kind == "JSON objects" and judge in _OF_WORDS:
-        said.append(f"{_words(kind, 'judge', str(judge))} Score with judge json: --estimator semantic_entropy:json.")
-    if kind == "tool calls" and rule in _OF_TEXTS:
-        said.append(f"The answers are tool calls, and rule {rule} reads texts, of which there are none. {_use(kind)}")
-    if none_right and rule in ("json", "tool_call"):
+    made = RULES.get(rule)  # None for labels that people gave
+    of_words = rule_fact(made, "compares_words")
+    of_texts = made is not None and not rule_fact(made, "reads_tool_calls")
+    advice = []
+    if kind == "JSON objects" and (of_words or (none_right and of_texts)):
+        advice.append(f"{_compares_words(kind, 'rule', rule)} {_use(kind)}")
+    if kind == "JSON objects" and judge in _WORD_JUDGES:
+        better = "Score with judge json: --estimator semantic_entropy:json."
+        advice.append(f"{_compares_words(kind, 'judge', str(judge))} {better}")
+    if kind == "tool calls" and of_texts:
+        advice.append(f"The answers are tool calls, and rule {rule} reads texts, of which there are none. {_use(kind)}")
+    if none_right and made is not None and not of_texts:
         fits = rule == _BETTER[kind]
         way = "References must be JSON of the same form: compare some with the answers." if fits else _use(kind)
-        said.append(f"No answer is right by rule {rule}, and most of them are {kind}. {way}")
-    return said
+        advice.append(f"No answer is right by rule {rule}, and most of them are {kind}. {way}")
+    return advice
 
 
-def _words(kind: Kind, role: str, name: str) -> str:
+def _compares_words(kind: Kind, role: str, name: str) -> str:
     return (
         f"The answers are {kind}, and {role} {name} compares words, field names included: two that differ in the one "
         "value that matters may count as the same."

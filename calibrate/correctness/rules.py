@@ -1,11 +1,11 @@
-"""Rules that compare strings and numbers: exact, token-F1, numeric, option."""
+"""Rules that compare an answer with the references: strings, numbers, options, JSON values, tool calls."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 from guardrail.errors import UsageError
 from guardrail.judges import JsonJudge, ToolCallJudge, normalise, token_f1
@@ -26,6 +26,8 @@ class Exact:
 
     Marks that make another answer do: "C++" is not "C#" and "$50" not "50"; see `guardrail.judges.text`.
     """
+
+    compares_words: ClassVar[bool] = True
 
     @property
     def spec(self) -> CorrectnessSpec:
@@ -48,6 +50,8 @@ class TokenF1:
     Attributes:
         threshold: Smallest F1 that counts as right, in (0, 1].
     """
+
+    compares_words: ClassVar[bool] = True
 
     threshold: float = 0.5
 
@@ -79,8 +83,8 @@ class Numeric:
     no unit, the question implies it. "50%" is 0.5, and it also equals a reference "50": people write percentages both
     ways.
 
-    An answer without a number that can be read is wrong. A reference with digits that are no readable number (a date, a
-    range) is compared as a text. A reference without digits cannot be compared, so the answer stays unlabelled.
+    An answer without a number that can be read is wrong. A reference with digits that are not a readable number (a
+    date, a range) is compared as a text. A reference without digits cannot be compared, so the answer stays unlabelled.
 
     Attributes:
         tolerance: Largest accepted |answer - reference| / |reference| (absolute when the reference is 0). Up to 1e-6,
@@ -177,21 +181,17 @@ def _named_option(answer: str, options: dict[str, str]) -> str | None:
     return named.pop() if len(named) == 1 else None
 
 
-# -- Numbers as people and models write them; shared with the `numeric` judge ------------------------------------------
-
-
-# -- A rule for answers in a format: the JSON value is the reference's -------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class JsonValues:
     """Right iff the answer and a reference are equal as JSON values, as `JsonJudge` compares them.
 
-    A reference that is no object and no list ("Rome", "42") is also compared with the value of an answer that is an
-    object with one field, {"capital": "Rome"}: texts by `normalise`, numbers exactly. All fields count, and an answer
-    that is no JSON is wrong unless the reference is none either and their normalised texts are equal. Tool calls are
-    read as the JSON of a list of calls.
+    A reference that is neither an object nor a list ("Rome", "42") is also compared with the value of an answer that is
+    an object with one field, {"capital": "Rome"}: texts by `normalise`, numbers exactly. All fields count, and an
+    answer that is not JSON is wrong unless the reference is not either and their normalised texts are equal. Tool calls
+    are read as the JSON of a list of calls.
     """
+
+    reads_tool_calls: ClassVar[bool] = True
 
     @property
     def spec(self) -> CorrectnessSpec:
@@ -226,9 +226,6 @@ def _only_field_is(answer: str, reference: str) -> bool:
     return not isinstance(wanted, dict | list | str) and canonical_json(only) == canonical_json(wanted)
 
 
-# -- A rule for agents: the proposed tool calls are the reference's ----------------------------------------------------
-
-
 class ToolCalls:
     """Right iff the tool calls are those of a reference, as `ToolCallJudge` with the same options compares them.
 
@@ -242,6 +239,8 @@ class ToolCalls:
     Raises:
         UsageError: An option that cannot be read.
     """
+
+    reads_tool_calls: ClassVar[bool] = True
 
     def __init__(self, **options: Any) -> None:
         self._judge = ToolCallJudge(**options)

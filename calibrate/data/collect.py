@@ -98,7 +98,7 @@ def collect_records(
     Raises:
         UsageError: The file is of another collection, is being written by another process, or the questions do not fit
             the plan.
-        GuardrailError: A probe showed that the endpoint cannot be believed (nothing is drawn then); or most of the
+        GuardrailError: A probe showed that the endpoint cannot be trusted (nothing is drawn then); or most of the
             first questions failed, or no question has two different samples (what was drawn is in the file).
     """
     _check_options(questions, plan)
@@ -189,17 +189,17 @@ class _Tally:
         return 0 < self._probe <= self.drawn and 2 * len(self._held) > self.drawn
 
     def refusal(self) -> GuardrailError:
-        """What to say when it is hopeless."""
+        """The error that stops it."""
         failed = len(self._held)
         reason, count = self.problems.most_common(1)[0]
         return GuardrailError(
             f"{failed} of the first {self.drawn} questions failed, {count} of them with: {reason}\n"
-            f"The rest would fail alike, so collecting stopped; the {self.drawn - failed} good answers are kept. Mend "
+            f"The rest would fail alike, so collecting stopped; the {self.drawn - failed} good answers are kept. Fix "
             "the cause and run the same command again."
         )
 
     def report(self) -> None:
-        """Tell the progress bar."""
+        """Update the progress bar."""
         failed = sum(self.problems.values())
         self._progress(self._done, self.total, f"{failed} failed" if failed else "")
 
@@ -276,7 +276,7 @@ def _write(records: Sequence[Record], writer: RecordWriter, tally: _Tally) -> No
 
 
 def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
-    """What a probe of the endpoint shows; collecting from one that cannot be believed would be in vain."""
+    """What a probe of the endpoint shows; answers from one that cannot be trusted are useless."""
     report, _ = probe(model, plan)
     problem = None if report is None else report.problem(plan)
     if problem is not None:
@@ -289,7 +289,7 @@ def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
 
 def _check_options(questions: Sequence[Question], plan: SamplingPlan) -> None:
     if not questions:
-        raise UsageError("there is no question to ask. Give at least one.")
+        raise UsageError("no question to ask. Give at least one.")
     labels = option_labels(questions)
     if plan.options is not None and labels != plan.options:
         raise UsageError(
@@ -303,6 +303,6 @@ def _refuse_identical(tally: _Tally, path: Path) -> None:
         raise GuardrailError(
             f"none of {tally.comparable} questions has two different samples. The model or its server probably "
             "ignores the temperature, or a cache answers: every question would look certain, and a threshold would "
-            f"accept everything. The records are in {path}. Mend the sampling and collect into another file; or, if "
+            f"accept everything. The records are in {path}. Fix the sampling and collect into another file; or, if "
             "the model really is that sure, pass --allow-identical-samples."
         )

@@ -34,7 +34,7 @@ def silent(done: int, total: int, note: str = "") -> None:
 
 @contextmanager
 def bar(console: Console, title: str, unit: str = "questions") -> Iterator[Progress]:
-    """A rich progress bar with rate and time left. On a console that is no terminal nothing is drawn until the end."""
+    """A rich progress bar with rate and time left. Outside a terminal nothing is drawn until the end."""
     rich = require("rich.progress", extra="calibrate")
     columns = (
         rich.TextColumn("{task.description}"),

@@ -16,6 +16,7 @@ from typing import Any
 
 from guardrail.errors import RecordError, UsageError
 from guardrail.judges import normalise
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.types import Frozen
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Row",
     "content_id",
     "fingerprint",
+    "get_name",
     "jsonl_row",
     "option_labels",
     "read_questions",
@@ -104,7 +106,7 @@ def fingerprint(questions: Iterable[Question]) -> str:
     """SHA-256 over the canonical rows, sorted by id: the same questions in another order or format give the same."""
     digest = hashlib.sha256()
     for question in sorted(questions, key=lambda q: q.id):
-        digest.update(json.dumps(question.model_dump(), ensure_ascii=False, sort_keys=True).encode())
+        digest.update(canonical_json(question.model_dump(), compact=False).encode())
         digest.update(b"\n")
     return digest.hexdigest()
 
@@ -142,7 +144,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     """Rows of a JSONL or CSV file, with CSV cells in their JSON form.
 
     Raises:
-        RecordError: A line that is no row; file and line are named.
+        RecordError: A line that is not a row; file and line are named.
         UsageError: No such file, or a file of another kind.
     """
     if not path.is_file():
@@ -167,7 +169,7 @@ def jsonl_row(where: str, raw: bytes) -> Row | None:
     """The row in one line of a JSONL file, or None for an empty line.
 
     Raises:
-        RecordError: The line is no JSON object.
+        RecordError: The line is not a JSON object.
     """
     try:
         text = raw.decode("utf-8-sig")
@@ -185,6 +187,16 @@ def jsonl_row(where: str, raw: bytes) -> Row | None:
     if not isinstance(values, dict):
         raise RecordError(f"{where}: got {_short(values)}; each line must be one JSON object, {{...}}")
     return Row(where, values)
+
+
+def get_name(row: Row, column: str) -> str | None:
+    """A short text or whole number; None when it is absent."""
+    value = row.values.get(column)
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise row.fail(column, value, "it must be a text or a whole number; leave it out if there is none")
+    return str(value).strip() or None
 
 
 def _csv_rows(path: Path) -> Iterator[Row]:
@@ -237,10 +249,10 @@ def _question(row: Row, *, require_references: bool) -> Question:
     text = row.values.get("question")
     if not isinstance(text, str) or not text.strip():
         raise row.fail("question", text, "it must be a non-empty text")
-    group = _name(row, "group")
+    group = get_name(row, "group")
     options = _options(row)
     references = _references(row, required=require_references)
-    name = _name(row, "id") or content_id(text, options)
+    name = get_name(row, "id") or content_id(text, options)
     question = Question(id=name, question=text, references=references, options=options, group=group)
     if options is not None and references and reference_label(question) is None:
         raise row.fail(
@@ -259,16 +271,7 @@ def _refuse_near_names(row: Row) -> None:
             continue
         near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.8)
         if near and known[near[0]] not in row.values:
-            raise row.fail(name, row.values[name], f"there is no such field. Rename it to {known[near[0]]!r}.")
-
-
-def _name(row: Row, field: str) -> str | None:
-    value = row.values.get(field)
-    if value is None or value == "":
-        return None
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise row.fail(field, value, "it must be a text or a whole number; leave it out if there is none")
-    return str(value).strip() or None
+            raise row.fail(name, row.values[name], f"unknown field. Rename it to {known[near[0]]!r}.")
 
 
 def _references(row: Row, *, required: bool) -> tuple[str, ...]:
@@ -307,7 +310,7 @@ def _options(row: Row) -> dict[str, str] | None:
 def content_id(text: str, options: Mapping[str, str] | None) -> str:
     """Id of a question that was given none: "q-" and 12 hex digits of a hash of question and options."""
     canonical = json.dumps([text, dict(options) if options else None], ensure_ascii=False)
-    return "q-" + hashlib.sha256(canonical.encode()).hexdigest()[:12]
+    return "q-" + sha256_hex(canonical, 12)
 
 
 def _short(value: object, limit: int = 120) -> str:

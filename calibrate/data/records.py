@@ -2,7 +2,10 @@
 
 A record file is JSONL. Its first line is ``{"header": {...}}``: who was asked, how, and with which questions. Every
 other line is one record. Lines are appended and flushed to disk; a kill can tear the last line only, and the next
-writer removes it. Whatever rewrites a file (scores, labels) writes a new one beside it and swaps it in.
+writer removes it. A rewrite (scores, labels) writes a new file next to it and swaps it in.
+
+Readers ignore unknown fields, so that a file of a newer version can be used as long as its format is known. Scoring or
+labelling such a file rewrites it with the fields this version knows; the others are lost, so keep the original.
 """
 
 from __future__ import annotations
@@ -11,16 +14,18 @@ import io
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO, Literal
 
+from filelock import FileLock, Timeout
 from pydantic import Field, ValidationError
 
 from guardrail.errors import RecordError, UsageError
+from guardrail.files import atomic_write, check_version, refuse_special
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.probe import ProbeReport
 from guardrail.specs import CorrectnessSpec, ModelIdentity
@@ -38,7 +43,6 @@ __all__ = [
     "exclusive",
     "open_writer",
     "read_records",
-    "refuse_special",
     "rewrite_records",
     "stream_records",
     "write_records",
@@ -92,9 +96,9 @@ class Record(Frozen):
     scores: dict[str, Uncertainty] = Field(default_factory=dict)
     """Uncertainty by estimator key."""
     correct: bool | None = None
-    """Whether the primary answer is right; None before `label`, or when it cannot be told."""
+    """Whether the primary answer is right; None before `label`, or when it cannot be decided."""
     label_detail: str = ""
-    """Why ``correct`` cannot be told, in words."""
+    """Why ``correct`` cannot be decided, in words."""
 
     @property
     def answer(self) -> str | None:
@@ -152,7 +156,7 @@ def rewrite_records(path: str | Path, change: Callable[[RecordFile], RecordFile]
 
     Args:
         path: The record file.
-        change: From what is there to what shall be there.
+        change: From the file as it is to the file to write.
 
     Returns:
         What is there now.
@@ -322,22 +326,24 @@ def _scan(path: Path, content: bytes) -> tuple[RecordFile, int]:
 
 def _parse_header(path: Path, line: bytes) -> RecordHeader:
     values = _json_object(path, 1, line)
-    if set(values) != {"header"}:
+    header = values.get("header")
+    if not isinstance(header, dict):
         raise RecordError(
             f'{path}:1: got fields {sorted(values)}; the first line of a record file is {{"header": {{...}}}}. '
             "Is this a question file? `calibrate collect` turns one into records."
         )
+    check_version(header.get("format"), 1, f"{path}:1: the file", "collect again", error=RecordError)
     try:
-        return RecordHeader.model_validate_json(json.dumps(values["header"]))
+        return RecordHeader.from_stored(json.dumps(header))
     except ValidationError as error:
         raise RecordError(_first_problem(path, 1, error, prefix="header.")) from error
 
 
 def _parse_record(path: Path, number: int, line: bytes) -> Record:
     try:
-        return Record.model_validate_json(line)
+        return Record.from_stored(line)
     except ValidationError as error:
-        _json_object(path, number, line)  # says better what is no JSON object at all
+        _json_object(path, number, line)  # a clearer message for what is not a JSON object
         raise RecordError(_first_problem(path, number, error)) from error
 
 
@@ -379,41 +385,11 @@ def _refuse_other_collection(path: Path, there: RecordHeader, here: RecordHeader
         )
 
 
-def refuse_special(path: Path) -> None:
-    """Refuse to write to a device, a pipe or another special file: replacing it would put a plain file in its place.
-
-    Raises:
-        UsageError: What is there, links followed, is no regular file; or it is a link of the system in /dev.
-    """
-    if path.exists() and (not path.is_file() or path.absolute().parent == Path("/dev")):
-        raise UsageError(
-            f"{path} is no regular file, and writing here would replace it. Name a file, new or old, e.g. "
-            f"./{path.name}.out."
-        )
-
-
 def _replace(path: Path, header: RecordHeader, records: Iterable[Record]) -> None:
     refuse_special(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".part", delete=False) as stream:
-        temporary = Path(stream.name)
-        try:
-            stream.write(json.dumps({"header": header.model_dump(mode="json")}, ensure_ascii=False).encode() + b"\n")
-            for record in records:
-                stream.write(_line(record))
-            stream.flush()
-            os.fsync(stream.fileno())
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-    os.chmod(temporary, 0o666 & ~_umask())
-    os.replace(temporary, path)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+    first = json.dumps({"header": header.model_dump(mode="json")}, ensure_ascii=False).encode() + b"\n"
+    atomic_write(path, chain([first], map(_line, records)))
 
 
 def _line(record: Record) -> bytes:
@@ -426,52 +402,31 @@ def _ends_with_newline(path: Path) -> bool:
         return stream.read(1) == b"\n"
 
 
-# -- One writer at a time: an exclusive lock on a file beside the one that is written ----------------------------------
+# -- One writer at a time: an exclusive lock on a file next to the one that is written ---------------------------------
 
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(descriptor: int) -> None:
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-else:
-    import fcntl
-
-    def _try_lock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+_PATIENCE = 0.1
+"""Seconds to retry: a holder that is just finishing removes its lock file, which looks like a lock that is held."""
 
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold the only lock on ``path`` (a hidden ``.name.lock`` beside it). Released by the system if the process dies.
+    """Hold the only lock on ``path`` (a hidden ``.name.lock`` next to it). The system releases it if the process dies.
 
     Raises:
         UsageError: Another process holds it; nothing was read or written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.parent / f".{path.name}.lock"
-    descriptor = _acquire(lock, path)
+    lock = FileLock(path.parent / f".{path.name}.lock", thread_local=False)
+    try:
+        lock.acquire(timeout=_PATIENCE)
+    except Timeout as error:
+        raise UsageError(
+            f"{path} is being written by another process. Two writers would interleave their records: wait for it, "
+            "stop it, or write to another file."
+        ) from error
     try:
         yield
     finally:
         if sys.platform != "win32":  # an open file cannot be removed there
-            lock.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _acquire(lock: Path, path: Path) -> int:
-    while True:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            _try_lock(descriptor)
-            # The holder removes the file when it is done: a lock on a removed file protects nothing.
-            if sys.platform == "win32" or (lock.exists() and os.fstat(descriptor).st_ino == lock.stat().st_ino):
-                return descriptor
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            os.close(descriptor)
-            raise UsageError(
-                f"{path} is being written by another process. Two writers would interleave their records: wait for it, "
-                "stop it, or write to another file."
-            ) from error
-        os.close(descriptor)
+            Path(lock.lock_file).unlink(missing_ok=True)  # while it is held: the next holder makes a new one
+        lock.release()

@@ -21,12 +21,13 @@ from ..scoring.ensemble import refuse_overlap
 from ..scoring.scores import estimator_key, score_records
 from ..thresholds.bounds import binomial_tail, clopper_pearson_upper
 from ..thresholds.fit import check_open_unit
+from ..thresholds.registry import RULES
 from .label_checks import ks_two_sample
 
 __all__ = ["Audit", "Shift", "audit", "audit_counts", "labelled_needed", "prepared", "refuse_shared"]
 
 MOST_NEEDED = 10_000_000
-"""Larger numbers of labels are not worth naming."""
+"""Larger numbers of labels are not reported."""
 FEWEST_COINCIDENCES = 10
 """Fewer equal continuous scores than this are not taken for the same questions."""
 SHUFFLES = 99
@@ -65,7 +66,7 @@ class Audit(Frozen):
     level: float
     """Probability of refuting a gate whose error rate is exactly the target; and of supporting it."""
     population: Literal["accepted", "all"]
-    """What the rate is a share of: accepted answers, or (rule crc_joint) all questions."""
+    """What the rate is a share of, by the rule: accepted answers, or all questions (crc_joint)."""
     n: int
     """Items the rate is over: labelled accepted answers, or all labelled questions."""
     n_errors: int
@@ -122,10 +123,11 @@ def audit(
     if not labelled:
         raise UsageError("no fresh record has a label. Run: calibrate label RECORDS")
     accepted = [record for record in records if is_accepted(artifact, record, estimator)]
-    told = [record for record in accepted if record.correct is not None]
-    errors = sum(not record.correct for record in told)
-    joint = artifact.outcome.rule == "crc_joint"
-    n = len(labelled) if joint else len(told)
+    judged = [record for record in accepted if record.correct is not None]
+    errors = sum(not record.correct for record in judged)
+    rule = RULES.get(artifact.outcome.rule)
+    joint = rule is not None and rule.population == "all"
+    n = len(labelled) if joint else len(judged)
     verdict, p_refute, p_support, needed = audit_counts(errors, n, rate, level)
     return Audit(
         verdict=verdict,
@@ -136,14 +138,14 @@ def audit(
         population="all" if joint else "accepted",
         n=n,
         n_errors=errors,
-        n_unlabelled=len(accepted) - len(told),
+        n_unlabelled=len(accepted) - len(judged),
         p_refute=p_refute,
         p_support=p_support,
         upper=clopper_pearson_upper(errors, n, level) if n else None,
         needed=needed,
         held_out=HeldOut.count(
             n=len(labelled),
-            n_accepted=len(told),
+            n_accepted=len(judged),
             n_errors=errors,
             n_correct=sum(bool(record.correct) for record in labelled),
         ),
@@ -199,7 +201,7 @@ def prepared(
         file: The fresh records.
         artifact: The artifact.
         estimator: Key of its estimator in the records; default: the one whose specification is the artifact's.
-        calibration: Records the artifact was fitted on. No question of theirs is let through.
+        calibration: Records the artifact was fitted on. Records that share a question with them are refused.
 
     Returns:
         The records and the key of the estimator in them.
@@ -240,7 +242,7 @@ def _labelled(file: RecordFile, artifact: CalibrationArtifact) -> RecordFile:
 
 
 def refuse_shared(fresh: RecordFile, calibration: RecordFile) -> None:
-    """Refuse fresh records that repeat a question (and options) of the calibration records, whatever its id.
+    """Refuse fresh records that repeat a question (and options) of the calibration records, under any id.
 
     Raises:
         UsageError: Naming how many, and one.
@@ -279,7 +281,7 @@ def _refuse_calibration(
             f"{file.path}, in their order, and in none of {SHUFFLES} random orders of its records: it probably holds "
             "the questions the artifact was fitted on. Name the record file of the fit with --calibration RECORDS: it "
             "shows which questions to leave out, or that none is shared. The part that `calibrate fit --test-fraction` "
-            "kept out is in a file of its own."
+            "kept out is in a separate file."
         )
     again, once = _seen_before(artifact, file.records, estimator)
     if again >= max(FEWEST_COINCIDENCES, once / 2):
@@ -341,11 +343,11 @@ def _holds_fitted_set(artifact: CalibrationArtifact, calibration: RecordFile | N
 
 
 def _has_them_in_order(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> bool:
-    """Whether the calibration scores are among these in the order they have there, and that is no chance.
+    """Whether the calibration scores are among these in the order they have there, and not by chance.
 
-    New questions come in no order of their own, so all of their orders are equally likely to have the scores: one that
-    does while none of `SHUFFLES` others do has probability 1 / (SHUFFLES + 1) at most. Groups may come in an order
-    (topics, documents), so records change places within theirs.
+    The order of new questions carries no information, so all orders are equally likely to contain the scores: that this
+    one does while none of `SHUFFLES` others do has probability 1 / (SHUFFLES + 1) at most. Groups may be ordered (by
+    topic or document), so records are shuffled within theirs.
     """
     old, values = artifact.calibration.uncertainty, _values(records, estimator)
     if not _among(old, values.tolist()):
@@ -356,7 +358,7 @@ def _has_them_in_order(artifact: CalibrationArtifact, records: Sequence[Record],
 
 
 def _interchangeable(records: Sequence[Record], estimator: str) -> list[list[int]]:
-    """Places of the scores by group; all in one where there are no groups, or none of two scores."""
+    """Places of the scores by group; one group for all without groups, or where no group has two scores."""
     measured = [record for record in records if _value(record, estimator) is not None]
     places: dict[str | None, list[int]] = {}
     for place, record in enumerate(measured):

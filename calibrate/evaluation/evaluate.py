@@ -12,7 +12,7 @@ import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,7 +28,7 @@ from ..thresholds.clusters import Groups, prepare
 from ..thresholds.fit import Support, check_items, request_for
 from ..thresholds.rule import Request, Rule, prefixes
 
-__all__ = ["Estimate", "Evaluation", "EvaluationRow", "RuleSpec", "evaluate", "parse_rule", "rule_text"]
+__all__ = ["Estimate", "Evaluation", "EvaluationRow", "RuleSpec", "csv_text", "evaluate", "flat"]
 
 RuleSpec: TypeAlias = str | tuple[str, Mapping[str, Any]]
 """A rule's name, or its name with options, e.g. ``("acrc", {"min_accept": 1})``; ``delta`` may be among them."""
@@ -75,6 +75,8 @@ class EvaluationRow(Frozen):
 class Evaluation(Frozen):
     """Result of :func:`evaluate`."""
 
+    format: Literal[1] = 1
+    """Version of this layout; a file without one is of the first."""
     n: int
     """Items in the pool."""
     n_calibration: int
@@ -103,20 +105,19 @@ class Evaluation(Frozen):
     """One row a rule and alpha, in the order given, rules outermost."""
 
     def table(self) -> list[dict[str, Any]]:
-        """Flat rows: a column for each value and ``_se`` for its standard error; None where there is no figure."""
-        return [_flat(row) for row in self.rows]
+        """Flat rows: a column for each value and ``_se`` for its standard error; None where a figure is missing."""
+        names = list(EvaluationRow.model_fields)
+        return [
+            flat(row, names) | {"options": ", ".join(f"{name}={value}" for name, value in row.options.items())}
+            for row in self.rows
+        ]
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """The table as CSV (an empty cell for None), also written to ``path`` if given."""
-        text = io.StringIO()
-        table = self.table()
-        writer = csv.DictWriter(text, fieldnames=list(table[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table)
-        return _written(text.getvalue(), path)
+        return _written(csv_text(self.table()), path)
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """The whole result as JSON, also written to ``path`` if given. ``Evaluation.model_validate_json`` reads it."""
+        """The whole result as JSON, also written to ``path`` if given. ``Evaluation.from_stored`` reads it."""
         return _written(self.model_dump_json(indent=2) + "\n", path)
 
 
@@ -143,7 +144,7 @@ def evaluate(
         alphas: Targets, each in (0, 1).
         n_calibration: Items to calibrate on; the rest is the test part.
         splits: Random splits (100 in the paper, of a pool of 4,000 with 1,000 for calibration).
-        seed: Same seed, same pool: same splits, whatever the rules.
+        seed: Same seed, same pool: same splits for all rules.
         delta: For rules that use one and do not bring their own; their default when None.
         groups: Group of each item. Groups stay whole: random groups are taken while they fit into ``n_calibration``.
             Rules that read groups get them; the others run as if items were independent, so that the table shows what
@@ -334,69 +335,31 @@ def _check_protocol(
         )
 
 
-def _flat(row: EvaluationRow) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name in EvaluationRow.model_fields:
-        value = getattr(row, name)
-        if name == "options":
-            flat[name] = ", ".join(f"{option}={value[option]}" for option in value)
-        elif name in ("scer", "pooled", "acceptance", "power", "violation_rate", "infeasible_rate"):
-            flat[name] = None if value is None else value.value
-            flat[f"{name}_se"] = None if value is None else value.se
+def flat(value: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Fields as columns; an `Estimate` becomes two, the second with ``_se``."""
+    columns: dict[str, Any] = {}
+    for name in names:
+        found = getattr(value, name)
+        estimate = type(value).model_fields[name].annotation
+        if found is not None and hasattr(found, "se"):
+            columns[name], columns[f"{name}_se"] = found.value, found.se
+        elif "Estimate" in str(estimate):
+            columns[name] = columns[f"{name}_se"] = None
         else:
-            flat[name] = value
-    return flat
+            columns[name] = found
+    return columns
+
+
+def csv_text(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as CSV; an empty cell for None."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def _written(text: str, path: str | Path | None) -> str:
     if path is not None:
         Path(path).write_text(text, encoding="utf-8")
     return text
-
-
-# -- Rules as a user writes them: ``acrc`` or ``acrc:min_accept=1,monotone=false`` -------------------------------------
-
-_WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
-
-
-def parse_rule(text: str) -> RuleSpec:
-    """A rule from its text: a name, and after a colon its options, separated by commas.
-
-    Values are whole numbers, numbers, true, false, none, or else text. ``delta`` may be among the options.
-
-    Raises:
-        UsageError: An option without a value or given twice. Unknown rules and options are found when it is used.
-    """
-    name, colon, rest = text.partition(":")
-    if not colon:
-        return name
-    options: dict[str, Any] = {}
-    for part in rest.split(","):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not (key and equals and value):
-            raise UsageError(f"rule {text!r}: {part!r} is no option. Write name:option=value, e.g. acrc:min_accept=1.")
-        if key in options:
-            raise UsageError(f"rule {text!r}: option {key!r} is given twice. Remove one.")
-        options[key] = _value(value)
-    return name, options
-
-
-def rule_text(name: str, options: Mapping[str, Any]) -> str:
-    """The text `parse_rule` reads."""
-    shown = ",".join(f"{key}={_shown(value)}" for key, value in options.items())
-    return f"{name}:{shown}" if shown else name
-
-
-def _value(text: str) -> Any:
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def _shown(value: Any) -> str:
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

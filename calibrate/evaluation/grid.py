@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -15,14 +13,14 @@ from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile
+from ..grammar import estimator_flags
 from ..scoring.ensemble import refuse_overlap
-from ..scoring.grammar import estimator_flags
 from ..scoring.names import stored_key
 from ..scoring.scores import Scored, arrays
-from .evaluate import Evaluation, RuleSpec, evaluate
+from .evaluate import Evaluation, RuleSpec, evaluate, flat
 from .tables import Pool
 
-__all__ = ["Cell", "Grid", "Source", "csv_text", "evaluate_grid", "flat", "paper_pool", "sources"]
+__all__ = ["Cell", "Grid", "Source", "evaluate_grid", "paper_pool", "sources"]
 
 RANKING = ("auroc", "aurc", "excess_aurc", "test_auroc", "test_aurc", "test_excess_aurc")
 
@@ -76,10 +74,10 @@ class Grid(Frozen):
 
 
 def sources(files: Sequence[RecordFile], *, apart: bool) -> list[Source]:
-    """Record files as one pool, or each as a pool of its own.
+    """Record files as one pool, or each as its own pool.
 
     Raises:
-        UsageError: Files of different models, plans, prompts or rules shall be pooled, or a question is in two of them.
+        UsageError: Pooled files of different models, plans, prompts or rules, or a question in two of them.
     """
     if apart:
         return [Source(_dataset(file), file.header.model.model, file, file.records) for file in files]
@@ -168,30 +166,6 @@ def paper_pool(source: Source, estimators: Sequence[str] | None, *, cluster_by_g
         discrete=frozenset(key for key in keys if source.file.header.estimators[key].support == "discrete"),
         groups=first.group if cluster_by_group else None,
     )
-
-
-def flat(value: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Fields as columns; an `Estimate` becomes two, the second with ``_se``."""
-    columns: dict[str, Any] = {}
-    for name in names:
-        found = getattr(value, name)
-        estimate = type(value).model_fields[name].annotation
-        if found is not None and hasattr(found, "se"):
-            columns[name], columns[f"{name}_se"] = found.value, found.se
-        elif "Estimate" in str(estimate):
-            columns[name] = columns[f"{name}_se"] = None
-        else:
-            columns[name] = found
-    return columns
-
-
-def csv_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as CSV; an empty cell for None."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _scored(

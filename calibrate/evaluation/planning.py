@@ -17,16 +17,15 @@ from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
 from ..thresholds.fit import DEFAULT_DELTA, check_open_unit, request_for
+from ..thresholds.registry import planned_rules
 from ..thresholds.rule import Request, Rule, prefixes
 from .evaluate import Estimate
 
-__all__ = ["DEFAULT_RULES", "DEFAULT_SIZES", "RELIABLY", "Binormal", "Needed", "Plan", "PlanRow", "plan"]
+__all__ = ["DEFAULT_SIZES", "RELIABLY", "Binormal", "Needed", "Plan", "PlanRow", "plan"]
 
-DEFAULT_RULES = ("acrc", "certified", "fixed_sequence", "cp_simultaneous", "sgr")
 DEFAULT_SIZES = (100, 200, 300, 500, 1000, 1500, 3000)
 RELIABLY = 0.8
 """Share of calibrations that have to reach the target acceptance."""
-_Z = 1.96
 
 
 class PlanRow(Frozen):
@@ -66,6 +65,8 @@ class Needed(Frozen):
 class Plan(Frozen):
     """Result of :func:`plan`."""
 
+    format: Literal[1] = 1
+    """Version of this layout; a file without one is of the first."""
     alpha: float
     """Target error rate among accepted answers."""
     delta: float
@@ -75,9 +76,9 @@ class Plan(Frozen):
     auroc: float
     """Guessed AUROC of the score."""
     oracle_acceptance: float
-    """The ceiling: what could be accepted at alpha by one who knows the population."""
+    """The ceiling: what could be accepted at alpha if the population were known."""
     target_acceptance: float
-    """What is to be reached."""
+    """The acceptance to reach."""
     populations: Literal["binormal"]
     """Kind of simulated population."""
     repetitions: int
@@ -99,7 +100,7 @@ def plan(
     accuracy: float,
     auroc: float,
     target_acceptance: float | None = None,
-    rules: Sequence[str] = DEFAULT_RULES,
+    rules: Sequence[str] | None = None,
     sizes: Sequence[int] = DEFAULT_SIZES,
     populations: Literal["binormal"] = "binormal",
     repetitions: int = 300,
@@ -119,7 +120,7 @@ def plan(
         accuracy: Guessed share of right answers, in (0, 1).
         auroc: Guessed AUROC of the score, in (0, 1).
         target_acceptance: Share of questions to be answered, in (0, 1]; None for half of the ceiling.
-        rules: Names of rules.
+        rules: Names of rules; None for those that planning simulates by default (``Rule.in_plan``).
         sizes: Numbers of labelled questions to simulate.
         populations: "binormal": normal scores of equal spread.
         repetitions: Simulated calibrations at each size.
@@ -132,6 +133,7 @@ def plan(
     Raises:
         UsageError: A number outside its range, an unknown rule or kind of population, or nothing to simulate.
     """
+    rules = planned_rules() if rules is None else rules
     sizes = _checked(sizes, rules, repetitions, populations)
     population = Binormal(accuracy, auroc)
     jobs = [_job(rule, alpha, delta) for rule in rules]
@@ -243,10 +245,11 @@ def _needed(rule: str, sizes: Sequence[int], share: NDArray[np.float64], repetit
 
 
 def _wilson(share: NDArray[np.float64], size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Wilson's 95 % interval of a proportion; unlike plus or minus two standard errors it is sound at 0 and 1."""
-    center = (share + _Z**2 / (2 * size)) / (1 + _Z**2 / size)
-    half = _Z / (1 + _Z**2 / size) * np.sqrt(share * (1 - share) / size + _Z**2 / (4 * size**2))
-    return center - half, center + half
+    """Wilson's 95 % interval of each share; unlike plus or minus two standard errors it is sound at 0 and 1."""
+    from scipy import stats  # slow to import
+
+    bands = [stats.binomtest(round(one * size), size).proportion_ci(0.95, method="wilson") for one in share.tolist()]
+    return np.array([float(band.low) for band in bands]), np.array([float(band.high) for band in bands])
 
 
 def _crossing(sizes: Sequence[int], share: NDArray[np.float64]) -> int | None:
@@ -277,7 +280,7 @@ def _sentence(alpha: float, target: float, ceiling: float, needed: Sequence[Need
         return (
             f"No threshold has an error rate of {alpha:g} or less on such a population: a better score or model first."
         )
-    opening = f"At an error rate of {alpha:g} nobody can accept more than {ceiling:.0%} of such questions. "
+    opening = f"At an error rate of {alpha:g} no rule can accept more than {ceiling:.0%} of such questions. "
     if target > ceiling:
         return (
             opening + f"The target of {target:.0%} is above that: raise alpha, lower the target, or improve the score."

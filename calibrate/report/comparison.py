@@ -10,8 +10,8 @@ import numpy as np
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
-from ..evaluation.evaluate import Estimate
-from ..evaluation.grid import Source, flat, paper_pool
+from ..evaluation.evaluate import Estimate, flat
+from ..evaluation.grid import Source, paper_pool
 from ..evaluation.tables import ALPHAS, SIZES, PaperTables, Pool, TableRow, average, methods, run
 from ..evaluation.tables import tables as paper_tables
 from .figures import Figure
@@ -54,7 +54,7 @@ class PaperView(Frozen):
         return () if self.tables is None else tuple(getattr(self.tables, FORMS[name]))
 
     def table(self, name: str) -> list[dict[str, Any]]:
-        """Flat rows: every value with its standard error, whatever the paper prints."""
+        """Flat rows: every value with its standard error, also those the paper does not print."""
         return [{"table": name} | flat(row, list(TableRow.model_fields)) for row in self.rows(name)]
 
     def title(self, name: str) -> str:

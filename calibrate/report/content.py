@@ -14,6 +14,7 @@ from ..data.records import Record
 from ..evaluation.evaluate import Estimate, Evaluation, EvaluationRow
 from ..evaluation.label_checks import Suspicious
 from ..pipeline import HeldOut, is_accepted
+from ..thresholds.registry import rule_named
 from .sentences import percent
 
 __all__ = [
@@ -28,26 +29,6 @@ __all__ = [
     "reading",
     "tiles",
 ]
-
-PROMISES = {
-    "acrc": "in the limit, on average",
-    "anchored": "certificate",
-    "bonferroni": "certificate",
-    "certified": "certificate",
-    "clopper_pearson": "none as a scan",
-    "cluster_fixed_sequence": "in the limit of many groups",
-    "cp_simultaneous": "certificate",
-    "crc_joint": "of all questions, exact",
-    "empirical": "none",
-    "fixed_quantile": "none",
-    "fixed_sequence": "certificate",
-    "hoeffding": "none as a scan",
-    "lec": "none in finite samples",
-    "one_per_group": "certificate",
-    "prediction_powered": "in the limit of many labels",
-    "sgr": "certificate",
-}
-"""What each rule promises, in few words; the whole sentence is in the artifact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,10 +247,9 @@ def _options(record: Record) -> Sequence[tuple[str, float]]:
 
 
 def _promise(row: EvaluationRow) -> str:
-    promise = PROMISES.get(row.rule, "see its documentation")
-    if promise == "certificate" and row.delta is not None:
-        return f"{promise}, {percent(1 - row.delta)} sure"
-    return promise
+    rule = rule_named(row.rule)
+    sure = f", {percent(1 - row.delta)} sure" if rule.certifies and row.delta is not None else ""
+    return rule.promise + sure
 
 
 def _estimate(value: Estimate | None) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ import numpy as np
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
+from guardrail.files import atomic_write
 from guardrail.outcome import Feasible
 
 from ..data.progress import Progress, silent
@@ -22,39 +21,21 @@ from ..evaluation.evaluate import Evaluation, evaluate
 from ..evaluation.label_checks import Suspicious, suspicious
 from ..pipeline import HeldOut, held_out
 from ..scoring.scores import arrays
-from ..thresholds import rules
-from . import sentences as words
+from ..thresholds.registry import certifies, compared_rules, rules, swept_rules
+from . import sentences
 from .content import categories, comparison, contradictions, reading, tiles
 from .figures import Figure, Items, risk_coverage, score_histogram
 from .panels import across_alpha, violations
 
-__all__ = ["compare_rules", "default_rules", "sweep", "write_report"]
+__all__ = ["compare_rules", "sweep", "write_report"]
 
 FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 """Alphas of the sweep, as multiples of the artifact's."""
-SWEPT = ("acrc", "empirical", "clopper_pearson", "certified", "cp_simultaneous")
-"""Rules of the sweep besides the artifact's: the paper's, the two it is compared to most, the certificates."""
-
-
-def default_rules() -> tuple[str, ...]:
-    """The rules a report compares: the paper's, its baselines, and the certificates."""
-    return (
-        "acrc",
-        "empirical",
-        "lec",
-        "clopper_pearson",
-        "hoeffding",
-        "fixed_quantile",
-        "certified",
-        "cp_simultaneous",
-        "fixed_sequence",
-        "crc_joint",
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """What the template reads besides the words."""
+    """What the template reads, except for the sentences."""
 
     artifact: CalibrationArtifact
     figures: dict[str, Figure]
@@ -77,7 +58,7 @@ def compare_rules(
     return evaluate(
         pool.uncertainty,
         pool.error,
-        rules=default_rules(),
+        rules=compared_rules(),
         alphas=[artifact.alpha],
         n_calibration=len(pool.ids) // 2,
         splits=splits,
@@ -92,7 +73,7 @@ def sweep(
 ) -> Evaluation:
     """A few rules at several alphas, from half the artifact's to twice it, on the splits of a comparison."""
     pool = arrays(records, estimator)
-    names = [name for name in (artifact.outcome.rule, *SWEPT) if name in rules()]
+    names = [name for name in (artifact.outcome.rule, *swept_rules()) if name in rules()]
     alphas = sorted({round(artifact.alpha * factor, 6) for factor in FACTORS} | {artifact.alpha})
     return evaluate(
         pool.uncertainty,
@@ -200,7 +181,7 @@ def _comparisons(
     """How often rules end above the target, and what other targets give, on the pool that was compared on."""
     pool = shown if len(arrays(shown, estimator).ids) == evaluation.n else everything
     rows = [row for row in evaluation.rows if row.alpha == artifact.alpha]
-    promised = {row.rule: row.delta for row in rows if row.rule in words.PROVEN and row.delta is not None}
+    promised = {row.rule: row.delta for row in rows if certifies(row.rule) and row.delta is not None}
     swept = sweep(artifact, pool, estimator, evaluation)
     return {"reliability": violations(rows, promised), "alphas": across_alpha(swept.rows, artifact.alpha)}
 
@@ -217,20 +198,20 @@ def _render(page: _Page, records: Sequence[Record], estimator: str) -> str:
     context: dict[str, Any] = {
         "artifact": page.artifact,
         "good": isinstance(page.artifact.outcome, Feasible),
-        "headline": words.headline(page.artifact),
-        "certificate": words.certificate(page.artifact),
-        "facts": words.facts(page.artifact),
-        "caveats": words.caveats(page.artifact),
-        "steps": words.next_steps(page.artifact),
+        "headline": sentences.headline(page.artifact),
+        "certificate": sentences.certificate(page.artifact),
+        "facts": sentences.facts(page.artifact),
+        "caveats": sentences.caveats(page.artifact),
+        "steps": sentences.next_steps(page.artifact),
         "tiles": tiles(page.artifact, page.test),
         "test": page.test,
-        "test_words": None if page.test is None else words.held_out(page.artifact, page.test),
+        "test_words": None if page.test is None else sentences.held_out(page.artifact, page.test),
         "figures": {name: markup(figure.svg) for name, figure in page.figures.items()},
         "evaluation": page.evaluation,
         "rules": [] if page.evaluation is None else comparison(page.evaluation, page.artifact),
-        "auroc": words.auroc_of(page.artifact),
-        "ranking": words.ranking(page.artifact),
-        "second_look": words.second_look(page.looked),
+        "auroc": sentences.auroc_of(page.artifact),
+        "ranking": sentences.ranking(page.artifact),
+        "second_look": sentences.second_look(page.looked),
         "looked": contradictions(page.looked, estimator),
         "mistakes": mistakes,
         "rejected": rejected,
@@ -242,12 +223,4 @@ def _render(page: _Page, records: Sequence[Record], estimator: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    atomic_write(path, text, mode=0o644)

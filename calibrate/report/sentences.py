@@ -1,4 +1,4 @@
-"""An artifact in words a manager understands."""
+"""Sentences about an artifact, for the terminal and the report, in words a manager understands."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from ..evaluation.audit import Audit
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
 from ..pipeline import HeldOut
+from ..thresholds.registry import certifies
 
 __all__ = [
-    "PROVEN",
     "Row",
     "audited",
     "auroc_of",
-    "auroc_words",
     "caveats",
     "certificate",
+    "describe_auroc",
+    "describe_spec",
     "facts",
     "headline",
     "held_out",
@@ -25,14 +26,10 @@ __all__ = [
     "ranking",
     "second_look",
     "shifted",
-    "spec_words",
 ]
 
-PROVEN = frozenset({"anchored", "bonferroni", "certified", "cp_simultaneous", "fixed_sequence", "one_per_group", "sgr"})
-"""Rules that certify an error rate among accepted answers at finite n."""
-
 Row = tuple[str, str]
-"""A label and what stands beside it."""
+"""A label and its value."""
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -95,9 +92,9 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("asked", _plan(artifact)),
         ("prompt", _prompt(artifact)),
         ("uncertainty", f"{artifact.estimator.name} v{artifact.estimator.version}, in {artifact.estimator.unit}"),
-        *([("same answer if", spec_words(judge.name, judge.params))] if judge is not None else []),
-        *([("alike as by", spec_words(similarity.name, similarity.params))] if similarity is not None else []),
-        ("right answer if", spec_words(artifact.correctness.name, artifact.correctness.params)),
+        *([("same answer if", describe_spec(judge.name, judge.params))] if judge is not None else []),
+        *([("alike as by", describe_spec(similarity.name, similarity.params))] if similarity is not None else []),
+        ("right answer if", describe_spec(artifact.correctness.name, artifact.correctness.params)),
         ("questions", _data(artifact)),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
     ]
@@ -116,7 +113,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("promise", outcome.guarantee),
         ("certified", certificate(artifact)),
         ("error without gate", percent(diagnostics.base_error)),
-        ("AUROC", auroc_words(artifact)),
+        ("AUROC", describe_auroc(artifact)),
         ("most any rule accepts", percent(diagnostics.max_acceptance)),
         ("smallest feasible alpha", _alpha(diagnostics.smallest_feasible_alpha)),
         ("made", f"{artifact.created} with {', '.join(f'{k} {v}' for k, v in artifact.packages.items())}"),
@@ -163,7 +160,7 @@ def next_steps(artifact: CalibrationArtifact) -> list[str]:
         )
     if artifact.data.n_unmeasured > 0.05 * artifact.data.n_questions:
         steps.append(
-            f"Mend the sampling: {_left_out(artifact)}; such questions always abstain. `calibrate collect "
+            f"Fix the sampling: {_left_out(artifact)}; such questions always abstain. `calibrate collect "
             "--retry-failed` asks again."
         )
     if isinstance(artifact.certificate, Infeasible) and isinstance(outcome, Feasible):
@@ -179,7 +176,7 @@ def auroc_of(artifact: CalibrationArtifact) -> AurocInterval | None:
     return auroc_interval(scores.uncertainty, scores.error)
 
 
-def auroc_words(artifact: CalibrationArtifact) -> str:
+def describe_auroc(artifact: CalibrationArtifact) -> str:
     """The AUROC with its interval."""
     found = auroc_of(artifact)
     if found is None:
@@ -266,7 +263,7 @@ def shifted(found: Audit) -> list[str]:
 
 
 def _excuse(found: Audit) -> str:
-    if found.rule in PROVEN:
+    if certifies(found.rule):
         return (
             "A certificate fails for a share delta of calibrations; if the questions are of another kind than at "
             "calibration, it says nothing about them. Calibrate again, with these questions among them."
@@ -323,7 +320,7 @@ def _left_out(artifact: CalibrationArtifact) -> str:
     return f"{data.n_unmeasured} not measured, {data.n_unlabelled} not labelled, of {data.n_questions}"
 
 
-def spec_words(name: str, params: dict[str, object]) -> str:
+def describe_spec(name: str, params: dict[str, object]) -> str:
     """A name and its parameters: "token_f1 (threshold 0.5)"."""
     return name + _options(params)
 

@@ -4,7 +4,7 @@ A review queue holds *every* answer that was held back and a *fraction* of the a
 probability; `guardrail.review.audits`). That pool is not like the questions: held-back answers are over-represented.
 So it is thinned. With pi_i the probability with which item i came into the queue (1 for a held-back answer, the audit
 rate for an accepted one) and q the smallest of them, item i is kept with probability q / pi_i by a hash of its key.
-Every question that was asked is then in the sample with the same probability q, whatever its score and its label, so
+Every question that was asked is then in the sample with the same probability q, independent of its score and label, so
 the sample is exchangeable with questions to come, exactly, and every threshold rule keeps its promise without weights.
 The price: of the decisions on held-back answers only the share q is used.
 

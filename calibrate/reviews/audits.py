@@ -44,7 +44,7 @@ def accepted_error(pool: Pool, *, missing: Missing = "wait") -> AcceptedError | 
 
     Args:
         pool: The queue.
-        missing: What becomes of audits nobody has decided.
+        missing: How audits without a decision are used.
     """
     audits = settled([item for item in pool.items if item.audited], missing)
     if not audits:
@@ -75,12 +75,12 @@ def feed(pool: Pool, monitor: SharedRisk, *, missing: Missing = "wait", progress
 
     Only up to the first audit that is still open: which ones are decided first may depend on whether they are right,
     and a monitor that sees the decided ones only would then be misled. Audits that expired are left out, and so are
-    those of another artifact than the monitor's, where it knows its own.
+    those of another artifact than the monitor's, where it is bound to one.
 
     Args:
         pool: The queue.
         monitor: The monitor.
-        missing: "leave-out" passes over open audits, too.
+        missing: "leave-out" skips open audits, too.
         progress: Reports audits taken in.
 
     Returns:
@@ -92,24 +92,24 @@ def feed(pool: Pool, monitor: SharedRisk, *, missing: Missing = "wait", progress
     refuse_open_as_wrong(missing)
     state = monitor.state
     audits = [item for item in pool.items if item.audited and state.artifact in (None, item.verdict.artifact)]
-    told = until_open(audits) if missing == "wait" else audits
-    for done, item in enumerate(told, start=1):
+    used = until_open(audits) if missing == "wait" else audits
+    for done, item in enumerate(used, start=1):
         if item.correct is not None:
             monitor.update(not item.correct, audit_rate=item.chance, key=item.name)
-        progress(done, len(told))
+        progress(done, len(used))
     return monitor.state.n - state.n
 
 
 def refuse_open_as_wrong(missing: Missing) -> None:
-    """Refuse to tell a monitor that an answer is wrong which nobody has decided: it never takes anything back.
+    """Refuse to count an undecided answer as wrong in a monitor: a monitor never takes anything back.
 
     Raises:
         UsageError: ``missing`` is "wrong".
     """
     if missing == "wrong":
         raise UsageError(
-            'a monitor cannot be fed with missing "wrong": it would count open audits as wrong for good, also those '
-            'that are approved later. Feed it with "wait" (the default) or "leave-out", in a run of its own.'
+            'a monitor cannot be fed with missing "wrong": it would count open audits as wrong forever, also those '
+            'that are approved later. Feed it with "wait" (the default) or "leave-out", in a separate run.'
         )
 
 

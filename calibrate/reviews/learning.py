@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
-from guardrail.guard.early_stopping import is_bound
 from guardrail.specs import CorrectnessSpec
 from guardrail.types import SampleSet
 from guardrail.verdict import Reason
@@ -18,7 +17,8 @@ from guardrail.verdict import Reason
 from ..data.collect import package_versions
 from ..data.questions import fingerprint
 from ..data.records import Record, RecordFile, RecordHeader
-from ..pipeline import HeldOut, fit_artifact, held_out, part_header, split
+from ..data.split import split
+from ..pipeline import HeldOut, fit_artifact, held_out, part_header
 from .pool import Missing, Pool, Respond, Reviewed, Waiting, settled, waiting
 
 __all__ = ["Learned", "learn", "thinned"]
@@ -58,7 +58,7 @@ def thinned(pool: Pool, *, missing: Missing = "wait") -> tuple[list[Reviewed], f
 
     Args:
         pool: The queue.
-        missing: What becomes of items nobody has decided.
+        missing: How items without a decision are used.
 
     Returns:
         The sample in order of arrival, and that probability.
@@ -73,7 +73,7 @@ def thinned(pool: Pool, *, missing: Missing = "wait") -> tuple[list[Reviewed], f
         raise UsageError(
             f"no reviewed item can be used: {len(pool.items)} items of these artifacts, {len(kept)} after thinning, "
             f"{still_open} of them still open. Decide open items, or see --missing."
-            + ("" if waits is None else f" {waits.told('decisions')}")
+            + ("" if waits is None else f" {waits.describe('decisions')}")
         )
     return sample, rate
 
@@ -109,8 +109,8 @@ def learn(
         alpha: Target error rate; default: the old one's.
         rule: Threshold rule; default: the old one's.
         delta: Failure probability; default: the old one's, where the rule stays.
-        missing: What becomes of items nobody has decided.
-        respond: What `read_reviews` was told; written down in the new artifact.
+        missing: How items without a decision are used.
+        respond: As given to `read_reviews`; recorded in the new artifact.
         test_fraction: Share of the sample kept out of the fit.
         seed: Of that split.
 
@@ -166,11 +166,11 @@ def _refuse_unaudited(pool: Pool) -> None:
 
 
 def _refuse_bounds(pool: Pool) -> None:
-    bounds = sum(is_bound(item.verdict.uncertainty) for item in pool.items)
+    bounds = sum(item.verdict.uncertainty.is_bound for item in pool.items)
     if bounds:
         raise UsageError(
-            f"{bounds} of {len(pool.items)} reviewed verdicts were settled early, so their uncertainty is a bound and "
-            'no score. A threshold needs scores: set early_stopping="off" on the guard and collect reviews again '
+            f"{bounds} of {len(pool.items)} reviewed verdicts were settled early, so their uncertainty is a bound, "
+            'not a score. A threshold needs scores: set early_stopping="off" on the guard and collect reviews again '
             "(--since leaves older ones out)."
         )
 

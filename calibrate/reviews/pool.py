@@ -1,8 +1,7 @@
-"""What people decided, item by item: whether each candidate is right, and how likely it was to be asked about."""
+"""People's decisions, item by item: whether each candidate is right, and with what probability it was reviewed."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
+from guardrail.plain_json import canonical_json
 from guardrail.types import Sample
 from guardrail.verdict import Verdict
 
@@ -25,9 +25,9 @@ PAGE = 500
 """Items read at a time."""
 
 Respond = Literal["wrong", "leave-out"]
-"""What "respond" (the reviewer wrote an answer of their own) says about the candidate. "wrong" is on the safe side."""
+"""What "respond" (the reviewer wrote another answer) says about the candidate. "wrong" is on the safe side."""
 Missing = Literal["wait", "wrong", "leave-out"]
-"""What becomes of items nobody has decided.
+"""How items without a decision are used.
 
 * wait: use what arrived before the oldest item that is still open. Expired items among them count as wrong, which is on
   the safe side: a threshold fitted on too many errors accepts less.
@@ -47,7 +47,7 @@ class Reviewed:
         group: Conversation, user or document, where the item's metadata say so.
         verdict: What the gate said then, with the candidate that the reviewer was shown.
         chance: Probability with which it came into the queue: 1 for held back, the audit rate for accepted.
-        correct: Whether the candidate is right, as people say; None while nobody said.
+        correct: Whether the candidate is right, as people decided; None without a decision.
         open: Whether a decision may still come.
         action: What was decided.
         context: The conversation it was asked in, as far as the item knows it: the same question in another one may
@@ -87,8 +87,8 @@ class Waiting:
     item: str
     arrived: float
 
-    def told(self, what: str) -> str:
-        """In words, with the way out.
+    def describe(self, what: str) -> str:
+        """A sentence with the way out.
 
         Args:
             what: What waits, e.g. "decided audits".
@@ -131,7 +131,7 @@ def read_reviews(
     Args:
         store: The review store.
         artifacts: The artifact in force, and earlier ones that judged by the same procedure.
-        respond: What an answer of the reviewer's own says about the candidate.
+        respond: What "respond" (the reviewer wrote another answer) says about the candidate.
         since: Leave out what arrived before, in seconds since 1970 UTC, e.g. from before audits began.
         progress: Reports items read.
 
@@ -153,7 +153,7 @@ def read_reviews(
             others[digest] += 1
             continue
         found.append(_reviewed(item, respond))
-    items, both_ways = _one_voice(found)
+    items, both_ways = _one_label_each(found)
     return Pool(items, dict(others), both_ways)
 
 
@@ -198,7 +198,7 @@ def _reviewed(item: Item, respond: Respond) -> Reviewed:
     if verdict.accepted and not (isinstance(rate, int | float) and 0 < rate <= 1):
         raise UsageError(
             f"item {item.id} is an accepted answer without its audit rate (metadata {AUDIT_RATE!r} is {rate!r}), so "
-            "nobody knows how many it stands for. Fill the queue with guardrail.review.audit_sample."
+            "the number of answers it stands for is unknown. Fill the queue with guardrail.review.audit_sample."
         )
     action = None if item.decision is None else item.decision.action
     group = item.content.metadata.get("group")
@@ -231,7 +231,7 @@ def _as_shown(item: Item) -> Verdict:
 
 def _context(item: Item) -> str:
     content = item.content
-    return json.dumps([content.messages, content.metadata.get("thread_id")], sort_keys=True, default=str)
+    return canonical_json([content.messages, content.metadata.get("thread_id")], default=str)
 
 
 def _label(action: str | None, respond: Respond) -> bool | None:
@@ -240,16 +240,16 @@ def _label(action: str | None, respond: Respond) -> bool | None:
     return action == "approve"
 
 
-def _one_voice(items: Sequence[Reviewed]) -> tuple[tuple[Reviewed, ...], int]:
-    """One label for the same answer to the same question in the same conversation, also where nobody has decided.
+def _one_label_each(items: Sequence[Reviewed]) -> tuple[tuple[Reviewed, ...], int]:
+    """One label for the same answer to the same question in the same conversation, also for items without a decision.
 
     Called right and wrong, all of them are wrong: on the safe side.
     """
-    said: defaultdict[str, set[bool]] = defaultdict(set)
+    labels_of: defaultdict[str, set[bool]] = defaultdict(set)
     for item in items:
         if item.correct is not None:
-            said[_content(item)].add(item.correct)
-    labels = [said.get(_content(item)) for item in items]
+            labels_of[_content(item)].add(item.correct)
+    labels = [labels_of.get(_content(item)) for item in items]
     one = (
         item if not known else replace(item, correct=False not in known, open=False)
         for item, known in zip(items, labels, strict=True)
@@ -261,7 +261,7 @@ def _content(item: Reviewed) -> str:
     candidate = item.verdict.candidate
     calls = [call.model_dump() for call in candidate.tool_calls] if candidate is not None else []
     text = None if candidate is None else candidate.text.strip()
-    return json.dumps([item.question.strip(), item.context, text, calls], sort_keys=True)
+    return canonical_json([item.question.strip(), item.context, text, calls])
 
 
 def _refuse_different(artifacts: Sequence[CalibrationArtifact]) -> None:

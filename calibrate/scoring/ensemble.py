@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from guardrail.errors import UsageError
+from guardrail.files import check_version, problem_of
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.types import Frozen
 from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec
 from guardrail.uncertainty.ensemble import NAME, EnsembleParams, Member, Training
 
 from ..data.records import Record, RecordFile
-from .grammar import estimator_flags
+from ..data.split import Groups
+from ..grammar import estimator_flags
 from .metrics import auroc
 
 __all__ = [
@@ -36,21 +38,17 @@ __all__ = [
     "training_of",
 ]
 
-if TYPE_CHECKING:
-    from ..pipeline import Groups
-
-
 PENALTIES = (0.001, 0.01, 0.1, 1.0)
 """L2 penalties that cross-validation chooses from, per item and squared weight."""
 FOLDS = 5
 FEWEST = 50
 """Fewest labelled, measured training questions."""
 SMALLEST_WEIGHT = 1e-3
-"""A member that moves the log-odds less than this per standard deviation is left out: it costs, and says nothing."""
+"""A member that moves the log-odds less than this per standard deviation is left out: it only costs time."""
 
 
 class FitReport(Frozen):
-    """What the training part said; none of it is a promise about other questions."""
+    """Figures of the training part; none of them is a promise about other questions."""
 
     n: int
     """Training questions with a label and every member measured."""
@@ -199,7 +197,7 @@ def refuse_overlap(
 ) -> None:
     """Refuse to calibrate or test an ensemble on a question its weights were fitted on: scores there are too good.
 
-    Questions are compared by id, and by their text with options whatever the id; with clusters also by group. Other
+    Questions are compared by id, and by their text with options; with clusters also by group. Other
     estimators pass.
 
     Raises:
@@ -230,15 +228,21 @@ def read_ensemble(path: str | Path) -> EnsembleFile:
     """Read what `calibrate ensemble` wrote.
 
     Raises:
-        UsageError: No such file, or no ensemble in it.
+        UsageError: No such file, not an ensemble, or an ensemble of a newer version.
     """
     try:
-        return EnsembleFile.model_validate_json(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path} is not an ensemble file ({error}). Make one with `calibrate ensemble`.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read ({error}). Make one with `calibrate ensemble`.") from error
+    if isinstance(content, dict):
+        check_version(content.get("format"), 1, str(path), "make one with `calibrate ensemble`")
+    try:
+        return EnsembleFile.from_stored(content)
     except ValidationError as error:
         raise UsageError(
-            f"{path} is no ensemble file ({error.errors()[0]['msg']}). Make one with `calibrate ensemble`."
+            f"{path} is not an ensemble file ({problem_of(error)}). Make one with `calibrate ensemble`."
         ) from error
 
 
@@ -270,8 +274,8 @@ def fit_members(file: RecordFile, keys: Sequence[str]) -> dict[str, EstimatorSpe
 
 def ensemble_key(spec: EstimatorSpec) -> str:
     """Key of an ensemble in a record file: "ensemble:" and eight hex digits of a hash of its spec."""
-    canonical = json.dumps(spec.model_dump(mode="json"), sort_keys=True)
-    return f"{NAME}:{hashlib.sha256(canonical.encode()).hexdigest()[:8]}"
+    canonical = canonical_json(spec.model_dump(mode="json"), compact=False, ascii_only=True)
+    return f"{NAME}:{sha256_hex(canonical, 8)}"
 
 
 def _measured(record: Record, specs: dict[str, EstimatorSpec]) -> bool:
@@ -354,4 +358,4 @@ def _question_hash(record: Record) -> str:
 
 
 def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return sha256_hex(text, 16)

@@ -12,21 +12,20 @@ from guardrail.judges import (
     Judge,
     JudgeSpec,
     Similarity,
-    available,
-    available_similarities,
     from_judge,
+    list_judges,
+    list_similarities,
     make_entailment,
+    make_judge,
     make_similarity,
 )
-from guardrail.judges import make as make_judge
-from guardrail.judges.registry import is_light
-from guardrail.judges.similarity import is_light_similarity
+from guardrail.judges.registry import JUDGES
+from guardrail.judges.similarity import SIMILARITIES
 from guardrail.types import Bindings
-from guardrail.uncertainty import Estimator, EstimatorSpec, make
-from guardrail.uncertainty import available as estimators
+from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator
 
+from ..grammar import FROM_JUDGE, cut, parse_name, written
 from .ensemble import ensemble_key, load_ensemble
-from .grammar import FROM_JUDGE, cut, parse_name, written
 
 __all__ = ["estimator_key", "named_entailment", "named_similarity", "parse_estimator", "stored_key"]
 
@@ -43,7 +42,7 @@ def estimator_key(estimator: Estimator) -> str:
     """
     if estimator.members:
         return ensemble_key(estimator.spec)
-    own, usual = estimator.spec, make(estimator.name).spec
+    own, usual = estimator.spec, make_estimator(estimator.name).spec
     greedy, alike = own.clustering == "greedy", own.similarity != usual.similarity
     parts = [estimator.name]
     if own.judge is not None and (own.judge != usual.judge or greedy or alike):
@@ -85,15 +84,15 @@ def parse_estimator(
     chosen: dict[str, Any] = {
         role: _MAKERS[role](part, found.name) if part else given[role] for role, part in found.parts.items()
     }
-    return make(found.name, clustering="greedy" if found.clustering == "greedy" else "components", **chosen)
+    return make_estimator(found.name, clustering="greedy" if found.clustering == "greedy" else "components", **chosen)
 
 
 def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings | None = None) -> str:
     """The key of the scores that a user means, among those of a record file.
 
     A key itself, the path of an ensemble file, or what was written to make the scores: a model is not loaded to find
-    out its revision, so what the text leaves open is whatever the file has. Of several the one with nothing but
-    defaults there is meant.
+    out its revision, so what the text leaves open matches anything. If several fit, the one with only defaults
+    there is meant.
 
     Args:
         known: Keys and specs of the file's header.
@@ -101,7 +100,7 @@ def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings
         bindings: The plan's tools and answer format, which decide the default judge.
 
     Returns:
-        The key; the text itself when nothing fits (whoever looks for its scores says that there are none).
+        The key; the text itself when nothing fits (a caller that looks for its scores reports that there are none).
 
     Raises:
         UsageError: Several fit; they are listed. Or a light judge does not take such parameters.
@@ -138,10 +137,10 @@ def named_similarity(text: str, estimator: str = "NAME") -> Similarity:
             )
         return from_judge(_named_judge(inner["judge"], estimator))
     name, params = parse_name(text)
-    if is_light(name) or (name in available() and name not in available_similarities()):
+    if name in JUDGES or (name in list_judges() and name not in list_similarities()):
         raise UsageError(
             f"{name} is a judge, and {estimator} takes a similarity there. Write from_judge({text}), or name one of: "
-            f"{', '.join(available_similarities())}."
+            f"{', '.join(list_similarities())}."
         )
     return make_similarity(name, **params)
 
@@ -163,10 +162,10 @@ def _named_judge(text: str, estimator: str) -> Judge:
             f"the judge chat is a model, which is given apart: calibrate score RECORDS --estimator {estimator} --judge "
             "'chat(model=PROVIDER:MODEL)'"
         )
-    if not is_light(name) and name not in available() and name in available_similarities():
-        both = estimator in estimators() and make(estimator).similarity is not None
+    if name not in JUDGES and name not in list_judges() and name in list_similarities():
+        both = estimator in list_estimators() and make_estimator(estimator).similarity is not None
         raise UsageError(
-            f"{name} is a similarity, and {estimator} takes a judge there: {', '.join(available())}."
+            f"{name} is a similarity, and {estimator} takes a judge there: {', '.join(list_judges())}."
             + (f" Leave the judge empty for its default: {estimator}::{text}" if both else "")
         )
     return make_judge(name, **params)
@@ -185,8 +184,8 @@ class _Written:
 
     Attributes:
         name: Of the estimator.
-        parts: What it is to compare answers with, by role, for every role it has; "" where nothing is said.
-        clustering: "" where nothing is said.
+        parts: What it compares answers with, by role, for every role it has; "" where the text is silent.
+        clustering: "" where the text is silent.
     """
 
     name: str
@@ -194,14 +193,14 @@ class _Written:
     clustering: str
 
     def fits(self, spec: EstimatorSpec) -> bool:
-        """Whether everything that is said is true of a spec."""
+        """Whether everything in the text is true of a spec."""
         if spec.name != self.name or self.clustering not in ("", spec.clustering):
             return False
         return all(_is(role, part, getattr(spec, role)) for role, part in self.parts.items() if part)
 
     def usual(self, spec: EstimatorSpec, bindings: Bindings | None) -> bool:
-        """Whether a spec has the default wherever nothing is said."""
-        default = make(self.name, bindings=bindings).spec
+        """Whether a spec has the default wherever the text is silent."""
+        default = make_estimator(self.name, bindings=bindings).spec
         open_roles = [role for role, part in self.parts.items() if not part]
         same = all(getattr(spec, role) == getattr(default, role) for role in open_roles)
         return same and (self.clustering != "" or spec.clustering == default.clustering)
@@ -213,7 +212,7 @@ def _read(text: str) -> _Written:
         raise UsageError(f"{text!r}: name an ensemble by its file, which ends in .json: --estimator ensemble.json")
     if name == "imported":
         raise UsageError(f"{text!r} came with an imported file and cannot be computed. Name another estimator.")
-    estimator = make(name)
+    estimator = make_estimator(name)
     has: dict[Role, bool] = {
         "judge": estimator.needs.judge,
         "similarity": estimator.similarity is not None,
@@ -232,7 +231,7 @@ def _read(text: str) -> _Written:
 
 
 def _is(role: Role, text: str, spec: JudgeSpec | None) -> bool:
-    """Whether a text names what a spec describes. A model need not be loaded: what it says must be true of the spec."""
+    """Whether a text names what a spec describes. A model is not loaded: the text must be true of the spec."""
     if spec is None:
         return False
     inner = FROM_JUDGE.fullmatch(text) if role == "similarity" else None
@@ -244,9 +243,9 @@ def _is(role: Role, text: str, spec: JudgeSpec | None) -> bool:
         return False
     if name == "chat":
         return _is_chat(str(params.pop("model", "")), spec) and _all_true(params, spec)
-    if role == "judge" and is_light(name):
+    if role == "judge" and name in JUDGES:
         return make_judge(name, **params).spec == spec
-    if role == "similarity" and name != "from_judge" and is_light_similarity(spec):
+    if role == "similarity" and name != "from_judge" and name in SIMILARITIES:
         return make_similarity(name, **params).spec == spec
     return _all_true(params, spec)
 

@@ -13,15 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
+from guardrail.judges.base import is_slow
 from guardrail.judges.cache import PairCache, cached
-from guardrail.judges.registry import is_light
-from guardrail.judges.similarity import is_light_similarity
 from guardrail.types import SampleSet, SamplingPlan, Uncertainty
-from guardrail.uncertainty import Estimator, EstimatorSpec, available, make, measure_stream
+from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator, measure_stream
 
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, RecordHeader, RecordReader, stream_records
-from .grammar import estimator_flags, parse_name
+from ..grammar import estimator_flags
 from .names import estimator_key, parse_estimator
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
     "estimator_key",
     "lacking",
     "parse_estimator",
-    "parse_name",
     "score_file",
     "score_records",
     "supported",
@@ -72,7 +70,7 @@ def default_estimator(*, options: bool) -> str:
 
 def supported(plan: SamplingPlan) -> list[Estimator]:
     """Every estimator that can be computed from what the plan draws, with the plan's default judge."""
-    made = (make(name, bindings=plan.bindings) for name in available())
+    made = (make_estimator(name, bindings=plan.bindings) for name in list_estimators())
     return [estimator for estimator in made if lacking(estimator, plan) is None]
 
 
@@ -109,9 +107,9 @@ def with_cache(estimator: Estimator, cache: PairCache | None) -> Estimator:
         same = all(new is old for new, old in zip(members, estimator.members, strict=True))
         return estimator if same else replace(estimator, members=members)
     asked: dict[str, Any] = {}
-    if estimator.judge is not None and not is_light(estimator.judge.spec.name):
+    if estimator.judge is not None and is_slow(estimator.judge):
         asked["judge"] = estimator.judge
-    if estimator.similarity is not None and not is_light_similarity(estimator.similarity.spec):
+    if estimator.similarity is not None and is_slow(estimator.similarity):
         asked["similarity"] = estimator.similarity
     if estimator.entailment is not None:
         asked["entailment"] = estimator.entailment

@@ -41,6 +41,10 @@ class Acrc(Rule):
     """
 
     name = "acrc"
+    promise = "in the limit, on average"
+    in_report = True
+    in_sweep = True
+    in_plan = True
     defaults: ClassVar[Mapping[str, Any]] = {
         "min_accept": None,
         "monotone": True,
@@ -96,7 +100,7 @@ class Acrc(Rule):
         )
 
     def explain(self, prefix: Prefix, request: Request) -> tuple[InfeasibleReason, str] | None:
-        """Two failures of its own: the envelope, and a prefix maximum that is violated at the start."""
+        """Two failures of this rule: the envelope, and a prefix maximum that is violated at the start."""
         n, alpha = prefix.n, request.alpha
         if request.options["envelope"]:
             return (

@@ -1,4 +1,7 @@
-"""``anchored``: simultaneous anchors with decaying levels, extended by a fixed sequence. The default certificate."""
+"""The default certificate: ``anchored``, and ``certified``, which chooses it by the kind of score.
+
+``anchored``: simultaneous anchors with decaying levels, extended by a fixed sequence.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,7 @@ from .bounds import binomial_tail
 from .empirical import last
 from .rule import Prefix, Request, Rule, check_min_accept, min_accept_of
 from .sequential import FixedSequence
-from .simultaneous import WalkRule, candidates, largest_scale
-from .walk import Counts, Reals, grid, limits, step_weights
+from .simultaneous import Counts, Reals, WalkRule, candidates, grid, largest_scale, limits, step_weights
 
 __all__ = ["DECAY", "Anchored", "AnchoredLimits", "Certified", "OnePerGroup", "anchored_limits", "extension_limits"]
 
@@ -171,6 +173,12 @@ class Certified(Rule):
     name = "certified"
     uses_delta = True
     grouping = "one_each"
+    reads_support = True
+    certifies = True
+    promise = "certificate"
+    in_report = True
+    in_sweep = True
+    in_plan = True
     defaults: ClassVar[Mapping[str, Any]] = {"min_accept": None}
 
     def check(self, request: Request) -> None:
@@ -225,7 +233,7 @@ class Certified(Rule):
 
 
 class OnePerGroup(Certified):
-    """``certified`` on one item of each group, by name and with a seed of one's own.
+    """``certified`` on one item of each group, by name and with a seed.
 
     Groups are independent of each other, and one item of each makes independent items again, however strongly the
     items of a group depend on each other. So the promise is exact, at the price of all other items.
@@ -240,6 +248,9 @@ class OnePerGroup(Certified):
     """
 
     name = "one_per_group"
+    in_report = False
+    in_sweep = False
+    in_plan = False
     defaults: ClassVar[Mapping[str, Any]] = {"min_accept": None, "seed": 0}
 
     def check(self, request: Request) -> None:

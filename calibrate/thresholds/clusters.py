@@ -1,4 +1,4 @@
-"""``cluster_fixed_sequence``: a fixed sequence of cluster-robust t-tests, for items that come in groups."""
+"""Items that come in groups: what a rule is given then, and ``cluster_fixed_sequence``, which uses all of them."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ class ClusterFixedSequence(Rule):
     name = "cluster_fixed_sequence"
     uses_delta = True
     grouping = "sums"
+    promise = "in the limit of many groups"
     defaults: ClassVar[Mapping[str, Any]] = {"start": None, "min_clusters": None}
 
     def check(self, request: Request) -> None:
@@ -223,7 +224,7 @@ class Groups:
 def one_of_each(groups: Groups, seed: int = 0) -> NDArray[np.int64]:
     """Indices of one item of each group, in order: the position is a hash of the seed and the group's id.
 
-    Neither scores nor labels are looked at, so what is picked is a random item of each group whatever they are. The
+    Neither scores nor labels are looked at, so what is picked is a random item of each group. The
     order of the groups plays no part; the order of the items within a group does, and decides nothing but which of
     them is picked.
     """

@@ -1,4 +1,4 @@
-"""Rules that steer an average: a fixed share, the plug-in estimate, LEC-Direct. None of them is a certificate."""
+"""Rules that steer an average: a fixed share, the plug-in estimate, LEC-Direct, joint risk. None is a certificate."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ def last(ok: NDArray[np.bool_]) -> int | None:
 
 
 class FixedQuantile(Rule):
-    """Accept a fixed share of the items, whatever their labels: the largest block end k <= q n (Fixed-50 at q = .5).
+    """Accept a fixed share of the items without reading labels: the largest block end k <= q n (Fixed-50 at q = .5).
 
     Guarantee: none; alpha plays no part in the choice. Paper: the uncalibrated baseline of A-CRC-QA.
     """
 
     name = "fixed_quantile"
     uses_alpha = False
+    promise = "none"
+    in_report = True
     defaults: ClassVar[Mapping[str, Any]] = {"quantile": 0.5}
 
     def check(self, request: Request) -> None:
@@ -59,6 +61,9 @@ class Empirical(Rule):
     """
 
     name = "empirical"
+    promise = "none"
+    in_report = True
+    in_sweep = True
 
     def select(self, prefix: Prefix, request: Request) -> int | None:
         """Largest block end with C_k <= 0."""
@@ -81,6 +86,8 @@ class Lec(Rule):
     """
 
     name = "lec"
+    promise = "none in finite samples"
+    in_report = True
 
     def select(self, prefix: Prefix, request: Request) -> int | None:
         """Largest block end with C_k <= -1."""
@@ -94,11 +101,10 @@ class Lec(Rule):
         )
 
 
-# -- Conformal risk control of the joint error "accepted and wrong": monotone, so exact in finite samples --------------
-
-
 class CrcJoint(Rule):
-    """The largest block end with ``(e_k + 1) / (n + 1) <= alpha``.
+    """Conformal risk control of the joint error "accepted and wrong", which never falls as more is accepted.
+
+    Formula: the largest block end with ``(e_k + 1) / (n + 1) <= alpha``.
 
     Guarantee: P(accepted and wrong) <= alpha for the next question, over calibration and question, exact for
     exchangeable items and any n. It is a share of *all* questions, not of the accepted ones: the error rate among
@@ -106,6 +112,9 @@ class CrcJoint(Rule):
     """
 
     name = "crc_joint"
+    population = "all"
+    promise = "of all questions, exact"
+    in_report = True
 
     def select(self, prefix: Prefix, request: Request) -> int | None:
         """Largest block end with e_k + 1 <= alpha (n + 1); e_k never falls with k."""

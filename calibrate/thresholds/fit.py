@@ -1,65 +1,34 @@
-"""One call from scores and labels to a threshold: ``fit``."""
+"""One call from scores and labels to a threshold: ``fit``, and the diagnosis that goes with every outcome."""
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from guardrail.errors import UsageError
-from guardrail.outcome import Feasible, Infeasible
+from guardrail.outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
 
-from .acrc import Acrc
-from .anchored import Anchored, Certified, OnePerGroup
-from .bounds import clopper_pearson_interval
-from .clusters import ClusterFixedSequence, Groups, prepare
-from .diagnose import diagnostics, reason
-from .empirical import CrcJoint, Empirical, FixedQuantile, Lec
-from .multiple import Bonferroni, Sgr
-from .pointwise import ClopperPearson, Hoeffding
-from .rule import Prefix, Request, Rule
-from .sequential import FixedSequence
-from .simultaneous import CpSimultaneous
+from .bounds import clopper_pearson_interval, zero_error_floor
+from .clusters import Groups, prepare
+from .registry import rule_named
+from .rule import TOLERANCE, Prefix, Request, Rule
 
-__all__ = ["DEFAULT_DELTA", "Support", "check_items", "check_open_unit", "fit", "request_for", "rule_named", "rules"]
+__all__ = ["DEFAULT_DELTA", "Support", "check_items", "check_open_unit", "fit", "request_for"]
 
 DEFAULT_DELTA: Final = 0.1
 """delta where a rule uses one and none is given."""
 SEARCH_LIMIT: Final = 20_000
 """Largest n at which the smallest feasible alpha is searched by default."""
+_GRID = 1_000
+"""Alphas are searched in thousandths."""
 
 Support = Literal["continuous", "discrete"]
 """Whether a score can take few values; declared by the estimator, never read off the data."""
-
-_RULES: Final[dict[str, Rule]] = {
-    rule.name: rule
-    for rule in (
-        Acrc(),
-        Anchored(),
-        Bonferroni(),
-        Certified(),
-        ClopperPearson(),
-        ClusterFixedSequence(),
-        CpSimultaneous(),
-        CrcJoint(),
-        Empirical(),
-        FixedQuantile(),
-        FixedSequence(),
-        Hoeffding(),
-        Lec(),
-        OnePerGroup(),
-        Sgr(),
-    )
-}
-
-
-def rules() -> tuple[str, ...]:
-    """Names of all threshold rules, sorted."""
-    return tuple(sorted(_RULES))
 
 
 def fit(
@@ -126,10 +95,10 @@ def _outcome(
         "options": resolved,
         "n": prefix.n,
         "guarantee": rule.guarantee(request),
-        "diagnostics": diagnostics(prefix, rule, request, feasible=index is not None, search=mode == "full"),
+        "diagnostics": _diagnostics(prefix, rule, request, feasible=index is not None, search=mode == "full"),
     }
     if index is None:
-        why, detail = reason(prefix, rule, request)
+        why, detail = _reason(prefix, rule, request)
         return Infeasible(reason=why, detail=detail, **common)
     k, e = int(prefix.k[index]), int(prefix.e[index])
     return Feasible(
@@ -140,19 +109,6 @@ def _outcome(
         tie_block=k - int(prefix.k[index - 1]) if index else k,
         **common,
     )
-
-
-def rule_named(name: str) -> Rule:
-    """The rule of that name.
-
-    Raises:
-        UsageError: There is none; the nearest names are suggested.
-    """
-    if name in _RULES:
-        return _RULES[name]
-    close = difflib.get_close_matches(str(name), _RULES, n=1)
-    hint = f"Did you mean {close[0]!r}? " if close else ""
-    raise UsageError(f"unknown rule {name!r}. {hint}Rules: {', '.join(rules())}.")
 
 
 def request_for(
@@ -182,7 +138,7 @@ def request_for(
         known = f"Its options: {', '.join(chosen.defaults)}." if chosen.defaults else "It takes no options."
         raise UsageError(f"rule {rule!r} takes no option {unknown[0]!r}. {hint}{known}")
     filled = {**chosen.defaults, **options}
-    if isinstance(chosen, Certified):
+    if chosen.reads_support:
         filled["support"] = support
     request = Request(float(alpha), None if delta is None else float(delta), filled)
     chosen.check(request)
@@ -213,7 +169,7 @@ def check_items(uncertainty: ArrayLike, error: ArrayLike) -> tuple[NDArray[np.fl
     if scores.size != labels.size:
         raise UsageError(f"uncertainty has {scores.size} items and error has {labels.size}. Pass one label a score.")
     if scores.size == 0:
-        raise UsageError("there are no items (n = 0). Calibration needs labelled questions.")
+        raise UsageError("no items (n = 0). Calibration needs labelled questions.")
     finite = np.isfinite(scores)
     if not finite.all():
         index = int(np.argmin(finite))
@@ -245,3 +201,121 @@ def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
     if array.ndim != 1:
         raise UsageError(f"{name} must be one-dimensional, got shape {array.shape}. Pass one number an item.")
     return array
+
+
+# -- Figures and sentences of every fit: what could have been accepted, and why nothing was ----------------------------
+
+
+def _diagnostics(prefix: Prefix, rule: Rule, request: Request, *, feasible: bool, search: bool) -> Diagnostics:
+    """The figures of one fit.
+
+    Args:
+        prefix: Block ends.
+        rule: The rule that ran.
+        request: What it was asked.
+        feasible: Whether it found a threshold.
+        search: Whether to look for the smallest feasible alpha.
+    """
+    base = prefix.errors / prefix.n
+    return Diagnostics(
+        base_error=base,
+        auroc=prefix.auroc,
+        zero_error_floor=None if request.delta is None else zero_error_floor(request.alpha, request.delta),
+        max_acceptance=min(1.0, (1.0 - base) / (1.0 - request.alpha)),
+        smallest_feasible_alpha=_smallest_feasible_alpha(prefix, rule, request, feasible=feasible) if search else None,
+    )
+
+
+def _smallest_feasible_alpha(prefix: Prefix, rule: Rule, request: Request, *, feasible: bool) -> float | None:
+    """Smallest alpha in thousandths at which the rule is feasible on these items, by bisection.
+
+    A rule whose feasibility is not monotone in alpha (a default ``min_accept`` shrinks as alpha grows) gets an alpha
+    at which it is feasible while one thousandth less is not. The answer never contradicts the fit: it is above alpha
+    exactly when the fit was infeasible (up to rounding to thousandths). None when even .999 is infeasible, and for a
+    rule that ignores alpha.
+    """
+    if not rule.uses_alpha:
+        return None
+
+    def holds(thousandths: int) -> bool:
+        return rule.feasible(prefix, request.at(thousandths / _GRID))
+
+    low = math.floor(rule.alpha_floor(prefix, request) * _GRID + TOLERANCE)
+    if feasible:
+        high = min(_GRID - 1, math.ceil(request.alpha * _GRID - TOLERANCE))
+        return _bisect(holds, min(low, high - 1), high) / _GRID
+    low = max(low, math.floor(request.alpha * _GRID + TOLERANCE))
+    bracket = _gallop(holds, low)
+    return None if bracket is None else _bisect(holds, *bracket) / _GRID
+
+
+def _gallop(holds: Callable[[int], bool], low: int) -> tuple[int, int] | None:
+    """An infeasible and a feasible number of thousandths, found by doubling steps upward; None if there is none."""
+    step = 1
+    while low < _GRID - 1:
+        high = min(_GRID - 1, low + step)
+        if holds(high):
+            return low, high
+        low, step = high, 4 * step
+    return None
+
+
+def _bisect(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """Smallest feasible number above an infeasible (or excluded) one; ``high`` is feasible."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _reason(prefix: Prefix, rule: Rule, request: Request) -> tuple[InfeasibleReason, str]:
+    """Why the rule found nothing, and what to do about it.
+
+    Asked in this order: does the rule know (:meth:`Rule.explain`); would the same number of items without a single
+    error do; would a cut inside a block of ties do, errors spread evenly; otherwise the risk is never low enough.
+    """
+    known = rule.explain(prefix, request)
+    if known is not None:
+        return known
+    n, alpha = prefix.n, request.alpha
+    if not rule.feasible(_untied(n, np.zeros(n)), request):
+        return InfeasibleReason.TOO_FEW_ITEMS, _too_few(n, rule, request)
+    if prefix.k.size < n and rule.feasible(_untied(n, _spread_evenly(prefix)), request):
+        block = int(prefix.size.argmax())
+        return InfeasibleReason.TIE_BLOCK_TOO_LARGE, (
+            f"The scores have {prefix.k.size} distinct values; {int(prefix.size[block])} of {n} items "
+            f"({prefix.size[block] / n:.0%}) share the score {prefix.score[block]:g} and must be accepted or rejected "
+            "together. A cut inside a block of ties would do. Use a finer uncertainty score (more samples, or a "
+            "continuous estimator)."
+        )
+    rate = prefix.e / prefix.k
+    best = int(rate.argmin())
+    return InfeasibleReason.RISK_NEVER_LOW_ENOUGH, (
+        f"No threshold satisfies rule {rule.name!r} at alpha = {alpha:g}: overall {prefix.errors} of {n} answers are "
+        f"wrong ({prefix.errors / n:.1%}), and the lowest rate is {int(prefix.e[best])} wrong of the "
+        f"{int(prefix.k[best])} most certain ({rate[best]:.1%}). Use a better uncertainty score, more calibration "
+        "items, or a larger alpha (see smallest_feasible_alpha)."
+    )
+
+
+def _untied(n: int, errors: NDArray[np.float64]) -> Prefix:
+    """Prefix of n untied items with these cumulative errors, rounded up."""
+    counts = np.ceil(errors - TOLERANCE).astype(np.int64)
+    return Prefix(n, np.arange(n, dtype=np.float64), np.arange(1, n + 1), counts)
+
+
+def _spread_evenly(prefix: Prefix) -> NDArray[np.float64]:
+    """Cumulative errors at 1..n if each block's errors were spread evenly over it."""
+    k, e = np.concatenate(([0], prefix.k)), np.concatenate(([0], prefix.e))
+    return np.interp(np.arange(1, prefix.n + 1), k, e)
+
+
+def _too_few(n: int, rule: Rule, request: Request) -> str:
+    needed = f"Even without a single error {n} items are too few for rule {rule.name!r} at alpha = {request.alpha:g}"
+    if request.delta is not None:
+        floor = zero_error_floor(request.alpha, request.delta)
+        needed += f" and delta = {request.delta:g}: one threshold alone takes {floor} error-free accepted items"
+    return needed + ". Collect more labelled questions or ask for a larger alpha."

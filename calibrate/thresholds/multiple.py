@@ -16,7 +16,7 @@ from .empirical import last
 from .pointwise import last_passing
 from .rule import Prefix, Request, Rule
 from .sequential import any_curve
-from .walk import Counts
+from .simultaneous import Counts
 
 __all__ = ["Bonferroni", "Sgr", "bonferroni_grid"]
 
@@ -35,6 +35,9 @@ class Sgr(Rule):
 
     name = "sgr"
     uses_delta = True
+    certifies = True
+    promise = "certificate"
+    in_plan = True
 
     def resolve(self, n: int, request: Request) -> dict[str, Any]:
         """The number of steps and the level of each."""
@@ -104,6 +107,8 @@ class Bonferroni(Rule):
 
     name = "bonferroni"
     uses_delta = True
+    certifies = True
+    promise = "certificate"
     defaults: ClassVar[Mapping[str, Any]] = {"points": 20, "holm": False}
 
     def check(self, request: Request) -> None:

@@ -61,6 +61,8 @@ class Hoeffding(Rule):
 
     name = "hoeffding"
     uses_delta = True
+    promise = "none as a scan"
+    in_report = True
 
     def select(self, prefix: Prefix, request: Request) -> int | None:
         """Largest block end whose Hoeffding bound is at most alpha."""
@@ -81,6 +83,9 @@ class ClopperPearson(Rule):
 
     name = "clopper_pearson"
     uses_delta = True
+    promise = "none as a scan"
+    in_report = True
+    in_sweep = True
 
     def select(self, prefix: Prefix, request: Request) -> int | None:
         """Largest block end whose exact upper bound is at most alpha."""

@@ -44,7 +44,7 @@ def conformal_selection(
 
     Guarantee: E[wrong accepted / accepted] <= alpha over calibration and batch, with 0/0 = 0, exact in finite samples
     for exchangeable items. It is not the error rate *given* that something was accepted, and for a batch of one
-    question it is the joint rate of ``crc_joint``. The threshold depends on the batch, so this is no gate.
+    question it is the joint rate of ``crc_joint``. The threshold depends on the batch, so this is not a gate.
 
     Paper: Jin & Candes, arXiv 2210.01408; conformal alignment, arXiv 2405.10301. Ties count as at most as uncertain,
     which is conservative.

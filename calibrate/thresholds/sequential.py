@@ -65,6 +65,10 @@ class FixedSequence(Rule):
 
     name = "fixed_sequence"
     uses_delta = True
+    certifies = True
+    promise = "certificate"
+    in_report = True
+    in_plan = True
     defaults: ClassVar[Mapping[str, Any]] = {"start": None}
 
     def check(self, request: Request) -> None:

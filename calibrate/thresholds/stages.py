@@ -6,9 +6,9 @@ Stage 1 answers iff its uncertainty is at most its threshold; else stage 2, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,13 @@ from .bounds import binomial_tail, clopper_pearson_interval, zero_error_floor
 from .fit import DEFAULT_DELTA, check_open_unit
 from .rule import TOLERANCE, default_min_accept
 
-__all__ = ["RULES", "Pair", "Thresholds", "best_pair", "fit_stages", "outcome_at", "paths"]
+__all__ = ["RULES", "Pair", "StageRule", "Thresholds", "best_pair", "fit_stages", "outcome_at", "paths"]
 
 Scores = NDArray[np.float64]
 Errors = NDArray[np.int64]
 Thresholds = tuple[float, ...]
 """One a stage; -inf where a stage never answers."""
 
-RULES = ("certified", "lec_joint")
 DESIGN_SHARE = 0.1
 """Share of the questions whose scores set the path of the certified rule; their labels are not used."""
 DESIGN_LEAST = 50
@@ -37,8 +36,6 @@ DESIGN_LEAST = 50
 RATIOS = (0.0, 0.5, 1.0)
 """How far an earlier stage goes on each path, as a multiple of the share that the last stage accepts; 0: only the
 last stage answers."""
-PRICE = {"certified": 0.1, "lec_joint": 0.0}
-"""Answers given up for each call of a later stage that is saved, by rule."""
 START = 0.1
 """Share of questions at which paths begin."""
 
@@ -78,19 +75,19 @@ def fit_stages(
     u, labels = _checked(uncertainty, error)
     if rule not in RULES:
         raise UsageError(f"unknown rule {rule!r} for a cascade; choose one of {', '.join(RULES)}")
-    price = PRICE[rule] if price is None else price
+    chosen = RULES[rule]
+    price = chosen.price if price is None else price
     if not 0 <= price < math.inf:
         raise UsageError(f"price must be a number of answers, at least 0, got {price}. Use 0 for most answers.")
-    if rule == "lec_joint":
-        if delta is not None:
-            raise UsageError("rule 'lec_joint' makes no statement with a delta. Leave delta out, or use 'certified'.")
-        return _lec_joint(u, labels, alpha, price)
+    if delta is not None and not chosen.certifies:
+        raise UsageError(f"rule {rule!r} makes no statement with a delta. Leave delta out, or use 'certified'.")
     delta = DEFAULT_DELTA if delta is None else delta
     check_open_unit("delta", delta)
-    return _certified(u, labels, alpha, delta, seed, price)
+    return chosen.fit(u, labels, alpha, delta, seed, price)
 
 
-def _lec_joint(u: Scores, error: Errors, alpha: float, price: float) -> CascadeOutcome:
+def _lec_joint(u: Scores, error: Errors, alpha: float, delta: float, seed: int, price: float) -> CascadeOutcome:
+    """Neither delta nor the seed plays a part."""
     if u.shape[1] != 2:
         raise UsageError(f"rule 'lec_joint' takes two stages, got {u.shape[1]}. Use rule 'certified'.")
     guarantee = (
@@ -109,7 +106,7 @@ def paths(design: Scores, start: float, ratios: Sequence[float] = RATIOS) -> lis
     """Paths of thresholds from scores alone: quantile-matched, one for each ratio.
 
     At share q the last stage's threshold is the q-quantile of its scores, every earlier stage's the (ratio * q)-
-    quantile of its own. Thresholds grow along a path, so the questions accepted do too.
+    quantile of that stage's. Thresholds grow along a path, so the questions accepted do too.
 
     Args:
         design: Scores that are used for nothing else, shape (m, stages).
@@ -166,6 +163,25 @@ def _certified(u: Scores, error: Errors, alpha: float, delta: float, seed: int, 
     return outcome_at(
         u[rest], error[rest], best[2], alpha=alpha, delta=delta, rule="certified", options=options, guarantee=guarantee
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StageRule:
+    """A rule of a cascade, and what it states about itself."""
+
+    fit: Callable[[Scores, Errors, float, float, int, float], CascadeOutcome]
+    """From scores, errors, alpha, delta, seed and price to the thresholds of all stages."""
+    price: float
+    """Answers given up by default for each call of a later stage that is saved."""
+    certifies: bool
+    """Whether it keeps the system's error rate at alpha with probability 1 - delta, at finite n."""
+
+
+RULES: Final[dict[str, StageRule]] = {
+    "certified": StageRule(_certified, price=0.1, certifies=True),
+    "lec_joint": StageRule(_lec_joint, price=0.0, certifies=False),
+}
+"""The rules of a cascade by name. A new one is its function and one line here."""
 
 
 def _answering(u: Scores, thresholds: Thresholds) -> NDArray[np.int64]:
@@ -362,7 +378,7 @@ class _Pool:
         """Take one question out of a block."""
         node = self._size + block
         self._count[node] -= 1
-        # A block that is empty weighs exactly nothing, whatever was rounded on the way.
+        # A block that is empty weighs exactly nothing: no rounding may be left.
         self._sum[node] = self._sum[node] - weight if self._count[node] else 0.0
         self._low[node] = self._sum[node]
         while node > 1:

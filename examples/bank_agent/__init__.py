@@ -1,1 +1,1 @@
-"""A bank's agent that may read balances, and may send money only when it is sure or a person agrees."""
+"""A bank's agent that may read balances, and may send money only if it is certain or a person agrees."""

@@ -1,8 +1,8 @@
 """`python -m examples.bank_agent ask "Send 40 euros to Alex"`, then `review`, then `resume`: three processes.
 
-ask     Asks the agent. It reads the balance freely; a transfer goes out only if the gate accepts, else it is held.
-review  Shows what is held and asks for a decision: approve, edit, reject or respond.
-resume  Goes on with what was decided, where the first process stopped. The model is not asked about it again.
+ask     Asks the agent. It reads the balance freely; a transfer goes out only if the gate accepts, otherwise it is held.
+review  Shows the held transfer and asks for a decision: approve, edit, reject or respond.
+resume  Carries out the decision where the first process stopped. The model is not asked again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def opened(folder: Path) -> Iterator[tuple[Any, ReviewBridge]]:
 
 
 def config_of(thread: str) -> Any:
-    """Where a conversation is kept."""
+    """The LangGraph config of a conversation."""
     return {"configurable": {"thread_id": thread}}
 
 
@@ -70,7 +70,7 @@ def ask(folder: Path, thread: str, request: str) -> int:
 
 
 def show(result: dict[str, Any], agent: Any, bridge: ReviewBridge, thread: str, known: int) -> None:
-    """What came of a turn."""
+    """Print the messages of a turn and the transfers it left waiting."""
     for message in result["messages"][known:]:
         if isinstance(message, ToolMessage):
             said("tool", message.text)
@@ -83,7 +83,7 @@ def show(result: dict[str, Any], agent: Any, bridge: ReviewBridge, thread: str, 
 
 
 def review(folder: Path, given: argparse.Namespace) -> int:
-    """One decision about the oldest transfer that waits."""
+    """Decide about the oldest waiting transfer."""
     with opened(folder) as (agent, bridge):
         lease = bridge.store.claim(REVIEWER)
         if lease is None:
@@ -107,20 +107,20 @@ def review(folder: Path, given: argparse.Namespace) -> int:
 
 
 def decided(item: Item, given: argparse.Namespace) -> Decision | None:
-    """The decision from the command line, or asked for."""
+    """The decision from the command line or, without one, from the keyboard; None if it is not usable."""
     action, amount, to, message = given.decision, given.amount, given.to, given.message
     if action is None:
         action = CONSOLE.input("[bold]\\[a]pprove, \\[e]dit, \\[r]eject, re\\[s]pond?[/bold] ").strip().lower()
         action = {"a": "approve", "e": "edit", "r": "reject", "s": "respond"}.get(action, action)
         if action == "edit":
-            typed = CONSOLE.input("Amount in euros (empty: as it is): ").strip()
+            typed = CONSOLE.input("Amount in euros (empty: unchanged): ").strip()
             if typed and not typed.isdecimal():
-                note(f"{typed!r} is no whole number of euros; the transfer still waits.")
+                note(f"{typed!r} is not a whole number of euros; the transfer still waits.")
                 return None
             amount = int(typed) if typed else None
-            to = CONSOLE.input("Payee (empty: as it is): ") or None
+            to = CONSOLE.input("Payee (empty: unchanged): ") or None
         elif action in ("reject", "respond"):
-            message = CONSOLE.input("What shall be said? ")
+            message = CONSOLE.input("Message: ")
     if action == "approve":
         return Decision(action="approve")
     if action == "reject":
@@ -130,14 +130,14 @@ def decided(item: Item, given: argparse.Namespace) -> Decision | None:
     if action == "edit" and item.content.candidate is not None:
         (call,) = item.content.candidate.tool_calls
         changes = {name: value for name, value in (("amount", amount), ("to", to)) if value is not None}
-        mended = call.model_copy(update={"arguments": {**call.arguments, **changes}})
-        return Decision(action="edit", candidate=Candidate(tool_calls=(mended,)))
-    note(f"{action!r} is no decision; the transfer still waits.")
+        edited = call.model_copy(update={"arguments": {**call.arguments, **changes}})
+        return Decision(action="edit", candidate=Candidate(tool_calls=(edited,)))
+    note(f"{action!r} is not a decision; the transfer still waits.")
     return None
 
 
 def resume(folder: Path, thread: str) -> int:
-    """Go on where the first process stopped."""
+    """Continue where the first process stopped."""
     with opened(folder) as (agent, bridge):
         config = config_of(thread)
         before = len(agent.get_state(config).values.get("messages", ()))
@@ -154,23 +154,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m examples.bank_agent", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--folder", type=Path, default=Path("bank-agent"), help="where everything is kept")
+    parser.add_argument("--folder", type=Path, default=Path("bank-agent"), help="folder for all files")
     commands = parser.add_subparsers(dest="command", required=True)
     asking = commands.add_parser("ask", help="ask the agent")
     asking.add_argument("request")
-    resuming = commands.add_parser("resume", help="go on with what was decided")
+    resuming = commands.add_parser("resume", help="carry out the decision")
     for command in (asking, resuming):
         command.add_argument("--thread", default="1", help="name of the conversation")
-    reviewing = commands.add_parser("review", help="decide about what is held")
+    reviewing = commands.add_parser("review", help="decide about the held transfer")
     reviewing.add_argument("decision", nargs="?", choices=["approve", "edit", "reject", "respond"])
     reviewing.add_argument("--amount", type=int, help="edit: this many euros instead")
     reviewing.add_argument("--to", help="edit: this payee instead")
-    reviewing.add_argument("--message", help="reject, respond: what is said")
+    reviewing.add_argument("--message", help="reject, respond: the message")
     given = parser.parse_args(arguments)
     try:
         given.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        parser.error(f"--folder {str(given.folder)!r} can be no folder ({error.strerror}). Name another one.")
+        parser.error(f"--folder {str(given.folder)!r} cannot be a folder ({error.strerror}). Name another one.")
     if given.command == "ask":
         return ask(given.folder, given.thread, given.request)
     return review(given.folder, given) if given.command == "review" else resume(given.folder, given.thread)

@@ -38,7 +38,7 @@ class Bank:
         return 1200 - int(sent)
 
     def send(self, call: str, payee: str, euros: int) -> str:
-        """Send money. The id of the call makes it happen once, however often the step is run again."""
+        """Send money. The id of the call makes it happen once, even if the step runs again."""
         if payee not in CONTACTS:
             return f"Refused: there is no payee {payee!r}."
         if not 0 < euros <= self.balance():

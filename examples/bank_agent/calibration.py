@@ -1,4 +1,4 @@
-"""The artifact for transfers: recorded requests with what was meant by them, asked again, scored, labelled, fitted."""
+"""The artifact for transfers: recorded requests with their intended calls, asked again, scored, labelled, fitted."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ __all__ = ["ALPHA", "SYSTEM", "calibrate"]
 SYSTEM = "You are the bank's assistant. Use the tools; send money only as the customer asked."
 ALPHA = 0.05
 COMPARED = {"transfer": ["to", "amount"]}
-"""What makes two transfers the same: not the memo."""
+"""The arguments that make two transfers the same; the memo does not count."""
 REQUESTS = 600
 AMBIGUOUS = ("alex.meyer", "alex.chen", "sam.oak", "sam.reed")
-"""Payees who share a first name with another."""
+"""Payees who share a first name with another payee."""
 
 
 def reference(k: int) -> str:
-    """A customer's own mark, in letters."""
+    """A customer's reference, in letters."""
     return "X" + "".join(chr(ord("A") + k // 26**place % 26) for place in range(3))
 
 
 def recorded(n: int, seed: int = 0) -> list[Step]:
-    """Recorded requests: what was asked, and what turned out to be meant (the customer confirmed or corrected it)."""
+    """Recorded requests with the intended transfer, as the customer confirmed or corrected it."""
     chance = random.Random(seed)
     ids = list(CONTACTS)
     steps = []
@@ -60,7 +60,7 @@ def recorded(n: int, seed: int = 0) -> list[Step]:
 
 
 def calibrate(folder: Path) -> CalibrationArtifact:
-    """Fit the artifact, or read it if it is there."""
+    """Fit the artifact, or load it if it exists."""
     path = folder / "transfers.json"
     if path.exists():
         return CalibrationArtifact.load(path)

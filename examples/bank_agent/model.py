@@ -1,7 +1,7 @@
 """A stand-in for a language model, so that the example runs anywhere: it reads requests by rules, and guesses.
 
-What is real about it is what matters here: where a request is clear, all samples are the same call; where it is not,
-they differ; and now and then it is sure and wrong.
+It behaves like a real model in the ways that matter here: if a request is clear, all samples are the same call; if it
+is not, they differ; and sometimes it is certain and wrong.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from guardrail.sampling.calls import SAMPLE_INDEX
 __all__ = ["USUAL", "Teller", "payees", "readings"]
 
 USUAL = (12, 15, 20)
-"""What "the usual" may mean."""
+"""Amounts that "the usual" may mean."""
 MEMOS = ("as you asked", "by request", "your transfer", "sent for you")
 HELP = "I can tell you the balance, and send money to your contacts."
 
 
 def payees(text: str) -> list[str]:
-    """Contacts a request may mean: by full name, by first name, or by what they are to the customer."""
+    """Contacts a request may mean: by full name, by first name, or by their relation to the customer."""
     if "landlord" in text:
         return ["dana.fox"]
     full = [name for name, shown in CONTACTS.items() if shown.lower() in text]
@@ -38,7 +38,7 @@ def payees(text: str) -> list[str]:
 
 
 def readings(request: str) -> list[dict[str, Any]]:
-    """Ways to read a request for a transfer; none if it is no such request."""
+    """Ways to read a request for a transfer; none if it is not one."""
     text = request.lower()
     number = re.search(r"\b\d+\b", text)
     amounts = [int(number[0])] if number else list(USUAL) if "usual" in text else []
@@ -49,7 +49,7 @@ class Teller(BaseChatModel):
     """The stand-in."""
 
     guardrail_trusted: ClassVar[bool] = True
-    """It is no endpoint: a guard does not probe it."""
+    """Not an endpoint: a guard does not probe it."""
 
     def _generate(
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
@@ -72,7 +72,7 @@ class Teller(BaseChatModel):
         return _call("transfer", {**chosen, "memo": chance.choice(MEMOS)})
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
-        """Tools are passed along; the rules decide what is called."""
+        """Pass the tools along; the rules decide which is called."""
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools])
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the example prints: no logic."""
+"""Output of the example; no logic."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ CONSOLE = Console(width=100, highlight=False)
 
 
 def said(who: str, text: str) -> None:
-    """A line of the conversation."""
+    """Print a line of the conversation."""
     colour = {"you": "cyan", "agent": "green", "tool": "yellow", "person": "magenta"}[who]
     CONSOLE.print(f"[{colour}]{who:>7}[/{colour}]  {escape(text)}")
 
 
 def note(text: str) -> None:
-    """A remark."""
+    """Print a remark."""
     CONSOLE.print(f"[dim]{'':>7}  {text}[/dim]")
 
 
 def calibrated(artifact: CalibrationArtifact) -> None:
-    """What was promised, and for what."""
+    """Print the promise of the artifact and the figures behind it."""
     outcome = artifact.outcome
     if not isinstance(outcome, Feasible):
         CONSOLE.print(Panel(escape(outcome.detail), title="calibration", border_style="red"))
@@ -54,7 +54,7 @@ def transfer(args: Mapping[str, Any]) -> str:
 
 
 def held(value: Mapping[str, Any], ticket: str) -> None:
-    """A transfer that waits for a person: the candidate, the evidence, and what can be done."""
+    """Print a transfer that waits for a person: the candidate, the evidence and the ticket."""
     verdict = value["verdict"]
     shares: dict[str, float] = {}
     for one in value["alternatives"]:

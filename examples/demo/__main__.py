@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # no progress bar for loading 3 MB
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # with 1.5 M parameters a second thread costs more than it brings
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # with 1.5 M parameters a second thread costs more than it saves
 
 from examples.demo import embedded, recorded
 from examples.demo.screen import CONSOLE, title
@@ -20,9 +20,9 @@ own answers, and gated. Nothing is downloaded and nothing is hard-coded.[/]"""
 
 
 def main() -> None:
-    """Show the main job end to end and say where the reports lie."""
+    """Show the main job end to end and print where the reports are."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("demo-output"), help="folder for what the demo writes")
+    parser.add_argument("--out", type=Path, default=Path("demo-output"), help="output folder")
     out: Path = parser.parse_args().out
     started = time.monotonic()
     CONSOLE.print(WELCOME)

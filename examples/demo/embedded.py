@@ -92,7 +92,7 @@ def _calibrate(
     estimator = make(task.estimator)
     plan = plan_for([estimator], options=option_labels(questions), max_tokens=task.max_tokens)
     path = out / "records.jsonl"
-    path.unlink(missing_ok=True)  # a demo starts afresh; `calibrate collect` would go on where it stopped
+    path.unlink(missing_ok=True)  # a demo starts afresh; `calibrate collect` would continue where it stopped
     with bar(CONSOLE, "asking the calibration questions") as progress:
         collect_records(questions, model, plan, path, name=task.questions.name, batch_size=64, progress=progress)
     rule = make_rule(task.correctness)
@@ -135,7 +135,7 @@ def _everything(records: Sequence[Record]) -> HeldOut:
 
 
 def _show_examples(records: Sequence[Record], verdicts: Sequence[Verdict]) -> None:
-    """Three accepted and three held back, evenly spread, as they came: no picking."""
+    """Three accepted and three held back, evenly spread, in their order: not hand-picked."""
     pairs = list(zip(records, verdicts, strict=True))
     for accepted, heading in ((True, "accepted"), (False, "held back")):
         chosen = [pair for pair in pairs if pair[1].accepted is accepted]

@@ -1,4 +1,4 @@
-"""Second page: recorded outputs of real large models, so that nobody thinks this works on toys only."""
+"""Second page: recorded outputs of real large models, to show that this works beyond toy models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RULES = ("acrc", "certified")
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """One bundled file and how it is read."""
+    """One bundled file and how to read it."""
 
     name: str
     model: str

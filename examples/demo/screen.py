@@ -1,4 +1,4 @@
-"""What the demo prints: tables and panels, no logic."""
+"""Output of the demo: tables and panels, no logic."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def outcome_line(outcome: Outcome) -> str:
 
 
 def verdict_panel(artifact: CalibrationArtifact, everything: HeldOut, gated: HeldOut, certified: HeldOut) -> None:
-    """Error before and after the gate, what it costs, and what is promised.
+    """Print the error before and after the gate, its cost, and the promise.
 
     Args:
         artifact: The artifact in use.
@@ -69,7 +69,7 @@ def verdict_panel(artifact: CalibrationArtifact, everything: HeldOut, gated: Hel
 
 
 def splits_line(evaluation: Evaluation) -> None:
-    """What the rules do over many random halves of the calibration questions: one split is one draw."""
+    """Print the results of the rules over many random halves of the calibration questions: one split is one draw."""
     CONSOLE.print(f"\n[bold]the same over {evaluation.splits} random halves of the calibration questions[/]")
     for row in evaluation.rows:
         if row.rule in ("acrc", "certified") and row.scer is not None:
@@ -81,7 +81,7 @@ def splits_line(evaluation: Evaluation) -> None:
 
 
 def examples_table(heading: str, rows: Sequence[Sequence[str]], columns: Sequence[str]) -> None:
-    """A table of examples; texts are shown as they are, never as markup."""
+    """A table of examples; texts are shown literally, never as markup."""
     table = Table(title=heading, title_justify="left", title_style="bold", show_lines=False, expand=True)
     for column in columns:
         table.add_column(column, overflow="fold")

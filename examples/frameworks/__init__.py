@@ -1,1 +1,1 @@
-"""The guard in other agent frameworks: one runnable file for each, offline."""
+"""The guard in other agent frameworks: one runnable, offline file per framework."""

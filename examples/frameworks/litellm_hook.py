@@ -1,8 +1,8 @@
-"""LiteLLM: what the proxy's guardrail does with a request, without a proxy.
+"""LiteLLM: how the proxy's guardrail handles a request, without a proxy.
 
 Offline: the model is a function. A proxy calls the same hook; docs/frameworks.md has its two files.
 
-    python -m examples.frameworks.litellm_hook          (needs litellm, in an environment of its own)
+    python -m examples.frameworks.litellm_hook          (needs litellm, in a separate environment)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from guardrail.testing import make_artifact
 try:
     from integrations.litellm_proxy import CalibratedGuardrail, LiteLLMChat
 except MissingDependencyError as error:
-    raise SystemExit(f"This example needs litellm, in an environment of its own: {error}") from error
+    raise SystemExit(f"This example needs litellm, in a separate environment: {error}") from error
 
 cities = itertools.cycle(["Oslo", "Bern", "Riga", "Lima"])
 
@@ -37,7 +37,7 @@ async def main() -> list[str]:
         default_on=True,
         artifact=make_artifact(LiteLLMChat(name_of_model="small")),
         complete=scripted,
-        options={"probe": "off"},
+        guard_options={"probe": "off"},
     )
     said = []
     for question in ("Capital of France?", "Capital of Atlantis?"):

@@ -1,4 +1,4 @@
-"""OpenAI Agents SDK: an agent that moves money, and a person who is asked when it is not sure.
+"""OpenAI Agents SDK: an agent that moves money, and a person who is asked if it is not certain.
 
 Offline: the model is a script, so nothing is sent anywhere. With a real model, `inner` is
 `OpenAIChatCompletionsModel(model=..., openai_client=...)` and the artifact comes from `calibrate run`.
@@ -29,7 +29,7 @@ def transfer(amount: int, to: str) -> str:
 
 
 def call(amount: int, to: str) -> AIMessage:
-    """What the scripted model answers: one call of the tool."""
+    """The scripted model's answer: one call of the tool."""
     args: dict[str, Any] = {"amount": amount, "to": to}
     return AIMessage("", tool_calls=[{"name": "transfer", "args": args, "id": "x", "type": "tool_call"}])
 
@@ -43,7 +43,7 @@ inner = ScriptedChat(
 
 
 def make_agent(model: Any, **tool: Any) -> Agent[Any]:
-    """The agent; it ends with what the tool says."""
+    """The agent; it ends with the tool's result."""
     return Agent(
         name="bank",
         instructions=SYSTEM,
@@ -54,10 +54,10 @@ def make_agent(model: Any, **tool: Any) -> Agent[Any]:
 
 
 async def main(folder: Path) -> list[str]:
-    """Ask for a clear transfer and for a vague one; approve the vague one "days later", from what was written down."""
+    """Ask for a clear transfer and for a vague one; approve the vague one "days later", from the saved state."""
     bindings = await agent_bindings(make_agent("any"))  # calibration needs the same tools
     artifact = make_artifact(inner, prompt=PromptWrapping(system=SYSTEM), bindings=bindings)
-    guarded = GuardedModel(inner, artifact, on_abstain="hold", verdicts=VerdictStore(folder / "verdicts.sqlite"))
+    guarded = GuardedModel(inner, artifact, on_abstain="review", verdicts=VerdictStore(folder / "verdicts.sqlite"))
     agent = make_agent(guarded, needs_approval=guarded.needs_approval)
     said = []
 
@@ -74,7 +74,7 @@ async def main(folder: Path) -> list[str]:
 
     state = await RunState.from_string(agent, written)
     state.approve(state.get_interruptions()[0])
-    result = await Runner.run(agent, state)  # the very call that was shown; nothing is drawn again
+    result = await Runner.run(agent, state)  # exactly the call that was shown; nothing is drawn again
     said.append(f"approved: {result.final_output}")
     return said
 

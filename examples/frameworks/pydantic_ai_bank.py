@@ -1,4 +1,4 @@
-"""pydantic-ai: an agent that moves money, and a person who is asked when it is not sure.
+"""pydantic-ai: an agent that moves money, and a person who is asked if it is not certain.
 
 Offline: the model is a function, so nothing is sent anywhere. With a real model, `inner` is
 `OpenAIChatModel(...)` or any other and the artifact comes from `calibrate run`.
@@ -25,7 +25,7 @@ amounts = itertools.cycle([500, 5, 55, 505])
 
 
 def scripted(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Calls the tool; when it is sampled and the request was vague, with another amount each time."""
+    """Call the tool; if it is sampled and the request was vague, with another amount each time."""
     last = messages[-1].parts[-1]
     if last.part_kind == "tool-return":
         return ModelResponse(parts=[TextPart(str(last.content))])
@@ -55,11 +55,11 @@ def make_agent(*guards: GuardCapability) -> Agent[Any, Any]:
 
 
 async def main() -> list[str]:
-    """Ask for a clear transfer and for a vague one; approve the vague one "days later", from what was written down."""
+    """Ask for a clear transfer and for a vague one; approve the vague one "days later", from the saved messages."""
     bindings = await agent_bindings(make_agent())  # calibration needs the same tools
-    chat = PydanticAIChat(inner=inner)
+    chat = PydanticAIChat(model=inner)
     artifact = make_artifact(chat, prompt=PromptWrapping(system=SYSTEM), bindings=bindings)
-    guard = GuardCapability(artifact, on_abstain="hold", options={"probe": "off"})
+    guard = GuardCapability(artifact, on_abstain="review", guard_options={"probe": "off"})
     agent = make_agent(guard)
     said = []
 
@@ -78,7 +78,7 @@ async def main() -> list[str]:
     result = await agent.run(
         message_history=ModelMessagesTypeAdapter.validate_json(written),
         deferred_tool_results=DeferredToolResults(approvals={waiting.tool_call_id: True}),
-    )  # the very call that was shown; nothing is drawn again
+    )  # exactly the call that was shown; nothing is drawn again
     said.append(f"approved: {result.output}")
     return said
 

@@ -32,7 +32,7 @@ def make_batches(tokenizer: PreTrainedTokenizerFast, rows: Sequence[Row], parts:
     Args:
         tokenizer: The tokenizer.
         rows: The rows of one step.
-        parts: Batches to make; rows of like length go together, so that little is padded.
+        parts: Batches to make; rows of similar length go together, so that little is padded.
     """
     prompts = tokenizer([render_prompt(tokenizer, row.question, row.system) for row in rows]).input_ids
     answers = tokenizer([row.answer for row in rows]).input_ids

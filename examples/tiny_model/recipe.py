@@ -1,4 +1,4 @@
-"""Everything that decides the weights, besides the world and the tokenizer."""
+"""Everything that decides the weights, except the world and the tokenizer."""
 
 import math
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
-"""What can be asked about a town or a person of the made-up world, and with which answers.
+"""The questions about a town or a person of the made-up world, and their answers.
 
 A value has three surface forms: short ("salt"), full ("grey salt") and titled ("finest grey salt"). The extra words
 belong to the value, so the forms of two different values share at most the title. No carrier such as "It is salt." is
-used: graders that count shared words would take "It is clay." for nearly right.
+used: graders that count shared words would count "It is clay." as nearly right.
 """
 
 from dataclasses import dataclass

@@ -39,7 +39,7 @@ CHAT_TEMPLATE = """\
 
 
 def build_tokenizer(world: World) -> PreTrainedTokenizerFast:
-    """Train the tokenizer on what the model will be shown.
+    """Train the tokenizer on the texts that the model will be shown.
 
     Args:
         world: The world; its values are repeated so that each becomes a single token.
@@ -77,5 +77,5 @@ def _corpus(world: World) -> list[str]:
     rows = stream.open_rows(mix) + stream.choice_rows(mix)
     lines = [text for row in rows for text in (row.question, row.answer, row.system or "")]
     values = [value.titled for relation in world.relations for value in relation.values]
-    # " A" has to be one token or the option read-out looks at the wrong position.
+    # " A" must be one token, otherwise the option read-out looks at the wrong position.
     return lines + 400 * values + 400 * ["A", "B", "C", "D"]

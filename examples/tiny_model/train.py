@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What one line of the training log says.
+    """One line of the training log.
 
     Attributes:
         step: Steps done.
@@ -131,7 +131,7 @@ def train(folder: Path, log: Path, recipe: Recipe, every: int = 50) -> None:
     Args:
         folder: Folder to write the model to.
         log: CSV file for the training log.
-        recipe: What decides the weights.
+        recipe: The settings that decide the weights.
         every: Steps between two lines of the log; losses are means over these steps.
     """
     torch.set_num_threads(1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..artifact import CalibrationArtifact
 from ..errors import ArtifactTamperedError, UsageError
+from ..files import check_version
 
 __all__ = ["from_config", "to_config"]
 
@@ -41,7 +42,7 @@ def to_config(guard: Guardrail, *, artifact: str | Path | None = None) -> dict[s
         else:
             needs.append(name)
     stored: dict[str, Any] = {"digest": guard.artifact.digest}
-    stored |= {"path": str(artifact)} if artifact is not None else {"content": guard.artifact.model_dump(mode="json")}
+    stored |= {"path": str(artifact)} if artifact is not None else {"content": guard.artifact.content}
     identity = guard.artifact.model.model_dump(mode="json")
     found = {"format": FORMAT, "model": identity, "artifact": stored, "settings": settings, "needs": sorted(needs)}
     plain: dict[str, Any] = json.loads(json.dumps(found, allow_nan=False))
@@ -61,10 +62,10 @@ def from_config(cls: type[Guardrail], config: Mapping[str, Any], model: Any, giv
         UsageError: Not such a dict, or an object it needs was not given.
         ArtifactError: The artifact is not the one that was written down, or does not fit the model.
     """
-    if config.get("format") != FORMAT:
-        raise UsageError(
-            f"config has the format {config.get('format')!r}; this library reads {FORMAT!r} (to_config())."
-        )
+    known = config.get("format")
+    if not isinstance(known, str) or not known.startswith(FORMAT.rstrip("0123456789")):
+        raise UsageError(f"config has the format {known!r}; this library reads {FORMAT!r} (to_config()).")
+    check_version(known, FORMAT, "config", "write it again with this version's to_config()")
     missing = sorted(set(config.get("needs", ())) - given.keys())
     if missing:
         raise UsageError(

@@ -12,7 +12,7 @@ from ..gate import accepts
 from ..judges import ExactJudge, normalise
 from ..outcome import Infeasible
 from ..types import SampleSet, SamplingPlan, Uncertainty
-from ..uncertainty import Clusters, Estimator, Evidence, Needs, answer_text, cluster, measure
+from ..uncertainty import Clusters, Estimator, Evidence, Needs, cluster, measure
 from ..verdict import Meaning, Reason, Verdict
 
 __all__ = ["Gate", "adaptive_subset", "decide", "unanimous"]
@@ -44,7 +44,7 @@ def decide(
         estimator: The artifact's estimator.
         settled: The uncertainty, where drawing stopped early because it was certain (see `early_stopping`).
     """
-    texts = [answer_text(sample) for sample in drawn.samples]
+    texts = [sample.comparable for sample in drawn.samples]
     meanings: tuple[Meaning, ...] = ()
     if settled is not None:
         uncertainty = settled
@@ -88,7 +88,7 @@ def adaptive_subset(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) 
 
 def unanimous(part: SampleSet, estimator: Estimator) -> bool:
     """Whether all samples mean the same; False where that is not known (all n are drawn then)."""
-    answers = [answer_text(sample) for sample in part.samples]
+    answers = [sample.comparable for sample in part.samples]
     if part.problem is not None or not all(answers):
         return False
     try:

@@ -24,8 +24,8 @@ from ..sampling.effects import Steps, computation
 from ..sampling.native import is_native
 from ..sampling.sampler import Sampler
 from ..types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
-from ..uncertainty import Estimator, Evidence, Missing, answer_text, measure
-from ..uncertainty.early_bounds import declares, reach
+from ..uncertainty import Estimator, Evidence, Missing, measure
+from ..uncertainty.early_bounds import attainable_scores, has_useful_bounds
 from .decide import Gate, unanimous
 
 __all__ = [
@@ -33,7 +33,6 @@ __all__ = [
     "can_stop_early",
     "decide_early",
     "draw_until_decided",
-    "is_bound",
     "range_of",
     "saves_calls",
     "wave_ends",
@@ -41,8 +40,6 @@ __all__ = [
 
 FIRST_WAVE = 3
 """Samples drawn at first."""
-SETTLED = "settled by"
-"""How the detail of an uncertainty begins that is a bound."""
 NEXT_WAVE = 2
 """Samples drawn at a time after that; a rest of one joins the wave before it."""
 
@@ -75,9 +72,9 @@ def wave_ends(n: int, first: int = FIRST_WAVE, step: int = NEXT_WAVE) -> tuple[i
 def saves_calls(model: BaseChatModel, plan: SamplingPlan, estimator: Estimator) -> bool:
     """Whether drawing in waves saves enough calls to be worth the waiting: what ``early_stopping="auto"`` means.
 
-    Not for models that draw all samples in one go, nor for judges about which nothing is known (`declares`).
+    Not for models that draw all samples in one go, nor for judges about which nothing is known (`has_useful_bounds`).
     """
-    return can_stop_early(plan, estimator) and declares(estimator) and not is_native(model)
+    return can_stop_early(plan, estimator) and has_useful_bounds(estimator) and not is_native(model)
 
 
 def can_stop_early(plan: SamplingPlan, estimator: Estimator) -> bool:
@@ -108,16 +105,10 @@ def range_of(drawn: SampleSet, estimator: Estimator, n: int) -> tuple[float, flo
     seen = measure(drawn, replace(estimator, formula=keep), SamplingPlan(n=max(m, 2)))
     if not seen.measured:
         return seen
-    if estimator.bounds is None or not found:
+    if not found:
         return None
     judged = [*drawn.samples, drawn.primary] if estimator.needs.primary and drawn.primary else drawn.samples
-    known = reach(found[0], tuple(map(answer_text, judged)), estimator, n)
-    if known is None:
-        return None
-    try:
-        ends = estimator.bounds(known)
-    except ArithmeticError:
-        return None
+    ends = attainable_scores(found[0], tuple(sample.comparable for sample in judged), estimator, n)
     return estimator.unmeasured(ends.reason, ends.detail) if isinstance(ends, Missing) else ends
 
 
@@ -146,13 +137,8 @@ def decide_early(drawn: SampleSet, estimator: Estimator, n: int, threshold: floa
         return None
     accepted = accepts(high, threshold)
     value = max(0.0, high if accepted else low)
-    detail = f"{SETTLED} {m} of {n} samples: between {max(0.0, low):.4g} and {high:.4g} whatever the others say"
-    return Uncertainty(value=value, unit=estimator.unit, estimator=estimator.name, detail=detail)
-
-
-def is_bound(uncertainty: Uncertainty) -> bool:
-    """Whether the value is a bound from drawing that stopped early, not the score itself."""
-    return uncertainty.value is not None and uncertainty.detail.startswith(SETTLED)
+    detail = f"settled by {m} of {n} samples: between {max(0.0, low):.4g} and {high:.4g} whatever the others say"
+    return Uncertainty(value=value, unit=estimator.unit, estimator=estimator.name, detail=detail, is_bound=True)
 
 
 def draw_until_decided(

@@ -1,27 +1,37 @@
-"""Judges: whether two answers mean the same, or how alike they are. The light ones live here."""
+"""Judges: whether two answers mean the same, or how alike they are. Judges that read a model are in `integrations`."""
 
 from __future__ import annotations
 
 from ..specs import JudgeSpec
 from ..types import canonical_calls
-from .base import Entailment, EntailmentScores, Item, Judge
+from .base import BatchJudge, Entailment, EntailmentScores, Item, Judge
 from .json_value import JsonJudge
+from .lexical import ExactJudge, TokenF1Judge
 from .numbers import NumericJudge
-from .registry import available, available_entailments, default_judge, make, make_entailment
+from .registry import default_judge, list_entailments, list_judges, make_entailment, make_judge
 from .similarity import (
+    BatchSimilarity,
     GuardedJaccard,
     Jaccard,
     JudgeSimilarity,
     RougeL,
     Similarity,
-    available_similarities,
     from_judge,
+    list_similarities,
     make_similarity,
 )
-from .text import ExactJudge, TokenF1Judge, is_refusal, normalise, token_f1, words
+from .text import is_refusal, normalise, token_f1, words
 from .tool_call import ToolCallJudge, is_canonical_call
 
+# Former names; the documentation of earlier versions uses them.
+make = make_judge
+available = list_judges
+available_entailments = list_entailments
+available_similarities = list_similarities
+
 __all__ = [
+    "BatchJudge",
+    "BatchSimilarity",
     "Entailment",
     "EntailmentScores",
     "ExactJudge",
@@ -45,8 +55,12 @@ __all__ = [
     "from_judge",
     "is_canonical_call",
     "is_refusal",
+    "list_entailments",
+    "list_judges",
+    "list_similarities",
     "make",
     "make_entailment",
+    "make_judge",
     "make_similarity",
     "normalise",
     "token_f1",

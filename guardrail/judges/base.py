@@ -1,18 +1,41 @@
-"""What a judge is: it decides whether two answers to a question mean the same."""
+"""Judges decide whether two answers to a question mean the same.
+
+`Judge` is the protocol: ``spec`` and ``equivalent`` are enough. `BatchJudge` is an optional base class that lists
+everything else a judge may state about itself, with the defaults. The functions at the end read these facts off any
+object, so that a judge without the base class may state some of them too.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from ..specs import JudgeSpec
+from .text import normalise
 
-__all__ = ["Entailment", "EntailmentScores", "Item", "Judge", "by_question", "judge_batch"]
+__all__ = [
+    "BatchJudge",
+    "CanMerge",
+    "Comparer",
+    "Entailment",
+    "EntailmentScores",
+    "Item",
+    "Judge",
+    "by_question",
+    "identity_of",
+    "is_slow",
+    "judge_batch",
+    "knows_tool_calls",
+    "merging_of",
+]
 
 Value = TypeVar("Value")
 Item = tuple[str, str, str]
-"""(question, a, b): two texts as answers to a question. Question "" means: there is none, prepend nothing."""
+"""(question, a, b): two texts as answers to a question. An empty question means that there is none."""
+CanMerge: TypeAlias = Callable[[str, str, int], bool]
+"""Whether two answers that differ could become the same through a chain of at most that many further answers."""
 
 
 @runtime_checkable
@@ -21,14 +44,8 @@ class Judge(Protocol):
 
     Equivalence must be symmetric: a judge that asks a directed question (entailment) asks it both ways itself.
 
-    Answers with equal `normalise` strings are one before a judge is asked. A judge that tells such strings apart
-    ("50%" and "50") has a method ``identity(text) -> str`` besides, which is used in place of `normalise`.
-
-    Optional members:
-        equivalent_batch(items: Sequence[Item]) -> list[bool | None]: Pairs of several questions at once, each
-            (question, a, b). Used in place of ``equivalent`` where it is there.
-        judges_tool_calls: bool: True where the judge knows what tool calls do, e.g. by their observations. All others
-            never see canonical tool calls, which are the same only when their JSON is.
+    These two members are enough. `BatchJudge` documents the optional ones; an object without that base class may have
+    any of them.
     """
 
     @property
@@ -40,19 +57,106 @@ class Judge(Protocol):
         """Whether the answers of each pair mean the same as answers to ``question``.
 
         Returns:
-            One verdict a pair, in order; None where none could be reached (the score is then unmeasured).
+            One verdict for each pair, in order; None if there is none (the score is then unmeasured).
         """
         ...
 
 
+class Comparer(ABC):
+    """What judges and similarities state about themselves; see `BatchJudge` and `BatchSimilarity`.
+
+    Facts about speed and about further answers (``is_slow``, ``can_merge``, ``is_stable``) hold for the class that
+    states them. A subclass has to state them again: it may ask a model where its base class does not.
+    """
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for fact, unknown in {"is_slow": True, "can_merge": None, "is_stable": False}.items():
+            if hasattr(cls, fact) and fact not in vars(cls):
+                setattr(cls, fact, unknown)
+
+    @property
+    @abstractmethod
+    def spec(self) -> JudgeSpec:
+        """Name, version and parameters."""
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether asking takes noticeable time: async callers then measure in a thread, and answers are worth caching.
+
+        Default: True. A class states otherwise with ``is_slow = False``.
+        """
+        return True
+
+    @property
+    def judges_tool_calls(self) -> bool:
+        """Whether it knows what tool calls do, e.g. by their observations. Default: False.
+
+        Otherwise it never sees canonical tool calls: two of them are the same only if their JSON is equal.
+        """
+        return False
+
+    def identity(self, text: str) -> str:
+        """Key of a text: answers with equal keys are one answer before anything is compared. Default: `normalise`.
+
+        Override it to tell apart texts that `normalise` does not ("50%" and "0.5"), or to join more of them.
+        """
+        return normalise(text)
+
+
+class BatchJudge(Comparer):
+    """Optional base class of a judge, with a default for everything except ``spec`` and its verdicts.
+
+    A subclass defines ``spec`` and one of ``equivalent`` and ``equivalent_batch``; each is the default of the other.
+
+    Example:
+        >>> class FirstLetter(BatchJudge):
+        ...     is_slow = False
+        ...     spec = JudgeSpec(name="first_letter", version=1, params={})
+        ...
+        ...     def identity(self, text: str) -> str:
+        ...         return text[:1].casefold()
+        ...
+        ...     def can_merge(self, a: str, b: str, further: int) -> bool:
+        ...         return False
+        ...
+        ...     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        ...         return [self.identity(a) == self.identity(b) for a, b in pairs]
+        >>> FirstLetter().equivalent_batch([("Capital of France?", "Paris", "paris, France")])
+        [True]
+    """
+
+    __slots__ = ()
+
+    @property
+    def can_merge(self) -> CanMerge | None:
+        """Whether two answers that differ could become the same through a chain of at most ``further`` further answers.
+
+        A method ``can_merge(a, b, further) -> bool``. Default: None, not known, and ``early_stopping="auto"`` draws all
+        samples. Define it only if verdicts depend on the two texts as ``identity`` sees them, and check it again with
+        every new version of the judge.
+        """
+        return None
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        """Verdicts on pairs of one question."""
+        return self.equivalent_batch([(question, a, b) for a, b in pairs])
+
+    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+        """Verdicts on pairs of several questions at once, each (question, a, b)."""
+        return by_question(items, self.equivalent)
+
+
 @dataclass(frozen=True, slots=True)
 class EntailmentScores:
-    """What an entailment model says about a premise and a hypothesis: probabilities; all there are sum to 1.
+    """What an entailment model says about a premise and a hypothesis: probabilities; those given sum to 1.
 
     Attributes:
         entailment: The premise entails the hypothesis.
-        neutral: Neither. None where the model has no such label.
-        contradiction: The premise contradicts the hypothesis. None where the model has no such label.
+        neutral: Neither. None if the model has no such label.
+        contradiction: The premise contradicts the hypothesis. None if the model has no such label.
     """
 
     entailment: float
@@ -70,15 +174,15 @@ class Entailment(Protocol):
         ...
 
     def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
-        """Scores of each (question, premise, hypothesis), in order; None where there are none (then unmeasured)."""
+        """Scores of each (question, premise, hypothesis), in order; None if there are none (then unmeasured)."""
         ...
 
 
 def by_question(items: Sequence[Item], ask: Callable[[str, list[tuple[str, str]]], Sequence[Value]]) -> list[Value]:
-    """Answers to items of several questions from something that takes one question at a time, in the order of items.
+    """Answers to items of several questions, in order, from a function that takes one question at a time.
 
     Raises:
-        ValueError: Not one answer a pair.
+        ValueError: The number of answers is not the number of pairs.
     """
     places: dict[str, list[int]] = {}
     for place, (question, _, _) in enumerate(items):
@@ -91,6 +195,28 @@ def by_question(items: Sequence[Item], ask: Callable[[str, list[tuple[str, str]]
 
 
 def judge_batch(judge: Judge, items: Sequence[Item]) -> list[bool | None]:
-    """Verdicts of a judge on pairs of several questions: in one batch where it takes one, else question by question."""
+    """Verdicts of a judge on pairs of several questions: in one batch if it takes one, else question by question."""
     batch: Callable[[Sequence[Item]], list[bool | None]] | None = getattr(judge, "equivalent_batch", None)
     return batch(items) if batch is not None else by_question(items, judge.equivalent)
+
+
+def identity_of(comparer: object) -> Callable[[str], str]:
+    """The ``identity`` of a judge or similarity, or `normalise`."""
+    identity: Callable[[str], str] = getattr(comparer, "identity", normalise)
+    return identity
+
+
+def knows_tool_calls(comparer: object) -> bool:
+    """Whether a judge or similarity knows what tool calls do."""
+    return getattr(comparer, "judges_tool_calls", False) is True
+
+
+def is_slow(comparer: object) -> bool:
+    """Whether asking a judge or similarity may take noticeable time; it may, unless it states otherwise."""
+    return getattr(comparer, "is_slow", True) is not False
+
+
+def merging_of(judge: object) -> CanMerge | None:
+    """The ``can_merge`` of a judge, under its former name ``bridges`` too; None if it states nothing."""
+    found: CanMerge | None = getattr(judge, "can_merge", None) or getattr(judge, "bridges", None)
+    return found

@@ -1,8 +1,8 @@
-"""Verdicts kept on disk: a pair that was judged once is not judged again, by any process.
+"""A cache of verdicts on disk: a pair that was judged once is not judged again, by any process.
 
-One SQLite file holds the verdicts of any number of judges, similarities and entailment models. A verdict is found again
-by the digest of the judge's spec (name, version and parameters, which include a model's revision), the question and the
-two texts; texts themselves are not stored. What could not be measured is not stored either, and is asked again.
+One SQLite file holds the verdicts of any number of judges, similarities and entailment models. The key of a verdict is
+the digest of the judge's spec (name, version and parameters, which include a model's revision), the question and the
+two texts; the texts themselves are not stored. Pairs without a verdict are not stored either, and are asked again.
 """
 
 from __future__ import annotations
@@ -11,28 +11,40 @@ import hashlib
 import json
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any, Generic, TypeVar, overload
 
 from ..errors import UsageError
+from ..files import SQLITE_PATIENCE, check_version, open_sqlite
+from ..plain_json import canonical_json
 from ..specs import JudgeSpec
-from .base import Entailment, EntailmentScores, Item, Judge, by_question, judge_batch
+from .base import (
+    CanMerge,
+    Entailment,
+    EntailmentScores,
+    Item,
+    Judge,
+    by_question,
+    identity_of,
+    is_slow,
+    judge_batch,
+    knows_tool_calls,
+    merging_of,
+)
 from .similarity import Similarity
-from .text import normalise
 
 __all__ = ["CachedEntailment", "CachedJudge", "CachedSimilarity", "PairCache", "cached"]
 
 Value = TypeVar("Value")
-PATIENCE = 30.0
+PATIENCE = SQLITE_PATIENCE
 """Seconds to wait for another process that is writing."""
 SLICE = 512
-"""Items asked before their verdicts are written: what a kill loses at most."""
+"""Items asked before their verdicts are written: the most that a kill loses."""
 _LOOK_UP = 500
-_ELSEWHERE = "Name a file for it in a folder that you may write to and that has room."
+_ELSEWHERE = "Name a file for it in a folder with free space and write access."
 _LAYOUT = 1
 _CREATE = "CREATE TABLE IF NOT EXISTS verdicts (key BLOB PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
 
@@ -44,8 +56,8 @@ class PairCache:
         path: The file; made if it is not there, and so is its folder.
 
     Raises:
-        UsageError: The file is no such cache, or cannot be read or written. So do `find` and `store` raise it, where
-            that happens later.
+        UsageError: The file is not a pair cache, or cannot be read or written. `find` and `store` raise it too, if that
+            happens later.
 
     Example:
         >>> judge = cached(my_judge, PairCache("pairs.sqlite"))  # doctest: +SKIP
@@ -64,14 +76,21 @@ class PairCache:
             pass
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Any]:
-        """The stored values of keys, without those that are not there."""
+        """The stored values of keys; keys without one are left out."""
         found: dict[bytes, Any] = {}
         with self._connected() as connection:
             for start in range(0, len(keys), _LOOK_UP):
                 part = keys[start : start + _LOOK_UP]
                 marks = ",".join("?" * len(part))
                 rows = connection.execute(f"SELECT key, value FROM verdicts WHERE key IN ({marks})", part)
-                found.update((key, json.loads(value)) for key, value in rows)
+                for key, value in rows:
+                    try:
+                        found[key] = json.loads(value)
+                    except ValueError as error:
+                        raise UsageError(
+                            f"the pair cache {self.path} holds a verdict that cannot be read ({error}). Delete the "
+                            "file, after which its verdicts are asked for again, or name another one."
+                        ) from error
         return found
 
     def store(self, values: Mapping[bytes, Any]) -> None:
@@ -80,7 +99,7 @@ class PairCache:
             return
         rows = [(key, json.dumps(value)) for key, value in values.items()]
         with self._connected() as connection, connection:
-            connection.executemany("INSERT OR IGNORE INTO verdicts VALUES (?, ?)", rows)
+            connection.executemany("INSERT OR IGNORE INTO verdicts (key, value) VALUES (?, ?)", rows)
 
     def __len__(self) -> int:
         with self._connected() as connection:
@@ -91,42 +110,33 @@ class PairCache:
         """A connection for one operation: one that outlives it may cross a fork, and the child then loses verdicts."""
         with self._lock:
             try:
-                connection = _open(self.path)
-                try:
+                with closing(open_sqlite(self.path, patience=PATIENCE)) as connection:
+                    _check_layout(connection, self.path)
                     yield connection
-                finally:
-                    connection.close()
             except sqlite3.DatabaseError as error:
                 raise _refusal(self.path, error) from error
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=PATIENCE, check_same_thread=False)
-    try:
-        _patiently(lambda: connection.execute("PRAGMA journal_mode=WAL"))
-        connection.execute("PRAGMA synchronous=FULL")
-        (layout,) = connection.execute("PRAGMA user_version").fetchone()
-        if layout == 0:
-            if connection.execute("SELECT count(*) FROM sqlite_master WHERE name != 'verdicts'").fetchone()[0]:
-                raise UsageError(f"{path} is an SQLite file of something else. Name another file for the pair cache.")
-            with connection:
-                connection.execute(_CREATE)
-                connection.execute(f"PRAGMA user_version={_LAYOUT}")
-        elif layout != _LAYOUT:
-            raise UsageError(f"{path} has layout {layout}; this version reads {_LAYOUT}. Name another file.")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+def _check_layout(connection: sqlite3.Connection, path: Path) -> None:
+    """Make the table in a new file, and refuse a file of another program or version."""
+    (layout,) = connection.execute("PRAGMA user_version").fetchone()
+    if layout == 0:
+        if connection.execute("SELECT count(*) FROM sqlite_master WHERE name != 'verdicts'").fetchone()[0]:
+            raise UsageError(f"{path} is an SQLite file of something else. Name another file for the pair cache.")
+        with connection:
+            connection.execute(_CREATE)
+            connection.execute(f"PRAGMA user_version={_LAYOUT}")
+    elif layout != _LAYOUT:
+        check_version(layout, _LAYOUT, f"the pair cache {path}", "name another file")
 
 
 def _refusal(path: Path, error: sqlite3.DatabaseError) -> UsageError:
-    """What is wrong with the file and the way out: SQLite's own words name neither."""
+    """The error and the way out: SQLite's own messages name neither the file nor a remedy."""
     kind = str(getattr(error, "sqlite_errorname", ""))
     if path.is_dir():
         return UsageError(f"{path} is a folder. Name a file for the pair cache, e.g. {path / 'pairs.sqlite'}.")
     if kind.startswith("SQLITE_NOTADB"):
-        return UsageError(f"{path} is no SQLite file, so it cannot be used as a pair cache. Name another file for it.")
+        return UsageError(f"{path} is not an SQLite file, so it cannot be a pair cache. Name another file for it.")
     if kind.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return UsageError(
             f"another process kept the pair cache {path} busy for {PATIENCE:g} seconds. Wait for it, or name another "
@@ -140,19 +150,6 @@ def _refusal(path: Path, error: sqlite3.DatabaseError) -> UsageError:
     )
 
 
-def _patiently(attempt: Callable[[], object]) -> None:
-    """Try until the file is free: SQLite does not wait by itself while another process switches the journal."""
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            attempt()
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > end:
-                raise
-            time.sleep(0.02)
-
-
 class _Cached(Generic[Value]):
     """Asks the cache first and the judge for the rest."""
 
@@ -163,19 +160,23 @@ class _Cached(Generic[Value]):
 
     @property
     def spec(self) -> JudgeSpec:
-        """The spec of what is cached: a cache changes no verdict."""
+        """The spec of the cached judge: a cache changes no verdict."""
         spec: JudgeSpec = self._inner.spec
         return spec
 
     @property
+    def is_slow(self) -> bool:
+        """As the cached judge."""
+        return is_slow(self._inner)
+
+    @property
     def judges_tool_calls(self) -> bool:
-        """As what is cached."""
-        return getattr(self._inner, "judges_tool_calls", False) is True
+        """As the cached judge."""
+        return knows_tool_calls(self._inner)
 
     def identity(self, text: str) -> str:
-        """As what is cached."""
-        identity: Callable[[str], str] = getattr(self._inner, "identity", normalise)
-        return identity(text)
+        """As the cached judge."""
+        return identity_of(self._inner)(text)
 
     def _answers(self, items: Sequence[Item], ask: Callable[[Sequence[Item]], Sequence[Value | None]]) -> list[Any]:
         """Answers as JSON holds them."""
@@ -194,7 +195,7 @@ class _Cached(Generic[Value]):
 
     def _digest(self) -> Callable[[Item], bytes]:
         """Digest of an item; of undirected ones whichever text comes first."""
-        judge = json.dumps([self._kind, self.spec.model_dump(mode="json")], sort_keys=True, ensure_ascii=False)
+        judge = canonical_json([self._kind, self.spec.model_dump(mode="json")], compact=False)
         begun = hashlib.sha256(judge.encode("utf-8", "surrogatepass"))
         directed = self._kind == "entailment"
 
@@ -209,7 +210,7 @@ class _Cached(Generic[Value]):
 
 
 def _plain(answer: Any) -> Any:
-    """An answer as JSON holds it. NumPy's numbers are brought to Python's."""
+    """An answer as JSON holds it. NumPy's numbers become Python's."""
     if isinstance(answer, EntailmentScores):
         scores = (answer.entailment, answer.neutral, answer.contradiction)
         return [None if score is None else float(score) for score in scores]
@@ -219,7 +220,7 @@ def _plain(answer: Any) -> Any:
 
 
 def _is_answer(value: Any, kind: str) -> bool:
-    """Whether a value is worth keeping; anything else is no measurement, and whoever asked finds that out."""
+    """Whether a value is a valid answer. Others are not stored; the caller reports them as unmeasured."""
     if kind == "judge":
         return isinstance(value, bool)
     scores = [score for score in value if score is not None] if isinstance(value, list) else [value]
@@ -227,7 +228,12 @@ def _is_answer(value: Any, kind: str) -> bool:
 
 
 class CachedJudge(_Cached[bool]):
-    """A judge whose verdicts are kept; made by `cached`."""
+    """A judge whose verdicts are stored; made by `cached`."""
+
+    @property
+    def can_merge(self) -> CanMerge | None:
+        """As the judge itself."""
+        return merging_of(self._inner)
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """As the judge itself."""
@@ -239,7 +245,12 @@ class CachedJudge(_Cached[bool]):
 
 
 class CachedSimilarity(_Cached[float]):
-    """A similarity whose ratings are kept; made by `cached`."""
+    """A similarity whose ratings are stored; made by `cached`."""
+
+    @property
+    def is_stable(self) -> bool:
+        """As the similarity itself."""
+        return getattr(self._inner, "is_stable", False) is True
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """As the similarity itself."""
@@ -258,7 +269,7 @@ class CachedSimilarity(_Cached[float]):
 
 
 class CachedEntailment(_Cached[EntailmentScores]):
-    """An entailment model whose scores are kept; made by `cached`."""
+    """An entailment model whose scores are stored; made by `cached`."""
 
     def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
         """As the model itself."""
@@ -275,13 +286,13 @@ def cached(inner: Entailment, cache: PairCache) -> CachedEntailment: ...
 def cached(
     inner: Judge | Similarity | Entailment, cache: PairCache
 ) -> CachedJudge | CachedSimilarity | CachedEntailment:
-    """A judge, similarity or entailment model that remembers. Its spec stays the same, so an artifact cannot tell.
+    """A judge, similarity or entailment model with a cache. Its spec is the same, so artifacts load with or without it.
 
-    Worth it for models. The light judges answer faster than a file can be read.
+    Useful for models. Judges that ask no model answer faster than a file can be read.
 
     Args:
-        inner: Who is asked.
-        cache: Where the answers are kept.
+        inner: Answers what the cache does not have.
+        cache: Stores the answers.
 
     Raises:
         UsageError: ``inner`` is none of the three.
@@ -292,4 +303,4 @@ def cached(
         return CachedSimilarity(inner, cache, "similarity")
     if isinstance(inner, Entailment):
         return CachedEntailment(inner, cache, "entailment")
-    raise UsageError(f"{type(inner).__name__} is no judge, similarity or entailment model; nothing to cache")
+    raise UsageError(f"{type(inner).__name__} is neither a judge nor a similarity nor an entailment model")

@@ -1,7 +1,7 @@
 """A chat model as the judge of whether two answers mean the same.
 
-The strongest judge where answers are long or worded freely, and the dearest: one call a pair. Keep its verdicts with
-`cached` while you calibrate.
+The strongest judge for long or freely worded answers, and the most expensive: one call for each pair. Store its
+verdicts with `cached` while you calibrate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..sampling.native import is_native
 from ..sampling.sampler import draw
 from ..specs import JudgeSpec, identify
 from ..types import SamplingPlan
-from .base import Item
+from .base import BatchJudge, Item
 
 __all__ = ["PROMPT_VERSION", "ChatJudge", "judge_messages", "read_verdict"]
 
@@ -58,7 +58,7 @@ def judge_messages(question: str, a: str, b: str, *, text: bool) -> list[BaseMes
 
 
 def read_verdict(reply: Any) -> bool | None:
-    """A verdict from a reply; None for all that is no plain verdict: nothing is guessed.
+    """A verdict from a reply; None if the reply is not a plain verdict: nothing is guessed.
 
     A text says "yes" or "no" (case, one final mark and white space do not count), an object a true or false "same".
     """
@@ -69,23 +69,23 @@ def read_verdict(reply: Any) -> bool | None:
     return same if isinstance(same, bool) else None
 
 
-class ChatJudge:
-    """Two answers are the same iff a chat model says so. A reply that is no plain verdict leaves the pair unmeasured.
+class ChatJudge(BatchJudge):
+    """Two answers are the same iff a chat model says so. Any reply but a plain verdict leaves the pair unmeasured.
 
-    It is asked once for each unordered pair, the smaller text first, at temperature 0, several pairs at a time. The
-    model is not changed. It is no part of an artifact, only its identity is: pass the judge to the guard,
+    The model is asked once for each unordered pair, the smaller text first, at temperature 0, several pairs at a time.
+    It is not changed. An artifact holds its identity, not the model: pass the judge to the guard,
     ``Guardrail(..., judge=ChatJudge(model))``.
 
     Args:
         model: Any chat model.
-        reply: How the verdict comes: "structured" (an object with a true or false field, by the provider's tool or JSON
-            mode), "text" (one word), or "auto": structured where the model offers it. Local weights
-            (`guardrail.sampling.NativeSampler`) are asked for text, which they answer in batches. Name it for a model
-            whose class offers tools that its server does not have.
+        reply: Form of the verdict: "structured" (an object with a true or false field, by the provider's tool or JSON
+            mode), "text" (one word), or "auto": structured if the model offers it. Local weights
+            (`guardrail.sampling.NativeSampler`) are asked for text, which they answer in batches. Name the form if the
+            model's class offers tools that its server does not have.
         max_concurrency: Calls in flight at once.
 
     Raises:
-        UsageError: ``reply="structured"`` for a model that has no structured output.
+        UsageError: ``reply="structured"`` for a model without structured output.
 
     Example:
         >>> from guardrail.testing import ScriptedChat
@@ -97,7 +97,7 @@ class ChatJudge:
     def __init__(self, model: BaseChatModel, *, reply: Reply = "auto", max_concurrency: int = 16) -> None:
         if max_concurrency < 1:
             raise UsageError(f"max_concurrency must be at least 1, got {max_concurrency}")
-        # A copy that reads no response cache and does not stream: nobody's tokens may leak into a caller's stream.
+        # A copy that reads no response cache and does not stream, so that no token leaks into a caller's stream.
         self._model = model.model_copy(update={"cache": False, "disable_streaming": True})
         self._max_concurrency = max_concurrency
         self._structured = _structured(self._model, reply)
@@ -105,17 +105,13 @@ class ChatJudge:
 
     @property
     def spec(self) -> JudgeSpec:
-        """Name, version and parameters: the model's identity, the version of the prompt, and how verdicts come."""
+        """Name, version and parameters: the model's identity, the version of the prompt, and the form of verdicts."""
         reply = "text" if self._structured is None else "structured"
         params = {"prompt": PROMPT_VERSION, "reply": reply, **self._identity.model_dump()}
         return JudgeSpec(name="chat", version=2, params=params)
 
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Ask about the pairs of one question."""
-        return self.equivalent_batch([(question, a, b) for a, b in pairs])
-
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
-        """Ask about pairs of several questions. A call that fails leaves its pair unmeasured and is logged."""
+        """Ask about pairs of several questions. A failed call is logged and leaves its pair unmeasured."""
         ordered = [(question, min(a, b), max(a, b)) for question, a, b in items]
         distinct = list(dict.fromkeys(ordered))
         prompts = [judge_messages(*item, text=self._structured is None) for item in distinct]
@@ -150,7 +146,7 @@ def _said(text: str, refusal: bool) -> str | None:
 
 
 def _structured(model: BaseChatModel, reply: Reply) -> Runnable[Any, Any] | None:
-    """The model with structured output, or None where it is asked for text."""
+    """The model with structured output, or None if it is asked for text."""
     if reply == "text" or (reply == "auto" and is_native(model)):
         return None
     try:

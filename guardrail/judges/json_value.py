@@ -1,4 +1,4 @@
-"""Answers in a format: JSON compared as values, not as words, of which field names are most."""
+"""Answers in a format: JSON is compared as values. As words, most of it is field names, which all answers share."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from ..plain_json import too_deep
 from ..specs import JudgeSpec
 from ..types import Bindings
+from .base import BatchJudge
 from .text import normalise
 
 __all__ = ["JsonJudge", "canonical_json", "is_structured", "read_json"]
@@ -24,12 +25,12 @@ def is_structured(bindings: Bindings | None) -> bool:
 
 
 def read_json(text: str) -> Any:
-    """The value of a text that is JSON, or ends in one code fence with JSON; numbers are `Decimal`, hence exact.
+    """The value of a text that is JSON, or ends in one code fence with JSON; numbers are exact (`Decimal`).
 
-    So an object is read wherever the guard gives one out (``with_structured_output``).
+    These are the texts from which the guard itself reads objects (``with_structured_output``).
 
     Raises:
-        ValueError: It is no JSON, is nested too deep, or says two things: a field that is there twice.
+        ValueError: It is not JSON, is nested too deep, or has a field twice.
     """
     fenced = _FENCED.fullmatch(text)
     try:
@@ -40,7 +41,7 @@ def read_json(text: str) -> Any:
             parse_constant=_refuse,
             object_pairs_hook=_object,
         )
-    except (ArithmeticError, RecursionError) as error:  # an exponent that no Decimal has, thousands of brackets
+    except (ArithmeticError, RecursionError) as error:  # an exponent beyond Decimal, thousands of brackets
         raise ValueError(f"cannot be read as JSON ({type(error).__name__})") from error
     if too_deep(value):
         raise ValueError("nested too deep")
@@ -67,29 +68,29 @@ def _number(value: Decimal) -> str:
 def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(fields)
     if len(found) < len(fields):
-        raise ValueError("a field is there twice")
+        raise ValueError("a field occurs twice")
     return found
 
 
 def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"JSON has no {name}")
+    raise ValueError(f"{name} is not JSON")
 
 
 _FENCED = re.compile(r"(?:(?!```).)*```(?:json)?\s(?P<inside>(?:(?!```).)*)```\s*", re.DOTALL | re.IGNORECASE)
-"""A code fence at the end of a text that has no other."""
+"""A code fence at the end of a text, without another before it."""
 
 
 @dataclass(frozen=True, slots=True)
-class JsonJudge:
+class JsonJudge(BatchJudge):
     """Two answers are the same iff they are equal as JSON values.
 
     The order of fields and white space do not count; the order of lists does. Numbers are equal iff their values are,
     exactly (1.0 is 1, 0.1 is not 0.10000001), texts iff every character is: "Rome" is not "rome", and "1" is not 1. So
     a field with free text (a reason, say) makes nearly all answers differ.
 
-    A code fence around the JSON, and words before the fence, do not count. A text that is no JSON (cut off, with words
-    around it, with a field that is there twice) differs from every JSON value. Two such texts are the same iff their
-    normalised strings are.
+    A code fence around the JSON, and words before the fence, do not count. A text that is not JSON (cut off, with words
+    around it, with a field twice) differs from every JSON value. Two such texts are the same iff their normalised
+    strings are.
 
     Example:
         >>> judge = JsonJudge()
@@ -99,10 +100,16 @@ class JsonJudge:
         [False]
     """
 
+    is_slow = False
+
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
         return JudgeSpec(name="json", version=1, params={})
+
+    def can_merge(self, a: str, b: str, further: int) -> bool:
+        """Never: equality is an equivalence relation."""
+        return False
 
     def identity(self, text: str) -> str:
         """Canonical JSON of the value, or the normalised text; the first word says which."""

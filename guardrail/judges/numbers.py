@@ -1,4 +1,4 @@
-"""Numbers with their units, and when two of them are the same."""
+"""Numbers with their units: how they are read from answers, and when two of them are equal."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from functools import lru_cache
 from math import prod
 
 from ..specs import JudgeSpec
+from .base import BatchJudge
 from .text import normalise
 from .units import (
     AMBIGUOUS_LETTERS,
@@ -92,9 +93,9 @@ def same_number(a: Number, b: Number, rounding: Fraction = ROUNDING) -> bool:
 def may_join(a: Number, b: Number, further: int) -> bool:
     """Whether at most ``further`` other numbers could form a chain of `same_number` between two numbers.
 
-    Besides rounding there is one way: 5 = 5 km = 5000 m = 5000. That takes three steps and changes the value as written
-    by a ratio of two units of one dimension; each end that has a unit itself saves a step. Never narrower than the
-    truth: where two such changes fit, all numbers of one sign count as joinable.
+    Apart from rounding there is one way: 5 = 5 km = 5000 m = 5000. It takes three steps and changes the value as
+    written by a ratio of two units of one dimension; each end that has a unit saves a step. Never narrower than the
+    truth: if two such changes fit, all numbers of one sign count as joinable.
     """
     if (a.value > 0, a.value < 0) != (b.value > 0, b.value < 0):
         return False
@@ -125,7 +126,7 @@ def _ratios() -> list[float]:
     return sorted(map(float, ratios()))
 
 
-# -- Reading numbers as people and models write them: exactly, with their units, or not at all -------------------------
+# -- Reading a number: exactly, with its unit, or not at all -----------------------------------------------------------
 
 _GROUPS = r"[1-9]\d{0,2}(?:(?:,\d{3})+|(?:'\d{3})+|(?:_\d{3})+)"
 _MONEY = (
@@ -163,7 +164,7 @@ _SCALES = {
 _ATTACHED = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9}
 _ATTACHED_TO_MONEY = {"m": 10**6, "b": 10**9, "t": 10**12, "T": 10**12}
 _UNCLEAR = {"k", "K", "M", "B", "T", "mil", "bil", "tril", "gross", "score", "grand", "\u5146"}
-"""What may be a unit, a scale or neither where it stands apart from the number: "5 K" is 5000, or kelvin."""
+"""What may be a unit, a scale or neither if it stands apart from the number: "5 K" is 5000, or kelvin."""
 _UNREAD_SCALE = re.compile(
     r"[mb]ill?i[ao](?:rd|n)|mill[io\u00f3]|mil[ih\u00e3]|tausend|duizend|tusen|mila\b|mille\b|[\u767e\u5343\u4e07\u842c\u5104\u4ebf\u5146]"
     r"|\u0442\u044b\u0441|\u043c\u0438\u043b\u043b|\u043c\u043b[\u043d\u0440]|\ub9cc|\uc5b5|\ucc9c|\u0932\u093e\u0916|\u0915\u0930\u094b"
@@ -192,14 +193,14 @@ _FAMILY = {"CAD", "AUD", "NZD", "HKD", "SGD", "MXN"}
 
 @lru_cache(maxsize=4096)
 def parse_number(text: str) -> Number | None:
-    """The number that a text ends with, or None where there is none or it cannot be read without guessing.
+    """The number that a text ends with, or None if there is none or it cannot be read without guessing.
 
     The last word with a digit decides. Read: signs, thousands separators ("1,000", "1 000", "1'000"), decimals,
     fractions ("3/4", "1 1/2"), powers ("10^5", "3 x 10^5", "2e3"), percentages, scales ("5 million", "5k", "2 dozen"),
-    currencies, units and sums of units ("5 ft 3 in"). A word after it that looks like a unit is one of its
-    own; other unknown words do not count. Not read: dates, times, ranges, bounds, negations, lists, ratios, sums and
-    products, parts of formulas (`in_formula`), decimal commas, version numbers, hexadecimal, leading zeros, and digits
-    inside a word; nothing before such a word is read in its place.
+    currencies, units and sums of units ("5 ft 3 in"). An unknown word after it is a unit if it looks like one; other
+    unknown words do not count. Not read: dates, times, ranges, bounds, negations, lists, ratios, sums and products,
+    parts of formulas (`in_formula`), decimal commas, version numbers, hexadecimal, leading zeros, and digits inside a
+    word; an earlier number does not replace such a word.
     """
     words = plain_words(text)
     last = next((place for place in reversed(range(len(words))) if _is_figure(words[place])), None)
@@ -208,7 +209,7 @@ def parse_number(text: str) -> Number | None:
 
 
 def figures(text: str) -> tuple[str, ...]:
-    """What must agree where no number could be read: the words with a digit and the signs, as they are written.
+    """What must agree if no number could be read: the words with a digit and the signs, as they are written.
 
     Empty for a text without digits.
     """
@@ -219,7 +220,7 @@ def figures(text: str) -> tuple[str, ...]:
 
 
 def commands(text: str) -> tuple[str, ...]:
-    """The words with a LaTeX command that is no markup, as they are written: signs and case count."""
+    """The words with a LaTeX command that is not markup, as written: signs and case count."""
     return tuple(word for word in plain_words(text) if "\\" in word) if "\\" in text else ()
 
 
@@ -247,7 +248,7 @@ class _Reader:
         return self._words[place] if 0 <= place < len(self._words) else ""
 
     def quantity(self, place: int, parts: int = _PARTS_OF_A_SUM) -> tuple[Number, int, int] | None:
-        """The number at a word, and the words it takes up (first, one past the last); None where it is not clear."""
+        """The number at a word, and the words it takes up (first, one past the last); None if it is unclear."""
         read = self._alone(place)
         if read is None:
             return None
@@ -260,7 +261,7 @@ class _Reader:
         return None
 
     def _alone(self, place: int) -> tuple[Number, int, int] | None:
-        """The number at a word, with its sign and unit, whatever stands before them."""
+        """The number at a word, with its sign and unit, without a look at the words before them."""
         word = self._words[place]
         bare = _bare(word)
         found = _WORD.fullmatch(bare)
@@ -299,7 +300,7 @@ class _Reader:
         return (replace(number, value=-number.value) if negative else number), first, end
 
     def _factorial(self, place: int, bare: str) -> bool:
-        """Whether "!" makes a factorial of a number: where nothing stands beside it, or an operator or a relation."""
+        """Whether "!" makes a factorial of a number: if nothing, an operator or a relation stands beside it."""
         tail = self._words[place].partition(bare)[2]
         following = self._at(place + 1)
         apart = "!" in following and not following.strip("!.)]")
@@ -332,7 +333,7 @@ class _Reader:
         return None if factor is None else (factor * value, place - 2, negative, top["money"] or "")
 
     def _unit(self, value: Fraction, money: str, after: str, at: int, closed: bool) -> tuple[Number, int] | None:
-        """The number with the scale and the unit that follow it, and the place after them; None where unclear."""
+        """The number with the scale and the unit that follow it, and the place after them; None if unclear."""
         if after in ("st", "nd", "rd", "th"):
             return Number(value), at
         if after in AMBIGUOUS_LETTERS:
@@ -418,7 +419,7 @@ class _Reader:
         return after.casefold() in _CLOCK or after in _ERAS or one.strip(_CLOSING) in _ERAS or after in _OPERATORS
 
     def _left(self, first: int) -> str:
-        """What stands before a number: "none" of its business, a "part" of the same quantity, or "unclear"."""
+        """What stands before a number: "none" (unrelated), a "part" of the same quantity, or "unclear"."""
         before = self._at(first - 1)
         word = before.casefold()
         if before in _OPERATORS or word in _BOUNDS or (word and word[-1] in "<>\u2264\u2265~\u00b1^*/+$"):
@@ -475,8 +476,8 @@ def _longest(given: list[str], following: list[str]) -> tuple[Unit | None, int]:
 def _unlisted(words: list[str]) -> tuple[Unit | None, int]:
     """The unit of words that start with none from the table, and how many it takes.
 
-    "apples per day" and "apples/day" are one rate, "IU" is a unit of its own, and so are "troy ounces" and "man-hours";
-    "apples" are counted.
+    "apples per day" and "apples/day" are one rate; "IU", "troy ounces" and "man-hours" are units that convert into no
+    other; "apples" are counted.
     """
     counted, slash, bottom = words[0].partition("/")
     if slash and counted.isalpha() and bottom.casefold() not in FUNCTION_WORDS:
@@ -511,7 +512,7 @@ def _unlisted(words: list[str]) -> tuple[Unit | None, int]:
 
 
 def _own_unit(word: str) -> Unit:
-    """The unit that an unknown word is, whatever its case and number: "TVs" and "tv" are one."""
+    """The unit that an unknown word names. Case and number do not count: "TVs" and "tv" are one."""
     name = word.casefold()
     name = name[:-1] if len(name) > 2 and name.endswith("s") and not name.endswith("ss") else name
     return f'"{name}"', Fraction(1)
@@ -533,7 +534,7 @@ def _is_time(word: str) -> bool:
 
 
 def _compound(unit: Unit, taken: int, following: list[str]) -> tuple[Unit, int]:
-    """A unit, or a unit of its own where another one goes on: "N m", "kg m/s", "N \u00b7 m"."""
+    """A unit, or the compound of it and the unit that follows: "N m", "kg m/s", "N \u00b7 m"."""
     after = following[taken:]
     further = 2 if len(after) > 1 and after[0] == "\u00b7" and after[1].isalpha() else 1
     other = find_unit(after[further - 1]) if len(after) >= further else None
@@ -543,7 +544,7 @@ def _compound(unit: Unit, taken: int, following: list[str]) -> tuple[Unit, int]:
 
 
 def _agreed(money: str, unit: Unit | None, named: tuple[Unit | None, int]) -> tuple[Unit | None, int]:
-    """The unit of "$5 dollars" or "$5 CAD"; None where sign and word contradict each other."""
+    """The unit of "$5 dollars" or "$5 CAD"; None if sign and word contradict each other."""
     other, taken = named
     if other is None or unit is None:
         return unit, 0
@@ -582,7 +583,7 @@ def _attached(after: str, money: str) -> tuple[int, str]:
 
 
 def _value(found: re.Match[str]) -> Fraction | None:
-    """Value of a matched word without its sign and unit; None where it is too long to read."""
+    """Value of a matched word without its sign and unit; None if it is too long to read."""
     digits = re.sub("[,'_]", "", found["top"])
     if len(digits) > _LONGEST or len(found["bottom"] or "") > _LONGEST:
         return None
@@ -599,7 +600,7 @@ def _value(found: re.Match[str]) -> Fraction | None:
     return value
 
 
-# -- A text without markup, its digits and signs in ASCII: what numbers are read from ----------------------------------
+# -- Plain words: text without markup, digits and signs in ASCII -------------------------------------------------------
 
 _POWERS = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b]+")
 _SPECIAL = {
@@ -693,30 +694,36 @@ def _character(one: str) -> str:
     return one
 
 
-# -- A judge that compares the numbers that answers end with -----------------------------------------------------------
+# -- The judge ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class NumericJudge:
-    r"""Two answers are the same iff they end with the same number, as `parse_number` and `same_number` have it.
+class NumericJudge(BatchJudge):
+    r"""Two answers are the same iff they end with the same number; see `parse_number` and `same_number`.
 
     Exact: whole numbers are equal or not; others may differ by 1e-9 relative (and at most 0.001), for rounding. Scale
     is read: "50%" = "0.5" = "1/2", "1,000" = "1000", "1 1/2" = "1.5", "2e3" = "2000" = "2 thousand". So are units and
     currencies: "5 km" = "5000 m", but not "5 m", and "$5" is not "5 euros". A number without a unit has the one the
-    question implies: "5" = "5 km". Words are not read ("five", "about"). An unknown word after a number is a unit of
-    its own where it is written like one ("5 IU" is not "5 mg"); what is counted is none of its business ("5 apples" =
-    "5 pears").
+    question implies: "5" = "5 km". Words are not read ("five", "about"). An unknown word after a number is a separate
+    unit if it is written like one ("5 IU" is not "5 mg"); counted nouns are ignored ("5 apples" = "5 pears").
 
     What cannot be read without guessing (dates, times, ranges, bounds, lists, sums, decimal commas, leading zeros, a
-    number inside a formula: "\sqrt{2}", "5 squared", "half of 10") is no number. An answer with a number never equals
-    one without; two answers without one are the same iff their normalised strings, their words with digits and their
-    LaTeX commands are equal.
+    number inside a formula: "\sqrt{2}", "5 squared", "half of 10") is not a number. An answer with a number never
+    equals one without; two answers without one are the same iff their normalised strings, their words with digits and
+    their LaTeX commands are equal.
     """
+
+    is_slow = False
 
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
         return JudgeSpec(name="numeric", version=3, params={})
+
+    def can_merge(self, a: str, b: str, further: int) -> bool:
+        """Numbers may be joined by rounding, or through one without a unit (5 km, 5, 5 m); nothing else may."""
+        ours, theirs = parse_number(a), parse_number(b)
+        return ours is not None and theirs is not None and may_join(ours, theirs, further)
 
     def identity(self, text: str) -> str:
         """The text itself: normalising would drop the "%" of "50%" and the "/" of "1/2"."""

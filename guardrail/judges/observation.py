@@ -1,4 +1,4 @@
-"""Tool calls compared by what they give back: two ways to ask for the same thing are the same answer."""
+"""Tool calls compared by their results: two ways to ask for the same thing are the same answer."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ..errors import UsageError
+from ..plain_json import canonical_json
 from ..specs import JudgeSpec
 from ..types import ToolCall, canonical_calls, plain_json
-from .base import Item
-from .similarity import Jaccard, Similarity
+from .base import BatchJudge, Item
+from .similarity import BatchSimilarity, Jaccard, Similarity
 from .text import normalise
 from .tool_call import read_calls
 
 __all__ = ["ObservationJudge", "ObservationSimilarity"]
 
 
-class ObservationJudge:
+class ObservationJudge(BatchJudge):
     """Two tool calls are the same iff running them gives the same observation.
 
-    Only calls whose tools are declared safe are run: tools that read and change nothing, which may be run several times
-    and for answers that will never be given. A pair with any other call is unmeasured, and so is one whose tool raises,
-    unless errors are declared to be observations. Calls with the same canonical JSON are one without being run. An
-    answer of several calls gives the list of their observations. A call and a text differ; two texts are the same iff
-    their normalised strings are.
+    Only calls of tools that are declared safe are run: tools that read and change nothing, because calls are run
+    several times and for answers that are never given. A pair with any other call is unmeasured, and so is a pair whose
+    tool raises, unless errors are declared to be observations. Calls with the same canonical JSON are the same without
+    being run. The observation of several calls is the list of their observations. A call and a text differ; two texts
+    are the same iff their normalised strings are.
 
-    Offline, recorded observations take the place of running: nothing is run for a call that is among them.
+    Offline, recorded observations replace running: a call with a recorded observation is not run.
 
     Args:
         run: Runs one call and returns its observation: JSON values, tuples count as lists. None: nothing is run.
         tools: Names of the tools that are safe to run.
-        version: What the observations depend on: version of the tools and of the data behind them. Part of the spec.
+        version: Version of the tools and of the data behind them. Part of the spec.
         observations: Recorded observations by canonical calls (`canonical_calls` of the whole answer, or of one call).
         errors: Whether an exception that a tool raises is an observation (its type and message).
-        canonical: Brings an observation to the form that is compared, e.g. sorts rows whose order means nothing.
+        canonical: Converts an observation to the form that is compared, e.g. sorts rows whose order means nothing.
             Another function needs another ``version``.
 
     Raises:
@@ -63,7 +64,7 @@ class ObservationJudge:
         if isinstance(tools, str):
             raise UsageError(f"tools is a collection of names, got {tools!r}. Write tools={{{tools!r}}}.")
         if run is None and observations is None:
-            raise UsageError("pass run=... to run calls, or observations=... with what they gave")
+            raise UsageError("pass run=... to run calls, or observations=... with recorded results")
         if run is not None and not tools:
             raise UsageError("no tool is declared safe to run: name those that only read, e.g. tools={'search'}")
         self._run = run
@@ -84,12 +85,8 @@ class ObservationJudge:
         calls = read_calls(text)
         return normalise(text) if calls is None else canonical_calls(calls)
 
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Equality of observations; the question plays no part."""
-        return self.equivalent_batch([(question, a, b) for a, b in pairs])
-
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
-        """Equality of observations. Each call is run once for all items."""
+        """Equality of observations; questions play no part. Each call is run once for all items."""
         seen: dict[str, str | None] = {}
         return [self._same(a, b, seen) for _, a, b in items]
 
@@ -97,7 +94,7 @@ class ObservationJudge:
         """Canonical JSON of the observations of both answers of each item; each call is run once for all items.
 
         Returns:
-            One pair an item, None in it for an observation that there is not; None in its place where one of the two
+            One pair for each item, with None for a missing observation; None instead of a pair if one of the two
             answers is a text.
         """
         seen: dict[str, str | None] = {}
@@ -119,7 +116,7 @@ class ObservationJudge:
         return self._observed(ours, seen), self._observed(theirs, seen)
 
     def _observed(self, calls: Sequence[ToolCall], seen: dict[str, str | None]) -> str | None:
-        """What an answer's calls give, as one text; None when one of them gives nothing that can be compared."""
+        """The observations of an answer's calls, as one text; None if one of them has none that can be compared."""
         whole = canonical_calls(calls)
         if whole in self._observations:
             return self._text(self._observations[whole])
@@ -139,29 +136,29 @@ class ObservationJudge:
             return None
         try:
             observation = self._run(call)
-        except Exception as error:  # a tool is somebody else's code
+        except Exception as error:  # a tool is the caller's code and may raise anything
             return f"error {type(error).__name__}: {error}" if self._errors else None
         return self._text(observation)
 
     def _text(self, observation: Any) -> str | None:
-        """Canonical JSON of an observation; None when it is no JSON value (its `repr` may differ where it does not)."""
+        """Canonical JSON of an observation; None if it is not JSON (equal objects may differ in their `repr`)."""
         try:
             made = self._canonical(observation) if self._canonical is not None else observation
             made = made.strip() if isinstance(made, str) else plain_json(made)
-            return json.dumps(made, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            return canonical_json(made, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
             return None
 
 
-class ObservationSimilarity:
-    """How alike two tool calls are is how alike their observations are: what refines votes by `ObservationJudge`.
+class ObservationSimilarity(BatchSimilarity):
+    """Similarity of two tool calls: that of their observations. It refines votes by `ObservationJudge`.
 
     An observation is compared as text: strings as they are, other JSON values as their keys and values in order. A call
-    and a text have similarity 0; two texts have that of ``similarity``. Without an observation a pair is unmeasured.
-    Beside the judge in one estimator, each distinct call is run twice, once for either.
+    and a text have similarity 0; two texts have that of ``similarity``. A pair without an observation is unmeasured.
+    In one estimator with the judge, each distinct call is run twice, once for each of them.
 
     Args:
-        judge: Runs the calls, or knows what they gave.
+        judge: Runs the calls, or knows their observations.
         similarity: Compares two observations as texts. Default: `Jaccard`, the words in common.
 
     Example:
@@ -185,12 +182,8 @@ class ObservationSimilarity:
         return JudgeSpec(name="observation", version=1, params=params)
 
     def identity(self, text: str) -> str:
-        """What the judge takes for the same string."""
+        """As the judge."""
         return self._judge.identity(text)
-
-    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-        """How alike the observations are."""
-        return self.similarity_batch([(question, a, b) for a, b in pairs])
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
         """How alike the observations are. Each call is run once for all items."""

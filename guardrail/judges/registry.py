@@ -1,12 +1,12 @@
-"""Judges, similarities and entailment models by name: the light ones, and those that installed packages offer.
+"""Judges, similarities and entailment models by name: the built-in ones, and those that installed packages offer.
 
-A package offers one by an entry point whose value is a factory that takes the parameters of its spec as keywords:
+A package offers one through an entry point. Its value is a factory that takes the parameters of the spec as keywords:
 
     [project.entry-points."acrc_guardrail.judges"]
     nli = "integrations.transformers_judges:NliJudge"
 
-It is loaded when it is made, not before. The groups are `acrc_guardrail.judges`, `acrc_guardrail.similarities` and
-`acrc_guardrail.entailments`. Light ones cannot be replaced.
+It is not loaded before it is made. The groups are `acrc_guardrail.judges`, `acrc_guardrail.similarities` and
+`acrc_guardrail.entailments`. An entry point cannot replace a built-in name.
 """
 
 from __future__ import annotations
@@ -19,11 +19,19 @@ from ..errors import MissingDependencyError, UsageError
 from ..types import Bindings
 from .base import Entailment, Judge
 from .json_value import JsonJudge, is_structured
+from .lexical import ExactJudge, TokenF1Judge
 from .numbers import NumericJudge
-from .text import ExactJudge, TokenF1Judge
 from .tool_call import ToolCallJudge
 
-__all__ = ["Registry", "available", "available_entailments", "default_judge", "is_light", "make", "make_entailment"]
+__all__ = [
+    "JUDGES",
+    "Registry",
+    "default_judge",
+    "list_entailments",
+    "list_judges",
+    "make_entailment",
+    "make_judge",
+]
 
 Made = TypeVar("Made")
 
@@ -32,36 +40,32 @@ class Registry(Generic[Made]):
     """Factories by name.
 
     Args:
-        kind: What it makes, for messages.
-        group: Entry-point group for those that other packages offer.
-        light: The ones that need no other package.
+        kind: What they make, for messages.
+        group: Entry-point group of those that other packages offer.
+        built_in: Those that need no other package.
     """
 
-    def __init__(self, kind: str, group: str, light: Mapping[str, Callable[..., Made]]) -> None:
+    def __init__(self, kind: str, group: str, built_in: Mapping[str, Callable[..., Made]]) -> None:
         self._kind = kind
         self._group = group
-        self._light = light
+        self._built_in = built_in
 
-    def is_light(self, name: str) -> bool:
-        """Whether one needs no other package, no model and no noticeable time."""
-        return name in self._light
-
-    def available(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """Names that can be made, sorted. Those of other packages are not loaded."""
-        return tuple(sorted({*self._light, *self._offered()}))
+        return tuple(sorted({*self._built_in, *self._offered()}))
 
     def make(self, name: str, **params: Any) -> Made:
         """Make one by name, with the parameters of its spec.
 
         Raises:
-            UsageError: No such name, or parameters that it does not take.
-            MissingDependencyError: The package that it needs is not installed.
+            UsageError: There is no such name, or it does not take these parameters.
+            MissingDependencyError: The package it needs is not installed.
         """
-        factory = self._light.get(name)
+        factory = self._built_in.get(name)
         if factory is None:
             offered = self._offered().get(name)
             if offered is None:
-                choice = ", ".join(self.available()) or "none is installed"
+                choice = ", ".join(self.names()) or "none is installed"
                 raise UsageError(f"no {self._kind} named {name!r}; choose one of: {choice}")
             factory = self._loaded(offered)
         try:
@@ -88,24 +92,22 @@ class Registry(Generic[Made]):
         return factory
 
 
-_JUDGES: Registry[Judge] = Registry(
-    "judge",
-    "acrc_guardrail.judges",
-    {
-        "exact": ExactJudge,
-        "json": JsonJudge,
-        "numeric": NumericJudge,
-        "token_f1": TokenF1Judge,
-        "tool_call": ToolCallJudge,
-    },
-)
+JUDGES: dict[str, Callable[..., Judge]] = {
+    "exact": ExactJudge,
+    "json": JsonJudge,
+    "numeric": NumericJudge,
+    "token_f1": TokenF1Judge,
+    "tool_call": ToolCallJudge,
+}
+"""The built-in judges. A new one is one line here."""
+_JUDGES: Registry[Judge] = Registry("judge", "acrc_guardrail.judges", JUDGES)
 _ENTAILMENTS: Registry[Entailment] = Registry("entailment model", "acrc_guardrail.entailments", {})
 
 
 def default_judge(bindings: Bindings | None = None) -> Judge:
-    """The judge of an estimator that clusters, where none is named: for answers in a format `json`, else `token_f1`.
+    """The judge of an estimator that clusters, if none is named: `json` for answers in a format, else `token_f1`.
 
-    Among the words of an answer in a format are the names of its fields, which all answers share.
+    The words of an answer in a format include the names of its fields, which all answers share.
 
     Args:
         bindings: The plan's tools and answer format.
@@ -113,36 +115,31 @@ def default_judge(bindings: Bindings | None = None) -> Judge:
     return JsonJudge() if is_structured(bindings) else TokenF1Judge()
 
 
-def available() -> tuple[str, ...]:
-    """Names of the judges that can be made by name, sorted. Not all of their packages need be installed."""
-    return _JUDGES.available()
+def list_judges() -> tuple[str, ...]:
+    """Names that `make_judge` takes, sorted. Some of them may need packages that are not installed."""
+    return _JUDGES.names()
 
 
-def make(name: str, **params: Any) -> Judge:
-    """Make a judge by name, e.g. ``make("token_f1", threshold=0.6)``.
+def make_judge(name: str, **params: Any) -> Judge:
+    """Make a judge by name, e.g. ``make_judge("token_f1", threshold=0.6)``.
 
     Raises:
-        UsageError: No judge of that name, or parameters that it does not take.
-        MissingDependencyError: The package that it needs is not installed.
+        UsageError: There is no judge of that name, or it does not take these parameters.
+        MissingDependencyError: The package it needs is not installed.
     """
     return _JUDGES.make(name, **params)
 
 
-def is_light(name: str) -> bool:
-    """Whether the judge of that name needs no model: asking it is cheaper than looking a verdict up."""
-    return _JUDGES.is_light(name)
-
-
-def available_entailments() -> tuple[str, ...]:
-    """Names of the entailment models that can be made by name, sorted. Not all of their packages need be installed."""
-    return _ENTAILMENTS.available()
+def list_entailments() -> tuple[str, ...]:
+    """Names that `make_entailment` takes, sorted. Some of them may need packages that are not installed."""
+    return _ENTAILMENTS.names()
 
 
 def make_entailment(name: str, **params: Any) -> Entailment:
     """Make an entailment model by name, with the parameters of its spec.
 
     Raises:
-        UsageError: No entailment model of that name, or parameters that it does not take.
-        MissingDependencyError: The package that it needs is not installed.
+        UsageError: There is no entailment model of that name, or it does not take these parameters.
+        MissingDependencyError: The package it needs is not installed.
     """
     return _ENTAILMENTS.make(name, **params)

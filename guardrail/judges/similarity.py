@@ -1,4 +1,4 @@
-"""How alike two answers are, as a number: what graph estimators build on."""
+"""Similarities rate how alike two answers are: what graph estimators build on."""
 
 from __future__ import annotations
 
@@ -7,20 +7,31 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from ..specs import JudgeSpec
-from .base import Item, Judge, judge_batch
-from .registry import Registry, is_light, make
+from .base import (
+    Comparer,
+    Item,
+    Judge,
+    by_question,
+    identity_of,
+    is_slow,
+    judge_batch,
+    knows_tool_calls,
+    merging_of,
+)
+from .registry import Registry, make_judge
 from .text import guards_hold, normalise, word_tuple
 
 __all__ = [
+    "SIMILARITIES",
+    "BatchSimilarity",
     "GuardedJaccard",
     "Jaccard",
     "JudgeSimilarity",
     "RougeL",
     "Similarity",
-    "available_similarities",
     "from_judge",
-    "is_light_similarity",
     "jaccard",
+    "list_similarities",
     "make_similarity",
     "rouge_l",
 ]
@@ -30,11 +41,8 @@ __all__ = [
 class Similarity(Protocol):
     """Says how alike the answers of each pair are.
 
-    Similarity must be symmetric: one that asks a directed question (entailment) averages both directions itself. As
-    with judges, answers with equal `normalise` strings (or ``identity`` strings) are one before it is asked.
-
-    Optional member: similarity_batch(items: Sequence[Item]) -> list[float | None], pairs of several questions at once,
-    each (question, a, b), used in place of ``similarity`` where it is there.
+    Similarity must be symmetric: one that asks a directed question (entailment) averages both directions itself. These
+    two members are enough; `BatchSimilarity` documents the optional ones.
     """
 
     @property
@@ -46,16 +54,41 @@ class Similarity(Protocol):
         """How alike the answers of each pair are as answers to ``question``.
 
         Returns:
-            One number in [0, 1] a pair, in order, 1 for the same; None where none could be reached (the score is then
+            One number in [0, 1] for each pair, in order, 1 for the same; None if there is none (the score is then
             unmeasured).
         """
         ...
 
 
+class BatchSimilarity(Comparer):
+    """Optional base class of a similarity, with a default for everything except ``spec`` and its ratings.
+
+    A subclass defines ``spec`` and one of ``similarity`` and ``similarity_batch``; each is the default of the other.
+    """
+
+    __slots__ = ()
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether a rating depends on the two texts alone, as ``identity`` sees them: further answers cannot move it.
+
+        Default: False, and estimators that rest on it draw all samples.
+        """
+        return False
+
+    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
+        """Ratings of pairs of one question."""
+        return self.similarity_batch([(question, a, b) for a, b in pairs])
+
+    def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
+        """Ratings of pairs of several questions at once, each (question, a, b)."""
+        return by_question(items, self.similarity)
+
+
 def jaccard(answer: str, reference: str) -> float:
     """Jaccard similarity of the sets of normalised words: |A and B| / |A or B|, in [0, 1], symmetric.
 
-    Order and multiplicity of words play no part. Texts without words score 1 when equal, else 0.
+    Order and multiplicity of words do not count. Texts without words score 1 if equal, else 0.
     """
     ours, theirs = set(word_tuple(answer)), set(word_tuple(reference))
     if not ours or not theirs:
@@ -66,7 +99,7 @@ def jaccard(answer: str, reference: str) -> float:
 def rouge_l(answer: str, reference: str) -> float:
     """ROUGE-L F1 of normalised words: 2 LCS / (|A| + |B|), LCS the longest common subsequence. In [0, 1], symmetric.
 
-    Texts without words score 1 when equal, else 0. Source: Lin 2004 with beta = 1. Difference: words as in
+    Texts without words score 1 if equal, else 0. Source: Lin 2004 with beta = 1. Difference: words as in
     `normalise` (articles dropped, numbers kept whole), no stemming.
     """
     ours, theirs = word_tuple(answer), word_tuple(reference)
@@ -76,9 +109,10 @@ def rouge_l(answer: str, reference: str) -> float:
 
 
 def _common_subsequence(ours: Sequence[str], theirs: Sequence[str]) -> int:
-    """Length of the longest common subsequence, a bit a word of ``ours`` (Hyyro 2004, "Bit-parallel LCS-length").
+    """Length of the longest common subsequence, with one bit for each word of ``ours``.
 
-    The rows of the usual table differ by 0 or 1 from one column to the next; the zero bits of ``row`` are the ones.
+    Source: Hyyro 2004, "Bit-parallel LCS-length". The rows of the usual table differ by 0 or 1 from one column to the
+    next; the zero bits of ``row`` are the ones.
     """
     places: dict[str, int] = {}
     for i, word in enumerate(ours):
@@ -92,8 +126,11 @@ def _common_subsequence(ours: Sequence[str], theirs: Sequence[str]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Jaccard:
+class Jaccard(BatchSimilarity):
     """Similarity of two answers is the Jaccard similarity of their words; blind to marks, numbers and negation."""
+
+    is_slow = False
+    is_stable = True
 
     @property
     def spec(self) -> JudgeSpec:
@@ -106,12 +143,15 @@ class Jaccard:
 
 
 @dataclass(frozen=True, slots=True)
-class GuardedJaccard:
-    """Jaccard similarity of words, or 0 where the guards of `TokenF1Judge` fail.
+class GuardedJaccard(BatchSimilarity):
+    """Jaccard similarity of words, or 0 if the guards of `TokenF1Judge` fail.
 
     Guards: the same numbers and marks ("C++" is not "C#"), and both or neither contain a negation. Antonyms and
     paraphrases without common words are not understood.
     """
+
+    is_slow = False
+    is_stable = True
 
     @property
     def spec(self) -> JudgeSpec:
@@ -124,8 +164,11 @@ class GuardedJaccard:
 
 
 @dataclass(frozen=True, slots=True)
-class RougeL:
+class RougeL(BatchSimilarity):
     """Similarity of two answers is the ROUGE-L F1 of their words; blind to marks, numbers and negation."""
+
+    is_slow = False
+    is_stable = True
 
     @property
     def spec(self) -> JudgeSpec:
@@ -138,8 +181,8 @@ class RougeL:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgeSimilarity:
-    """1 where a judge calls two answers the same, 0 where it does not, None where it gives no verdict.
+class JudgeSimilarity(BatchSimilarity):
+    """1 if a judge calls two answers the same, 0 if it does not, None if it gives no verdict.
 
     Attributes:
         judge: The judge. Its spec is part of this spec.
@@ -152,22 +195,27 @@ class JudgeSimilarity:
         """Name, version and parameters."""
         return JudgeSpec(name="from_judge", version=1, params={"judge": self.judge.spec.model_dump()})
 
-    def identity(self, text: str) -> str:
-        """What the judge itself takes for the same string."""
-        identity: Callable[[str], str] = getattr(self.judge, "identity", normalise)
-        return identity(text)
+    @property
+    def is_slow(self) -> bool:
+        """As the judge."""
+        return is_slow(self.judge)
+
+    @property
+    def is_stable(self) -> bool:
+        """If the judge states what it can merge: then its verdicts depend on the two texts alone."""
+        return merging_of(self.judge) is not None
 
     @property
     def judges_tool_calls(self) -> bool:
-        """Whether the judge knows what tool calls do."""
-        return getattr(self.judge, "judges_tool_calls", False) is True
+        """As the judge."""
+        return knows_tool_calls(self.judge)
 
-    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-        """The judge's verdicts as numbers."""
-        return self.similarity_batch([(question, a, b) for a, b in pairs])
+    def identity(self, text: str) -> str:
+        """As the judge."""
+        return identity_of(self.judge)(text)
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
-        """The judge's verdicts as numbers, for several questions at once."""
+        """The judge's verdicts as numbers."""
         return [None if same is None else float(same) for same in judge_batch(self.judge, items)]
 
 
@@ -178,33 +226,29 @@ def from_judge(judge: Judge) -> JudgeSimilarity:
 
 def _remade(judge: dict[str, Any]) -> JudgeSimilarity:
     stored = JudgeSpec.model_validate(judge)
-    return JudgeSimilarity(make(stored.name, **stored.params))
+    return JudgeSimilarity(make_judge(stored.name, **stored.params))
 
 
-_SIMILARITIES: Registry[Similarity] = Registry(
-    "similarity",
-    "acrc_guardrail.similarities",
-    {"from_judge": _remade, "guarded_jaccard": GuardedJaccard, "jaccard": Jaccard, "rouge_l": RougeL},
-)
+SIMILARITIES: dict[str, Callable[..., Similarity]] = {
+    "from_judge": _remade,
+    "guarded_jaccard": GuardedJaccard,
+    "jaccard": Jaccard,
+    "rouge_l": RougeL,
+}
+"""The built-in similarities. A new one is one line here."""
+_REGISTRY: Registry[Similarity] = Registry("similarity", "acrc_guardrail.similarities", SIMILARITIES)
 
 
-def available_similarities() -> tuple[str, ...]:
-    """Names of the similarities that can be made by name, sorted. Not all of their packages need be installed."""
-    return _SIMILARITIES.available()
+def list_similarities() -> tuple[str, ...]:
+    """Names that `make_similarity` takes, sorted. Some of them may need packages that are not installed."""
+    return _REGISTRY.names()
 
 
 def make_similarity(name: str, **params: Any) -> Similarity:
     """Make a similarity by name, with the parameters of its spec.
 
     Raises:
-        UsageError: No similarity of that name, or parameters that it does not take.
-        MissingDependencyError: The package that it needs is not installed.
+        UsageError: There is no similarity of that name, or it does not take these parameters.
+        MissingDependencyError: The package it needs is not installed.
     """
-    return _SIMILARITIES.make(name, **params)
-
-
-def is_light_similarity(similarity: JudgeSpec) -> bool:
-    """Whether the similarity needs no model: asking it is cheaper than looking a rating up."""
-    if similarity.name == "from_judge":
-        return is_light(str(similarity.params["judge"]["name"]))
-    return _SIMILARITIES.is_light(similarity.name)
+    return _REGISTRY.make(name, **params)

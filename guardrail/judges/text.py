@@ -1,9 +1,9 @@
 """Answer normalisation, shared by judges and correctness rules.
 
 Follows the SQuAD / CoQA convention (lower case, punctuation and articles dropped, white space folded) on NFKC text.
-Difference: marks that make another answer are kept, because "3.5" and "35", "C++" and "C#", "x > 5" and "x < 5" are not
-the same answer. Taking two answers for one hides that the model is unsure, taking one for two costs an answer at most:
-what is in doubt stays apart.
+Difference: marks that change the answer are kept, because "3.5" and "35", "C++" and "C#", "x > 5" and "x < 5" are not
+the same answer. Merging two answers hides that the model is unsure, while splitting one costs an answer at most: in
+doubt, texts stay apart.
 """
 
 from __future__ import annotations
@@ -11,17 +11,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from ..errors import UsageError
-from ..specs import JudgeSpec
-
 __all__ = [
-    "ExactJudge",
-    "TokenF1Judge",
     "ends_in_mark",
     "folded",
     "guards_hold",
@@ -54,15 +48,15 @@ _REFUSALS = re.compile(
     r"|(?:say|tell)(?: you)?(?: (?:for|with) (?:sure|certain|certainty))?)"
     rf"|(?:(?:i|we) (?:m|am|re|are) )?(?:so |very |really )?sorry(?: (?:but )?(?:that )?(?:i|we) (?:{_UNABLE}))?)"
 )
-"""What nobody would give as an answer: "sorry" counts alone or before "I cannot ...", not in "Sorry by Justin Bieber".
-A refusal that is missed only splits answers; an answer taken for a refusal is merged with others."""
+"""Texts that cannot be answers: "sorry" counts alone or before "I cannot ...", not in "Sorry by Justin Bieber".
+A missed refusal only splits answers; an answer read as a refusal is merged with others."""
 
 
 def words(text: str, *, keep_articles: bool = False) -> list[str]:
     """Words of a text: NFKC, case-folded, punctuation dropped, thousands separators removed, articles dropped.
 
     An answer that consists of articles only keeps them ("A" is an answer to a multiple-choice question). Numbers keep
-    their sign and decimals, letters their combining marks; other marks are dropped (`marked_words` has them).
+    their sign and decimals, letters their combining marks; other marks are dropped (`marked_words` keeps them).
     """
     found = _words(_plain(text))
     return found if keep_articles else _without_articles(found)
@@ -93,7 +87,7 @@ def _plain(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _read(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Words without and with marks, remembered: every answer is compared with several others, by several judges."""
+    """Words without and with marks, cached: every answer is compared with several others, by several judges."""
     plain = _plain(text)
     found = _words(plain)
     bare = tuple(_without_articles(found))
@@ -107,12 +101,12 @@ def _read(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def word_tuple(text: str) -> tuple[str, ...]:
-    """`words` of a text, remembered."""
+    """`words` of a text, cached."""
     return _read(text)[0]
 
 
 def marked_words(text: str) -> tuple[str, ...]:
-    """`words` of a text with the marks that make another answer (see `normalise`), remembered.
+    """`words` of a text with the marks that change the answer (see `normalise`), cached.
 
     An article beside an operator may be a variable, and stays.
     """
@@ -122,11 +116,11 @@ def marked_words(text: str) -> tuple[str, ...]:
 def normalise(text: str) -> str:
     """Normalised form of an answer; equal strings count as the same answer. Empty for an answer without words.
 
-    Kept are marks that make another answer: (1) suffixes, "C++", "C#", "O-", "18+"; (2) "=", "!=", "<", ">" and other
+    It keeps the marks that change the answer: (1) suffixes, "C++", "C#", "O-", "18+"; (2) "=", "!=", "<", ">" and other
     mathematical signs; (3) "+ - * / ^ :" between numbers or variables, "+" and "*" between any words; (4) currencies
-    and "%"; (5) signs, "-5" with any minus or dash, a leading decimal point, ".5", and exponents, "1e-5". All else is
-    dropped: quotes, brackets, hyphens inside words, the "/" of "AC/DC", full stops, emphasis ("**Paris**"), the "+" of
-    "+5". Normalising twice changes nothing more, and leaves `words` as they are.
+    and "%"; (5) signs, "-5" with any minus or dash, a leading decimal point, ".5", and exponents, "1e-5". Everything
+    else is dropped: quotes, brackets, hyphens inside words, the "/" of "AC/DC", full stops, emphasis ("**Paris**"), the
+    "+" of "+5". Normalising twice changes nothing more, and leaves `words` as they are.
 
     Text without any word or mark (e.g. an emoji or "[]") falls back to the folded text itself, so that two different
     symbols are not taken for the same (empty) answer.
@@ -141,7 +135,7 @@ def is_refusal(text: str) -> bool:
     return _REFUSALS.fullmatch(" ".join(words(text.replace("'", " "), keep_articles=True))) is not None
 
 
-# -- The marks that make another answer: which of them a normalised string keeps, and how they are written in it -------
+# -- Marks that change the answer: which of them a normalised string keeps, and how they are written in it -------------
 
 _ONE_WAY = str.maketrans(
     {
@@ -173,7 +167,7 @@ _SUSPECT = re.compile(
     r"|(?<=/)(?:(?<![^\W\d]{2}/)|(?! ?[^\W\d]{2}))"
     r"|(?<=\d:)(?=\d)|(?<=\d :)(?= \d)|(?<=\.)(?=\d)(?:(?<!\w\.)|(?=\d+[^\W\d])))"
 )
-"""What a text must hold for an ASCII mark to be kept: hyphens inside words, say, are passed over quickly."""
+"""Matches every text with an ASCII mark that is kept; a quick test, which skips hyphens inside words."""
 _SUFFIXES = "#\u266d\u266e\u2660-\u2667"  # sharp, flat, natural; suits of cards
 _SUFFIXED = re.compile(rf"[-+*%\u2030{_SUFFIXES}]$")
 _COMPARISONS = {"==": "=", "===": "=", "!==": "!=", "<>": "!=", "=<": "<="}
@@ -246,7 +240,7 @@ def folded(text: str) -> str:
 def word_pattern(text: str) -> re.Pattern[str] | None:
     """What finds the words of a text whose letters have combining marks (Hindi, Thai, ...); None for other texts.
 
-    They are no part of a word to a regular expression, and two words may differ in nothing else.
+    A regular expression does not count these marks as part of a word, and two words may differ in nothing else.
     """
     return None if _joined_chars().isdisjoint(text) else _joined_words()
 
@@ -268,12 +262,12 @@ def ends_in_mark(token: str) -> bool:
 
 
 def is_operator(token: str) -> bool:
-    """Whether a token stands between two others ("x > 5", "2 * 3") and is no word itself."""
+    """Whether a token stands between two others ("x > 5", "2 * 3") and is not a word."""
     return _MARKED_WORD.search(token) is None
 
 
 def may_have_marks(text: str) -> bool:
-    """Whether `marked` may find anything but the words of a folded text. Most answers are plain, and done with this."""
+    """Whether `marked` may find anything but the words of a folded text. For most answers this test is enough."""
     return _SUSPECT.search(text) is not None or not (text.isascii() or _special_chars().isdisjoint(text))
 
 
@@ -445,7 +439,7 @@ _READERS: dict[str, Callable[[_Reader, str, int, int], None]] = {
 }
 
 
-# -- Judges that compare words: exact (normalised) and token-F1 with number and negation guards ------------------------
+# -- Comparing words ---------------------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(
     r"(?P<sign>(?<!\w)-)?(?:(?P<whole>\d+)(?:\.(?P<part>\d+))?|\.(?P<bare>\d+))(?:e(?P<power>[-+]?\d{1,9})(?!\w))?"
@@ -461,62 +455,13 @@ def token_f1(answer: str, reference: str) -> float:
 
     F1 = 2 P R / (P + R), P = |common| / |answer|, R = |common| / |reference|; in [0, 1], symmetric. Two answers
     without words score 1 when equal, else 0. Source: SQuAD evaluation (Rajpurkar et al. 2016), whose CoQA variant
-    differs only in the article list. Marks are no words: F1 of "C++" and "C#" is 1.
+    differs only in the article list. Marks are not words: F1 of "C++" and "C#" is 1.
     """
     ours, theirs = word_tuple(answer), word_tuple(reference)
     if not ours or not theirs:
         return float(normalise(answer) == normalise(reference))
     common = sum((Counter(ours) & Counter(theirs)).values())
     return 2 * common / (len(ours) + len(theirs))
-
-
-@dataclass(frozen=True, slots=True)
-class ExactJudge:
-    """Two answers are the same iff their normalised strings are equal. Free, and hard to beat on short answers."""
-
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        return JudgeSpec(name="exact", version=2, params={})
-
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Equality of normalised strings; the question plays no part."""
-        return [normalise(a) == normalise(b) for a, b in pairs]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenF1Judge:
-    """Two answers are the same iff token-F1 >= threshold and both guards hold.
-
-    Guards, because word overlap is blind to what matters most: the numbers in both answers are the same (as a
-    multiset, digit by digit: "1.0" = "1", "1,000" = "1000"), so are the marks that `normalise` keeps, and both or
-    neither contain a negation. A mark on one side only tells answers apart too ("$50" / "50", "C" / "C++"): that costs
-    an answer at most. Only "=" is left out, for "x = 5" says no other than "5". Antonyms ("increases" / "decreases")
-    are *not* caught: use an NLI or chat-model judge where they occur.
-
-    Attributes:
-        threshold: Smallest F1 that counts as the same, in (0, 1]. Declared before calibration, part of the artifact.
-    """
-
-    threshold: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not 0 < self.threshold <= 1:
-            raise UsageError(f"threshold must be in (0, 1], got {self.threshold}. The default is 0.5.")
-
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        return JudgeSpec(name="token_f1", version=2, params={"threshold": self.threshold})
-
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Overlap of words behind the two guards; the question plays no part."""
-        return [self._same(a, b) for a, b in pairs]
-
-    def _same(self, a: str, b: str) -> bool:
-        if normalise(a) == normalise(b):
-            return True
-        return guards_hold(a, b) and token_f1(a, b) >= self.threshold
 
 
 def guards_hold(a: str, b: str) -> bool:

@@ -12,26 +12,27 @@ from decimal import Decimal
 from typing import Any
 
 from ..errors import UsageError
-from ..plain_json import too_deep
+from ..plain_json import canonical_json, too_deep
 from ..specs import JudgeSpec
 from ..types import ToolCall, canonical_calls, plain_json
+from .base import BatchJudge
 from .text import normalise
 
 __all__ = ["ToolCallJudge", "is_canonical_call", "read_calls"]
 
 _START = '[{"arguments":'
 _NUMBER = re.compile(r"-?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]{0,399}|0)(?:\.[0-9]{1,400})?")
-"""A text that is nothing but a number: no leading zero or plus, which ids and telephone numbers have."""
+"""A text that is only a number: without a leading zero or plus, which ids and telephone numbers have."""
 _FIELDS = {"name", "arguments", "id", "type"}
 
 
 def is_canonical_call(text: str) -> bool:
-    """Whether a text is what `canonical_calls` writes."""
+    """Whether a text is in the form that `canonical_calls` writes."""
     return text.startswith(_START) and _read(text) == text
 
 
 def read_calls(text: str) -> list[ToolCall] | None:
-    """The calls of a text that holds one call or a list of calls as JSON; None when it does not."""
+    """The calls of a text that holds one call or a list of calls as JSON; None otherwise."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -45,7 +46,7 @@ def read_calls(text: str) -> list[ToolCall] | None:
 
 
 def _read(text: str) -> str | None:
-    """Canonical form of a text that holds calls as JSON; None when it does not."""
+    """Canonical form of a text that holds calls as JSON; None otherwise."""
     calls = read_calls(text) if text[:1] in ("[", "{") else None
     return None if calls is None else canonical_calls(calls)
 
@@ -60,27 +61,28 @@ def _is_call(value: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallJudge:
+class ToolCallJudge(BatchJudge):
     """Two answers are the same iff their tool calls have the same canonical JSON; see `canonical_calls`.
 
     Proposed calls reach a judge as canonical JSON already. Text that spells a call as JSON (``{"name": ...,
-    "arguments": {...}}``, or a list of such; "id" and "type" are left out) is brought to that form; any other text is
-    compared as it is.
+    "arguments": {...}}``, or a list of these; "id" and "type" do not count) is converted to that form; any other text
+    is compared as it is.
 
-    Without options nothing else counts as the same. Each option declares what else does; it is part of the spec, so a
-    threshold made with one set of options loads with that set only. Whatever an option cannot read stays as it is, and
-    differs. "The same" is always equality of one form, so it is symmetric and transitive.
+    Without options nothing else counts as the same. Each option declares what else does. Options are part of the spec,
+    so a threshold made with one set of options loads with that set only. A value that an option cannot read stays as it
+    is, and differs. "The same" is always equality of one form, so it is symmetric and transitive.
 
     Attributes:
-        numbers: A text that is nothing but a number is that number, exactly: "5.00", "5" and 5 are the same, "1,000"
-            is 1000. A leading zero or plus ("007", "+49170") makes an id or a telephone number: a text, and no number.
-        decimals: Numbers with decimals are rounded to so many; whole ones stay as they are.
+        numbers: A text that is a number and nothing else is read as that number, exactly: "5.00", "5" and 5 are the
+            same, "1,000" is 1000. A leading zero or plus ("007", "+49170") marks an id or a telephone number, which
+            stays a text.
+        decimals: Numbers with decimals are rounded to that many; whole ones stay as they are.
         dates: Formats of ``strptime`` in which a text is read as a point in time, e.g. ("%Y-%m-%d", "%d.%m.%Y"). A text
             that fits several with different meanings stays a text, so 03/04 is never guessed.
         text: Texts are compared by `normalise` (case, punctuation and articles do not count).
         unordered: Names of list arguments whose order means nothing, at any depth.
-        arguments: Arguments that count, by tool ("*" for every other tool), or for all tools; others are not compared.
-            None: all. A tool that is not listed keeps all.
+        arguments: Arguments that are compared, by tool ("*" for every other tool), or for all tools. None: all. A tool
+            that is not listed keeps all.
         any_order: The order of several calls means nothing.
 
     Example:
@@ -90,7 +92,7 @@ class ToolCallJudge:
         [True]
 
     Raises:
-        UsageError: An option that cannot be read.
+        UsageError: An option is invalid.
     """
 
     numbers: bool = False
@@ -100,6 +102,8 @@ class ToolCallJudge:
     unordered: Sequence[str] = ()
     arguments: Mapping[str, Sequence[str]] | Sequence[str] | None = None
     any_order: bool = False
+
+    is_slow = False
 
     def __post_init__(self) -> None:
         for name in ("dates", "unordered", "arguments"):
@@ -135,6 +139,10 @@ class ToolCallJudge:
         }
         version = 2 if self.numbers or self.decimals is not None else 1  # 2 reads numbers exactly
         return JudgeSpec(name="tool_call", version=version, params=params)
+
+    def can_merge(self, a: str, b: str, further: int) -> bool:
+        """Never: equality of canonical forms is an equivalence relation."""
+        return False
 
     @property
     def judges_tool_calls(self) -> bool:
@@ -187,7 +195,7 @@ class ToolCallJudge:
 
 
 def _exact(text: str) -> int | float | str:
-    """A number as JSON has it: whole, or a float where that says the same; else the text, without zeros at the end."""
+    """A number as JSON has it: whole, or a float if that is exact; otherwise the text, without zeros at the end."""
     value = Decimal(text)
     if value == value.to_integral_value():
         return int(value)
@@ -195,11 +203,11 @@ def _exact(text: str) -> int | float | str:
 
 
 def _canonical(value: Any) -> str:
-    return json.dumps(plain_json(value), sort_keys=True, default=repr)
+    return canonical_json(plain_json(value), compact=False, ascii_only=True, default=repr)
 
 
 def _moment(text: str, forms: Sequence[str]) -> str | None:
-    """The point in time a text means, in ISO 8601 (UTC where it names an offset); None where that is not clear."""
+    """The point in time a text means, in ISO 8601 (UTC if it names an offset); None if that is ambiguous."""
     found = set()
     for form in forms:
         try:

@@ -157,7 +157,7 @@ _SYMBOLS: dict[str, Unit] = {
     **_table("1 force 1 length", {"Nm": 1}),  # as "N m" is read: a unit of two
     **_table("resistance", {"mohm": "0.001", "kohm kilohm": 1000, "Mohm MOhm megohm": 10**6}),
     **_table("pressure", {"atm atmosphere": 101_325}),
-    # Gallons, tons and pounds differ between countries, or between mass and money: they are dimensions of their own.
+    # Gallons, tons and pounds differ between countries, or between mass and money: each is a separate dimension.
     **_table("gallon", {"gal gallon": 16, "qt qts quart": 4, "pt pint": 2, "cup": 1}),
     **_table("spoon", {"tbsp tbs tablespoon": 3, "tsp teaspoon": 1}),
     **_table("ton", {"ton": 1, "kiloton": 1000, "megaton": 10**6}),
@@ -233,9 +233,9 @@ _PHRASES: dict[str, Unit] = {
     "\u00b0 f": _SYMBOLS["fahrenheit"],
 }
 _IN_OTHER_CASE = {"MG": "mg", "GM": "g", "mb": "MB", "gb": "GB", "tb": "TB", "mhz": "MHz", "Mhz": "MHz"}
-"""Common spellings with two readings, the other of which hardly anybody means: megagrams, millihertz."""
+"""Common spellings with a second, unlikely reading: megagrams, millihertz."""
 _OTHER_WORDS = {"us", "cd", "ps"}
-"""Symbols that in another case are words of their own: "US", "CD", "PS"."""
+"""Symbols that are other words in another case: "US", "CD", "PS"."""
 
 
 def _folded() -> dict[str, Unit]:
@@ -272,8 +272,8 @@ _POWERS = {"square": 2, "sq": 2, "sq.": 2, "cubic": 3, "cu": 3, "squared": 2, "c
 def find_unit(words: str) -> Unit | None:
     """The unit that some words spell, all of them: "km", "square feet", "m^2", "km per hour", "$ a day"; or None.
 
-    What is not in the table is no unit. "per" and "/" make a unit of a unit and any one word, "a", "an", "every" and
-    "each" of a unit and a time.
+    A word that is not in the table is not a unit. "per" and "/" make a unit of a unit and any one word, "a", "an",
+    "every" and "each" of a unit and a time.
     """
     if words in _SYMBOLS or words.casefold() in _PHRASES:
         return _SYMBOLS.get(words) or _PHRASES[words.casefold()]
@@ -345,7 +345,7 @@ def _under(bottom: str) -> Unit | None:
 
 
 def _rate(top: Unit | None, bottom: str) -> Unit | None:
-    """A unit per another one. Only speeds convert; for the rest the denominators have to be the same."""
+    """A unit per another one. Only speeds convert; for other rates the denominators must be the same."""
     if top is None:
         return None
     under = _under(bottom)
@@ -366,7 +366,7 @@ def ratios() -> frozenset[Fraction]:
     return frozenset(speeds.union(*found.values()))
 
 
-# -- What around a number makes it part of something larger, so that it must not be read as the number alone -----------
+# -- Formulas: whether a number is part of something larger, so that it must not be read alone -------------------------
 
 _RELATIONS = {"=", "==", "\u2192", "\u2248", "\u27f9", "\\approx", "\\implies", "\\therefore", "\\Rightarrow"}
 _RELATIONS |= {"\\rightarrow"}
@@ -418,7 +418,7 @@ def in_formula(words: list[str], first: int, end: int, closed: bool) -> bool:
         words: Of the text.
         first: Where the number starts, with its sign and currency.
         end: One past its last word, unit included.
-        closed: Whether punctuation follows it, so that what comes then is none of its business.
+        closed: Whether punctuation follows it, so that the words after it do not matter.
     """
     after = words[end] if not closed and end < len(words) else ""
     before = first > 0 and (_command(reversed(words[:first]), _STOPS) or _applied(words, first, after))

@@ -1,8 +1,8 @@
-"""Watch a promise after deployment: alarms that are valid at any time, however often one looks.
+"""Watch a promise after deployment: alarms that are valid at any time, however often the monitor is read.
 
 Both monitors bet against a null hypothesis with money that starts at 1. While the hypothesis holds the money is a
-non-negative supermartingale, so by Ville's inequality it ever reaches 1/delta with probability at most delta.
-A monitor never edits an artifact: it raises an alarm, and whoever holds it decides.
+non-negative supermartingale, so by Ville's inequality the probability that it ever reaches 1/delta is at most delta.
+A monitor never changes an artifact. It raises an alarm, and the application decides what follows.
 
 Sources: Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting", JRSS B 2024
 (arXiv 2010.09686);

@@ -1,4 +1,4 @@
-"""What both monitors share: the alarm, and the life of a monitor apart from its bets."""
+"""What both monitors share: the alarm, reporting it, and saving the state."""
 
 from __future__ import annotations
 
@@ -8,38 +8,40 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeVar
-from uuid import uuid4
 
 from pydantic import ValidationError
 
 from ..errors import UsageError
+from ..files import atomic_write, check_version, problem_of
 from ..types import Frozen
 from .betting import BettingState, amount
 
-__all__ = ["Alarm", "Monitor", "check_unit", "read_state"]
+__all__ = ["Alarm", "Monitor", "check_unit", "parse_state", "read_state"]
+
+_WAY_OUT = "Copy the file again, or start a new monitor."
 
 State = TypeVar("State", bound=BettingState)
 
 
 class Alarm(Frozen):
-    """What an alarm says."""
+    """An alarm of a monitor."""
 
     monitor: Literal["risk", "drift"]
     """Which monitor raised it."""
     at: int
-    """After how many updates."""
+    """Number of updates at which it was raised."""
     wealth: float
-    """The betting wealth then; the alarm line is 1/delta. Of a state that was loaded, the largest it has been."""
+    """The betting wealth at that time; the alarm line is 1/delta. For a loaded state, the largest wealth so far."""
     delta: float
-    """Probability of a false alarm over the whole life of the monitor is at most this."""
+    """Upper bound on the probability of a false alarm over the whole life of the monitor."""
     detail: str
     """What was found, and what to do."""
 
 
 class Monitor:
-    """What both monitors do besides betting: report an alarm once, save, load. Updates are thread-safe.
+    """Base of both monitors: reports an alarm once, saves and loads. Updates are thread-safe.
 
-    An alarm that stands in a state to continue from is reported at once: whoever listens has not heard it yet.
+    A state that already has an alarm reports it at once, because this listener has not received it yet.
     """
 
     kind: Literal["risk", "drift"]
@@ -56,7 +58,7 @@ class Monitor:
 
     @property
     def alarm(self) -> Alarm | None:
-        """The alarm that was raised, if any, in the words of now."""
+        """The alarm, if one was raised; its text describes the current state."""
         state = self.state
         if state.alarmed_at is None:
             return None
@@ -66,12 +68,7 @@ class Monitor:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the state as JSON, atomically."""
         target = Path(path)
-        temporary = target.with_name(f".{target.name}.{uuid4().hex}.part")
-        try:
-            temporary.write_text(self.state.model_dump_json() + "\n", encoding="utf-8")
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        atomic_write(target, self.state.model_dump_json() + "\n")
         return target
 
     def _report(self) -> None:
@@ -81,30 +78,44 @@ class Monitor:
             self._on_alarm(alarm)
 
     def _detail(self) -> str:
-        """What an alarm says was found, and what to do."""
+        """Text of the alarm: what was found, and what to do."""
         raise NotImplementedError
 
 
 def check_unit(name: str, value: float) -> None:
-    """Refuse what is not strictly between 0 and 1."""
+    """Refuse a value that is not strictly between 0 and 1."""
     if not 0 < value < 1:
         raise UsageError(f"{name} must be in (0, 1), got {value}.")
 
 
 def read_state(path: str | os.PathLike[str], kind: type[State]) -> State:
-    """What `Monitor.save` wrote.
+    """Read a state that `Monitor.save` wrote.
 
     Raises:
-        UsageError: The file cannot be read, is damaged, or is of the other monitor.
+        UsageError: The file cannot be read, is damaged, belongs to the other monitor, or is of a newer version.
     """
-    way_out = "Copy the file again, or start a new monitor."
     try:
-        return kind.model_validate(json.loads(Path(path).read_text(encoding="utf-8")))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"])) or "file"
-        raise UsageError(
-            f"{path}: {field}: {first['msg']} (no {kind.__name__} that `save` wrote). {way_out}"
-        ) from error
+        text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: no monitor state can be read ({error}). {way_out}") from error
+        raise UsageError(f"{path}: cannot be read as a monitor state ({error}). {_WAY_OUT}") from error
+    return parse_state(text, kind, str(path))
+
+
+def parse_state(text: str, kind: type[State], where: str) -> State:
+    """A state from its JSON; fields of a newer version are ignored, another format is refused.
+
+    Raises:
+        UsageError: As `read_state`.
+    """
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{where}: cannot be read as a monitor state ({error}). {_WAY_OUT}") from error
+    if isinstance(content, dict):
+        check_version(content.get("format"), 1, where, "start a new monitor")
+    try:
+        return kind.from_stored(content)
+    except ValidationError as error:
+        raise UsageError(
+            f"{where}: {problem_of(error)} (not a {kind.__name__} that `save` wrote). {_WAY_OUT}"
+        ) from error

@@ -1,9 +1,9 @@
-"""The bets of both monitors: what a unit of money becomes, and the state that remembers it."""
+"""The betting of both monitors: one step of the jumper, and the state it leaves."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,8 @@ from ..types import Frozen
 __all__ = ["JUMPS", "BettingState", "amount", "even", "jump"]
 
 JUMPS = (1e-4, 1e-3, 1e-2, 1e-1)
-"""Rates at which money is spread over the bets again before each bet; the money is divided equally over the rates.
-Without jumps the money of every bet dies during a long quiet time, and a late change would be noticed late."""
+"""Rates at which money is redistributed over the bets before each bet; the rates start with equal shares.
+Without jumps every bet loses its money during a long quiet period, and a late change would be detected late."""
 
 
 def jump(capital: NDArray[np.float64], gains: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -41,16 +41,18 @@ def even(bets: int) -> tuple[tuple[float, ...], ...]:
 
 
 def amount(log_wealth: float) -> float:
-    """The wealth itself; infinity where it exceeds what a float holds."""
+    """The wealth; infinity if it exceeds what a float can hold."""
     return math.exp(log_wealth) if log_wealth < 700 else math.inf
 
 
 class BettingState(Frozen):
-    """What both monitors remember. Plain JSON."""
+    """What both monitors remember. Plain JSON; an update keeps only the fields this version knows."""
 
     BETS: ClassVar[tuple[float, ...]]
-    """The bets of the monitor, which the money is divided over."""
+    """The bets of the monitor, over which the money is divided."""
 
+    format: Literal[1] = 1
+    """Version of this layout; a state without one is of the first."""
     delta: float
     """Probability of ever raising a false alarm."""
     n: int = 0
@@ -62,24 +64,26 @@ class BettingState(Frozen):
     shares: tuple[tuple[float, ...], ...]
     """How the wealth is divided over jump rates and bets; sums to 1."""
     alarmed_at: int | None = None
-    """Update at which the wealth first reached 1/delta; None while it has not. An alarm stays until a new monitor."""
+    """Update at which the wealth first reached 1/delta; None before that. The monitor keeps its alarm."""
 
     @model_validator(mode="after")
     def _of_a_monitor(self) -> Self:
-        """Refuse what no monitor can have come to; a damaged file must not raise the wealth, or end alarms."""
+        """Refuse a state that no monitor can reach: a damaged file must not raise the wealth or clear an alarm."""
         if not 0 < self.delta < 1:
             raise ValueError(f"delta must be in (0, 1), got {self.delta}")
         if self.n < 0 or not all(map(math.isfinite, (self.log_wealth, self.peak_log_wealth))):
-            raise ValueError(f"n = {self.n}, wealth e^{self.log_wealth}, peak e^{self.peak_log_wealth} cannot be")
+            raise ValueError(
+                f"n = {self.n}, wealth e^{self.log_wealth}, peak e^{self.peak_log_wealth} cannot be reached"
+            )
         if [len(row) for row in self.shares] != [len(self.BETS)] * len(JUMPS):
             raise ValueError(f"shares must be {len(JUMPS)} rows of {len(self.BETS)}")
         money = [share for row in self.shares for share in row]
         if not (all(share >= 0 for share in money) and abs(sum(money) - 1) < 1e-6):
             raise ValueError("shares must be at least 0 and sum to 1")
         if self.alarmed_at is not None and not 1 <= self.alarmed_at <= self.n:
-            raise ValueError(f"an alarm at update {self.alarmed_at} of {self.n} cannot be")
+            raise ValueError(f"an alarm at update {self.alarmed_at} of {self.n} cannot be reached")
         if self.alarmed_at is None and self.peak_log_wealth >= -math.log(self.delta):
-            raise ValueError("the wealth has reached 1/delta, but there is no alarm")
+            raise ValueError("the wealth has reached 1/delta, but the state has no alarm")
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""The monitor that needs no label: run-time scores against the calibration scores."""
+"""The drift monitor: run-time scores against the calibration scores. Needs no labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from langchain_core.messages import BaseMessage
 
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError
-from ..guard.early_stopping import is_bound
 from ..verdict import Verdict
 from .base import Alarm, Monitor, check_unit, read_state
 from .betting import BettingState, even
@@ -34,9 +33,9 @@ class DriftState(BettingState):
     BETS = DRIFT_BETS
 
     seed: int
-    """Of the randomiser that breaks ties."""
+    """Seed of the randomiser that breaks ties."""
     calibration_digest: str
-    """Artifact whose calibration scores the stream is compared with."""
+    """Digest of the artifact whose calibration scores are the reference."""
     stream: tuple[float, ...] = ()
     """Scores seen, in order."""
     p_values: tuple[float, ...] = ()
@@ -54,20 +53,20 @@ class DriftMonitor(Monitor):
     score joins those it will be compared with; ranking against the calibration scores alone would not give that. Small
     p means less certain than usual. The money bets on p by the functions 1 + s (p - 1/2) with jumps between slopes.
 
-    An alarm says that questions (or the model) changed, not that errors did: the promise of the artifact has lost its
-    ground, whichever way the scores moved.
+    An alarm says that the questions or the model changed, not that the error rate did: the guarantee of the artifact no
+    longer applies, whichever way the scores moved.
 
     Args:
         artifact: Its stored calibration scores are the reference.
         delta: Probability of ever raising a false alarm, in (0, 1).
-        seed: Of the randomiser theta.
-        on_alarm: Called once, with an `Alarm`; at once where the state has one.
-        state: Continue from this state instead (`load`).
+        seed: Seed of the randomiser theta.
+        on_alarm: Called once with the `Alarm`; immediately if the state already has one.
+        state: Continue from this state; see `load`.
     """
 
     kind = "drift"
     needs_scores = True
-    """Bounds, as early stopping gives them, are no scores."""
+    """A guard with this monitor does not stop early: a bound is not a score."""
     state: DriftState
 
     def __init__(
@@ -101,10 +100,10 @@ class DriftMonitor(Monitor):
         *,
         on_alarm: Callable[[Alarm], object] | None = None,
     ) -> Self:
-        """Continue from a saved state; an alarm that stands in it is told to ``on_alarm`` at once.
+        """Continue from a saved state; if it has an alarm, ``on_alarm`` is called immediately.
 
         Raises:
-            UsageError: The file cannot be read, is damaged, or is of another monitor or artifact.
+            UsageError: The file cannot be read, is damaged, or belongs to another monitor or artifact.
         """
         state = read_state(path, DriftState)
         if not state.n == len(state.stream) == len(state.p_values):
@@ -118,7 +117,7 @@ class DriftMonitor(Monitor):
         """Take in the score of one question, accepted or not.
 
         Raises:
-            UsageError: A score that is not finite. Questions that could not be measured are left out: count them.
+            UsageError: The score is not finite. Leave out questions that could not be measured, and count them.
         """
         score = float(uncertainty)
         if not math.isfinite(score):
@@ -137,7 +136,7 @@ class DriftMonitor(Monitor):
         return after
 
     def follow(self, state: DriftState) -> None:
-        """Take over a later state of this same monitor, e.g. one that another process has written."""
+        """Replace the state by a later one of the same monitor, e.g. one that another process has written."""
         with self._lock:
             for score in state.stream[self.state.n :]:
                 bisect.insort(self._known, score)
@@ -146,14 +145,14 @@ class DriftMonitor(Monitor):
     def watch(self, verdict: Verdict, messages: Sequence[BaseMessage] = ()) -> None:
         """Take in the score of a verdict, accepted or not: ``Guardrail(on_verdict=monitor.watch)``.
 
-        What is left out, and what is refused: see `Reference.score`.
+        `Reference.score` says which verdicts are left out and which are refused.
         """
         score = self._reference.score(verdict)
         if score is not None:
             self.update(score)
 
     def admit(self, artifact: CalibrationArtifact) -> None:
-        """Watch a guard of this artifact, or refuse it; a `Guardrail` calls it. See `Reference.admit`."""
+        """Accept a guard of this artifact or refuse it; called by `Guardrail`. See `Reference.admit`."""
         self._reference.admit(artifact)
 
     def _p_value(self, score: float) -> float:
@@ -166,28 +165,28 @@ class DriftMonitor(Monitor):
         way = "less" if sum(recent) / len(recent) < 0.5 else "more"
         return (
             f"Questions are answered {way} certainly than at calibration: {self.state.n} scores refute that they are "
-            f"alike (false alarm probability {self.state.delta:g}). The calibrated promise has lost its ground; look "
+            f"alike (false alarm probability {self.state.delta:g}). The calibrated guarantee no longer applies: look "
             "at recent questions, audit accepted answers, and calibrate again on questions like them."
         )
 
 
 class Reference:
-    """Of which artifacts a drift monitor takes in verdicts: its own, and those that score alike.
+    """Decides which verdicts a drift monitor takes in: those of its artifact, and of artifacts with the same scores.
 
     Args:
-        artifact: Its calibration scores are what the stream is compared with.
+        artifact: Its calibration scores are the reference.
     """
 
     def __init__(self, artifact: CalibrationArtifact) -> None:
         self._artifact = artifact
         self._admitted = {artifact.digest}
-        self._strangers: set[str] = set()
+        self._ignored: set[str] = set()
 
     def admit(self, artifact: CalibrationArtifact) -> None:
-        """Take in another artifact's verdicts as well: ``artifact.at(alpha=...)`` changes no score.
+        """Also take in the verdicts of another artifact: ``artifact.at(alpha=...)`` changes no score.
 
         Raises:
-            UsageError: Its scores are not to be compared with these, so a guard with it would go unwatched.
+            UsageError: Its scores cannot be compared with the reference, so the monitor would watch nothing.
         """
         own, other = _scoring(self._artifact), _scoring(artifact)
         differing = [name for name in own if own[name] != other[name]]
@@ -195,20 +194,20 @@ class Reference:
             raise UsageError(
                 f"on_verdict has a drift monitor of artifact {self._artifact.digest}, but this guard's is "
                 f"{artifact.digest}, with another {', '.join(differing)}: it would watch nothing. Give the guard a "
-                "monitor of its own artifact."
+                "monitor for its artifact."
             )
         self._admitted.add(artifact.digest)
 
     def score(self, verdict: Verdict) -> float | None:
-        """The score of a verdict; None where there is none, or where another artifact judged, which is logged once.
+        """The score of a verdict; None if it has none or another artifact judged it (logged once for each artifact).
 
         Raises:
-            UsageError: A bound from early stopping. Leaving bounds out would keep the hard questions only.
+            UsageError: The verdict has a bound from early stopping. Leaving bounds out would keep only hard questions.
         """
         if verdict.artifact not in self._admitted:
             self._leave_out(verdict.artifact)
             return None
-        if is_bound(verdict.uncertainty):
+        if verdict.uncertainty.is_bound:
             raise UsageError(
                 "a drift monitor compares scores, but this verdict was settled early and has a bound instead of a "
                 f'score ({verdict.uncertainty.detail}). Give early_stopping="off" to the guard.'
@@ -216,19 +215,19 @@ class Reference:
         return verdict.uncertainty.value
 
     def _leave_out(self, artifact: str) -> None:
-        if artifact in self._strangers:
+        if artifact in self._ignored:
             return
-        self._strangers.add(artifact)
+        self._ignored.add(artifact)
         log.warning(
-            "guardrail: a drift monitor of artifact %s leaves out the verdicts of artifact %s. Where that one is to be "
-            "watched, give it a monitor of its own.",
+            "guardrail: a drift monitor of artifact %s leaves out the verdicts of artifact %s. To watch "
+            "that artifact, give it a separate monitor.",
             self._artifact.digest,
             artifact,
         )
 
 
 def _scoring(artifact: CalibrationArtifact) -> dict[str, object]:
-    """What the scores of an artifact depend on, and those of its calibration."""
+    """What the scores of an artifact depend on, and its calibration scores."""
     return {
         "model": artifact.model,
         "plan": artifact.plan,

@@ -1,4 +1,4 @@
-"""The monitor of the promise itself: audited accepted answers against "at most alpha of them are wrong"."""
+"""The risk monitor: audited accepted answers against "at most alpha of them are wrong"."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .betting import BettingState, even
 __all__ = ["RISK_BETS", "RiskMonitor", "RiskState"]
 
 RISK_BETS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.55, 0.8)
-"""Shares of the largest bet that cannot lose everything; 0 keeps the money."""
+"""Fractions of the largest safe bet, the one that cannot lose everything; 0 keeps the money."""
 
 
 class RiskState(BettingState):
@@ -29,7 +29,7 @@ class RiskState(BettingState):
     min_audit_rate: float
     """Smallest probability with which an accepted answer is audited; bets are sized for it."""
     artifact: str | None = None
-    """Digest of the artifact that accepted the answers; None where nobody said, as in states of earlier versions."""
+    """Digest of the artifact that accepted the answers; None if it was not given, as in states of earlier versions."""
     tallies: tuple[tuple[float, int, int], ...] = ()
     """(audit rate, audited answers, wrong ones among them)."""
 
@@ -48,7 +48,7 @@ class RiskMonitor(Monitor):
     """Tests "the error rate among accepted answers is at most alpha" on audited accepted answers, at any time.
 
     Null hypothesis: whatever happened before, the next accepted answer is wrong with probability at most alpha. For
-    answers that are drawn alike this is SCER <= alpha. With bets lambda fixed before the answer is seen, and an audit
+    exchangeable answers this is SCER <= alpha. With bets lambda fixed before the answer is seen, and an audit
     that happens with known probability q independently of whether the answer is wrong (given everything known before
     the audit), the gain of an audited answer with error E in {0, 1} is
 
@@ -57,17 +57,18 @@ class RiskMonitor(Monitor):
     and 1 for an answer that was not audited; its expectation is at most 1. Money is divided over a ladder of bets and
     over jump rates (`jump`), which needs no tuning.
 
-    What it does not see: errors among answers that were held back, and auditors' mistakes (an auditor who calls right
-    answers wrong with probability r needs alpha + r).
+    It does not see errors among answers that were held back, nor auditors' mistakes (an auditor who calls right answers
+    wrong with probability r needs alpha + r).
 
     Args:
         alpha: Promised error rate among accepted answers, in (0, 1).
         delta: Probability of ever raising a false alarm, in (0, 1).
         min_audit_rate: Smallest audit probability that will occur, in (0, 1].
-        artifact: Digest of the artifact that accepts the answers (``artifact.digest``). Money won against one artifact
-            says nothing about another, so a state of another one is refused; a state of none becomes this one's.
-        on_alarm: Called once, with an `Alarm`; at once where the state has one.
-        state: Continue from this state instead (`load`).
+        artifact: Digest of the artifact that accepts the answers (``artifact.digest``). Evidence against one
+            artifact says nothing about another, so a state of another artifact is refused; a state without one is
+            assigned to this artifact.
+        on_alarm: Called once with the `Alarm`; immediately if the state already has one.
+        state: Continue from this state; see `load`.
     """
 
     kind = "risk"
@@ -91,12 +92,12 @@ class RiskMonitor(Monitor):
         if state is not None and (state.alpha, state.delta, state.min_audit_rate) != (alpha, delta, min_audit_rate):
             raise UsageError(
                 f"the saved monitor has alpha {state.alpha}, delta {state.delta}, audit rate {state.min_audit_rate}; "
-                f"asked for {alpha}, {delta} and {min_audit_rate}. Start a new one, or ask for the same."
+                f"the arguments are {alpha}, {delta} and {min_audit_rate}. Give the same values or start a new monitor."
             )
         if state is not None and artifact is not None and state.artifact not in (None, artifact):
             raise UsageError(
-                f"the saved monitor audits artifact {state.artifact}, not {artifact}. Begin a new monitor for a new "
-                "artifact, in the review store under a new name."
+                f"the saved monitor audits artifact {state.artifact}, not {artifact}. Start a new monitor for a new "
+                "artifact; in the review store, under a new name."
             )
         if state is None:
             state = RiskState(alpha=alpha, delta=delta, min_audit_rate=min_audit_rate, shares=even(len(RISK_BETS)))
@@ -111,10 +112,10 @@ class RiskMonitor(Monitor):
         artifact: str | None = None,
         on_alarm: Callable[[Alarm], object] | None = None,
     ) -> Self:
-        """Continue from a saved state; an alarm that stands in it is told to ``on_alarm`` at once.
+        """Continue from a saved state; if it has an alarm, ``on_alarm`` is called immediately.
 
         Raises:
-            UsageError: The file cannot be read, is damaged, or is of another monitor or artifact.
+            UsageError: The file cannot be read, is damaged, or belongs to another monitor or artifact.
         """
         state = read_state(path, RiskState)
         alpha, delta, rate = state.alpha, state.delta, state.min_audit_rate
@@ -129,15 +130,15 @@ class RiskMonitor(Monitor):
 
         Raises:
             UsageError: An audit rate below the declared smallest one, or above 1; an error that is neither true nor
-                false. Answers that could not be judged are left out: count them.
+                false. Leave out answers that could not be judged, and count them.
         """
         if error not in (True, False):
-            raise UsageError(f"error must be True or False, got {error!r}. Leave out what could not be judged.")
+            raise UsageError(f"error must be True or False, got {error!r}. Leave out answers that could not be judged.")
         rate = self.state.min_audit_rate if audit_rate is None else float(audit_rate)
         if not self.state.min_audit_rate <= rate <= 1:
             raise UsageError(
                 f"audit_rate must be in [{self.state.min_audit_rate}, 1], got {audit_rate}: bets are sized for the "
-                "declared smallest rate. Declare a smaller min_audit_rate in a new monitor."
+                "declared smallest rate. Start a new monitor with a smaller min_audit_rate."
             )
         with self._lock:
             before = self.state
@@ -186,7 +187,7 @@ class RiskMonitor(Monitor):
 
 
 def _bisect(above: Callable[[float], bool], low: float, high: float) -> float:
-    """Where ``above`` turns from true to false; ``low`` if it never is true."""
+    """Where ``above`` turns from true to false; ``low`` if it is never true."""
     if not above(1e-9):
         return low
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""What an alarm does to a guard, decided beforehand."""
+"""The safety switch: what an alarm does to a guard."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["SafetySwitch"]
 
 
 class SafetySwitch:
-    """What a guard does after an alarm: nothing, a stricter threshold, or no acceptance at all. Thread-safe.
+    """What a guard does after an alarm: apply a stricter threshold, or accept nothing. Thread-safe.
 
     Pass it to a guard, ``Guardrail(..., switch=switch)``, and as ``on_alarm=switch.alarm`` to monitors.
 
     Args:
         then: "abstain" accepts nothing after an alarm; "stricter" accepts at most ``threshold``.
         threshold: For "stricter", computed beforehand, e.g. ``artifact.at(alpha=alpha / 2).threshold``. Finite; a guard
-            refuses one that is not below its artifact's.
+            refuses a value that is not below the threshold of its artifact.
 
     Raises:
         UsageError: A threshold that is missing, not finite, or not needed.
@@ -44,10 +44,10 @@ class SafetySwitch:
         self._alarms: tuple[Alarm, ...] = ()
 
     def check(self, threshold: float | None) -> None:
-        """Refuse to guard an artifact for which an alarm would change nothing.
+        """Refuse an artifact for which an alarm would change nothing.
 
         Args:
-            threshold: The artifact's; None where it accepts nothing anyway.
+            threshold: Threshold of the artifact; None if it accepts nothing.
 
         Raises:
             UsageError: This switch's threshold is not below it.
@@ -65,22 +65,22 @@ class SafetySwitch:
         return self._alarms
 
     def alarm(self, alarm: Alarm) -> None:
-        """Take an alarm; what was decided beforehand applies from now on."""
+        """Receive an alarm; from now on the guard is stricter or accepts nothing."""
         with self._lock:
             self._alarms = (*self._alarms, alarm)
 
     def reset(self) -> None:
-        """Go back to normal; for a person who has looked."""
+        """Clear the alarms, after a person has looked at them."""
         with self._lock:
             self._alarms = ()
 
     def allows(self, uncertainty: float) -> bool:
-        """Whether an answer that the gate accepts may still pass."""
+        """Whether an answer that the gate accepts may pass."""
         return not self._alarms or self._stricter(uncertainty)
 
     def _stricter(self, uncertainty: float) -> bool:
         return self._then == "stricter" and self._threshold is not None and uncertainty <= self._threshold
 
     def reason(self) -> str:
-        """Why answers are held back, in words; empty when they are not."""
+        """Why answers are held back; empty if they are not."""
         return self._alarms[-1].detail if self._alarms else ""

@@ -1,9 +1,9 @@
-"""Held-back answers in front of people: a queue that loses nothing, hooks that fill it, and a page to work through it.
+"""Human review of held-back answers: a durable queue, hooks that fill it, and a page to work through it.
 
     store = ReviewStore("sqlite:///reviews.db")                         # or postgresql://...
     guard = Guardrail(model=..., artifact=..., on_abstain=ask_reviewer(store, wait=300))
 
-Needs the ``review`` extra. ``import guardrail`` loads nothing of it.
+Needs the ``review`` extra. ``import guardrail`` does not load this package.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .errors import (  # noqa: E402
     UnstorableError,
 )
 from .hooks import AskReviewer, Ticket, ask_reviewer, content_of, ticket  # noqa: E402
-from .monitors.shared_monitors import SharedDrift, SharedRisk  # noqa: E402
-from .monitors.shared_switch import SharedSwitch  # noqa: E402
+from .monitors.shared import SharedDrift, SharedRisk  # noqa: E402
 from .monitors.store import Monitors  # noqa: E402
+from .monitors.switch import SharedSwitch  # noqa: E402
 from .queue.item import ACTIONS, Candidate, Content, Decision, Event, Item, Stats  # noqa: E402
 from .queue.purging import Purged  # noqa: E402
 from .queue.store import Charge, Lease, ReviewStore  # noqa: E402

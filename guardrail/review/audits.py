@@ -1,4 +1,4 @@
-"""Audits: a known share of the accepted answers goes to people afterwards, so that the promise can be watched."""
+"""Audits: people check a known share of the accepted answers, so that the error rate can be monitored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ __all__ = ["AUDIT_RATE", "AuditSample", "audit_sample", "chosen"]
 
 AUDIT_RATE = "audit_rate"
 """Name in an item's metadata: the probability with which it was chosen."""
-_ALLOWED: tuple[Action, ...] = ("approve", "edit", "reject")  # an answer of one's own would not say whether it is right
+_ALLOWED: tuple[Action, ...] = (
+    "approve",
+    "edit",
+    "reject",
+)  # "respond" would not say whether the accepted answer is right
 
 Key = Callable[[Verdict, Sequence[BaseMessage]], str]
 
@@ -33,15 +37,15 @@ def audit_sample(
 
         Guardrail(..., on_verdict=audit_sample(store, rate=0.1))
 
-    Whether an answer is chosen is a hash of its key, so the same key is always chosen or never, and queued once. The
-    choice must not depend on what a person will say, so a key names the *request*. Questions that come twice are two
-    requests: with the same key they would count once among the accepted, and twice among the held back.
+    A hash of the key decides whether an answer is chosen, so a key is always chosen or never, and queued once. The
+    choice must not depend on what a person will say, so a key names the *request*. A question that is asked twice makes
+    two requests: with one key it would count once among the accepted answers and twice among the held-back ones.
 
     Args:
         store: The queue; items have the kind "audit" and the metadata "audit_rate".
         rate: Probability, in (0, 1].
-        key: Names the request; default: the id of the last message where it has one (LangGraph gives ids), so that a
-            graph that runs again chooses the same, and otherwise a fresh name for every call.
+        key: Names the request. Default: the id of the last message if it has one (LangGraph gives ids), so that a
+            graph that runs again makes the same choice; otherwise a new name for every call.
         metadata: Stored with the item, e.g. a tenant, or the "group" (conversation, user) it belongs to.
 
     Raises:
@@ -62,7 +66,7 @@ class AuditSample:
     metadata: dict[str, Any]
 
     def __call__(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
-        """Queue an accepted answer if it is chosen; anything else is left alone."""
+        """Queue an accepted answer if it is chosen; ignore any other verdict."""
         if not verdict.accepted:
             return
         name = f"audit:{_request(verdict, messages) if self.key is None else self.key(verdict, messages)}"
@@ -76,7 +80,7 @@ class AuditSample:
 def chosen(key: str, rate: float, *, salt: str = "audit") -> bool:
     """Whether a key belongs to the sample: 64 bits of SHA-256 over salt and key, below ``rate``.
 
-    Samples of one salt are nested: what is chosen at a rate is chosen at every higher rate. Other salts choose
+    Samples with one salt are nested: a key chosen at a rate is chosen at every higher rate. Different salts choose
     independently.
     """
     digest = hashlib.sha256(f"{salt}\n{key}".encode()).digest()

@@ -1,4 +1,4 @@
-"""``guardrail review``: serve the review page, or make tokens for those who use it."""
+"""``guardrail review``: serve the review page, create tokens for its users, or delete old items."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ..errors import UsageError, require
+from ..files import sqlite_path
 from .limits import check_seconds
 from .web.accounts import Accounts, add_token
 
@@ -26,14 +27,14 @@ LOCAL = ("127.0.0.1", "localhost", "[::1]")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the command."""
+    """Add the arguments of the command."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = (
         "Environment:\n"
-        f"  {ENV_DATABASE}      the database, as --db (keeps a password out of the process list)\n"
+        f"  {ENV_DATABASE}      the database, like --db (keeps a password out of the process list)\n"
         f"  {ENV_TOKENS}  accounts as name:role:token,... instead of a tokens file\n"
-        f"  {ENV_SECRET}  signs session cookies; without it a restart signs everybody out\n"
-        f"  {ENV_WEBHOOK}  signs callbacks; with it this process delivers them\n\n"
+        f"  {ENV_SECRET}  signs session cookies; without it, a restart signs everybody out\n"
+        f"  {ENV_WEBHOOK}  signs callbacks; if it is set, this process delivers them\n\n"
         "First time:\n"
         "  guardrail review --add-token ann\n"
         "  guardrail review"
@@ -44,26 +45,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allowed-host", action="append", default=[], metavar="NAME", help="host name browsers use; repeatable"
     )
-    parser.add_argument("--https", action="store_true", help="a proxy in front speaks https: mark the cookie Secure")
+    parser.add_argument(
+        "--https", action="store_true", help="the page is behind an https proxy: mark the cookie Secure"
+    )
     parser.add_argument("--tokens", type=Path, default=Path(TOKENS), help=f"tokens file (default: {TOKENS})")
     parser.add_argument("--lease", type=float, default=600.0, help="seconds a reviewer has for an item (default: 600)")
-    parser.add_argument("--add-token", metavar="NAME", help="make a token for NAME, print it once, and end")
+    parser.add_argument("--add-token", metavar="NAME", help="create a token for NAME, print it once, and exit")
     parser.add_argument("--role", choices=("reviewer", "admin"), default="reviewer", help="role of the new token")
     parser.add_argument(
         "--purge",
         type=float,
         metavar="DAYS",
-        help="delete what arrived more than DAYS days ago and is decided or expired, with its callbacks, and end; "
-        "what arrived later all stays, so that what is learned from it is like the questions that are asked",
+        help="delete decided and expired items that arrived more than DAYS days ago, with their callbacks, and exit; "
+        "all later items stay, so that they remain a fair sample of the questions asked",
     )
-    parser.add_argument("--dry-run", action="store_true", help="with --purge: only say how much would be deleted")
+    parser.add_argument("--dry-run", action="store_true", help="with --purge: only print how much would be deleted")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     if arguments.add_token is not None:
         token = add_token(arguments.tokens, arguments.add_token, arguments.role)
-        _say(f"Token for {arguments.add_token} ({arguments.role}), shown only now:", token)
+        _say(f"Token for {arguments.add_token} ({arguments.role}), shown only this once:", token)
         return 0
     if arguments.purge is not None:
         return _purge(arguments)
@@ -79,30 +82,31 @@ def _database(arguments: argparse.Namespace) -> str:
 def _purge(arguments: argparse.Namespace) -> int:
     from .queue.store import ReviewStore
 
-    path = _database(arguments).removeprefix("sqlite:///")
-    if "://" not in path and not Path(path).exists():
-        raise UsageError(f"there is no review store {path!r}, so there is nothing to purge. Name it with --db.")
+    path = sqlite_path(_database(arguments))
+    if path is not None and not path.exists():
+        raise UsageError(f"there is no review store '{path}', so there is nothing to purge. Give its path with --db.")
     with ReviewStore(_database(arguments)) as store:
         purged = store.purge(arguments.purge * DAY, who=_user(), dry_run=arguments.dry_run)
     said = "Would delete" if arguments.dry_run else "Deleted"
     older = f"that arrived more than {arguments.purge:g} days ago"
-    _say(f"{said} {purged.items} decided or expired items {older}, and {purged.callbacks} callbacks of theirs.")
+    _say(f"{said} {purged.items} decided or expired items {older}, and {purged.callbacks} of their callbacks.")
     if purged.kept:
-        _say(f"{purged.kept} items as old stay: whoever waits for them may not know yet what was decided.")
+        _say(f"{purged.kept} older items stay: their callers may not have received the decision yet.")
     if purged.open:
-        _say(f"{purged.open} items as old stay: nobody has decided them yet.")
+        _say(f"{purged.open} older items stay: they are not decided yet.")
     if purged.kept or purged.open:
         since = datetime.fromtimestamp(math.ceil(purged.since), UTC)
-        _say(f"These are no fair sample. Learn without them: calibrate from-reviews --since {since:%Y-%m-%dT%H:%M:%S}")
+        since_then = f"--since {since:%Y-%m-%dT%H:%M:%S}"
+        _say(f"These are not a fair sample. To learn without them: calibrate from-reviews {since_then}")
     if purged.in_log:
-        _say("Somebody is reading the database, so the deleted texts may still be in its -wal file. Purge again later.")
+        _say("The database is in use, so the deleted texts may still be in its -wal file. Purge again later.")
     return 0
 
 
 def _user() -> str:
     try:
         return f"{getpass.getuser()} (command line)"[:256]
-    except (KeyError, OSError):  # a user without a name, as in some containers
+    except (KeyError, OSError):  # the user has no name, as in some containers
         return "command line"
 
 
@@ -131,15 +135,15 @@ def _serve(arguments: argparse.Namespace) -> int:
         webhook = os.environ.get(ENV_WEBHOOK)
         deliverer = Deliverer(store, webhook) if webhook else None
         name = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-        _say(f"Review page: http://{name}:{listener.getsockname()[1]}  (Ctrl-C ends it)")
+        _say(f"Review page: http://{name}:{listener.getsockname()[1]}  (Ctrl-C stops it)")
         if arguments.host not in LOCAL and not arguments.https:
             _say(
-                "Others can reach this address, and http shows tokens to the network: put a proxy with https before it."
+                "Other machines can reach this address, and http sends tokens unencrypted: put an https proxy in front."
             )
         if deliverer is not None:
             deliverer.start()
         try:
-            # No access log: tickets are in the paths. No proxy headers: anybody could send them.
+            # No access log: paths hold tickets. No proxy headers: any client could send them.
             config = uvicorn.Config(
                 app, log_level="warning", access_log=False, server_header=False, proxy_headers=False
             )
@@ -153,14 +157,14 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _listener(host: str, port: int) -> socket.socket:
-    """A socket on that address; bound before anything else, so that what is wrong with it is said in words."""
+    """A socket on that address, bound first, so that a problem is reported in plain words."""
     way_out = {
-        errno.EADDRINUSE: "another program uses it. Take another --port, or end that program",
-        errno.EACCES: "you may not use this port. Ports below 1024 are the system's: take one above",
+        errno.EADDRINUSE: "another program uses it. Use another --port, or stop that program",
+        errno.EACCES: "you may not use this port. Ports below 1024 are reserved for the system: use a higher one",
         errno.EADDRNOTAVAIL: "this machine does not have this address. Use --host 127.0.0.1, or 0.0.0.0 for all",
     }
     if not 0 <= port <= 65_535:
-        raise UsageError(f"--port must be from 0 to 65535 (0: any that is free), got {port}. Use 8765.")
+        raise UsageError(f"--port must be from 0 to 65535 (0: any free port), got {port}. Use 8765.")
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -177,7 +181,7 @@ def _accounts(path: Path) -> Accounts:
     given = os.environ.get(ENV_TOKENS)
     accounts = Accounts.from_text(given) if given else Accounts(path)
     if not accounts.all():
-        raise UsageError("nobody could sign in: there are no tokens. Make one with: guardrail review --add-token NAME")
+        raise UsageError("nobody can sign in: there are no tokens. Create one with: guardrail review --add-token NAME")
     return accounts
 
 

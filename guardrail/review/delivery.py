@@ -1,40 +1,39 @@
-"""Callbacks about decisions, and about items that nobody decided in time: signed, retried, delivered at least once.
+"""Callbacks about decisions and expired items: signed, retried, delivered at least once.
 
 A decision (or an expiry) and its callback are written in one transaction, so none is lost. A `Deliverer` (any number of
-them, in any process) closes items whose deadline has passed, takes due callbacks, posts them, and marks them. One that
-is killed in between leaves the callback due again. So a receiver may see a callback twice: it must remember
-``Guardrail-Event-Id`` and do nothing the second time.
+them, in any process) closes items whose deadline has passed, takes due callbacks, posts them and marks them. If it is
+killed in between, the callback becomes due again. A receiver may therefore get a callback twice: it must remember
+``Guardrail-Event-Id`` and ignore the second one.
 
 Every request carries ``Guardrail-Signature: t=<seconds>,v1=<hex>`` with HMAC-SHA256 of ``<seconds>.<body>``; `verify`
 refuses a wrong signature and one older than five minutes. Within these five minutes a recorded request can be replayed;
-the event id catches that, too.
+the event id protects against that, too.
 
-Callbacks of one item may overtake each other: one that failed is tried again later. A decision drops what still waits
-to say that the item expired; for what is on its way just then, every body says when its event was (``at``).
+Callbacks of one item may arrive out of order, because a failed one is tried again later. A decision drops a waiting
+callback that says that the item expired; if that one is being posted at the time, the receiver can compare the times of
+the events (``at`` in every body).
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import hashlib
 import hmac
-import http.client
 import logging
 import random
-import socket
+import ssl
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
 
+import httpx
 from sqlalchemy import func, select, update
 from sqlalchemy.exc import DBAPIError
 
 from ..errors import UsageError
-from .limits import check_seconds, mended
+from .limits import check_seconds, without_surrogates
 from .queue.rows import SYSTEM, log
 from .queue.schema import outbox
 from .queue.store import ReviewStore
@@ -42,10 +41,12 @@ from .queue.store import ReviewStore
 __all__ = ["REPLAY_WINDOW", "Deliverer", "post_within", "sign", "verify"]
 
 REPLAY_WINDOW = 300.0
-"""Seconds in which a signature is good."""
+"""Seconds for which a signature is valid."""
 _LEAST_SECRET = 16
 _LONGEST_WAIT = 60.0
-"""Most seconds before `Deliverer.run` looks again after the database failed."""
+"""Longest pause of `Deliverer.run`, in seconds, after the database failed."""
+_POSTING = "guardrail-post"
+"""Name of the threads that post."""
 _log = logging.getLogger(__name__)
 
 
@@ -57,14 +58,14 @@ def sign(secret: str | bytes, body: bytes, at: float) -> str:
 def verify(
     secret: str | bytes, body: bytes, header: str | None, *, window: float = REPLAY_WINDOW, now: float | None = None
 ) -> bool:
-    """Whether a request comes from a holder of the secret, and lately. Compares in constant time; never raises.
+    """Whether a request was signed with the secret, and recently. Compares in constant time; never raises.
 
     Args:
         secret: The shared secret.
         body: The body as received, byte for byte.
-        header: Value of ``Guardrail-Signature``; None where there was none.
-        window: Seconds by which the sender's and this clock may differ.
-        now: This clock; default: the system's.
+        header: Value of ``Guardrail-Signature``; None if it is missing.
+        window: Seconds by which the clocks of sender and receiver may differ.
+        now: Time of the receiver; default: the system clock.
     """
     parts = dict(part.split("=", 1) for part in (header or "").split(",") if "=" in part)
     try:
@@ -91,16 +92,16 @@ class _Post:
 
 @dataclass(slots=True)
 class Deliverer:
-    """Posts what is in the outbox.
+    """Posts the callbacks in the outbox.
 
     The pause after attempt ``k`` is ``first_pause * 2**(k-1)`` seconds, at most ``longest_pause``, each shortened at
-    random by up to a half so that a receiver that comes back is not hit all at once.
+    random by up to a half, so that a receiver that comes back does not get all callbacks at once.
 
     Attributes:
-        store: Whose outbox.
+        store: The store whose outbox is posted.
         secret: Shared with the receivers; at least 16 characters.
-        attempts: After so many the callback is "dead": kept, counted in the stats, not tried again.
-        timeout: Seconds a post may take from beginning to end, however slowly the receiver answers.
+        attempts: After this many the callback is "dead": kept, counted in the stats, not tried again.
+        timeout: Seconds for a whole post, even if the receiver answers slowly.
         first_pause: Seconds before the second attempt.
         longest_pause: Longest pause between two attempts, in seconds.
     """
@@ -123,7 +124,7 @@ class Deliverer:
         check_seconds("timeout", self.timeout, "Use 10.")
 
     def run_once(self) -> int:
-        """Close what is too late, and post everything that is due. Returns the number of deliveries."""
+        """Close items whose deadline has passed, and post all due callbacks. Returns the number of deliveries."""
         self.store.expire()
         return self._deliver()
 
@@ -136,13 +137,13 @@ class Deliverer:
         return delivered
 
     def run(self, poll: float = 1.0) -> None:
-        """Deliver until `stop` is called, looking every ``poll`` seconds.
+        """Deliver until `stop` is called, polling every ``poll`` seconds.
 
-        A database that fails ends nothing: it is logged, and asked again after a pause that doubles up to a minute.
+        A failure of the database is logged and retried after a pause that doubles up to a minute.
         """
         failures = 0
         while not self._stop.is_set():
-            # Each by itself: an item that cannot be closed must not hold up the callbacks.
+            # Separately: an item that cannot be closed must not hold up the callbacks.
             done = [self._tried("expire", self.store.expire), self._tried("deliver", self._deliver)]
             failures = 0 if all(done) else failures + 1
             self._stop.wait(min(poll * 2.0 ** min(failures, 40), max(poll, _LONGEST_WAIT)))
@@ -154,7 +155,7 @@ class Deliverer:
         self._thread.start()
 
     def stop(self) -> None:
-        """End `run` after the delivery in hand."""
+        """End `run` after the current delivery."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -164,10 +165,10 @@ class Deliverer:
     def _tried(what: str, do: Callable[[], int]) -> bool:
         try:
             do()
-        except Exception as error:  # whatever it was, the next callback must not wait for a restart
-            # Without the lines that hold the values: questions and answers.
+        except Exception as error:  # any failure: the next callback must not wait for a restart
+            # Only the first line: the others hold the values, which are questions and answers.
             why = ": " + str(error.orig).partition("\n")[0] if isinstance(error, DBAPIError) else ""
-            _log.warning("the deliverer could not %s and tries again: %s%s", what, type(error).__name__, why)
+            _log.warning("the deliverer could not %s and will retry: %s%s", what, type(error).__name__, why)
             return False
         return True
 
@@ -182,14 +183,14 @@ class Deliverer:
             if row is None:
                 return None
             attempt = row.attempts + 1
-            # Should this process be killed while it posts, the callback is due again after this.
+            # If this process is killed while it posts, the callback is due again after this.
             again = now + max(2 * self.timeout, self._pause(attempt))
             taken = update(outbox).where(outbox.c.id == row.id).values(attempts=attempt, next_at=again)
             connection.execute(taken)
             return _Post(row.id, row.item, row.url, row.body.encode(), attempt)
 
     def _send(self, post: _Post) -> str | None:
-        """None when the receiver answered 2xx, else the problem."""
+        """None if the receiver answered 2xx, else the problem."""
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "acrc-guardrail",
@@ -197,7 +198,7 @@ class Deliverer:
             "Guardrail-Signature": sign(self.secret, post.body, time.time()),
         }
         problem = post_within(post.url, post.body, headers, self.timeout)
-        return None if problem is None else mended(problem.replace("\0", "\ufffd"))[:500]
+        return None if problem is None else without_surrogates(problem.replace("\0", "\ufffd"))[:500]
 
     def _mark(self, post: _Post, problem: str | None) -> None:
         database = self.store.database
@@ -220,108 +221,73 @@ class Deliverer:
         return longest * random.uniform(0.5, 1.0)
 
     def undelivered(self) -> int:
-        """Callbacks that still wait."""
+        """Number of callbacks that are still to be delivered."""
         with self.store.database.read() as connection:
             waiting = select(func.count()).select_from(outbox).where(outbox.c.state == "waiting")
             return int(connection.execute(waiting).scalar_one())
 
 
-# -- One HTTP POST within a time that holds for the whole of it. A socket's time-out bounds each read only -------------
-
-
 def post_within(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> str | None:
-    """Post, and follow no redirect.
+    """Post, and follow no redirect. The answer's body is not read.
 
-    The post runs in a thread of its own. One that is too late has its connection cut, so that the thread ends; only a
-    name look-up that hangs keeps it a while longer. The caller does not wait for it.
+    The post runs in a thread with an event loop, where it is cancelled after ``seconds``. A name look-up cannot be
+    cancelled, so the caller does not wait for the thread any longer than that.
 
     Args:
         url: http(s) address.
         body: Bytes to send.
         headers: Headers.
-        seconds: For everything, from the name look-up to the status line and the headers.
+        seconds: For everything, from the name look-up to the end of the answer's headers.
 
     Returns:
-        None when the receiver answered 2xx in time, else the problem in words.
+        None if the receiver answered 2xx in time, else the problem in words.
     """
-    attempt = _Attempt(url, body, dict(headers), seconds)
-    thread = threading.Thread(target=attempt.run, name="guardrail-post", daemon=True)
+    found: list[str | None] = []
+
+    def run() -> None:
+        found.append(asyncio.run(_post(url, body, headers, seconds)))
+
+    thread = threading.Thread(target=run, name=_POSTING, daemon=True)
     thread.start()
     thread.join(seconds)
-    if thread.is_alive():
-        attempt.cut()
-        return f"TimeoutError: no answer within {seconds:g} s"
-    return attempt.problem
+    return found[0] if found else _too_late(seconds)
 
 
-class _Attempt:
-    def __init__(self, url: str, body: bytes, headers: dict[str, str], seconds: float) -> None:
-        self.problem: str | None = None
-        self._url, self._body, self._headers, self._seconds = url, body, headers, seconds
-        self._connections: list[http.client.HTTPConnection] = []
-        self._over = False
-
-    def run(self) -> None:
-        opener = urllib.request.build_opener(_NoRedirect, _Http(self._made), _Https(self._made))
-        try:
-            request = urllib.request.Request(self._url, data=self._body, headers=self._headers, method="POST")
-            with opener.open(request, timeout=self._seconds):
-                return
-        except urllib.error.HTTPError as error:
-            error.close()
-            self.problem = f"HTTP {error.code}"
-        except Exception as error:  # whatever a broken receiver causes must not end the deliverer
-            self.problem = f"{type(error).__name__}: {error}"
-
-    def cut(self) -> None:
-        self._over = True
-        for connection in self._connections:
-            _shut(connection)
-
-    def _made(self, connection: http.client.HTTPConnection) -> None:
-        self._connections.append(connection)
-        if self._over:
-            raise TimeoutError("too late to connect")
+async def _post(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> str | None:
+    try:
+        # httpx limits each read only, and a receiver may send one byte at a time.
+        async with (
+            asyncio.timeout(seconds),
+            httpx.AsyncClient(verify=_certificates(), timeout=None) as client,
+            client.stream("POST", url, content=body, headers=dict(headers)) as answer,
+        ):
+            return None if answer.is_success else f"HTTP {answer.status_code}"
+    except TimeoutError:
+        return _too_late(seconds)
+    except Exception as error:  # a broken receiver must not end the deliverer
+        return f"{type(error).__name__}: {_root(error)}"
 
 
-class _Http(urllib.request.HTTPHandler):
-    """Opens as usual, and tells of the connection."""
-
-    def __init__(self, made: Any) -> None:
-        super().__init__()
-        self._told = made
-
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_telling(http.client.HTTPConnection, self._told), req)
+def _too_late(seconds: float) -> str:
+    return f"TimeoutError: no answer within {seconds:g} s"
 
 
-class _Https(urllib.request.HTTPSHandler):
-    """Opens as usual, and tells of the connection."""
-
-    def __init__(self, made: Any) -> None:
-        super().__init__()
-        self._told = made
-
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_telling(http.client.HTTPSConnection, self._told), req)
+def _root(error: BaseException) -> BaseException:
+    """The first cause: "connection refused" instead of "all attempts failed"."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A signed body goes to the address it was signed for, nowhere else."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Refuse; the redirect becomes an HTTP error."""
-
-
-def _telling(kind: type[http.client.HTTPConnection], made: Any) -> Any:
-    def make(host: str, **settings: Any) -> http.client.HTTPConnection:
-        connection = kind(host, **settings)
-        made(connection)
-        return connection
-
-    return make
+@cache
+def _certificates() -> ssl.SSLContext:
+    """The certificate authorities of the system, which include those of a company; httpx brings another list."""
+    return ssl.create_default_context()
 
 
-def _shut(connection: http.client.HTTPConnection) -> None:
-    with contextlib.suppress(AttributeError, OSError):  # not connected yet, or it ended in the meantime
-        connection.sock.shutdown(socket.SHUT_RDWR)
+def _not_a_callback(record: logging.LogRecord) -> bool:
+    """Filter of httpx's log: its line about a callback would name the URL, which may hold a secret."""
+    return record.threadName != _POSTING
+
+
+logging.getLogger("httpx").addFilter(_not_a_callback)

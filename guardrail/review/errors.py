@@ -1,10 +1,10 @@
-"""What a review store refuses.
+"""Errors of the review store.
 
 * ReviewError
-  - UnknownItemError      no such item
-  - LeaseLostError        somebody else holds the item now, or nobody gave it to you
-  - AlreadyDecidedError   somebody else decided first
-  - ItemExpiredError      the time in which an answer was wanted is over
+  - UnknownItemError      the item does not exist
+  - LeaseLostError        another reviewer holds the item now, or nobody does
+  - AlreadyDecidedError   another decision was recorded first
+  - ItemExpiredError      the deadline of the item has passed
   - UnstorableError       a content or a decision that cannot be written as it is
 """
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class ReviewError(GuardrailError):
-    """The review store refuses; the message says why and what to do."""
+    """The review store refused an operation; the message says why and what to do."""
 
 
 class UnknownItemError(ReviewError):
@@ -31,7 +31,7 @@ class UnknownItemError(ReviewError):
 
 
 class LeaseLostError(ReviewError):
-    """The lease is not (or no longer) the one that holds the item."""
+    """The lease does not hold the item, or no longer holds it."""
 
 
 class AlreadyDecidedError(ReviewError):
@@ -39,8 +39,8 @@ class AlreadyDecidedError(ReviewError):
 
 
 class ItemExpiredError(ReviewError):
-    """The item's deadline has passed, so nobody waits for an answer."""
+    """The deadline of the item has passed, so nobody waits for an answer."""
 
 
 class UnstorableError(ReviewError):
-    """A content or a decision is nothing that can be written and read back: too deep, no JSON, broken characters."""
+    """A content or a decision cannot be written and read back: nested too deeply, not JSON, or broken characters."""

@@ -1,4 +1,4 @@
-"""Abstentions to people: wait for their decision, or hand out a ticket. Both are ``on_abstain`` handlers."""
+"""``on_abstain`` handlers that ask people: wait for the decision, or reply with a ticket."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ def ask_reviewer(
 ) -> AskReviewer:
     """An ``on_abstain`` handler that blocks until a person decides.
 
-    Approve gives out the very candidate that was judged, edit the mended one, respond the person's own answer. Reject,
-    and no decision in time, give the abstention message. The reply's ``response_metadata["review"]`` names ticket and
-    action.
+    "approve" returns the candidate exactly as it was judged, "edit" the edited candidate, "respond" the answer that the
+    reviewer wrote. After "reject", or without a decision in time, the abstention message is returned. The reply's
+    ``response_metadata["review"]`` names ticket and action.
 
-    Without a key nobody else can wait for an item, so it is closed when its call ends in any way. With a key it stays
-    open until its deadline, which is ``wait`` seconds after the last call that asked for it, whoever is cancelled or
-    gives up earlier. A call that comes after the deadline opens it again; one that comes after the decision gets it.
+    Without a key nobody else can wait for an item, so it is closed when its call ends, for any reason. With a key it
+    stays open until its deadline, ``wait`` seconds after the last call that asked for it, even if callers are cancelled
+    or give up earlier. A call after the deadline opens it again; a call after the decision gets the decision.
 
     Args:
         store: The queue.
-        wait: Seconds to wait, at most ten years; after them the item is closed, so that nobody decides for nobody.
+        wait: Seconds to wait, at most ten years. After that the item is closed, because nobody waits for a decision.
         candidates: Calibrated list of candidates to show; see `CandidateRule`.
         metadata: Stored with the item; plain JSON.
-        key: Names the item in at most 512 characters, so that a retry of the same call waits for the same item;
-            default, and where it returns None: always a new one.
+        key: Names the item in at most 512 characters, so that a retry of the same call waits for the same item. By
+            default, and if it returns None, every call makes a new item.
 
     Raises:
-        UsageError: ``wait`` is not positive or above ten years, or the metadata is no JSON.
+        UsageError: ``wait`` is not positive or above ten years, or the metadata is not JSON.
     """
-    check_seconds("wait", wait, "Use `ticket` for a reply at once.")
+    check_seconds("wait", wait, "Use `ticket` to reply immediately.")
     return AskReviewer(store, wait, candidates, _json(metadata), key)
 
 
@@ -73,24 +73,24 @@ def ticket(
     metadata: dict[str, Any] | None = None,
     key: Key | None = None,
 ) -> Ticket:
-    """An ``on_abstain`` handler that queues the item and replies at once, with the ticket.
+    """An ``on_abstain`` handler that queues the item and immediately replies with the ticket.
 
-    Where the caller could not read a text (it wants a tool call, or parses a format), the item is queued and
+    If the caller cannot use a text (it expects a tool call, or parses a format), the item is queued and
     `AbstainedError` is raised.
 
     Args:
         store: The queue.
-        reply: What the user is told; "{ticket}" is replaced.
-        callback: URL that is told about the decision, or that nobody decided in time; see `Deliverer`.
-        expires_in: Seconds in which a decision is wanted, at most ten years; None: no limit.
+        reply: Reply to the user; "{ticket}" is replaced.
+        callback: URL that receives the decision, or the news that nobody decided in time; see `Deliverer`.
+        expires_in: Seconds until the deadline of the decision, at most ten years; None for no deadline.
         candidates: Calibrated list of candidates to show.
-        metadata: Stored with the item, and sent with the callback: e.g. whom to tell. Plain JSON.
-        key: Names the item in at most 512 characters, so that a retry of the same call gives the same ticket, for
-            ``expires_in`` seconds more and open again where it had expired; default, and where it returns None: always
-            a new one.
+        metadata: Stored with the item and sent with the callback, e.g. whom to notify. Plain JSON.
+        key: Names the item in at most 512 characters, so that a retry of the same call gives the same ticket. The retry
+            extends the deadline to ``expires_in`` seconds from now and opens an expired item again. By default, and if
+            it returns None, every call makes a new item.
 
     Raises:
-        UsageError: ``expires_in`` is not positive or above ten years, or the metadata is no JSON.
+        UsageError: ``expires_in`` is not positive or above ten years, or the metadata is not JSON.
     """
     if expires_in is not None:
         check_seconds("expires_in", expires_in, "Use None for no limit.")
@@ -106,12 +106,12 @@ def content_of(
     candidates: CandidateRule | None = None,
     metadata: dict[str, Any] | None = None,
 ) -> Content:
-    """What a reviewer is shown about a verdict. Nothing is sampled: it is what was judged.
+    """What a reviewer sees of a verdict. Nothing is sampled again: it is what was judged.
 
     Args:
         verdict: The verdict, with its candidate.
         messages: What the guard received.
-        kind: Default: "tool_call" where the candidate calls tools, else "answer".
+        kind: Default: "tool_call" if the candidate calls tools, else "answer".
         allowed: Decisions to offer; without a candidate, approve and edit are left out.
         candidates: Calibrated list of candidates to show.
         metadata: Stored with the item.
@@ -154,7 +154,7 @@ class AskReviewer:
         return self.on_abstention(Abstention(verdict, (), self, ""))
 
     def on_abstention(self, abstention: Abstention) -> AIMessage | None:
-        """Queue, wait, and return what goes out; None for reject, no decision in time, and what cannot be queued."""
+        """Queue, wait, and return the reply; None after "reject", without a decision in time, or if queueing failed."""
         item = self._enqueue(abstention)
         if item is None:
             return None
@@ -185,7 +185,7 @@ class AskReviewer:
         return _enqueue(self, abstention, allowed, expires_in=self.wait)
 
     def _leave(self, item: Item) -> Decision | None:
-        """This call waits no longer. An item with a key stays until its deadline: others wait, or will come back."""
+        """This call stops waiting. An item with a key stays open until its deadline: other calls may wait for it."""
         return self.store.give_up(item.id, only_if_late=item.key != item.id)
 
 
@@ -226,14 +226,14 @@ def _enqueue(
     expires_in: float | None,
     callback: str | None = None,
 ) -> Item | None:
-    """The item; None where what the model wrote cannot be stored, which then is an abstention like any other."""
+    """The item; None if the model's output cannot be stored, and then the call is an ordinary abstention."""
     verdict, messages = abstention.verdict, abstention.messages
     key = None if hook.key is None else hook.key(verdict, messages)
     try:
         content = content_of(verdict, messages, allowed=allowed, candidates=hook.candidates, metadata=hook.metadata)
         return hook.store.enqueue(content, key=key, expires_in=expires_in, callback=callback, reopen=key is not None)
     except UnstorableError as error:
-        _log.warning("A held-back answer is not in the review queue: %s", error)
+        _log.warning("A held-back answer could not be added to the review queue: %s", error)
         hook.store.note_event("not_queued", {"reason": str(error)})
         return None
 

@@ -1,13 +1,13 @@
-"""What the store takes at its door: texts that both databases hold, and lengths of time that a calendar holds.
+"""Limits of the review store: texts that both databases can hold, and lengths of time that a calendar can hold.
 
-SQLite would take more than PostgreSQL; the same is refused with both, before the database is asked.
+SQLite would take more than PostgreSQL. The store refuses the same values with both, before it calls the database.
 """
 
 from __future__ import annotations
 
 from ..errors import UsageError
 
-__all__ = ["LONGEST", "LONGEST_KEY", "LONGEST_NAME", "check_seconds", "check_text", "mended", "storable"]
+__all__ = ["LONGEST", "LONGEST_KEY", "LONGEST_NAME", "check_seconds", "check_text", "storable", "without_surrogates"]
 
 LONGEST = 10 * 365.25 * 86_400.0
 """Longest time, in seconds: ten years."""
@@ -18,7 +18,7 @@ LONGEST_NAME = 256
 
 
 def check_seconds(name: str, seconds: float, way_out: str) -> None:
-    """Refuse a length of time that is not above 0 and at most ten years; infinities and NaN are neither.
+    """Refuse a length of time outside (0, ten years], including infinities and NaN.
 
     Raises:
         UsageError: With the value, the rule and the way out.
@@ -28,25 +28,29 @@ def check_seconds(name: str, seconds: float, way_out: str) -> None:
 
 
 def check_text(name: str, text: str, most: int) -> None:
-    """Refuse a text that is empty, longer than its column, or holds what no database column takes.
+    """Refuse a text that is empty, longer than its column, or cannot be stored.
 
     Raises:
         UsageError: With the value, the rule and the way out.
     """
     if not isinstance(text, str) or not text:
-        raise UsageError(f"{name} must be a text that is not empty, got {text!r}.")
+        raise UsageError(f"{name} must be a non-empty text, got {text!r}.")
     if len(text) > most:
-        raise UsageError(f"{name} may have {most} characters, got {len(text)}: {text[:40]!r}... Use a hash of it.")
+        raise UsageError(
+            f"{name} may have {most} characters, got {len(text)}: {text[:40]!r}... Use a hash of it instead."
+        )
     if not storable(text):
-        raise UsageError(f"{name} holds a NUL or half of a surrogate pair, which no database stores: {text[:80]!r}.")
+        raise UsageError(
+            f"{name} holds a NUL or half of a surrogate pair, which a database cannot store: {text[:80]!r}."
+        )
 
 
 def storable(text: str) -> bool:
-    """Whether a column of text can hold it: no NUL, no half of a surrogate pair."""
-    return "\0" not in text and mended(text) == text
+    """Whether a text column can hold it: it has no NUL and no half of a surrogate pair."""
+    return "\0" not in text and without_surrogates(text) == text
 
 
-def mended(text: str) -> str:
+def without_surrogates(text: str) -> str:
     """The text with U+FFFD in place of each half of a surrogate pair, which UTF-8 cannot write."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if not _in_utf8(text) else text
 

@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from ..errors import UsageError
 from ..prompting import question_text
-from ..types import Cost, Missing, SampleSet, SamplingPlan, Unmeasured, answer_text
+from ..types import Cost, Missing, SampleSet, SamplingPlan, Unmeasured
 from .effects import Steps
 
 __all__ = [
@@ -79,9 +79,9 @@ def _p_true(prompt: Messages, drawn: SampleSet) -> list[list[BaseMessage]]:
     assert drawn.primary is not None
     lines = [f"Question: {drawn.question}"]
     if drawn.samples:
-        lines += ["Here are some brainstormed ideas:", *(answer_text(sample) for sample in drawn.samples)]
+        lines += ["Here are some brainstormed ideas:", *(sample.comparable for sample in drawn.samples)]
     lines += [
-        f"Possible answer: {answer_text(drawn.primary)}",
+        f"Possible answer: {drawn.primary.comparable}",
         "Is the possible answer:\n(A) True\n(B) False",
         "Reply with the letter only. The possible answer is:",
     ]
@@ -95,7 +95,7 @@ def _verbalised(prompt: Messages, drawn: SampleSet) -> list[list[BaseMessage]]:
         "How likely is it that your answer above is correct? Reply with a number from 0 (certainly wrong) to 100 "
         "(certainly correct) and nothing else."
     )
-    return [[*prompt, AIMessage(answer_text(drawn.primary)), asked]]
+    return [[*prompt, AIMessage(drawn.primary.comparable), asked]]
 
 
 def _selfcheck(prompt: Messages, drawn: SampleSet) -> list[list[BaseMessage]]:
@@ -179,7 +179,7 @@ def _has_answer(drawn: SampleSet) -> bool:
     primary = drawn.primary
     if drawn.problem is not None or primary is None or primary.refusal:
         return False
-    return bool(primary.tool_calls or primary.text.strip())
+    return bool(primary.comparable)
 
 
 def ask_follow_ups(
@@ -241,10 +241,10 @@ def support_questions(drawn: SampleSet) -> list[str] | Missing:
     """
     if drawn.primary is None or not drawn.samples:
         return Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no primary answer or no sample")
-    parts = sentences(answer_text(drawn.primary))
+    parts = sentences(drawn.primary.comparable)
     if not parts:
         return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer is empty")
-    found = [support_question(drawn.question, part, answer_text(sample)) for part in parts for sample in drawn.samples]
+    found = [support_question(drawn.question, part, sample.comparable) for part in parts for sample in drawn.samples]
     if len(set(found)) > MAX_QUESTIONS:
         return Missing(
             Unmeasured.JUDGE_FAILED,

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from ..specs import Clustering, EstimatorSpec, Support
-from ..types import Missing, answer_text
-from .base import Estimator, Evidence, Needs
+from ..types import Missing
+from .base import Attainable, Estimator, Evidence, Needs
 from .clustering import Clusters, cluster
 from .graph import similarity_matrix
 from .measure import measure, measure_all, measure_many, measure_stream
-from .registry import available, from_spec, make
+from .plan import plan_for
+from .registry import from_spec, list_estimators, make_estimator
+
+# Former names; the documentation of earlier versions uses them.
+make = make_estimator
+available = list_estimators
 
 __all__ = [
+    "Attainable",
     "Clustering",
     "Clusters",
     "Estimator",
@@ -19,14 +25,16 @@ __all__ = [
     "Missing",
     "Needs",
     "Support",
-    "answer_text",
     "available",
     "cluster",
     "from_spec",
+    "list_estimators",
     "make",
+    "make_estimator",
     "measure",
     "measure_all",
     "measure_many",
     "measure_stream",
+    "plan_for",
     "similarity_matrix",
 ]

@@ -1,28 +1,22 @@
-"""What an estimator is: a pure function from a `SampleSet` to an `Uncertainty`, and what it declares about itself."""
+"""Estimators: pure functions from a `SampleSet` to an `Uncertainty`, and what they declare about themselves."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..judges import Entailment, Judge, JudgeSimilarity, Similarity
-from ..judges.registry import is_light
-from ..judges.similarity import is_light_similarity
+from ..judges import Entailment, Judge, Similarity
+from ..judges.base import is_slow
 from ..specs import Clustering, EstimatorSpec, Support
 from ..types import Missing, SampleSet, Uncertainty, Unit, Unmeasured
 from .clustering import Clusters
 
-__all__ = ["Estimator", "Evidence", "Level", "Needs"]
-
-if TYPE_CHECKING:
-    from .early_bounds import Bounds
-    from .relevance import Piece
-
+__all__ = ["Attainable", "Bounds", "Estimator", "Evidence", "Formula", "Level", "Needs", "Piece"]
 
 Level = Literal["word", "token"]
 """Size of the pieces that are taken out of an answer to see how much each matters."""
@@ -30,7 +24,7 @@ Level = Literal["word", "token"]
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What has to be drawn for an estimator; `guardrail.uncertainty.plan.plan_for` turns it into a plan."""
+    """What must be drawn for an estimator; `guardrail.plan_for` turns it into a plan."""
 
     samples: bool = False
     """The n sampled responses."""
@@ -55,20 +49,35 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """A word or token of an answer.
+
+    Attributes:
+        text: The piece.
+        without: The answer without this one occurrence of it; empty if nothing else is left.
+        nll: -sum of its log-probabilities, in nats.
+    """
+
+    text: str
+    without: str
+    nll: float
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a formula sees: the sample set, and whatever it declared in its needs (None otherwise).
+    """What a formula sees: the sample set, and what it declared in its needs (None otherwise).
 
     Attributes:
         drawn: What was drawn.
         clusters: The samples by meaning.
-        primary_cluster: Cluster that the primary answer belongs to; -1 where no sample means the same.
+        primary_cluster: Cluster that the primary answer belongs to; -1 if no sample means the same.
         matrix: Similarity of samples, shape (n, n), symmetric with unit diagonal. Rows are in canonical order (sorted
             by string), not in the order of the samples, so that no formula can depend on that order.
         likeness: Similarity of the primary answer to each sample, in sample order, in [0, 1].
         rows: Row of each sample in ``matrix``, in sample order; a permutation of 0, ..., n - 1.
         pieces: Pieces of each sample, in sample order.
         relevance: For each of ``pieces``, the similarity of the sample to itself without that piece, in [0, 1]; 0
-            where nothing is left.
+            if nothing is left.
         contradiction: P(contradiction) / (P(contradiction) + P(entailment)) with a sample as premise and a sentence of
             the primary answer as hypothesis, shape (sentences, n), columns in sample order.
         members: Scores of the members, in their order, for an ensemble.
@@ -87,15 +96,45 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
+class Attainable:
+    """What the first m of n samples show, and how the remaining ones could still group them.
+
+    Attributes:
+        evidence: Of the m samples, in sample order.
+        n: Samples in the full set; at least m.
+        coarse: Cluster of each of the m samples after every merger that n - m further answers could bring about; empty
+            for estimators without a judge.
+        fine: Cluster of each of the m samples after every split that they could bring about.
+        own: Clusters of the primary answer in ``coarse`` and in ``fine``, for estimators that group it too.
+    """
+
+    evidence: Evidence
+    n: int
+    coarse: tuple[int, ...] = ()
+    fine: tuple[int, ...] = ()
+    own: tuple[int, int] | None = None
+
+    @property
+    def left(self) -> int:
+        """Samples still to come."""
+        return self.n - len(self.evidence.drawn.samples)
+
+
+Formula: TypeAlias = Callable[[Evidence], float | Missing]
+Bounds: TypeAlias = Callable[[Formula, Attainable], tuple[float, float] | Missing]
+"""The smallest and the largest score that the full set can have, or why it cannot have one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Estimator:
     """A named uncertainty estimator. Higher is less certain, always.
 
     Attributes:
-        name: Name, as in `guardrail.uncertainty.available()`.
+        name: Name, as in `guardrail.uncertainty.list_estimators()`.
         version: Raised by any change that can move a score.
         unit: Unit of the score.
         support: Whether the score takes few values only.
-        needs: What has to be drawn.
+        needs: What must be drawn.
         formula: The pure function itself.
         judge: Equivalence judge, for estimators that cluster.
         clustering: How verdicts become clusters.
@@ -104,8 +143,8 @@ class Estimator:
         relevance: Size of the pieces; default: what ``needs`` says.
         members: The estimators whose scores it combines, for an ensemble.
         params: Parameters of the formula, as the spec stores them.
-        bounds: How far further samples can still move the score; None where nothing is known, and then all of them are
-            drawn. Not part of the spec: it moves no score.
+        bounds: How far further samples can still move the score (see `early_bounds`); None if that is not known, and
+            then all samples are drawn. Not part of the spec: it moves no score.
     """
 
     name: str
@@ -113,7 +152,7 @@ class Estimator:
     unit: Unit
     support: Support
     needs: Needs
-    formula: Callable[[Evidence], float | Missing]
+    formula: Formula
     judge: Judge | None = None
     clustering: Clustering = "components"
     similarity: Similarity | None = None
@@ -131,13 +170,12 @@ class Estimator:
     def is_slow(self) -> bool:
         """Whether measuring may take noticeable time (it asks a model, or an object of unknown cost).
 
-        Async callers then measure in a thread. Only the light judges and similarities of this library are known to be
-        fast; an object from elsewhere is not, whatever its name.
+        Async callers then measure in a thread. A judge or similarity is slow unless it states otherwise.
         """
         return (
             self.entailment is not None
-            or (self.judge is not None and _is_slow_judge(self.judge))
-            or (self.similarity is not None and _is_slow_similarity(self.similarity))
+            or (self.judge is not None and is_slow(self.judge))
+            or (self.similarity is not None and is_slow(self.similarity))
             or any(member.is_slow for member in self.members)
         )
 
@@ -177,17 +215,3 @@ class Estimator:
     def unmeasured(self, reason: Unmeasured, detail: str) -> Uncertainty:
         """An `Uncertainty` without a value."""
         return Uncertainty(value=None, unit=self.unit, estimator=self.name, reason=reason, detail=detail)
-
-
-def _is_slow_judge(judge: Judge) -> bool:
-    return not (_is_ours(judge) and is_light(judge.spec.name))
-
-
-def _is_slow_similarity(similarity: Similarity) -> bool:
-    if isinstance(similarity, JudgeSimilarity):
-        return _is_slow_judge(similarity.judge)
-    return not (_is_ours(similarity) and is_light_similarity(similarity.spec))
-
-
-def _is_ours(judged_by: object) -> bool:
-    return type(judged_by).__module__.startswith("guardrail.judges.")

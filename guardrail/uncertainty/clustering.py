@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TypeVar
 
-from ..judges import Judge, is_canonical_call, is_refusal, normalise
+from ..judges import Judge, is_canonical_call, is_refusal
+from ..judges.base import identity_of, knows_tool_calls
 from ..specs import Clustering
 from ..types import Frozen
 
@@ -15,8 +16,8 @@ Pair = tuple[str, str]
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 Steps = Generator[list[Pair], Sequence[Value | None], Result | None]
-"""A measurement that asks as it goes: it yields the pairs it needs next, is sent one value a pair, and returns its
-result, or None when a pair it needed has no value. Whoever drives it may ask for many questions at once."""
+"""A measurement as a generator: it yields the pairs it needs next, is sent one value for each, and returns its result,
+or None if a pair it needed has no value. Its driver may ask about many questions at once."""
 
 
 _REFUSAL = "\x00refusal"
@@ -44,21 +45,19 @@ class Folded(Frozen):
     text_of: dict[str, str]
     """The text that stands for a key: the smallest one, so that sample order cannot choose what is judged."""
     judged: tuple[str, ...]
-    """Keys that have to be judged, in order of first appearance. The others, refusals and tool calls, are the same as
-    nothing else."""
+    """Keys that must be judged, in order of first appearance; refusals and tool calls equal no other key."""
 
 
 def fold(answers: Sequence[str], judge: object) -> Folded:
-    """Make answers with equal strings one.
+    """Merge answers with equal strings.
 
-    Equal means equal after `normalise`, which keeps the marks that make another answer ("C++" / "C#"), or after
-    ``judge.identity`` where the judge (or similarity) has one. What is equal no judge can tell apart any more. Refusals
-    share one key. Tool calls (canonical JSON) are compared exactly, whatever the judge: words in common say nothing
-    about whether two calls do the same, and `normalise` would take ``[1,200]`` for ``[1200]``. Only a judge that knows
-    what calls do (``judge.judges_tool_calls`` is True, as for `ObservationJudge`) is asked about those that differ.
+    Equal means equal after `normalise`, which keeps the marks that change the answer ("C++" / "C#"), or after
+    ``judge.identity`` if the judge (or similarity) has one. No judge can separate equal answers afterwards. Refusals
+    share one key. Tool calls (canonical JSON) are compared exactly with every judge: common words do not show whether
+    two calls do the same, and `normalise` would merge ``[1,200]`` and ``[1200]``. Only a judge that knows what calls do
+    (``judge.judges_tool_calls`` is True, as for `ObservationJudge`) is asked about calls that differ.
     """
-    identity: Callable[[str], str] = getattr(judge, "identity", normalise)
-    knows_calls = getattr(judge, "judges_tool_calls", False) is True
+    identity, knows_calls = identity_of(judge), knows_tool_calls(judge)
     key_of, text_of, judged = dict[str, str](), dict[str, str](), dict[str, None]()
     for answer in answers:
         if answer in key_of:
@@ -84,24 +83,24 @@ def unordered_pairs(keys: Sequence[str]) -> list[Pair]:
 def cluster(question: str, answers: Sequence[str], judge: Judge, method: Clustering = "components") -> Clusters | None:
     """Group answers that mean the same.
 
-    Answers with equal normalised strings are one before anything is judged; refusals ("I don't know") form one cluster
-    of their own and are not judged either, and tool calls are the same only when their canonical JSON is (`fold`).
+    Answers with equal normalised strings are one before anything is judged. Refusals ("I don't know") form a separate
+    cluster and are not judged either, and tool calls are the same only if their canonical JSON is equal (`fold`).
 
     Args:
         question: The question they answer, for judges that read it.
-        answers: One text a sample.
+        answers: One text for each sample.
         judge: Decides pairs. For u distinct strings it sees at most u (u - 1) / 2 unordered pairs: in one batch
-            ("components"), or in one batch a cluster ("greedy").
+            ("components"), or in one batch for each cluster ("greedy").
         method: How pairwise verdicts become clusters.
 
     Returns:
-        A partition, or None when the judge gave no verdict on a pair that was needed.
+        A partition, or None if the judge gave no verdict on a pair that was needed.
     """
     return drive(clustering(answers, judge, method), lambda pairs: judge.equivalent(question, pairs))
 
 
 def drive(steps: Steps[Value, Result], ask: Callable[[list[Pair]], Sequence[Value | None]]) -> Result | None:
-    """Run one measurement to its end, asking for each of its rounds at once."""
+    """Run one measurement to its end, one call of ``ask`` for each round."""
     try:
         pairs = next(steps)
         while True:
@@ -112,7 +111,7 @@ def drive(steps: Steps[Value, Result], ask: Callable[[list[Pair]], Sequence[Valu
 
 
 def clustering(answers: Sequence[str], judge: object, method: Clustering) -> Steps[bool, Clusters]:
-    """The steps of `cluster`: what has to be judged next, given what was judged so far."""
+    """The steps of `cluster`: what must be judged next, given the verdicts so far."""
     folded = fold(answers, judge)
     if method == "components":
         merged = yield from _components(sorted(folded.judged), folded.text_of)
@@ -145,10 +144,10 @@ def _components(keys: Sequence[str], text_of: dict[str, str]) -> Steps[bool, tup
 
 
 def _greedy(keys: Sequence[str], text_of: dict[str, str]) -> Steps[bool, tuple[dict[str, str], int]]:
-    """A round a cluster: the first answer without a cluster founds one and is compared with all later such answers.
+    """One round for each cluster: the first answer without one founds it and is compared with the other such answers.
 
-    So every answer meets the founders in order and stops at the first that matches, in as few judgements as that takes.
-    The Nature code compares a founder with *all* later answers, and lets it claim those that have a cluster already.
+    So every answer is compared with the founders in order, up to the first match, in as few judgements as possible. The
+    Nature code compares a founder with *all* later answers, and lets it take over those that already have a cluster.
     """
     root_of: dict[str, str] = {}
     left, judged = list(keys), 0

@@ -14,7 +14,7 @@ from .base import Estimator, Evidence, Needs
 __all__ = ["NAME", "EnsembleParams", "Member", "Training", "combined", "ensemble", "expanded", "from_ensemble_spec"]
 
 NAME = "ensemble"
-"""Name of the estimator in specs. `make` does not know it: an ensemble has to be fitted (`calibrate ensemble`)."""
+"""Name of the estimator in specs. `make_estimator` cannot make one: it must be fitted (`calibrate ensemble`)."""
 
 
 class Member(Frozen):
@@ -31,18 +31,18 @@ class Member(Frozen):
 
 
 class Training(Frozen):
-    """What the weights were fitted on, as short hashes: a threshold must be fitted on other questions."""
+    """The questions that the weights were fitted on, as short hashes: a threshold must be fitted on others."""
 
     ids: tuple[str, ...]
     """Hashes of the question ids."""
     questions: tuple[str, ...]
     """Hashes of the questions with their options, in normal form."""
     groups: tuple[str, ...] = ()
-    """Hashes of the groups, where questions have one. They count when groups are clusters."""
+    """Hashes of the groups of questions that have one. They count if groups are clusters."""
 
 
 class EnsembleParams(Frozen):
-    """Everything an ensemble is; stored whole in `EstimatorSpec.params`, so that an artifact needs no other file."""
+    """The whole ensemble; stored in `EstimatorSpec.params`, so that an artifact needs no other file."""
 
     intercept: float
     """Log-odds of an error when every member scores its mean."""
@@ -61,9 +61,9 @@ class EnsembleParams(Frozen):
 def ensemble(params: EnsembleParams, members: Sequence[Estimator]) -> Estimator:
     """The estimator ``intercept + sum_i weight_i (u_i - mean_i) / scale_i``: the log-odds of an error.
 
-    Unit: nats (log-odds), in (-inf, inf), as far as the training questions are like those asked; the threshold is
-    calibrated on other questions and does not rely on it. It rises with every member's score, because weights are
-    positive. Where a member is unmeasured the ensemble is unmeasured, and says which: nothing is filled in.
+    Unit: nats (log-odds), in (-inf, inf), if the questions asked are like the training questions; the threshold is
+    calibrated on other questions and does not rely on this. It rises with every member's score, because weights are
+    positive. If a member is unmeasured the ensemble is unmeasured, and names it: nothing is imputed.
 
     Args:
         params: Weights.
@@ -108,7 +108,7 @@ def from_ensemble_spec(spec: EstimatorSpec, remake: Callable[[EstimatorSpec], Es
 
 
 def expanded(estimators: Sequence[Estimator]) -> list[Estimator]:
-    """The estimators with members in the place of ensembles: what has to be measured."""
+    """The estimators that must be measured: ensembles are replaced by their members."""
     return [each for estimator in estimators for each in (estimator.members or (estimator,))]
 
 
@@ -131,7 +131,7 @@ def _combine(drawn: SampleSet, estimator: Estimator, scores: Sequence[Uncertaint
 
 
 def _union(needs: Sequence[Needs]) -> Needs:
-    """Whatever any of them needs. Of further questions the first; `plan_for` reads the members themselves."""
+    """Everything that any of them needs. Of follow-ups only the first; `plan_for` reads the members themselves."""
     return Needs(
         samples=any(each.samples for each in needs),
         logprobs=any(each.logprobs for each in needs),

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
+from ..judges import Jaccard
 from ..types import Missing, Unmeasured
-from .base import Evidence
+from .base import Attainable, Estimator, Evidence, Formula, Needs
 from .clustering import Clusters
+from .early_bounds import by_partition, by_primary
 from .likelihood import mean_logprob
 
 __all__ = [
+    "ESTIMATORS",
     "discrete_semantic_entropy",
     "graded_disagreement",
     "num_sets",
     "primary_disagreement",
     "self_consistency",
     "semantic_entropy",
+    "semantic_entropy_bounds",
 ]
 
 
 def _entropy(weights: Sequence[float]) -> float:
     """Shannon entropy, in nats, of weights scaled to sum to 1; 0 ln 0 = 0.
 
-    `math.fsum` rounds once, whatever the order: equal partitions give bit-equal scores, so that ties stay ties.
+    `math.fsum` rounds once and does not depend on the order: equal partitions give bit-equal scores, so that ties stay
+    ties.
     """
     total = math.fsum(weights)
     return -math.fsum((w / total) * math.log(w / total) for w in weights if w > 0)
@@ -62,9 +68,9 @@ def self_consistency(evidence: Evidence) -> float | Missing:
 def primary_disagreement(evidence: Evidence) -> float | Missing:
     """Disagreement with the answer that would be returned: 1 - share of the samples that mean the same as the primary.
 
-    Probability, in [0, 1]; 1 when no sample agrees with it. Where the primary answer is the commonest one it equals
-    `self_consistency`; where it is not, the samples speak against it however much they agree with each other.
-    Source: the exact-match rate of uqlm, with any judge in place of exact match.
+    Probability, in [0, 1]; 1 when no sample agrees with it. If the primary answer is the most frequent one it equals
+    `self_consistency`; otherwise the samples count against it, even if they agree with each other. Source: the
+    exact-match rate of uqlm, with any judge in place of exact match.
     """
     votes = _votes(evidence)
     if isinstance(votes, Missing):
@@ -74,15 +80,16 @@ def primary_disagreement(evidence: Evidence) -> float | Missing:
 
 
 def graded_disagreement(evidence: Evidence) -> float | Missing:
-    """Disagreement with the answer that would be returned, ties between equal votes broken by how far the samples are.
+    """Disagreement with the answer that would be returned; the distance of the samples breaks ties between equal votes.
 
     (k + d) / (n + 1), k the number of samples that do not mean the same as the primary, d = mean over all n samples of
     1 - similarity to the primary. Probability, in [0, 1]; 0 iff all agree and are alike, 1 iff none agrees and none has
-    anything in common. As d is at most one vote, an answer that fewer samples speak against never scores higher: the
-    order is that of `primary_disagreement`, made finer, and there is no weight to fit.
+    anything in common. As d is at most one vote, an answer with fewer samples against it never scores higher: the order
+    refines that of `primary_disagreement`, without a weight to fit.
 
     `primary_disagreement` takes n + 1 values, and thresholds can only pass between them. Source: this library. A sample
-    counts 1 in uqlm's exact-match rate and 1 - cosine in its cosine score; here the one decides and the other refines.
+    counts 1 in uqlm's exact-match rate and 1 - cosine in its cosine score; here the former decides and the latter
+    refines.
     """
     votes = _votes(evidence)
     if isinstance(votes, Missing):
@@ -106,9 +113,9 @@ def _votes(evidence: Evidence) -> tuple[int, int] | Missing:
 def num_sets(evidence: Evidence) -> float | Missing:
     """Number of semantic sets: how many clusters of equal meaning the samples form. Count, whole, in [1, n].
 
-    Sizes play no part: 9 + 1 and 5 + 5 both score 2, so ties are large blocks. Refusals count as one set.
-    Source: Lin et al., TMLR 2024 (NumSet). They merge answers when neither contradicts the other; here the judge says
-    what is the same, and clusters are connected components by default.
+    Sizes do not count: 9 + 1 and 5 + 5 both score 2, so ties are large blocks. Refusals count as one set.
+    Source: Lin et al., TMLR 2024 (NumSet). They merge answers if neither contradicts the other; here the judge decides,
+    and clusters are connected components by default.
     """
     clusters = _clusters(evidence)
     return clusters if isinstance(clusters, Missing) else float(len(clusters.sizes))
@@ -137,3 +144,66 @@ def semantic_entropy(evidence: Evidence) -> float | Missing:
     for label, mean in zip(clusters.assignment, means, strict=True):
         members.setdefault(label, []).append(math.exp(mean - max(means)))
     return _entropy([math.fsum(weights) for weights in members.values()])
+
+
+def semantic_entropy_bounds(formula: Formula, given: Attainable) -> tuple[float, float] | Missing:
+    """Bounds of `semantic_entropy` in closed form: weights p(s) of further samples are unknown, anywhere in (0, 1].
+
+    Let W_C be the weights of the clusters, T their sum, H their entropy, r the samples to come.
+
+    * Smallest: all r join the largest cluster (after mergers), each with weight 1: moving weight to the largest
+      cluster, and adding weight to it, never raises entropy.
+    * Largest: r new meanings. With equal weights w the entropy is largest at w = T / exp(H), where it is
+      ln(exp(H) + r); a weight is at most 1, and below that point entropy rises with w.
+
+    Widened by 1e-9 for rounding.
+    """
+    means = [mean_logprob(sample) for sample in given.evidence.drawn.samples]
+    missing = next((mean for mean in means if isinstance(mean, Missing)), None)
+    if missing is not None:
+        return missing
+    weights = [math.exp(mean) for mean in means if not isinstance(mean, Missing)]
+    if min(weights) == 0.0:
+        return (0.0, math.log(given.n))  # too unlikely for a float: only the range of entropy is known
+    coarse, fine = _masses(given.coarse, weights), _masses(given.fine, weights)
+    coarse[coarse.index(max(coarse))] += given.left
+    low = _entropy(coarse)
+    spread, total = _entropy(fine), math.fsum(fine)
+    if total <= math.exp(spread):
+        high = math.log(math.exp(spread) + given.left)
+    else:
+        high = _entropy([*fine, *[1.0] * given.left])
+    return (low - 1e-9, high + 1e-9)
+
+
+def _masses(labels: tuple[int, ...], weights: list[float]) -> list[float]:
+    return [
+        math.fsum(weight for own, weight in zip(labels, weights, strict=True) if own == label)
+        for label in range(max(labels) + 1)
+    ]
+
+
+_CLUSTERS = Needs(samples=True, judge=True)
+_VOTES = replace(_CLUSTERS, primary=True)
+_GRADED = replace(_VOTES, likeness=True)
+_WEIGHED = replace(_CLUSTERS, logprobs=True)
+
+ESTIMATORS = (
+    Estimator(
+        "discrete_semantic_entropy", 1, "nats", "discrete", _CLUSTERS, discrete_semantic_entropy, bounds=by_partition
+    ),
+    Estimator(
+        "graded_disagreement",
+        1,
+        "probability",
+        "continuous",
+        _GRADED,
+        graded_disagreement,
+        similarity=Jaccard(),
+        bounds=by_primary,
+    ),
+    Estimator("num_sets", 1, "count", "discrete", _CLUSTERS, num_sets, bounds=by_partition),
+    Estimator("primary_disagreement", 1, "probability", "discrete", _VOTES, primary_disagreement, bounds=by_primary),
+    Estimator("self_consistency", 1, "probability", "discrete", _CLUSTERS, self_consistency, bounds=by_partition),
+    Estimator("semantic_entropy", 1, "nats", "continuous", _WEIGHED, semantic_entropy, bounds=semantic_entropy_bounds),
+)

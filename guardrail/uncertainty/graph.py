@@ -1,8 +1,8 @@
-"""Estimators over the graph of samples: nodes are samples, edges how alike they are.
+"""Estimators over the graph of samples: nodes are samples, edge weights their similarity.
 
 W is the (n, n) similarity matrix with unit diagonal, D = diag(row sums), L = I - D^-1/2 W D^-1/2 the normalised
 Laplacian. The diagonal of W is part of D, as in Lin et al. 2024. Scores that come from an eigendecomposition are
-rounded to 10 decimals: the same partition met twice gives the same score, whatever the linear-algebra library.
+rounded to 10 decimals: equal partitions give equal scores with every linear-algebra library.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..judges import Similarity
+from ..judges import GuardedJaccard, RougeL, Similarity
 from ..types import Missing, Unmeasured
-from .base import Evidence
+from .base import Estimator, Evidence, Needs
 from .clustering import Steps, drive, fold, unordered_pairs
+from .early_bounds import by_pairs
 
 __all__ = [
+    "ESTIMATORS",
     "checked",
     "degree",
     "eccentricity",
@@ -46,14 +48,14 @@ def similarity_matrix(question: str, answers: Sequence[str], similarity: Similar
 
     Args:
         question: The question they answer, for similarities that read it.
-        answers: One text a sample.
+        answers: One text for each sample.
         similarity: Rates pairs. For u distinct strings it sees at most u (u - 1) / 2 pairs, in one batch.
 
     Returns:
-        The matrix, or None when a pair that was needed has no rating.
+        The matrix, or None if a pair that was needed has no rating.
 
     Raises:
-        ValueError: A rating outside [0, 1], or not one rating a pair.
+        ValueError: A rating is outside [0, 1], or the number of ratings is not that of pairs.
     """
     rated = drive(graph(answers, similarity), lambda pairs: similarity.similarity(question, pairs))
     return None if rated is None else rated[0]
@@ -81,7 +83,7 @@ def graph(answers: Sequence[str], similarity: object) -> Steps[float, tuple[Matr
 def likeness(primary: str, answers: Sequence[str], similarity: object) -> Steps[float, tuple[float, ...]]:
     """The steps of: similarity of the primary answer to each answer, in order. For u strings that differ, u pairs.
 
-    The same rules as in `similarity_matrix` say what is alike without being asked, and what is alike to nothing.
+    The rules of `similarity_matrix` decide which texts are equal or unlike without being rated.
     """
     folded = fold([primary, *answers], similarity)
     own, *keys = folded.keys
@@ -96,7 +98,7 @@ def likeness(primary: str, answers: Sequence[str], similarity: object) -> Steps[
 
 
 def checked(value: float) -> float:
-    """A rating, if it is one.
+    """A rating as a float.
 
     Raises:
         ValueError: It is not in [0, 1].
@@ -122,7 +124,7 @@ def _spectrum(W: Matrix) -> tuple[Matrix, Matrix]:
 def lexical_similarity(evidence: Evidence) -> float | Missing:
     """Lexical dissimilarity: 1 - mean ROUGE-L F1 over all pairs of different samples. Probability, in [0, 1].
 
-    0 iff all samples have the same words in the same order. Another similarity than `rouge_l` makes another spec.
+    0 iff all samples have the same words in the same order. A similarity other than `rouge_l` gives another spec.
     Source: Lin et al. 2022, as in lm-polygraph. Differences: normalised words without stemming, refusals count as
     alike, and fewer than two samples are unmeasured where lm-polygraph gives NaN.
     """
@@ -138,8 +140,9 @@ def lexical_similarity(evidence: Evidence) -> float | Missing:
 def degree(evidence: Evidence) -> float | Missing:
     """Degree uncertainty: trace(m I - D) / m^2, the mean dissimilarity of two samples. Probability, in [0, 1 - 1/m].
 
-    0 iff every two samples have similarity 1. Pairs include each sample with itself, hence the bound. On the same W it
-    is (m - 1) / m times `lexical_similarity`. Source: Lin et al., TMLR 2024 (U_Deg), where W comes from an NLI model.
+    0 iff every two samples have similarity 1. Pairs include each sample with itself, which gives the bound. On the same
+    W it is (m - 1) / m times `lexical_similarity`. Source: Lin et al., TMLR 2024 (U_Deg), where W comes from an NLI
+    model.
     """
     W = _matrix(evidence)
     if isinstance(W, Missing):
@@ -151,8 +154,8 @@ def degree(evidence: Evidence) -> float | Missing:
 def eigenvalue(evidence: Evidence) -> float | Missing:
     """Eigenvalue uncertainty: sum_k max(0, 1 - lambda_k) over the eigenvalues of L. Count, in [1, m].
 
-    A continuous number of meanings: with a 0/1 block-diagonal W it is exactly the number of blocks, whatever their
-    sizes. Source: Lin et al., TMLR 2024 (U_EigV), where W comes from an NLI model.
+    A continuous number of meanings: with a 0/1 block-diagonal W it is exactly the number of blocks of any sizes.
+    Source: Lin et al., TMLR 2024 (U_EigV), where W comes from an NLI model.
     """
     W = _matrix(evidence)
     if isinstance(W, Missing):
@@ -197,3 +200,24 @@ def kernel_language_entropy(evidence: Evidence) -> float | Missing:
     scale = np.sqrt(counts / len(W) / np.diag(K))
     shares = np.linalg.eigvalsh(scale[:, None] * K * scale[None, :])
     return round(-math.fsum(share * math.log(share) for share in shares if share > 0), _DECIMALS)
+
+
+_MATRIX = Needs(samples=True, similarity=True)
+_ALIKE = GuardedJaccard()
+
+ESTIMATORS = (
+    Estimator("degree", 1, "probability", "continuous", _MATRIX, degree, similarity=_ALIKE, bounds=by_pairs),
+    Estimator("eccentricity", 1, "distance", "continuous", _MATRIX, eccentricity, similarity=_ALIKE),
+    Estimator("eigenvalue", 1, "count", "continuous", _MATRIX, eigenvalue, similarity=_ALIKE),
+    Estimator("kernel_language_entropy", 1, "nats", "continuous", _MATRIX, kernel_language_entropy, similarity=_ALIKE),
+    Estimator(
+        "lexical_similarity",
+        1,
+        "probability",
+        "continuous",
+        _MATRIX,
+        lexical_similarity,
+        similarity=RougeL(),
+        bounds=by_pairs,
+    ),
+)

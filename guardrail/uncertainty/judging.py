@@ -1,9 +1,9 @@
-"""One judging pass: measurements of many questions ask as they go; each judge is asked once a round for all of them.
+"""One judging pass for many measurements: each judge is asked once per round for all of them.
 
 A measurement is a generator (`clustering.Steps`): it yields the pairs it needs next and ends in a result. The pass
-collects the pairs of all measurements that are under way, drops those that were asked before (by another estimator, or
-for the same question again), and hands each judge the rest in one batch. Connected components, similarity matrices,
-relevance and contradictions need one round; greedy clustering needs one for each cluster of the question with the most.
+collects the pairs of all open measurements, drops those that were asked before (by another estimator, or for the same
+question again), and gives each judge the rest in one batch. Connected components, similarity matrices, relevance and
+contradictions need one round; greedy clustering needs as many as the question with the most clusters.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .graph import checked
 __all__ = ["JudgingPass", "Rater", "entailment_rater", "judge_rater", "similarity_rater"]
 
 BATCH = 4096
-"""Most pairs handed to a judge at once."""
+"""Most pairs that a judge gets at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Rater:
         who: Kind and name, for messages.
         key: Equal for raters that give equal answers: kind and spec.
         directed: Whether (a, b) and (b, a) are different items.
-        batch: Answers to items of several questions, or None where one question is asked at a time.
+        batch: Answers to items of several questions, or None if one question is asked at a time.
         single: Answers to pairs of one question.
-        read: Checks one answer; raises ValueError for what is none.
+        read: Checks one answer; raises ValueError if it is invalid.
     """
 
     who: str
@@ -74,7 +74,7 @@ def entailment_rater(entailment: Entailment) -> Rater:
 
 def _verdict(value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"a verdict is True, False or None, got a {type(value).__name__}")
+        raise ValueError(f"a verdict must be True, False or None, got a {type(value).__name__}")
     return bool(value)
 
 
@@ -95,7 +95,7 @@ class _Failed:
 
     Attributes:
         detail: What went wrong.
-        raised: Whether the judge raised; then it may have been about another item that was asked along.
+        raised: Whether the judge raised; another item of the same batch may be the cause.
     """
 
     detail: str
@@ -103,13 +103,13 @@ class _Failed:
 
 
 class _Pool:
-    """What was and what shall be asked of one rater."""
+    """What one rater was asked, and what it will be asked next."""
 
     def __init__(self, rater: Rater) -> None:
         self.rater = rater
         self.known: dict[Item, Any] = {}
         self.wanted: dict[Item, None] = {}
-        self.together: list[list[Item]] = []  # what each measurement wants
+        self.together: list[list[Item]] = []  # items of each measurement
 
     def item(self, question: str, pair: Pair) -> Item:
         a, b = pair
@@ -132,7 +132,7 @@ class _Pool:
             self._ask_apart(failed, together)
 
     def _ask_apart(self, failed: Sequence[Item], together: Iterable[Sequence[Item]]) -> None:
-        """Ask each measurement's failed items by themselves: a bad pair takes down those that need it, no others."""
+        """Ask the failed items of each measurement separately: a bad pair fails only the measurements that need it."""
         tried = set(map(frozenset, _by_question(failed)))
         for group in together:
             rest = [item for item in group if self._raised(item)]
@@ -155,7 +155,7 @@ class _Pool:
                 answers = self.rater.batch(items)
                 if len(answers) == len(items):
                     return answers
-            except Exception:  # found again below, where it is known whose it is
+            except Exception:  # raised again below, for the question that caused it
                 pass
         return by_question(items, self._of_question)
 
@@ -167,7 +167,7 @@ class _Pool:
                 answers = self.rater.single(question, pairs)
             if len(answers) != len(pairs):
                 return [_Failed(f"{len(answers)} answers for {len(pairs)} pairs", raised=True)] * len(pairs)
-        except Exception as error:  # a judge is somebody else's code; whatever it raises is a missing measurement
+        except Exception as error:  # a judge is the caller's code: any exception is a missing measurement
             return [_Failed(f"it raised {told(error)}", raised=True)] * len(pairs)
         return answers
 
@@ -191,7 +191,7 @@ def _by_question(items: Iterable[Item]) -> list[list[Item]]:
 
 @dataclass(slots=True)
 class _Task:
-    """A measurement under way."""
+    """An open measurement."""
 
     pool: _Pool
     question: str
@@ -210,7 +210,7 @@ class JudgingPass:
 
     @property
     def waiting(self) -> int:
-        """Items that would be asked next."""
+        """Number of items that would be asked next."""
         return sum(len(pool.wanted) for pool in self._pools.values())
 
     def add(self, rater: Rater, question: str, steps: Steps[Any, Any]) -> int:
@@ -224,7 +224,7 @@ class JudgingPass:
         """Run all measurements to their ends.
 
         Returns:
-            For each, in order: its result, or `Missing` where a pair that it needed has no answer.
+            For each, in order: its result, or `Missing` if a pair that it needed has no answer.
         """
         open_tasks = [task for task in self._tasks if not task.done]
         while open_tasks:
@@ -245,7 +245,7 @@ class JudgingPass:
         task.done, task.result = True, Missing(Unmeasured.JUDGE_FAILED, f"{task.pool.rater.who}: {failed.detail}")
 
     def _advance(self, task: _Task, answers: Sequence[Any] | None) -> None:
-        """Go on to the next pairs that have to be asked, or to the end."""
+        """Continue to the next pairs that must be asked, or to the end."""
         try:
             pairs = next(task.steps) if answers is None else task.steps.send(answers)
             while not pairs:

@@ -1,13 +1,14 @@
-"""Estimators that read likelihoods only: of the primary answer, or of the samples."""
+"""Estimators that read likelihoods only: of the primary answer, of the samples, or of answer options."""
 
 from __future__ import annotations
 
 import math
 
 from ..types import Missing, Sample, Unmeasured
-from .base import Evidence
+from .base import Estimator, Evidence, Needs
 
 __all__ = [
+    "ESTIMATORS",
     "length_normalised_entropy",
     "max_softmax",
     "mean_logprob",
@@ -27,7 +28,7 @@ def mean_logprob(sample: Sample) -> float | Missing:
 
 
 def perplexity(evidence: Evidence) -> float | Missing:
-    """Log-perplexity of the primary answer: -(1/N) sum_i ln p(z_i). Nats a token, in [0, inf).
+    """Log-perplexity of the primary answer: -(1/N) sum_i ln p(z_i). Nats per token, in [0, inf).
 
     The logarithm, as in lm-polygraph, not exp of it: the order is the same and it cannot overflow.
     Source: Kadavath et al. 2022.
@@ -42,7 +43,7 @@ def perplexity(evidence: Evidence) -> float | Missing:
 def sequence_nll(evidence: Evidence) -> float | Missing:
     """Negative log-likelihood of the primary answer: -sum_i ln p(z_i). Nats, in [0, inf); 0 for a certain answer.
 
-    Not divided by the length, so that longer answers score as less certain: compare answers of similar length, or use
+    Not divided by the length, so longer answers score as less certain: compare answers of similar length, or use
     `perplexity`. Special and end tokens are not in the sum; an answer without tokens is unmeasured, not 0.
     Source: the sequence probability of lm-polygraph ("MSP"), whose sum includes the end token.
     """
@@ -54,12 +55,12 @@ def sequence_nll(evidence: Evidence) -> float | Missing:
 
 
 def length_normalised_entropy(evidence: Evidence) -> float | Missing:
-    """Length-normalised predictive entropy: -(1/n) sum_m (1/N_m) sum_i ln p(z_i of s_m). Nats a token, in [0, inf).
+    """Length-normalised predictive entropy: -(1/n) sum_m (1/N_m) sum_i ln p(z_i of s_m). Nats per token, in [0, inf).
 
-    A Monte-Carlo estimate over the n samples; meanings play no part. One sample without log-probabilities or tokens
-    makes it unmeasured. Samples that were drawn several times count several times.
-    Source: Malinin & Gales 2021, as in Kuhn et al. 2023. Difference: samples come from the plan's temperature and
-    top-p, while log-probabilities are the untempered model's, so it estimates a cross-entropy unless both are 1.
+    A Monte-Carlo estimate over the n samples, without regard to meaning. One sample without log-probabilities or tokens
+    makes it unmeasured. Samples that were drawn several times count several times. Source: Malinin & Gales 2021, as in
+    Kuhn et al. 2023. Difference: samples come from the plan's temperature and top-p, while log-probabilities are the
+    untempered model's, so it estimates a cross-entropy unless both are 1.
     """
     means = [mean_logprob(sample) for sample in evidence.drawn.samples]
     if not means:
@@ -70,7 +71,7 @@ def length_normalised_entropy(evidence: Evidence) -> float | Missing:
     return -math.fsum(mean for mean in means if not isinstance(mean, Missing)) / len(means)
 
 
-# -- Closed-ended estimators: how spread out the option probabilities are ----------------------------------------------
+# -- Answer options ----------------------------------------------------------------------------------------------------
 
 
 def _probabilities(evidence: Evidence) -> tuple[float, ...] | Missing:
@@ -85,8 +86,8 @@ def predictive_entropy(evidence: Evidence) -> float | Missing:
 
     p = softmax of the options' log-likelihoods, PE = -sum_k p_k ln p_k, with 0 ln 0 = 0. Nats, in [0, ln K].
 
-    An option whose probability underflows counts 0. Missing options are unmeasured, never taken as probability 0.
-    Source: A-CRC-QA section 4 (PE on MedMCQA); the shares of sampled answers are another estimator, with another name.
+    An option whose probability underflows counts 0. Missing options are unmeasured, never counted as probability 0.
+    Source: A-CRC-QA section 4 (PE on MedMCQA); the shares of sampled answers are another estimator.
     """
     p = _probabilities(evidence)
     if isinstance(p, Missing):
@@ -103,3 +104,16 @@ def max_softmax(evidence: Evidence) -> float | Missing:
     """
     p = _probabilities(evidence)
     return p if isinstance(p, Missing) else 1.0 - max(p)
+
+
+_OPTIONS = Needs(options=True)
+_PRIMARY = Needs(logprobs=True)
+_SAMPLES = Needs(samples=True, logprobs=True)
+
+ESTIMATORS = (
+    Estimator("length_normalised_entropy", 1, "nats", "continuous", _SAMPLES, length_normalised_entropy),
+    Estimator("max_softmax", 1, "probability", "continuous", _OPTIONS, max_softmax),
+    Estimator("perplexity", 1, "nats", "continuous", _PRIMARY, perplexity),
+    Estimator("predictive_entropy", 1, "nats", "continuous", _OPTIONS, predictive_entropy),
+    Estimator("sequence_nll", 1, "nats", "continuous", _PRIMARY, sequence_nll),
+)

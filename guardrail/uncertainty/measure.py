@@ -6,25 +6,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..judges import ExactJudge, normalise
+from ..judges import ExactJudge
 from ..sampling.follow_ups import sentences
-from ..types import Missing, SampleSet, SamplingPlan, Uncertainty, Unmeasured, answer_text
-from .base import Estimator, Evidence, Level
+from ..types import Missing, SampleSet, SamplingPlan, Uncertainty, Unmeasured
+from .base import Estimator, Evidence, Level, Piece
 from .clustering import Clusters, Steps, clustering
 from .ensemble import combined
 from .graph import graph, likeness
 from .judging import JudgingPass, Rater, entailment_rater, judge_rater, similarity_rater
-from .relevance import Piece, pieces
+from .relevance import all_pieces, relevance_of
+from .selfcheck import contradictions
 
-__all__ = ["all_pieces", "contradictions", "measure", "measure_all", "measure_many", "measure_stream", "relevance_of"]
+__all__ = ["measure", "measure_all", "measure_many", "measure_stream"]
 
 QUESTIONS = 64
 """Most questions in one pass."""
 ITEMS = 16384
-"""Pairs that are enough for one pass; the question that reaches them is the last of it."""
+"""Pairs that fill a pass; the question that reaches this number is its last."""
 
 
 def measure(
@@ -51,19 +49,19 @@ def measure_many(
 ) -> list[list[Uncertainty]]:
     """Measure sample sets with estimators.
 
-    Fails closed: whatever the plan asks for and a set lacks makes the estimators that need it unmeasured, with the
-    reason. A judge that raises, or gives no verdict on a pair, makes only the sets that need that pair unmeasured.
+    Fails closed: if a set lacks something that the plan asks for, the estimators that need it are unmeasured, with the
+    reason. If a judge raises, or gives no verdict on a pair, only the sets that need that pair are unmeasured.
 
-    Each judge, similarity and entailment model is asked once a round for all sets and estimators together, and about
-    equal pairs of equal questions once. `measure_stream` does the same for sets that do not fit in memory.
+    Each judge, similarity and entailment model is asked once per round for all sets and estimators together, and only
+    once about equal pairs of equal questions. `measure_stream` does the same for sets that do not fit in memory.
 
     Args:
-        drawns: What was drawn, one set a prompt.
+        drawns: What was drawn, one set for each prompt.
         estimators: What to compute.
         plan: The plan the sets were drawn by.
 
     Returns:
-        For each set, in order, one `Uncertainty` an estimator, in order.
+        For each set, in order, one `Uncertainty` for each estimator, in order.
     """
     return list(measure_stream(drawns, estimators, plan))
 
@@ -78,15 +76,15 @@ def measure_stream(
 ) -> Iterator[list[Uncertainty]]:
     """`measure_many` as a stream: reads at most 64 sets ahead (fewer when they need many pairs), yields in order.
 
-    Memory does not grow with the number of sets. Nothing is asked before the first result is taken.
+    Memory does not grow with the number of sets. Nothing is asked before the first result is requested.
 
     Args:
-        drawns: What was drawn, one set a prompt.
+        drawns: What was drawn, one set for each prompt.
         estimators: What to compute.
         plan: The plan the sets were drawn by.
         seen: Receives the evidence that formulas read.
-        adaptive: Measure of each set what `adaptive_subset` says: the first ``plan.unanimous_at`` samples
-            where they all mean the same to an estimator. Each pass then asks about these first, about the rest next.
+        adaptive: Measure only the first ``plan.unanimous_at`` samples of a set if they all mean the same to an
+            estimator (`adaptive_subset`). Each pass then asks about these first, and about the rest next.
     """
     wants = [
         _Wants.of(member, estimator, adaptive)
@@ -104,15 +102,15 @@ def measure_stream(
 
 @dataclass(frozen=True, slots=True)
 class _Wants:
-    """An estimator and whom its evidence is asked of, worked out once.
+    """An estimator and the raters that its evidence comes from, prepared once.
 
     Attributes:
         estimator: What to compute.
         judge: Asked whether answers are the same.
         similarity: Asked how alike they are.
         entailment: Asked what they contradict.
-        stops: Decides for an adaptive plan: the estimator itself, or the ensemble that it is a member of.
-        unanimity: Asked by ``stops`` whether the first samples mean the same; None without an adaptive plan.
+        stops: Decides in an adaptive plan: the estimator itself, or the ensemble that it is a member of.
+        unanimity: Asked whether the first samples mean the same to ``stops``; None without an adaptive plan.
     """
 
     estimator: Estimator
@@ -136,7 +134,7 @@ class _Wants:
 
 @dataclass(slots=True)
 class _Set:
-    """A sample set on its way through a pass: what each measurement of it is called there, or why there is none."""
+    """A sample set in a pass: the number of each of its measurements there, or why there is none."""
 
     drawn: SampleSet
     answers: list[str]
@@ -145,11 +143,11 @@ class _Set:
 
     @classmethod
     def of(cls, drawn: SampleSet) -> _Set:
-        return cls(drawn, [answer_text(sample) for sample in drawn.samples])
+        return cls(drawn, [sample.comparable for sample in drawn.samples])
 
 
 _Measured = list[tuple[_Set, Missing | None]]
-"""What each estimator measures, and why it cannot."""
+"""For each estimator, the set it measures, and the reason if it cannot."""
 
 
 class _Batch:
@@ -171,7 +169,7 @@ class _Batch:
         return len(self._added) >= QUESTIONS or self._judging.waiting >= ITEMS
 
     def add(self, drawn: SampleSet) -> None:
-        """Begin what has to be judged of a set; of an adaptive plan whether the first samples mean the same."""
+        """Begin the judgements of a set; in an adaptive plan first whether the first samples mean the same."""
         whole, part = _Set.of(drawn), self._part(drawn)
         self._added.append((whole, part))
         if part is None:
@@ -208,7 +206,7 @@ class _Batch:
             yield combined(whole.drawn, estimators, found)
 
     def _part(self, drawn: SampleSet) -> _Set | None:
-        """The first samples, where an adaptive plan looks at them and they may mean the same."""
+        """The first samples, if an adaptive plan looks at them and they may mean the same."""
         k = self._first
         if k is None or len(drawn.samples) < k or _unusable(drawn) is not None:
             return None
@@ -224,7 +222,7 @@ class _Batch:
         return whole, self._plan.n
 
     def _begun(self, chosen: Sequence[tuple[_Set, int]]) -> _Measured:
-        """Begin what has to be judged for each estimator."""
+        """Begin the judgements that each estimator needs."""
         measured: _Measured = []
         problem = _unusable(chosen[0][0].drawn) if chosen else None
         for want, (one, n) in zip(self._wants, chosen, strict=True):
@@ -238,7 +236,7 @@ class _Batch:
         estimator, question = want.estimator, one.drawn.question
         if want.judge is not None and (key := _clusters_key(want)) not in one.tasks:
             assert one.drawn.primary is not None  # _unusable
-            answers = [*one.answers, answer_text(one.drawn.primary)] if estimator.needs.primary else one.answers
+            answers = [*one.answers, one.drawn.primary.comparable] if estimator.needs.primary else one.answers
             steps: Steps[Any, Any] = clustering(answers, estimator.judge, estimator.clustering)
             one.tasks[key] = self._judging.add(want.judge, question, steps)
         if want.similarity is not None:
@@ -246,13 +244,13 @@ class _Batch:
                 one.tasks[key] = self._judging.add(want.similarity, question, graph(one.answers, estimator.similarity))
             if estimator.needs.likeness and (key := _likeness_key(want)) not in one.tasks:
                 assert one.drawn.primary is not None  # _unusable
-                steps = likeness(answer_text(one.drawn.primary), one.answers, estimator.similarity)
+                steps = likeness(one.drawn.primary.comparable, one.answers, estimator.similarity)
                 one.tasks[key] = self._judging.add(want.similarity, question, steps)
             if estimator.relevance is not None and (key := _relevance_key(want)) not in one.tasks:
                 one.tasks[key] = self._begin_relevance(one, want.similarity, estimator)
         if want.entailment is not None and (key := want.entailment.key) not in one.tasks:
             assert one.drawn.primary is not None  # _unusable
-            steps = contradictions(sentences(answer_text(one.drawn.primary)), one.answers)
+            steps = contradictions(sentences(one.drawn.primary.comparable), one.answers)
             one.tasks[key] = self._judging.add(want.entailment, "", steps)
 
     def _begin_relevance(self, one: _Set, rater: Rater, estimator: Estimator) -> int | Missing:
@@ -291,7 +289,7 @@ def _relevance_key(want: _Wants) -> str:
 
 
 def _evidence(one: _Set, want: _Wants, results: Sequence[Any]) -> Evidence | Missing:
-    """What the formula reads: what the pass found for it, or the first reason why something is not there."""
+    """What the formula reads: the results of the pass, or the first reason why one is missing."""
     estimator = want.estimator
     keys = {
         "clusters": _clusters_key(want) if want.judge is not None else None,
@@ -328,13 +326,13 @@ def _unusable(drawn: SampleSet) -> Missing | None:
         return Missing(Unmeasured.MODEL_FAILED, "there is no primary answer")
     if drawn.primary.refusal:
         return Missing(Unmeasured.REFUSED, "the model refused to answer")
-    if not answer_text(drawn.primary):
+    if not drawn.primary.comparable:
         return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer is empty")
     return None
 
 
 def _gap(one: _Set, estimator: Estimator, plan: SamplingPlan, n: int) -> Missing | None:
-    """What the estimator needs and the set lacks, where n samples were asked for."""
+    """What the estimator needs and the set lacks, if n samples were requested."""
     needs, drawn = estimator.needs, one.drawn
     if needs.samples:
         if len(drawn.samples) < max(n, 2):
@@ -347,59 +345,3 @@ def _gap(one: _Set, estimator: Estimator, plan: SamplingPlan, n: int) -> Missing
     if needs.entailment and estimator.entailment is None:
         return Missing(Unmeasured.JUDGE_FAILED, f"{estimator.name} needs an entailment model, and none was given")
     return None
-
-
-# -- What has to be asked about the pieces of answers, and about the sentences of one: the steps of a measurement ------
-
-
-def all_pieces(drawn: SampleSet, level: Level) -> tuple[tuple[Piece, ...], ...] | Missing:
-    """The pieces of every sample, or why one of them has none."""
-    found = []
-    for sample in drawn.samples:
-        if sample.tool_calls:
-            return Missing(Unmeasured.NO_LOGPROBS, "a tool call has no words whose log-probabilities could be weighed")
-        own = pieces(sample, level)
-        if isinstance(own, Missing):
-            return own
-        found.append(own)
-    return tuple(found)
-
-
-def relevance_of(
-    answers: Sequence[str], own: Sequence[Sequence[Piece]], similarity: object
-) -> Steps[float, tuple[tuple[float, ...], ...]]:
-    """Similarity of each answer to itself without each of its pieces.
-
-    It is 0 where nothing is left, and 1 where what is left is the same string to the similarity (`clustering.fold`);
-    neither is asked.
-    """
-    identity = getattr(similarity, "identity", normalise)
-    known: dict[tuple[str, str], float] = {}
-    asked: dict[tuple[str, str], None] = {}
-    for answer, parts in zip(answers, own, strict=True):
-        itself = identity(answer)
-        for piece in parts:
-            pair = (answer, piece.without)
-            if not piece.without.strip():
-                known[pair] = 0.0
-            elif identity(piece.without) == itself:
-                known[pair] = 1.0
-            else:
-                asked[pair] = None
-    rated = yield list(asked)
-    for pair, value in zip(asked, rated, strict=True):
-        if value is None:
-            return None
-        known[pair] = value
-    return tuple(
-        tuple(known[answer, piece.without] for piece in parts) for answer, parts in zip(answers, own, strict=True)
-    )
-
-
-def contradictions(hypotheses: Sequence[str], premises: Sequence[str]) -> Steps[float, NDArray[np.float64]]:
-    """How far each premise contradicts each hypothesis, shape (hypotheses, premises)."""
-    pairs = [(premise, hypothesis) for hypothesis in hypotheses for premise in premises]
-    found = yield pairs
-    if any(value is None for value in found):
-        return None
-    return np.array(found, dtype=np.float64).reshape(len(hypotheses), len(premises))

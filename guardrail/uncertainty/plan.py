@@ -1,10 +1,4 @@
-"""From messages to a `SampleSet`: native samplers, and concurrent calls for every other chat model.
-
-A chat model that can draw all samples of a prompt at once (one prefill, exact log-probabilities, option read-out)
-implements `NativeSampler`. Every other `BaseChatModel` is called n + 1 times, concurrently.
-
-Honest sampling: no response cache is used, the caller's model is never changed, a shortfall is reported, not padded.
-"""
+"""The sampling plan that gives estimators what they need."""
 
 from __future__ import annotations
 
@@ -44,7 +38,7 @@ def plan_for(
         bindings: Tools and answer format; `guardrail.bindings.bindings_for` makes them.
 
     Raises:
-        UsageError: No estimator, or one that needs options when none are given.
+        UsageError: There is no estimator, or one needs options and none are given.
     """
     estimators = expanded(list(estimators))
     if not estimators:

@@ -1,4 +1,4 @@
-"""The estimators by name."""
+"""Estimators by name."""
 
 from __future__ import annotations
 
@@ -10,117 +10,39 @@ from typing import TypeVar
 from ..errors import ArtifactMismatchError, UsageError
 from ..judges import (
     Entailment,
-    GuardedJaccard,
-    Jaccard,
     Judge,
     JudgeSpec,
-    RougeL,
     Similarity,
     default_judge,
     make_entailment,
+    make_judge,
     make_similarity,
 )
-from ..judges import make as make_judge
-from ..sampling.follow_ups import P_TRUE, SELFCHECK_PROMPT, VERBALISED
 from ..specs import Clustering, EstimatorSpec
 from ..types import Bindings
-from .base import Estimator, Needs
-from .early_bounds import by_pairs, by_partition, by_primary, semantic_entropy_bounds
+from . import entropy, graph, likelihood, relevance, selfcheck
+from .base import Estimator
 from .ensemble import NAME, from_ensemble_spec
-from .entropy import (
-    discrete_semantic_entropy,
-    graded_disagreement,
-    num_sets,
-    primary_disagreement,
-    self_consistency,
-    semantic_entropy,
-)
-from .graph import degree, eccentricity, eigenvalue, kernel_language_entropy, lexical_similarity
-from .likelihood import length_normalised_entropy, max_softmax, perplexity, predictive_entropy, sequence_nll
-from .relevance import sar, sentence_sar, token_sar, word_sequence_entropy
-from .self_report import p_true, verbalised
-from .selfcheck import selfcheck_ngram, selfcheck_nli, selfcheck_prompt
 
-__all__ = ["available", "from_spec", "make"]
+__all__ = ["ESTIMATORS", "from_spec", "list_estimators", "make_estimator"]
 
 Made = TypeVar("Made")
-_CLUSTERED = Needs(samples=True, judge=True)
-_LIKELIHOOD_CLUSTERED = Needs(samples=True, logprobs=True, judge=True)
-_OPTIONS = Needs(options=True)
-_SAMPLE_LOGPROBS = Needs(samples=True, logprobs=True)
-_GRAPH = Needs(samples=True, similarity=True)
-_GRADED = Needs(samples=True, judge=True, primary=True, likeness=True)
-_ALIKE = GuardedJaccard()
-_WEIGHED_SAMPLES = Needs(samples=True, logprobs=True, similarity=True)
-_BY_WORD = replace(_WEIGHED_SAMPLES, relevance="word")
-_BY_TOKEN = replace(_WEIGHED_SAMPLES, relevance="token")
-_TOKENS_ALONE = Needs(samples=True, logprobs=True, relevance="token")
-_ASKED_P_TRUE = Needs(samples=True, follow_up=P_TRUE)
-_ASKED_SUPPORT = Needs(samples=True, follow_up=SELFCHECK_PROMPT)
-_ESTIMATORS = {
+
+ESTIMATORS: dict[str, Estimator] = {
     estimator.name: estimator
-    for estimator in (
-        Estimator("degree", 1, "probability", "continuous", _GRAPH, degree, similarity=_ALIKE),
-        Estimator("discrete_semantic_entropy", 1, "nats", "discrete", _CLUSTERED, discrete_semantic_entropy),
-        Estimator("eccentricity", 1, "distance", "continuous", _GRAPH, eccentricity, similarity=_ALIKE),
-        Estimator("eigenvalue", 1, "count", "continuous", _GRAPH, eigenvalue, similarity=_ALIKE),
-        Estimator(
-            "kernel_language_entropy", 1, "nats", "continuous", _GRAPH, kernel_language_entropy, similarity=_ALIKE
-        ),
-        Estimator(
-            "graded_disagreement", 1, "probability", "continuous", _GRADED, graded_disagreement, similarity=Jaccard()
-        ),
-        Estimator("length_normalised_entropy", 1, "nats", "continuous", _SAMPLE_LOGPROBS, length_normalised_entropy),
-        Estimator(
-            "lexical_similarity", 1, "probability", "continuous", _GRAPH, lexical_similarity, similarity=RougeL()
-        ),
-        Estimator("max_softmax", 1, "probability", "continuous", _OPTIONS, max_softmax),
-        Estimator("num_sets", 1, "count", "discrete", _CLUSTERED, num_sets),
-        Estimator("p_true", 1, "probability", "continuous", _ASKED_P_TRUE, p_true),
-        Estimator("perplexity", 1, "nats", "continuous", Needs(logprobs=True), perplexity),
-        Estimator("predictive_entropy", 1, "nats", "continuous", _OPTIONS, predictive_entropy),
-        Estimator(
-            "primary_disagreement",
-            1,
-            "probability",
-            "discrete",
-            replace(_CLUSTERED, primary=True),
-            primary_disagreement,
-        ),
-        Estimator("sar", 1, "nats", "continuous", _BY_TOKEN, sar, similarity=_ALIKE),
-        Estimator("self_consistency", 1, "probability", "discrete", _CLUSTERED, self_consistency),
-        Estimator("selfcheck_ngram", 2, "nats", "continuous", Needs(samples=True), selfcheck_ngram),
-        Estimator("selfcheck_nli", 1, "probability", "continuous", Needs(samples=True, entailment=True), selfcheck_nli),
-        Estimator("selfcheck_prompt", 1, "probability", "discrete", _ASKED_SUPPORT, selfcheck_prompt),
-        Estimator("semantic_entropy", 1, "nats", "continuous", _LIKELIHOOD_CLUSTERED, semantic_entropy),
-        Estimator("sentence_sar", 1, "nats", "continuous", _WEIGHED_SAMPLES, sentence_sar, similarity=_ALIKE),
-        Estimator("sequence_nll", 1, "nats", "continuous", Needs(logprobs=True), sequence_nll),
-        Estimator("token_sar", 1, "nats", "continuous", _TOKENS_ALONE, token_sar, similarity=_ALIKE),
-        Estimator("verbalised", 1, "probability", "discrete", Needs(follow_up=VERBALISED), verbalised),
-        Estimator("word_sequence_entropy", 1, "nats", "continuous", _BY_WORD, word_sequence_entropy, similarity=_ALIKE),
-    )
+    for family in (entropy, graph, likelihood, relevance, selfcheck)
+    for estimator in family.ESTIMATORS
 }
-_ESTIMATORS |= {
-    name: replace(_ESTIMATORS[name], bounds=bounds)
-    for name, bounds in {
-        "degree": by_pairs(degree),
-        "discrete_semantic_entropy": by_partition(discrete_semantic_entropy),
-        "graded_disagreement": by_primary(graded_disagreement),
-        "lexical_similarity": by_pairs(lexical_similarity),
-        "num_sets": by_partition(num_sets),
-        "primary_disagreement": by_primary(primary_disagreement),
-        "self_consistency": by_partition(self_consistency),
-        "semantic_entropy": semantic_entropy_bounds,
-    }.items()
-}
+"""Every estimator by name, with its default similarity and without a judge. A new one is one line in ``ESTIMATORS`` of
+its family's file; a new family is one name here."""
 
 
-def available() -> tuple[str, ...]:
+def list_estimators() -> tuple[str, ...]:
     """Names of the estimators, sorted."""
-    return tuple(sorted(_ESTIMATORS))
+    return tuple(sorted(ESTIMATORS))
 
 
-def make(
+def make_estimator(
     name: str,
     *,
     judge: Judge | None = None,
@@ -132,9 +54,9 @@ def make(
     """Make an estimator by name.
 
     Args:
-        name: One of `available()`.
+        name: One of `list_estimators()`.
         judge: Equivalence judge, for estimators that cluster. Default: `default_judge` of the bindings: `token_f1` at
-            0.5, or `json` where answers have a format.
+            0.5, or `json` if answers have a format.
         clustering: How verdicts become clusters.
         similarity: Graded similarity, for estimators over a graph or over pieces of an answer. Default:
             `guarded_jaccard`; `rouge_l` for `lexical_similarity`; `jaccard` for `graded_disagreement`.
@@ -143,21 +65,21 @@ def make(
         bindings: The plan's tools and answer format, which decide the default judge.
 
     Raises:
-        UsageError: Unknown name, or a judge, similarity or entailment model for an estimator that uses none.
+        UsageError: The name is unknown, or the estimator does not use the judge, similarity or entailment model given.
     """
-    if name not in _ESTIMATORS:
-        raise UsageError(f"no estimator named {name!r}; choose one of {', '.join(available())}")
-    estimator = _ESTIMATORS[name]
+    if name not in ESTIMATORS:
+        raise UsageError(f"no estimator named {name!r}; choose one of {', '.join(list_estimators())}")
+    estimator = ESTIMATORS[name]
     rates = estimator.similarity is not None
     if similarity is not None and not rates:
-        raise UsageError(f"{name} rates no pairs of answers and takes no similarity; leave similarity out")
+        raise UsageError(f"{name} does not rate pairs of answers and takes no similarity; leave similarity out")
     if entailment is not None and not estimator.needs.entailment:
-        raise UsageError(f"{name} looks for no contradictions and takes no entailment model; leave entailment out")
+        raise UsageError(f"{name} does not look for contradictions and takes no entailment model; leave entailment out")
     estimator = replace(estimator, similarity=similarity or estimator.similarity, entailment=entailment)
     if not estimator.needs.judge:
         if judge is not None:
             instead = "pass similarity=from_judge(judge)" if rates else "leave judge out"
-            raise UsageError(f"{name} groups no answers and takes no judge; {instead}")
+            raise UsageError(f"{name} does not group answers and takes no judge; {instead}")
         return estimator
     return replace(estimator, judge=judge or default_judge(bindings), clustering=clustering)
 
@@ -184,14 +106,14 @@ def from_spec(
     if spec.name.startswith("imported:"):
         raise ArtifactMismatchError(
             f"calibrated on {spec.name!r}: scores that came from a file, which a guard cannot compute. Such an "
-            "artifact is for study; `calibrate collect` draws answers that lead to one that can be served."
+            "artifact is for study only; start with `calibrate collect` to make one that a guard can serve."
         )
     if spec.name == NAME:
         remake = partial(_member, judge=judge, similarity=similarity, entailment=entailment)
         return from_ensemble_spec(spec, remake)
-    if spec.name not in _ESTIMATORS:
+    if spec.name not in ESTIMATORS:
         raise ArtifactMismatchError(f"calibrated with estimator {spec.name!r}, which this version does not have")
-    running = make(
+    running = make_estimator(
         spec.name,
         judge=judge or _remade(spec.judge, make_judge, "judge", "judge"),
         clustering=spec.clustering or "components",
@@ -222,7 +144,7 @@ def _remade(spec: JudgeSpec | None, remake: Callable[..., Made], kind: str, argu
 def _member(
     spec: EstimatorSpec, *, judge: Judge | None, similarity: Similarity | None, entailment: Entailment | None
 ) -> Estimator:
-    """A member of an ensemble, with the objects given only where they are its own."""
+    """A member of an ensemble, with those of the given objects that match its spec."""
     return from_spec(
         spec,
         judge=judge if judge is not None and judge.spec == spec.judge else None,

@@ -1,8 +1,8 @@
 """Estimators that weigh each word or token by how much it matters to its answer: WSE and SAR.
 
-How much a piece matters is how little the answer is like itself without the piece. Notation: question x, n samples
-s_1 ... s_n, pieces w of a sample, g a similarity in [0, 1]. The question is the similarity's business: it is handed
-over with the two texts, and a similarity that reads it (an embedding, a cross-encoder) prepends it to both.
+A piece matters as much as the answer changes without it. Notation: question x, n samples s_1 ... s_n, pieces w of a
+sample, g a similarity in [0, 1]. The similarity receives the question with the two texts; one that reads it (an
+embedding, a cross-encoder) prepends it to both.
 """
 
 from __future__ import annotations
@@ -11,21 +11,26 @@ import codecs
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..types import Missing, Sample, Unmeasured
-from .base import Evidence, Level
+from ..judges import GuardedJaccard
+from ..judges.base import identity_of
+from ..types import Missing, Sample, SampleSet, Unmeasured
+from .base import Estimator, Evidence, Level, Needs, Piece
+from .clustering import Steps
 from .likelihood import mean_logprob
 
 __all__ = [
-    "Piece",
+    "ESTIMATORS",
     "Span",
+    "all_pieces",
     "characters",
     "pieces",
+    "relevance_of",
     "sar",
     "sentence_sar",
     "spans",
@@ -39,33 +44,18 @@ TEMPERATURE = 0.001
 """t of the sentence level: what similar samples add is divided by it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A word or token of an answer.
-
-    Attributes:
-        text: The piece.
-        without: The answer without this one occurrence of it; empty when it is all there is.
-        nll: -sum of its log-probabilities, in nats.
-    """
-
-    text: str
-    without: str
-    nll: float
-
-
 def pieces(sample: Sample, level: Level) -> tuple[Piece, ...] | Missing:
     """The pieces of an answer, with the answer as it reads without each.
 
-    A piece is taken out at its place, not wherever the same letters occur. Words take the white space that follows them
-    along, so that their neighbours stay one space apart. Tokens that share a character are one piece.
+    A piece is removed at its place, not at every occurrence of the same letters. A word is removed with the white space
+    after it, so that its neighbours stay one space apart. Tokens that share a character are one piece.
 
     Args:
         sample: An answer with log-probabilities.
         level: Size of the pieces.
 
     Returns:
-        The pieces in order; why there are none, when the tokens do not spell the answer.
+        The pieces in order, or why there are none: the tokens do not spell the answer.
     """
     found = words(sample) if level == "word" else spans(sample)
     if isinstance(found, Missing):
@@ -81,18 +71,62 @@ def _piece(text: str, span: Span, level: Level) -> Piece:
     return Piece(text[span.start : span.end], (before + after).strip(), span.nll)
 
 
+def all_pieces(drawn: SampleSet, level: Level) -> tuple[tuple[Piece, ...], ...] | Missing:
+    """The pieces of every sample, or why one of them has none."""
+    found = []
+    for sample in drawn.samples:
+        if sample.tool_calls:
+            return Missing(Unmeasured.NO_LOGPROBS, "a tool call has no words whose log-probabilities could be weighed")
+        own = pieces(sample, level)
+        if isinstance(own, Missing):
+            return own
+        found.append(own)
+    return tuple(found)
+
+
+def relevance_of(
+    answers: Sequence[str], own: Sequence[Sequence[Piece]], similarity: object
+) -> Steps[float, tuple[tuple[float, ...], ...]]:
+    """Similarity of each answer to itself without each of its pieces.
+
+    It is 0 if nothing is left, and 1 if the rest is the same string to the similarity (`clustering.fold`); neither is
+    asked.
+    """
+    identity = identity_of(similarity)
+    known: dict[tuple[str, str], float] = {}
+    asked: dict[tuple[str, str], None] = {}
+    for answer, parts in zip(answers, own, strict=True):
+        itself = identity(answer)
+        for piece in parts:
+            pair = (answer, piece.without)
+            if not piece.without.strip():
+                known[pair] = 0.0
+            elif identity(piece.without) == itself:
+                known[pair] = 1.0
+            else:
+                asked[pair] = None
+    rated = yield list(asked)
+    for pair, value in zip(asked, rated, strict=True):
+        if value is None:
+            return None
+        known[pair] = value
+    return tuple(
+        tuple(known[answer, piece.without] for piece in parts) for answer, parts in zip(answers, own, strict=True)
+    )
+
+
 def weighted_nll(found: Sequence[Piece], likeness: Sequence[float]) -> float:
     """Relevance-weighted NLL of an answer: U = sum_w R(w) NLL(w) / sum_w R(w), R(w) = 1 - |g(x + s, x + s without w)|.
 
-    Nats; a weighted mean, hence between the smallest and the largest NLL of a piece. Weights are uniform when no piece
-    matters (sum R = 0), and a single piece has weight 1 whatever its similarity.
+    Nats; a weighted mean, so between the smallest and the largest NLL of a piece. Weights are uniform if no piece
+    matters (sum R = 0), and a single piece has weight 1.
 
     Args:
         found: Pieces of the answer.
         likeness: Similarity of the answer to itself without each piece.
 
     Raises:
-        ValueError: Not one similarity a piece. (Scoring such an answer 0 would call it certain.)
+        ValueError: The number of similarities is not that of pieces. (A score of 0 would call such an answer certain.)
     """
     if len(found) != len(likeness):
         raise ValueError(f"{len(found)} pieces but {len(likeness)} similarities")
@@ -106,7 +140,7 @@ def weighted_nll(found: Sequence[Piece], likeness: Sequence[float]) -> float:
 def _weighted(evidence: Evidence) -> list[float] | Missing:
     """U of each sample."""
     if not evidence.pieces or evidence.relevance is None:
-        return Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples to take apart")
+        return Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples to divide into pieces")
     return [weighted_nll(own, alike) for own, alike in zip(evidence.pieces, evidence.relevance, strict=True)]
 
 
@@ -147,9 +181,9 @@ def word_sequence_entropy(evidence: Evidence) -> float | Missing:
     g(s_j, s_k) p'(s_k)).
 
     Source: Wang et al., Engineering Applications of AI 2025 (arXiv 2402.14259). This is a reconstruction: the authors
-    published no code, and what the description leaves open (the similarity model, t, word by word or occurrence by
-    occurrence) is filled in from SAR. It is SAR at the level of words, and no parity with the paper's numbers is
-    claimed. Ties: see `weighted_nll`. One answer whose tokens do not spell it makes it unmeasured.
+    published no code, and details that the description leaves open (the similarity model, t, word by word or occurrence
+    by occurrence) follow SAR. It is SAR at the level of words; parity with the paper's numbers is not claimed. Ties:
+    see `weighted_nll`. One answer whose tokens do not spell it makes it unmeasured.
     """
     return _two_level(evidence, _weighted)
 
@@ -160,16 +194,16 @@ def sar(evidence: Evidence) -> float | Missing:
     U(s) = sum_i R(z_i) NLL(z_i) over tokens, p'(s) = exp(-U(s)); score = mean_j -ln(p'(s_j) + (1/t) sum_{k != j}
     g(s_j, s_k) p'(s_k)), t = 0.001.
 
-    Source: Duan et al., ACL 2024. Differences: a token is taken out at its place (the authors' code removes every
-    occurrence of its letters), tokens that share a character are one, end tokens are no part of the answer, and tokens
-    that do not fit the text are unmeasured (a count that does not fit scores 0, i.e. certain, in their code). Their g
+    Source: Duan et al., ACL 2024. Differences: a token is removed at its place (the authors' code removes every
+    occurrence of its letters), tokens that share a character are one, end tokens are not part of the answer, and tokens
+    that do not fit the text are unmeasured (in their code a count that does not fit scores 0, i.e. certain). Their g
     is cross-encoder/stsb-roberta-large; the default here compares words, and an embedding is recommended.
     """
     return _two_level(evidence, _weighted)
 
 
 def token_sar(evidence: Evidence) -> float | Missing:
-    """Token-level SAR: mean over samples of U(s) = sum_i R(z_i) NLL(z_i). Nats a token, in [0, inf).
+    """Token-level SAR: mean over samples of U(s) = sum_i R(z_i) NLL(z_i). Nats per token, in [0, inf).
 
     R(z) = 1 - |g(x + s, x + s without z)|, normalised over the answer. Source: Duan et al., ACL 2024; differences as in
     `sar`. lm-polygraph computes it on the greedy answer only, and gives a single token relevance 0.5; here its weight
@@ -184,7 +218,7 @@ def sentence_sar(evidence: Evidence) -> float | Missing:
 
     Nats, in [-ln(1 + (n - 1)/t), inf). p is the probability of the whole answer, not divided by its length. Computed in
     logarithms: answers of a thousand tokens do not underflow.
-    Source: Duan et al., ACL 2024. The authors rate question + answer; whether g reads the question is up to it here.
+    Source: Duan et al., ACL 2024. The authors rate question + answer; here g may ignore the question.
     """
     return _two_level(evidence, _sequence_costs)
 
@@ -200,17 +234,17 @@ def _sequence_costs(evidence: Evidence) -> list[float] | Missing:
     return costs
 
 
-# -- Which characters of an answer each token spells, and what each word of the answer cost in nats --------------------
-# The tokens have to spell the answer, byte for byte, up to white space around it. Where they do not (a tool call was
-# cut out of the text, an end token is among them, a server sent tokens of something else) nothing can be said about
-# words, and the answer is unmeasured: a mismatch is never scored 0.
+# -- Alignment of tokens and text: the characters of each token, and the NLL of each word ------------------------------
+# The tokens must spell the answer, byte for byte, up to surrounding white space. Otherwise (a tool call was cut out of
+# the text, there is an end token, a server sent tokens of another text) words have no likelihoods, and the answer is
+# unmeasured: a mismatch is never scored 0.
 
 _WORD = re.compile(r"\S+")
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of an answer and what it cost.
+    """A stretch of an answer and its NLL.
 
     Attributes:
         start: First character, counted in the stripped text of the answer.
@@ -224,15 +258,15 @@ class Span:
 
 
 def words(sample: Sample) -> tuple[Span, ...] | Missing:
-    """The words of an answer: what `str.split` gives, so that CJK text without spaces is one word.
+    """The words of an answer, as `str.split` gives them: CJK text without spaces is one word.
 
-    NLL of a word = sum over its tokens. A token belongs to the word that its first byte outside white space lies in: a
+    NLL of a word = sum over its tokens. A token belongs to the word that contains its first byte outside white space: a
     token that spans two words counts for the first. A token without such a byte (a line break, or nothing at all)
-    counts for the word after it, or for the last word at the end. So no token is lost: the words' NLLs add up to the
+    counts for the word after it, or for the last word at the end. No token is lost: the words' NLLs add up to the
     answer's.
 
     Returns:
-        One span a word, or why there is none.
+        One span for each word, or why there is none.
     """
     extents = characters(sample)
     if isinstance(extents, Missing):
@@ -281,8 +315,8 @@ def spans(sample: Sample) -> tuple[Span, ...] | Missing:
 def characters(sample: Sample) -> tuple[tuple[int, int], ...] | Missing:
     """For each token, the characters of the stripped text that it has a byte of: [start, end).
 
-    Empty (start = end) for a token without such a byte. Bytes that are no complete character count as the replacement
-    character that the text shows for them.
+    Empty (start = end) for a token without such a byte. Bytes that do not form a complete character count as the
+    replacement character that the text shows for them.
     """
     if sample.tokens is None:
         return Missing(Unmeasured.NO_LOGPROBS, "token log-probabilities are missing")
@@ -313,7 +347,7 @@ def characters(sample: Sample) -> tuple[tuple[int, int], ...] | Missing:
 
 
 def _differing(spelled: str, text: str) -> str:
-    """Where two texts part, without a word of either: an answer may be one that is held back."""
+    """Where two texts differ, without quoting them: the answer may be held back."""
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(spelled, text, strict=False)))
     return f"{len(spelled)} characters, it is {len(text)}, and they differ from character {same + 1} on"
 
@@ -327,7 +361,7 @@ def _ends(lengths: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _decoded(raw: Sequence[bytes]) -> tuple[str, list[tuple[int, int]]]:
-    """Text of byte pieces, and for each piece the characters that it has a byte of."""
+    """Text of byte pieces, and for each piece the characters that it contributes to."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = ""
     extents = []
@@ -342,8 +376,21 @@ def _decoded(raw: Sequence[bytes]) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _total(values: Iterable[float]) -> float:
-    """Their sum; infinite, which no estimator takes for a measurement, where it is too large for a number."""
+    """Their sum; infinite, which no estimator counts as a measurement, if it is too large for a float."""
     try:
         return math.fsum(values)
     except OverflowError:
         return math.inf
+
+
+_SAMPLES = Needs(samples=True, logprobs=True)
+_MATRIX = replace(_SAMPLES, similarity=True)
+_TOKENS, _WORDS = replace(_MATRIX, relevance="token"), replace(_MATRIX, relevance="word")
+_ALIKE = GuardedJaccard()
+
+ESTIMATORS = (
+    Estimator("sar", 1, "nats", "continuous", _TOKENS, sar, similarity=_ALIKE),
+    Estimator("sentence_sar", 1, "nats", "continuous", _MATRIX, sentence_sar, similarity=_ALIKE),
+    Estimator("token_sar", 1, "nats", "continuous", replace(_SAMPLES, relevance="token"), token_sar, similarity=_ALIKE),
+    Estimator("word_sequence_entropy", 1, "nats", "continuous", _WORDS, word_sequence_entropy, similarity=_ALIKE),
+)

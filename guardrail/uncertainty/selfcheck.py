@@ -1,6 +1,6 @@
-"""SelfCheckGPT: do the samples bear out what the primary answer says, sentence by sentence?
+"""Whether the answer is supported: by the samples, sentence by sentence (SelfCheckGPT), or by the model when asked.
 
-Source: Manakul, Liusie & Gales, EMNLP 2023. Its scores are given for each sentence; here an answer scores the mean over
+Source of SelfCheckGPT: Manakul, Liusie & Gales, EMNLP 2023. It scores sentences; here an answer scores the mean over
 its sentences, as in their passage-level scores.
 """
 
@@ -9,16 +9,45 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..judges import normalise
 from ..judges import words as words_of
-from ..sampling.follow_ups import SELFCHECK_PROMPT, sentences, support_questions
-from ..types import Missing, Unmeasured, answer_text
-from .base import Evidence
+from ..sampling.follow_ups import P_TRUE, SELFCHECK_PROMPT, TRUE_LABEL, VERBALISED, sentences, support_questions
+from ..types import Missing, SampleSet, Unmeasured
+from .base import Estimator, Evidence, Needs
+from .clustering import Steps
 
-__all__ = ["selfcheck_ngram", "selfcheck_nli", "selfcheck_prompt", "sentences"]
+__all__ = [
+    "ESTIMATORS",
+    "contradictions",
+    "p_true",
+    "selfcheck_ngram",
+    "selfcheck_nli",
+    "selfcheck_prompt",
+    "stated_confidence",
+    "verbalised",
+]
 
 _YES_OR_NO = re.compile(r"[\s\"'*(]*(yes|no)\b[\s\"'*)]*(?:$|[.,;:!\n\u2013\u2014])", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"(?:(?:my\s+)?(?:confidence|probability)(?:\s+is)?\s*[:=]?\s*)?"
+    r"(?P<number>\d{1,3}(?:\.\d+)?|\.\d+)\s*(?P<scale>%|percent|/\s*100)?\s*\.?",
+    re.IGNORECASE,
+)
+
+
+def contradictions(hypotheses: Sequence[str], premises: Sequence[str]) -> Steps[float, NDArray[np.float64]]:
+    """How far each premise contradicts each hypothesis, shape (hypotheses, premises)."""
+    pairs = [(premise, hypothesis) for hypothesis in hypotheses for premise in premises]
+    found = yield pairs
+    if any(value is None for value in found):
+        return None
+    return np.array(found, dtype=np.float64).reshape(len(hypotheses), len(premises))
 
 
 def selfcheck_nli(evidence: Evidence) -> float | Missing:
@@ -26,8 +55,8 @@ def selfcheck_nli(evidence: Evidence) -> float | Missing:
 
     For sentence i and sample m: c = p(contradiction) / (p(contradiction) + p(entailment)), the softmax over these two
     labels alone; score = mean over i and m. A pair without a verdict makes it unmeasured.
-    Source: SelfCheckNLI. Differences: the sample is the premise and the sentence the hypothesis (their code hands over
-    the sentence first), sentences are found by rule, and the entailment model is the caller's (theirs is
+    Source: SelfCheckNLI. Differences: the sample is the premise and the sentence the hypothesis (their code passes the
+    sentence first), sentences are found by rule, and the entailment model is the caller's (theirs is
     potsawee/deberta-v3-large-mnli).
     """
     found = evidence.contradiction
@@ -43,15 +72,17 @@ def selfcheck_ngram(evidence: Evidence) -> float | Missing:
 
     p(w) = (c(w) + 1) / (T + V): c counts w in the primary answer and all samples, T is the sum of counts, V the number
     of distinct words. It is not 0 for an answer of several words that all samples repeat: k equally frequent words
-    score ln k. So it compares answers of like length, and short ones best.
-    Source: SelfCheckNgram, n = 1, "max". Differences: add-one smoothing (theirs is off by default: infinite for a word
-    that was not counted), words as in `normalise` (articles dropped) instead of spaCy tokens, sentences by rule.
+    score ln k. So it compares answers of similar length, short ones best. Source: SelfCheckNgram, n = 1, "max".
+    Differences: add-one smoothing (theirs is off by default: infinite for a word that was not counted), words as in
+    `normalise` (articles dropped) instead of spaCy tokens, sentences by rule.
     """
     drawn = evidence.drawn
     if drawn.primary is None or not drawn.samples:
         return Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no primary answer or no sample")
-    primary = answer_text(drawn.primary)
-    counts = Counter(word for text in (primary, *map(answer_text, drawn.samples)) for word in _words(text))
+    primary = drawn.primary.comparable
+    counts = Counter(
+        word for text in (primary, *(sample.comparable for sample in drawn.samples)) for word in _words(text)
+    )
     total = counts.total() + len(counts)
     rarest = [min((counts[word] + 1 for word in _words(part)), default=None) for part in sentences(primary)]
     if not rarest or None in rarest:
@@ -60,11 +91,11 @@ def selfcheck_ngram(evidence: Evidence) -> float | Missing:
 
 
 def selfcheck_prompt(evidence: Evidence) -> float | Missing:
-    """Share of (sentence, sample) pairs where the model itself says the sample does not support the sentence.
+    """Share of (sentence, sample) pairs for which the model says that the sample does not support the sentence.
 
-    Yes = 0, No = 1, mean over sentences and samples. Probability, in [0, 1], in steps of 1 / (sentences x samples).
-    Anything but a plain yes or no makes it unmeasured. Equal pairs are asked once and count as often as they occur.
-    Source: SelfCheckGPT-Prompt. Differences: another reply than yes or no counts 0.5 there ("not sure" begins with "no"
+    Yes = 0, No = 1, mean over sentences and samples. Probability, in [0, 1], in steps of 1 / (sentences x samples). A
+    reply other than a plain yes or no makes it unmeasured. Equal pairs are asked once and count as often as they occur.
+    Source: SelfCheckGPT-Prompt. Differences: a reply other than yes or no counts 0.5 there ("not sure" begins with "no"
     and counts 1); the question stands above the two texts, because a short answer says little without it; the model
     that answered is asked.
     """
@@ -93,3 +124,78 @@ def selfcheck_prompt(evidence: Evidence) -> float | Missing:
 def _words(text: str) -> list[str]:
     """Normalised words; a text without word characters (an emoji) is one word."""
     return words_of(text) or [word for word in [normalise(text)] if word]
+
+
+# -- What the model says about its answer when asked -------------------------------------------------------------------
+
+
+def p_true(evidence: Evidence) -> float | Missing:
+    """1 - P(True): the probability that the model gives to its answer being false. Probability, in [0, 1].
+
+    The model sees the question, its n samples as ideas, the primary answer as the proposed one, and the two options
+    "(A) True" and "(B) False". P(True) = p(A) / (p(A) + p(B)), from the log-likelihoods of the two letters.
+    Source: Kadavath et al. 2022. Differences: no few-shot examples, so its level is not calibrated and only its order
+    counts; both options are read and renormalised. (A widely copied line takes 1 - ln p for the probability of False.)
+    """
+    reply = _reply(evidence.drawn, P_TRUE)
+    if isinstance(reply, Missing):
+        return reply
+    if reply.options is None or TRUE_LABEL not in reply.options.labels:
+        return Missing(Unmeasured.NO_OPTIONS, f"{P_TRUE}: the options were not read")
+    return 1 - reply.options.probabilities[reply.options.labels.index(TRUE_LABEL)]
+
+
+def verbalised(evidence: Evidence) -> float | Missing:
+    """1 - the confidence that the model states when asked. Probability, in [0, 1]; few values, many ties.
+
+    The reply must be one number: a percentage ("85", "85 %", "85/100") or, with a decimal point, a probability
+    ("0.85"). Any other reply is unmeasured, and so is a bare "1", which can mean either.
+    Source: Tian et al., EMNLP 2023 (second of two turns). Difference: a percentage is asked for, not a probability.
+    """
+    reply = _reply(evidence.drawn, VERBALISED)
+    if isinstance(reply, Missing):
+        return reply
+    if reply.primary is None:
+        return Missing(Unmeasured.MODEL_FAILED, f"{VERBALISED}: there is no reply")
+    stated = stated_confidence(reply.primary.text)
+    if stated is None:
+        return Missing(
+            Unmeasured.JUDGE_FAILED,
+            f"asked for a number from 0 to 100, the model said something else, of length {len(reply.primary.text)}",
+        )
+    return 1 - stated
+
+
+def stated_confidence(text: str) -> float | None:
+    """The confidence in a reply that is one number, in [0, 1]; None for any other reply."""
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None:
+        return None
+    number, scaled = float(match["number"]), match["scale"] is not None
+    if not scaled and number <= 1 and "." in match["number"]:
+        return number
+    if number > 100 or (number == 1 and not scaled):
+        return None
+    return number / 100
+
+
+def _reply(drawn: SampleSet, name: str) -> SampleSet | Missing:
+    """The one reply to a follow-up."""
+    replies = drawn.follow_ups.get(name, ())
+    if len(replies) != 1:
+        return Missing(Unmeasured.SAMPLING_SHORTFALL, f"{name} was not asked, or has {len(replies)} replies")
+    if replies[0].problem is not None:
+        return Missing(replies[0].problem, f"{name}: {replies[0].problem_detail}")
+    return replies[0]
+
+
+_SAMPLES = Needs(samples=True)
+_SUPPORT = replace(_SAMPLES, follow_up=SELFCHECK_PROMPT)
+
+ESTIMATORS = (
+    Estimator("p_true", 1, "probability", "continuous", replace(_SAMPLES, follow_up=P_TRUE), p_true),
+    Estimator("selfcheck_ngram", 2, "nats", "continuous", _SAMPLES, selfcheck_ngram),
+    Estimator("selfcheck_nli", 1, "probability", "continuous", replace(_SAMPLES, entailment=True), selfcheck_nli),
+    Estimator("selfcheck_prompt", 1, "probability", "discrete", _SUPPORT, selfcheck_prompt),
+    Estimator("verbalised", 1, "probability", "discrete", Needs(follow_up=VERBALISED), verbalised),
+)

@@ -23,6 +23,7 @@ from langgraph.config import get_config
 from pydantic import ConfigDict, Field, InstanceOf
 
 from guardrail.bindings import bindings_for
+from guardrail.call_settings import Effect, names
 from guardrail.errors import AbstainedError, ArtifactMismatchError
 from guardrail.guard.abstention import Abstention, Form, OnAbstain, Wording, take_path
 from guardrail.guard.assess import Assessment, Assessor
@@ -49,15 +50,10 @@ from .held import FrozenMessage, HeldMessage, ToolCallOrder, call_digest, target
 
 __all__ = ["Abstentions", "AgentModel", "DecidedModel", "HeldBack", "Outcome", "carrying", "name_of", "this_step"]
 
-TRANSPORT = frozenset(
-    {
-        *("extra_headers", "extra_query", "headers", "metadata", "user", "timeout", "request_timeout"),
-        *("prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "cache_control", "store"),
-    }
-)
+TRANSPORT = names(Effect.TRANSPORT, allowed_in="langchain")
 """Call settings that say how a request travels, not how an answer is drawn: passed on as they are."""
-PLANNED = frozenset({"temperature", "top_p", "max_tokens", "stop", "seed", "n", "logprobs"})
-"""Call settings that the artifact's plan fixes."""
+PLANNED = names(Effect.PLAN)
+"""Call settings that the artifact's plan fixes; those with the plan's value pass."""
 
 
 # -- What one step of an agent has abstained on, so that a retry gets the same verdict and not another draw ------------

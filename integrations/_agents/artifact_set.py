@@ -76,6 +76,7 @@ class ArtifactSet:
         exempt: Tools whose calls pass.
         judges: Judge objects by name, for artifacts whose judge cannot be made by name.
         plan: Draws what all of them need.
+        estimators: Made for each artifact, by its digest.
     """
 
     answer: CalibrationArtifact | None
@@ -85,7 +86,7 @@ class ArtifactSet:
     similarity: object = None
     entailment: object = None
     plan: SamplingPlan = field(init=False)
-    _estimators: Mapping[str, Estimator] = field(init=False)
+    estimators: Mapping[str, Estimator] = field(init=False)
 
     def __post_init__(self) -> None:
         if not self.artifacts:
@@ -95,7 +96,7 @@ class ArtifactSet:
             raise UsageError(f"{both} are gated (tools=) and exempt at once. Name each tool in one of them.")
         object.__setattr__(self, "plan", common_plan(self.artifacts))
         made = {artifact.digest: self._estimator(artifact) for artifact in self.artifacts}
-        object.__setattr__(self, "_estimators", made)
+        object.__setattr__(self, "estimators", made)
 
     @property
     def artifacts(self) -> list[CalibrationArtifact]:
@@ -166,7 +167,7 @@ class ArtifactSet:
         """
         found = {}
         for artifact in self.artifacts:
-            estimator = self._estimators[artifact.digest]
+            estimator = self.estimators[artifact.digest]
             early: Literal["none", "acceptances", "all"] = "none"
             if stopping == "on" and can_stop_early(self.plan, estimator):
                 early = "all"

@@ -7,7 +7,6 @@ must not be readable: there it is packed (`integrations._agents.state`). Packing
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import zlib
 from collections.abc import Collection, Mapping, Sequence
@@ -15,10 +14,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 
-from guardrail.errors import require
-from guardrail.plain_json import json_fault, spelled
+from guardrail.errors import UsageError, require
+from guardrail.files import check_version, problem_of
+from guardrail.plain_json import json_fault, sha256_hex, spelled
 from guardrail.types import Frozen, ToolCall, canonical_calls
 from guardrail.verdict import Verdict
 
@@ -40,8 +40,12 @@ __all__ = [
     "with_edit_note",
 ]
 
+REQUEST_FORMAT = 1
+"""Version of what an interrupt asks; without one it is the first."""
 LAYOUT = "acrc-guardrail/1"
 """Name of a note's layout, with its version. It stands before a packed note and in a plain one."""
+_NOTE = "the guardrail's note in the state of this thread"
+_WAY_OUT = "ask again in a new thread (this one keeps what was held back)"
 
 
 class FrozenMessage(Frozen):
@@ -133,9 +137,10 @@ class ToolCallOrder(Frozen):
 
 
 class GuardState(Frozen):
-    """What the state holds about the agent's last message."""
+    """What the state holds about the agent's last message.
 
-    model_config = ConfigDict(frozen=True, extra="ignore")  # notes of before may say more
+    A node that writes the note anew keeps only the fields this version knows.
+    """
 
     phase: Literal["held", "released", "done"]
     """Waiting for a person; decided, and to be given out by the model node; given out."""
@@ -184,7 +189,7 @@ def call_digest(call: Mapping[str, Any]) -> str:
     if json_fault([call["name"], call["args"]]) is not None:
         return ""
     text = canonical_calls([ToolCall(name=str(call["name"]), arguments=dict(call["args"]))])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return sha256_hex(text, 16)
 
 
 def same_call(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
@@ -198,13 +203,16 @@ def to_json(note: GuardState) -> dict[str, Any]:
 
 
 def from_json(value: object) -> GuardState | None:
-    """The note of its plain JSON; None where it is none of this layout (then nothing was judged)."""
-    if not isinstance(value, Mapping) or value.get("layout") != LAYOUT:
+    """The note of its plain JSON; None where it is not a note (then nothing was judged).
+
+    Raises:
+        UsageError: A note of another layout, or a damaged one. To ignore it would lose what waits for a person.
+    """
+    layout = value.get("layout") if isinstance(value, Mapping) else None
+    if not isinstance(value, Mapping) or not _is_layout(layout):
         return None
-    try:
-        return GuardState.model_validate({name: part for name, part in value.items() if name != "layout"})
-    except ValueError:
-        return None
+    check_version(layout, LAYOUT, _NOTE, _WAY_OUT)
+    return _read({name: part for name, part in value.items() if name != "layout"})
 
 
 def pack(note: GuardState) -> str:
@@ -215,13 +223,32 @@ def pack(note: GuardState) -> str:
 
 
 def unpack(packed: object) -> GuardState | None:
-    """The note of a packed string; None where there is none, or it is not readable (then nothing was judged)."""
-    if not isinstance(packed, str) or not packed.startswith(f"{LAYOUT}:"):
+    """The note of a packed string; None where it is not a note (then nothing was judged).
+
+    Raises:
+        UsageError: As `from_json`.
+    """
+    if not isinstance(packed, str) or not _is_layout(packed):
         return None
+    layout, _, content = packed.partition(":")
+    check_version(layout, LAYOUT, _NOTE, _WAY_OUT)
     try:
-        return GuardState.model_validate(json.loads(zlib.decompress(base64.b64decode(packed[len(LAYOUT) + 1 :]))))
-    except (ValueError, zlib.error):
-        return None
+        return _read(json.loads(zlib.decompress(base64.b64decode(content))))
+    except (ValueError, zlib.error) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"{_NOTE} is damaged ({type(error).__name__}), so nothing is released: {_WAY_OUT}.") from error
+
+
+def _is_layout(text: object) -> bool:
+    return isinstance(text, str) and text.startswith(LAYOUT.rstrip("0123456789"))
+
+
+def _read(content: Mapping[str, Any]) -> GuardState:
+    try:
+        return GuardState.from_stored(content)
+    except ValidationError as error:
+        raise UsageError(f"{_NOTE} is damaged ({problem_of(error)}), so nothing is released: {_WAY_OUT}.") from error
 
 
 # -- At an agent's tools: whether this very call may run, with which arguments, and what the model is told -------------

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import ValidationError
 
+from guardrail.files import check_version
 from guardrail.verdict import Verdict
 
 from .decisions import checked
+from .held import REQUEST_FORMAT
 
 __all__ = ["ReviewBridge"]
 
@@ -281,6 +283,8 @@ class ReviewBridge:
             value = one.value
             if not isinstance(value, dict) or value.get("type") != "guardrail_review":
                 continue
+            way_out = "resume the graph with the version that paused it"
+            check_version(value.get("format"), REQUEST_FORMAT, f"the interrupt {one.id}", way_out)
             content = _content(value).model_copy(
                 update={
                     "metadata": {**self.metadata, "thread_id": str(thread), "interrupt": one.id},
@@ -295,7 +299,7 @@ class ReviewBridge:
         if self.candidates is None or "meanings" not in value:  # without them the list would be another one
             return None
         given = self.candidates if isinstance(self.candidates, Sequence) else [self.candidates]
-        verdict = Verdict.model_validate(_verdict(value))
+        verdict = Verdict.from_stored(_verdict(value))
         return next((found for rule in given if (found := rule.select(verdict)) is not None), None)
 
 
@@ -332,7 +336,7 @@ def _content(value: Mapping[str, Any]) -> Content:
     return Content(
         question=value["question"],
         kind=kind,
-        candidate=Candidate.model_validate({"text": shown["text"], "tool_calls": calls}) if there else None,
+        candidate=Candidate.from_stored({"text": shown["text"], "tool_calls": calls}) if there else None,
         verdict=_verdict(value),
         alternatives=tuple((one["text"], one["share"]) for one in value["alternatives"]),
         allowed=allowed,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from guardrail.errors import require
+from guardrail.errors import UsageError, require
 
 from .held import from_json, pack, to_json, unpack
 
@@ -63,7 +63,10 @@ class NoteChannel(BaseChannel[str | None, str | Mapping[str, Any] | None, dict[s
     def from_checkpoint(self, checkpoint: Any) -> Self:
         """A channel with a stored note: plain JSON, or packed as version 0.1 stored it.
 
-        What cannot be read counts as no note, so that nothing is released and no call is run.
+        What is not a note counts as none, so that nothing is released and no call is run.
+
+        Raises:
+            UsageError: A note of another layout, or a damaged one. The checkpoint stays as it is.
         """
         if checkpoint is not None and not isinstance(checkpoint, str | Mapping):
             return type(self)(self.typ, self.key)  # LangGraph's mark for nothing
@@ -94,7 +97,13 @@ class NoteChannel(BaseChannel[str | None, str | Mapping[str, Any] | None, dict[s
                 "a graph each (call them as sub-graphs)"
             )
         (value,) = values
-        note = from_json(value) or unpack(value)
+        try:
+            note = from_json(value) or unpack(value)
+        except UsageError as error:
+            raise InvalidUpdateError(
+                f"the key {self.key!r} was given a note that cannot be read: {error} Give your own data another key; "
+                "None removes the note"
+            ) from error
         if value is not None and note is None:
             raise InvalidUpdateError(
                 f"the key {self.key!r} holds what the guardrail froze, and {type(value).__name__} "

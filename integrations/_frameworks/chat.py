@@ -1,15 +1,11 @@
-"""What turns a framework's own model into a LangChain chat model, which is what calibration and the guard call."""
+"""A framework's model as a LangChain chat model, which calibration and the guard call; parameters of all adapters."""
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import json
-import threading
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import cache
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
@@ -17,27 +13,36 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 
+from guardrail import CalibrationArtifact
 from guardrail.bindings import bindings_for
+from guardrail.call_settings import names
 from guardrail.errors import UsageError
+from guardrail.plain_json import canonical_json, sha256_hex
 
-__all__ = ["FrameworkChat", "check_call", "settings_revision"]
+from .._openai.background import BackgroundLoop
 
-T = TypeVar("T")
-KNOWN = frozenset({"temperature", "top_p", "max_tokens", "logprobs", "tools", "tool_choice", "response_format"})
-"""Settings of a call that every framework has a word for."""
+__all__ = ["Approval", "FrameworkChat", "check_call", "guard_settings", "is_reviewed", "settings_revision"]
+
+Approval = Literal["review", "hold"]
+"""``on_abstain``: a person decides about a held-back tool call before it runs. "hold" is the older spelling."""
+
+KNOWN = names(allowed_in="frameworks")
+"""Settings of a call that every framework knows."""
+framework_loop = BackgroundLoop("guardrail-frameworks")
+"""Where sync calls of frameworks' models run."""
 
 
 class FrameworkChat(BaseChatModel):
-    """One answer for each call, by a coroutine of the framework; a sync caller waits for it."""
+    """One answer for each call, from a coroutine of the framework."""
 
     @abstractmethod
     async def _answer(self, messages: list[BaseMessage], stop: list[str] | None, call: Mapping[str, Any]) -> AIMessage:
-        """Ask the framework's model once.
+        """Call the framework's model once.
 
         Args:
             messages: The conversation.
             stop: Stop strings.
-            call: Settings of the call; tools and choice as `bind_tools` gives them.
+            call: Settings of the call; tools and choice in the form of `bind_tools`.
         """
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
@@ -52,7 +57,7 @@ class FrameworkChat(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return _run_sync(lambda: self._agenerate(messages, stop, None, **kwargs))
+        return framework_loop.run(self._agenerate(messages, stop, None, **kwargs))
 
     async def _agenerate(
         self,
@@ -69,37 +74,49 @@ def check_call(call: Mapping[str, Any], models: str) -> None:
 
     Args:
         call: Settings of the call; None means "not given".
-        models: What the user calls the models.
+        models: How to name the models in the message.
 
     Raises:
-        UsageError: Naming them.
+        UsageError: There are such settings; the message names them.
     """
     unknown = sorted(name for name, value in call.items() if name not in KNOWN and value is not None)
     if unknown:
-        raise UsageError(f"{models} take no {', '.join(unknown)}; give {', '.join(sorted(KNOWN))}.")
+        raise UsageError(f"{models} do not accept {', '.join(unknown)}; use {', '.join(sorted(KNOWN))}.")
 
 
 def settings_revision(model: str, kept: Mapping[str, Any]) -> str | None:
-    """What pins the settings that every call carries: a digest as revision of the model, or None without settings.
+    """A digest of the settings of every call, as revision of the model; None without settings.
 
     Args:
         model: Name of the model.
-        kept: The settings that may change an answer.
+        kept: The settings that can change an answer.
     """
     if not kept:
         return None
-    text = json.dumps([model, kept], sort_keys=True, default=repr)
-    return "settings:" + hashlib.sha256(text.encode()).hexdigest()[:12]
+    return "settings:" + sha256_hex(canonical_json([model, kept], compact=False, ascii_only=True, default=repr), 12)
 
 
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """One event loop in a thread of its own: async clients stay on the loop they first ran on."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="guardrail-sync", daemon=True).start()
-    return loop
+def is_reviewed(on_abstain: object) -> bool:
+    """Whether a person decides about held-back tool calls; see `Approval`."""
+    return isinstance(on_abstain, str) and on_abstain in get_args(Approval)
 
 
-def _run_sync(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine for a sync caller, as calibration is; inside a running loop too."""
-    return asyncio.run_coroutine_threadsafe(call(), _loop()).result()
+def guard_settings(
+    artifact: CalibrationArtifact | str | Path, judge: Any, *options: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Keywords of `Guardrail`.
+
+    Args:
+        artifact: The artifact that is guarded, or its file.
+        judge: The judge object for an artifact whose judge cannot be made by name, or such judges by name; None for
+            none.
+        *options: Further keywords; later ones replace earlier ones.
+    """
+    merged: dict[str, Any] = {}
+    for given in options:
+        merged.update(given or {})
+    if isinstance(judge, Mapping):
+        loaded = artifact if isinstance(artifact, CalibrationArtifact) else CalibrationArtifact.load(artifact)
+        spec = loaded.estimator.judge
+        judge = None if spec is None else judge.get(spec.name)
+    return merged if judge is None else {**merged, "judge": judge}

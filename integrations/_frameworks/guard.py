@@ -5,12 +5,12 @@ A framework's file converts its messages to LangChain's and back; everything els
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sqlite3
 import threading
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,16 @@ from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
+from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from guardrail import CalibrationArtifact, Guardrail
-from guardrail.errors import ArtifactMismatchError
+from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.files import check_version, open_sqlite, problem_of
 from guardrail.guard.abstention import Abstention, afall_back, worded
 from guardrail.guard.messages import accepted_answer, with_verdict
 from guardrail.guard.structured import form_of
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import identify
 from guardrail.types import Bindings, ToolCall, canonical_calls
 from guardrail.verdict import Verdict
@@ -35,6 +38,8 @@ HOLD = "hold"
 """``on_abstain``: a held-back tool call is proposed but not run before a person approved it."""
 CHOSEN = "chosen:"
 """Marks calls that a person or another model gave on the abstention path: they run, by the caller's choice."""
+FORMAT = 1
+"""Version of a verdict store; 0, which SQLite gives a file without one, is the first."""
 MOST_IN_MEMORY = 10_000
 """Verdicts kept without a file; older ones are forgotten, and what is forgotten counts as held back."""
 
@@ -45,17 +50,25 @@ class VerdictStore:
     A tool call that waits for a person may wait for days and be resumed by another process: give a path then. The file
     is SQLite, written by any number of processes and threads; it holds the answers that were held back.
 
+    Columns and fields of a newer version are ignored.
+
     Args:
         path: The file; None keeps the last 10,000 verdicts in memory.
+
+    Raises:
+        UsageError: The file cannot be used, or another version of this library wrote it. `put` and `get` raise it, too;
+            `get` also for a verdict that cannot be read: it must not count as "never judged".
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
         self._lock = threading.Lock()
-        self._bounded = path is None
-        db = self._db = sqlite3.connect(":memory:" if path is None else str(path), check_same_thread=False, timeout=30)
-        weakref.finalize(self, db.close)
-        with self._lock, self._db:
-            self._db.execute("CREATE TABLE IF NOT EXISTS verdict (id TEXT PRIMARY KEY, subject TEXT, verdict TEXT)")
+        self._name = ":memory:" if path is None else str(path)
+        self._memory: sqlite3.Connection | None = None
+        if path is None:
+            self._memory = open_sqlite(self._name)
+            weakref.finalize(self, self._memory.close)
+        with self._connected() as db, db:
+            self._prepare(db)
 
     def put(self, key: str, subject: str, verdict: Verdict) -> None:
         """Remember a verdict.
@@ -65,24 +78,56 @@ class VerdictStore:
             subject: What was judged; `get` with another subject finds nothing.
             verdict: The verdict.
         """
-        with self._lock, self._db:
-            self._db.execute("REPLACE INTO verdict VALUES (?, ?, ?)", (key, subject, verdict.model_dump_json()))
-            if self._bounded:
-                self._db.execute(
-                    "DELETE FROM verdict WHERE rowid <= (SELECT MAX(rowid) FROM verdict) - ?", (MOST_IN_MEMORY,)
-                )
+        with self._connected() as db, db:
+            row = (key, subject, verdict.model_dump_json())
+            db.execute("REPLACE INTO verdict (id, subject, verdict) VALUES (?, ?, ?)", row)
+            if self._memory is not None:
+                db.execute("DELETE FROM verdict WHERE rowid <= (SELECT MAX(rowid) FROM verdict) - ?", (MOST_IN_MEMORY,))
 
     def get(self, key: str, subject: str | None = None) -> Verdict | None:
         """The verdict on this very subject (None: on any), or None."""
-        with self._lock:
-            found = self._db.execute("SELECT subject, verdict FROM verdict WHERE id = ?", (key,)).fetchone()
+        with self._connected() as db:
+            found = db.execute("SELECT subject, verdict FROM verdict WHERE id = ?", (key,)).fetchone()
         if found is None or (subject is not None and found[0] != subject):
             return None
-        return Verdict.model_validate_json(found[1])
+        try:
+            return Verdict.from_stored(found[1])
+        except ValidationError as error:
+            raise UsageError(
+                f"the verdict {key!r} in {self._name} cannot be read ({problem_of(error)}), so it releases nothing. "
+                "Upgrade acrc-guardrail to the version that wrote it, or ask again."
+            ) from error
 
     def close(self) -> None:
-        """Close the file."""
-        self._db.close()
+        """Forget what is in memory. A file is open during an operation only."""
+        if self._memory is not None:
+            self._memory.close()
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        """Make the table. The file's ``user_version`` is its format, except where the file has other tables, too."""
+        others = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name != 'verdict'"
+        if not db.execute(others).fetchone()[0]:
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            check_version(version or None, FORMAT, f"the verdict store {self._name}", "name another file")
+            db.execute(f"PRAGMA user_version={FORMAT}")
+        db.execute("CREATE TABLE IF NOT EXISTS verdict (id TEXT PRIMARY KEY, subject TEXT, verdict TEXT)")
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """The connection in memory, or one to the file for this operation."""
+        try:
+            with self._lock:
+                if self._memory is not None:
+                    yield self._memory
+                else:
+                    with closing(open_sqlite(self._name)) as db:
+                        yield db
+        except sqlite3.ProgrammingError:
+            raise  # a closed store is a mistake of the program
+        except sqlite3.DatabaseError as error:
+            raise UsageError(
+                f"{self._name} cannot be used as a verdict store ({error}). Name another file, or check this one."
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +245,7 @@ class FrameworkGuard:
 def call_subject(arguments: Mapping[str, Any]) -> str:
     """Digest of a call's arguments, by which a call that was edited since is told from the judged one."""
     text = canonical_calls([ToolCall(name="", arguments=dict(arguments))])
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return sha256_hex(text, 32)
 
 
 def answer_key(asked: Sequence[BaseMessage], given: Any, *, abstention: bool) -> str:
@@ -212,8 +257,7 @@ def answer_key(asked: Sequence[BaseMessage], given: Any, *, abstention: bool) ->
     last = max((place for place, message in enumerate(asked) if message.type == "human"), default=len(asked))
     said = [(message.type, str(message.text)) for message in asked[: last + 1] if message.type != "system"]
     plain = given if isinstance(given, str) else to_jsonable_python(given, fallback=repr)
-    text = json.dumps([said, plain], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return f"{'abstention' if abstention else 'answer'}:{hashlib.sha256(text.encode()).hexdigest()}"
+    return f"{'abstention' if abstention else 'answer'}:{sha256_hex(canonical_json([said, plain]))}"
 
 
 def _held_calls(verdict: Verdict, holdable: Collection[str]) -> AIMessage | None:
@@ -283,5 +327,5 @@ def refuse_settings(kept: Mapping[str, Any], given: Mapping[str, Any], harmless:
     if wrong:
         raise ArtifactMismatchError(
             f"{where} {', '.join(f'{name}={given[name]!r}' for name in wrong)} would change how answers are drawn; the "
-            "artifact fixes that. Leave them out, or calibrate with them and pass them as settings=."
+            "artifact fixes that. Leave them out, or calibrate with them and pass calibrated_settings=."
         )

@@ -1,7 +1,7 @@
-"""The OpenAI Agents SDK's items and LangChain's messages, both ways.
+"""Conversion between the OpenAI Agents SDK's items and LangChain's messages.
 
-The items a message was made from travel with it, so what the inner model receives is what the agent sent, images and
-reasoning items included. The text is what judges and the prompt check read.
+A message carries the items it was made from, so the inner model receives what the agent sent, including images and
+reasoning items. Judges and the prompt check read the text.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ from .guard import arguments_of
 __all__ = ["Format", "from_items", "read_response", "request_bindings", "stream_events", "to_items", "to_response"]
 
 ITEMS = "openai_agents_items"
-"""Key of a message's ``additional_kwargs`` that holds the items it was made from."""
+"""Key in a message's ``additional_kwargs`` of the items it was made from."""
+TEXTS = ("input_text", "output_text", "text", "refusal")
+"""Types of the parts of a message that have text."""
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
@@ -54,13 +56,12 @@ def from_items(system: str | None, items: str | Sequence[TResponseInputItem]) ->
     """A request's instructions and input as messages.
 
     Raises:
-        UsageError: An item that is neither a message nor a function call or its result; hosted tools ran outside of
-            what was judged.
+        UsageError: An item is neither a message nor a function call or its result. Hosted tools run before any verdict.
     """
     messages: list[BaseMessage] = [] if system is None else [SystemMessage(system)]
     if isinstance(items, str):
         return [*messages, HumanMessage(items)]
-    pending: list[Any] = []  # reasoning items belong to what follows them
+    pending: list[Any] = []  # reasoning items belong to the next item
     for item in cast(Sequence[dict[str, Any]], items):
         if item.get("type") == "reasoning":
             pending.append(item)
@@ -110,9 +111,6 @@ def _text(item: dict[str, Any]) -> str:
     return "\n".join(str(part.get("text") or part.get("refusal") or "") for part in parts if part.get("type") in TEXTS)
 
 
-TEXTS = ("input_text", "output_text", "text", "refusal")
-
-
 def to_items(messages: Sequence[BaseMessage]) -> tuple[str | None, list[TResponseInputItem]]:
     """Messages as a request's instructions and input: the items they were made from, or new ones."""
     system: str | None = None
@@ -150,10 +148,10 @@ def _items(message: BaseMessage) -> Iterator[dict[str, Any]]:
 def request_bindings(
     tools: Sequence[Tool], handoffs: Sequence[Handoff[Any, Any]], schema: AgentOutputSchemaBase | None, choice: Any
 ) -> Bindings:
-    """Tools (handoffs are tools, too), choice and answer format of a request.
+    """Tools (including handoffs), choice and answer format of a request.
 
     Raises:
-        UsageError: A hosted tool, which runs at the provider and so before any verdict.
+        UsageError: A tool is hosted: it runs at the provider, before any verdict.
     """
     described: list[dict[str, Any]] = []
     for tool in tools:
@@ -183,10 +181,10 @@ def _tool(name: str, description: str, schema: dict[str, Any], strict: bool) -> 
 
 
 def as_tools(described: Sequence[dict[str, Any]]) -> list[Tool]:
-    """Described tools as function tools that can be offered, but not run."""
+    """Described tools as function tools that can be offered but not run."""
 
     async def never(_context: Any, _arguments: str) -> Any:
-        raise UsageError("this tool was only described to the model")
+        raise UsageError("this tool is only a description for the model and cannot run")
 
     return [
         FunctionTool(
@@ -201,11 +199,13 @@ def as_tools(described: Sequence[dict[str, Any]]) -> list[Tool]:
 
 
 class Format(AgentOutputSchemaBase):
-    """An answer format out of OpenAI's ``response_format``."""
+    """The answer format of an OpenAI ``response_format``."""
 
     def __init__(self, response_format: dict[str, Any]) -> None:
         if response_format.get("type") != "json_schema":
-            raise UsageError(f"the Agents SDK knows no response_format of type {response_format.get('type')!r}")
+            raise UsageError(
+                f"the Agents SDK does not support a response_format of type {response_format.get('type')!r}"
+            )
         self._wanted = response_format["json_schema"]
 
     def is_plain_text(self) -> bool:
@@ -221,7 +221,7 @@ class Format(AgentOutputSchemaBase):
         return dict(self._wanted["schema"])
 
     def is_strict_json_schema(self) -> bool:
-        """Whether the server holds answers to it."""
+        """Whether the server enforces the schema."""
         return bool(self._wanted.get("strict", False))
 
     def validate_json(self, json_str: str) -> Any:
@@ -233,11 +233,11 @@ class Format(AgentOutputSchemaBase):
 
 
 def read_response(response: ModelResponse, settings: ModelSettings, model: str) -> AIMessage:
-    """A model's response as message, with log-probabilities in OpenAI's form.
+    """A model's response as a message, with log-probabilities in OpenAI's form.
 
     Raises:
-        UsageError: An item that is neither text nor a function call.
-        ValueError: Arguments of a call that are no JSON object.
+        UsageError: An item is neither text nor a function call.
+        ValueError: The arguments of a call are not a JSON object.
     """
     texts: list[str] = []
     calls: list[Any] = []
@@ -279,7 +279,7 @@ def to_response(message: AIMessage, requests: int) -> ModelResponse:
 
     Args:
         message: The message.
-        requests: Calls it took.
+        requests: Number of calls.
     """
     output: list[TResponseOutputItem] = []
     if str(message.text) or not message.tool_calls:
@@ -312,7 +312,7 @@ def to_response(message: AIMessage, requests: int) -> ModelResponse:
 
 
 def stream_events(response: ModelResponse, model: str) -> Iterator[TResponseStreamEvent]:
-    """The events of a response that is complete: each item in one piece."""
+    """The events of a complete response: each item in one piece."""
     whole = _whole(response, model)
     numbers = iter(range(1_000_000))
 

@@ -1,7 +1,7 @@
-"""pydantic-ai's messages and LangChain's, both ways.
+"""Conversion between pydantic-ai's messages and LangChain's.
 
-The messages a LangChain message was made from travel with it, so what the inner model receives is what the agent sent,
-images and thinking included. The text is what judges and the prompt check read.
+A LangChain message carries the messages it was made from, so the inner model receives what the agent sent, including
+images and thinking. Judges and the prompt check read the text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from guardrail.types import Bindings
 __all__ = ["as_parameters", "from_messages", "read_response", "request_bindings", "to_messages", "to_response"]
 
 MESSAGES = "pydantic_ai_messages"
-"""Key of a message's ``additional_kwargs`` that holds the messages it was made from."""
+"""Key in a message's ``additional_kwargs`` of the messages it was made from."""
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
@@ -35,14 +35,14 @@ def from_messages(messages: Sequence[ModelMessage], parameters: ModelRequestPara
     """A request's instructions and history as LangChain messages.
 
     Raises:
-        UsageError: A part that is no text, tool call or tool result.
+        UsageError: A part is not a text, tool call or tool result.
     """
     instructions = _instructions(messages, parameters)
     found: list[BaseMessage] = [] if not instructions else [SystemMessage(instructions)]
     for message in messages:
         made = _request(message) if isinstance(message, ModelRequest) else [_response(message)]
         for place, one in enumerate(made):
-            # The whole message goes with the first of its parts.
+            # The first of its parts carries the whole message.
             one.additional_kwargs[MESSAGES] = [message] if place == 0 else []
         found += made
     return found
@@ -136,13 +136,13 @@ def request_bindings(
     """Tools (output tools too), choice and answer format of a request.
 
     Args:
-        parameters: What the agent asks for.
+        parameters: The agent's request.
         settings: Its settings.
-        profile: The model's profile, which says how structured output is asked for by default.
+        profile: The model's profile, with the default form of structured output.
 
     Raises:
-        UsageError: Native tools, which run at the provider and so before any verdict; images as output; or
-            a schema that is written into the instructions (`PromptedOutput`), where the prompt check cannot see it.
+        UsageError: The request has native tools, which run at the provider before any verdict; images as output; or a
+            schema in the instructions (`PromptedOutput`), where the prompt check cannot see it.
     """
     if parameters.native_tools or parameters.allow_image_output:
         raise UsageError(
@@ -181,7 +181,7 @@ def _known(wanted: OutputObjectDefinition) -> dict[str, Any]:
 
 
 def as_parameters(bindings: Bindings, instructions: str | None) -> ModelRequestParameters:
-    """Bindings as request parameters, for calls that no agent made."""
+    """Bindings as request parameters, for calls without an agent."""
     tools = [
         ToolDefinition(
             name=tool["function"]["name"],
@@ -198,7 +198,7 @@ def as_parameters(bindings: Bindings, instructions: str | None) -> ModelRequestP
             function_tools=tools, instruction_parts=parts, allow_text_output=bindings.tool_choice is None
         )
     if wanted.get("type") != "json_schema":
-        raise UsageError(f"pydantic-ai knows no response_format of type {wanted.get('type')!r}")
+        raise UsageError(f"pydantic-ai does not support a response_format of type {wanted.get('type')!r}")
     schema = wanted["json_schema"]
     found = OutputObjectDefinition(
         json_schema=schema["schema"],
@@ -215,11 +215,11 @@ def as_parameters(bindings: Bindings, instructions: str | None) -> ModelRequestP
 
 
 def read_response(response: ModelResponse) -> AIMessage:
-    """A model's response as message, with log-probabilities in OpenAI's form.
+    """A model's response as a message, with log-probabilities in OpenAI's form.
 
     Raises:
-        UsageError: A part that is neither text nor a tool call.
-        ValueError: Arguments of a call that are no JSON object.
+        UsageError: A part is neither text nor a tool call.
+        ValueError: The arguments of a call are not a JSON object.
     """
     message = _response(response)
     details: Iterable[Any] = [getattr(one, "provider_details", None) for one in (response, *response.parts)]

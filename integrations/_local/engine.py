@@ -1,6 +1,6 @@
-"""Batches of requests on one model: token budget, one prefill each, halving when memory runs out.
+"""Batches of requests on one model: token budget, one prefill each, half batches if memory runs out.
 
-A request is token ids in, token ids out; what they mean is the business of ``transformers_chat``.
+A request is token ids in, token ids out; ``transformers_chat`` knows what they mean.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, Generic, TypeVar
 from .decoding import Continuation, Decoder, Row, prefill
 from .loading import torch
 from .options import score_options
-from .tokens import Detokenizer, StopWatch
+from .tokens import Detokenizer, StopDetector
 
-__all__ = ["Coalescer", "Engine", "Request", "Response"]
+__all__ = ["BatchQueue", "Engine", "Request", "Response"]
 
 MAX_ROWS = 512
 """Most sequences in a batch: bounds the logits, which the token budget does not count."""
@@ -29,10 +29,120 @@ WAITING_THREADS = 64
 HOST_CACHE_BYTES = 2 << 30
 """Cache size that the automatic token budget allows on a CPU."""
 
+Work = TypeVar("Work")
+Result = TypeVar("Result")
+
+
+# -- one model, many threads: they share batches without a background thread and without idle waiting -----------------
+# A thread that finds the model idle becomes the leader: it takes waiting work, its own and that of others, runs it as
+# one batch, and hands out the results. A thread that arrives meanwhile waits for the next leader. An idle model thus
+# starts at once (no gathering delay), and a busy one gathers all work that arrives while it runs.
+
+
+@dataclass(eq=False)
+class _Ticket(Generic[Work, Result]):
+    """One piece of work and its result."""
+
+    work: Work
+    done: bool = False
+    result: Result | None = None
+    error: BaseException | None = None
+
+
+class BatchQueue(Generic[Work, Result]):
+    """Runs work of many threads in shared batches, one batch at a time.
+
+    Args:
+        select: Chooses the next batch among waiting work: the indices to run, at least one.
+        run: Runs a batch; one result for each piece of work, in order. Its exception reaches every thread with work in
+            the batch.
+    """
+
+    def __init__(
+        self, select: Callable[[Sequence[Work]], Sequence[int]], run: Callable[[Sequence[Work]], Sequence[Result]]
+    ) -> None:
+        self._select = select
+        self._run = run
+        self._state = threading.Condition()
+        self._busy = False
+        self._waiting: list[_Ticket[Work, Result]] = []
+
+    def submit(self, works: Sequence[Work]) -> list[Result]:
+        """Run all ``works``, wait for them, and return their results in order."""
+        tickets = [_Ticket[Work, Result](work) for work in works]
+        with self._state:
+            self._waiting.extend(tickets)
+        try:
+            while not all(ticket.done for ticket in tickets):
+                self._lead_or_follow(tickets)
+        finally:
+            with self._state:
+                self._waiting = [ticket for ticket in self._waiting if ticket not in tickets]
+        for ticket in tickets:
+            if ticket.error is not None:
+                raise ticket.error
+        return [ticket.result for ticket in tickets]  # type: ignore[misc]
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Use the model exclusively, between batches."""
+        with self._state:
+            while self._busy:
+                self._state.wait()
+            self._busy = True
+        try:
+            yield
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        with self._state:
+            self._busy = False
+            self._state.notify_all()
+
+    def _lead_or_follow(self, tickets: Sequence[_Ticket[Work, Result]]) -> None:
+        """Run one batch if the model is idle, otherwise wait for a change."""
+        with self._state:
+            if all(ticket.done for ticket in tickets):
+                return
+            if self._busy:
+                self._state.wait()
+                return
+            self._busy = True
+        try:
+            self._run_batch(self._take())
+        finally:
+            self._release()
+
+    def _take(self) -> list[_Ticket[Work, Result]]:
+        """Remove the next batch from the waiting work."""
+        with self._state:
+            chosen = set(self._select([ticket.work for ticket in self._waiting]))
+            batch = [ticket for place, ticket in enumerate(self._waiting) if place in chosen]
+            self._waiting = [ticket for place, ticket in enumerate(self._waiting) if place not in chosen]
+            return batch
+
+    def _run_batch(self, batch: list[_Ticket[Work, Result]]) -> None:
+        """Run a batch and complete its tickets. If the leader is interrupted, the work waits for the next leader."""
+        try:
+            results = self._run([ticket.work for ticket in batch])
+            for ticket, result in zip(batch, results, strict=True):
+                ticket.result, ticket.done = result, True
+        except Exception as error:
+            for ticket in batch:
+                ticket.error, ticket.done = error, True
+        except BaseException:
+            with self._state:
+                self._waiting = batch + self._waiting
+            raise
+
+
+# -- requests on a model ----------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt and what is wanted of it."""
+    """One prompt and what to compute after it."""
 
     prompt: tuple[int, ...]
     """Token ids."""
@@ -45,7 +155,7 @@ class Request:
 
     @property
     def width(self) -> int:
-        """Most sequences it needs at once."""
+        """Most sequences that it needs at once."""
         return max(1, len(self.rows), sum(len(ids) > 1 for ids in self.options))
 
     @property
@@ -56,14 +166,14 @@ class Request:
 
 @dataclass
 class Response:
-    """What came of a request."""
+    """The result of a request."""
 
     continuations: list[Continuation] = field(default_factory=list)
     """One for each row."""
     options: tuple[tuple[float, ...], ...] = ()
     """Log-probability of each token of each option."""
     failure: str = ""
-    """Why there is nothing, or empty."""
+    """Why there is no result, or ""."""
 
 
 class Engine:
@@ -83,14 +193,14 @@ class Engine:
         self.detokenizer = detokenizer
         self.end_ids = end_ids
         self.budget = max_batch_tokens or automatic_budget(model)
-        # Threads that wait for the model cost next to nothing, and only what waits can share a batch; the event loop's
-        # own pool has few threads, which others need, too.
+        # A thread that waits for the model costs little, and only waiting work can share a batch. The pool of the event
+        # loop has few threads, which other code needs, too.
         self.threads = ThreadPoolExecutor(max_workers=WAITING_THREADS, thread_name_prefix="transformers-chat")
-        self.turns = Coalescer[Request, Response](self.select, self.run)
+        self.turns = BatchQueue[Request, Response](self.select, self.run)
 
     @property
-    def look_every(self) -> int:
-        """Steps between looks at the tokens: each look makes an accelerator wait."""
+    def sync_every(self) -> int:
+        """Steps between transfers of the tokens to the host: each transfer makes an accelerator wait."""
         return 1 if self.model.device.type == "cpu" else 8
 
     def submit(self, requests: Sequence[Request]) -> list[Response]:
@@ -98,7 +208,7 @@ class Engine:
         return self.turns.submit(requests)
 
     def select(self, waiting: Sequence[Request]) -> list[int]:
-        """The oldest request and those closest to it in length that fit beside it."""
+        """The oldest request, and those closest to it in length as long as they fit."""
         oldest = len(waiting[0].prompt)
         order = sorted(range(1, len(waiting)), key=lambda place: abs(len(waiting[place].prompt) - oldest))
         chosen = [0]
@@ -112,7 +222,7 @@ class Engine:
         return batch_tokens(requests) <= self.budget and sum(request.width for request in requests) <= MAX_ROWS
 
     def run(self, requests: Sequence[Request]) -> list[Response]:
-        """Run a batch; when memory runs out, run its halves."""
+        """Run a batch; if memory runs out, run its halves."""
         responses = self._attempt(requests)
         if responses is not None:
             return responses
@@ -125,7 +235,7 @@ class Engine:
         return [self._run_split(requests[0])]
 
     def _run_split(self, request: Request) -> Response:
-        """A single request that does not fit: its rows in two halves, the prompt read twice."""
+        """Run a single request that does not fit: its rows in two halves, which reads the prompt twice."""
         if len(request.rows) < 2:
             return Response(
                 failure=f"out of memory for a single answer to a prompt of {len(request.prompt)} tokens with "
@@ -139,7 +249,7 @@ class Engine:
         )
 
     def _attempt(self, requests: Sequence[Request]) -> list[Response] | None:
-        """Run a batch, or return None when memory runs out (outside the handler, so that its tensors are freed)."""
+        """Run a batch, or return None if memory runs out: outside the handler, so that its tensors are freed."""
         try:
             return self._forward(requests)
         except (RuntimeError, MemoryError) as error:
@@ -158,18 +268,18 @@ class Engine:
                 [row for _, row in rows],
                 end_ids=self.end_ids,
                 stopped=self.stop_check(requests),
-                look_every=self.look_every,
+                sync_every=self.sync_every,
             )
             for (place, _), continuation in zip(rows, decoder.run(), strict=True):
                 responses[place].continuations.append(continuation)
         return responses
 
     def stop_check(self, requests: Sequence[Request]) -> Callable[[int, list[int]], bool] | None:
-        """Says whether a row, counted over all requests, has reached a stop string of its request."""
+        """A function that says whether a row, counted over all requests, has reached a stop string of its request."""
         if not any(request.stops for request in requests):
             return None
-        watches = [StopWatch(self.detokenizer, request.stops) for request in requests for _ in request.rows]
-        return lambda row, ids: watches[row].push(ids[-1])
+        detectors = [StopDetector(self.detokenizer, request.stops) for request in requests for _ in request.rows]
+        return lambda row, ids: detectors[row].push(ids[-1])
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -181,13 +291,13 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def batch_tokens(requests: Sequence[Request]) -> int:
-    """Cache positions that a batch takes at its longest, padding included."""
+    """Most cache positions that a batch takes, including padding."""
     longest = max(len(request.prompt) for request in requests) + max(request.longest for request in requests)
     return longest * sum(request.width for request in requests)
 
 
 def automatic_budget(model: Any) -> int:
-    """Token budget by memory: half of what is free on a GPU, 2 GiB of cache elsewhere."""
+    """Token budget by memory: half of the free memory of a GPU, 2 GiB of cache elsewhere."""
     config = model.config.get_text_config(decoder=True)
     heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 1)
     size = getattr(config, "head_dim", None) or config.hidden_size // getattr(config, "num_attention_heads", 1)
@@ -196,110 +306,3 @@ def automatic_budget(model: Any) -> int:
         free: int = torch.cuda.mem_get_info(model.device)[0]
         return max(4096, min(1 << 20, free // 2 // each))
     return max(2048, min(32768, HOST_CACHE_BYTES // each))
-
-
-# -- Leader and followers: concurrent threads share one batch, without a background thread and without idle waiting --
-# A thread that finds the model idle becomes the leader: it takes waiting work, its own and that of others, runs it as
-# one batch, and hands the results out. A thread that arrives meanwhile queues up and is served by the next leader. An
-# idle model thus starts at once (no gathering delay), and a busy one gathers whatever arrives while it works.
-
-Work = TypeVar("Work")
-Result = TypeVar("Result")
-
-
-@dataclass(eq=False)
-class _Ticket(Generic[Work, Result]):
-    """One piece of work and what became of it."""
-
-    work: Work
-    done: bool = False
-    result: Result | None = None
-    error: BaseException | None = None
-
-
-class Coalescer(Generic[Work, Result]):
-    """Runs work of many threads in shared batches, one batch at a time.
-
-    Args:
-        select: Picks the next batch among waiting work: the indices to run, at least one.
-        run: Runs a batch; one result for each piece of work, in order. An exception from it reaches every thread whose
-            work was in the batch.
-    """
-
-    def __init__(
-        self, select: Callable[[Sequence[Work]], Sequence[int]], run: Callable[[Sequence[Work]], Sequence[Result]]
-    ) -> None:
-        self._select = select
-        self._run = run
-        self._state = threading.Condition()
-        self._busy = False
-        self._waiting: list[_Ticket[Work, Result]] = []
-
-    def submit(self, works: Sequence[Work]) -> list[Result]:
-        """Run all ``works`` and return their results in order; blocks until they are there."""
-        tickets = [_Ticket[Work, Result](work) for work in works]
-        with self._state:
-            self._waiting.extend(tickets)
-        try:
-            while not all(ticket.done for ticket in tickets):
-                self._lead_or_follow(tickets)
-        finally:
-            with self._state:
-                self._waiting = [ticket for ticket in self._waiting if ticket not in tickets]
-        for ticket in tickets:
-            if ticket.error is not None:
-                raise ticket.error
-        return [ticket.result for ticket in tickets]  # type: ignore[misc]
-
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Hold the model alone, between batches."""
-        with self._state:
-            while self._busy:
-                self._state.wait()
-            self._busy = True
-        try:
-            yield
-        finally:
-            self._release()
-
-    def _release(self) -> None:
-        with self._state:
-            self._busy = False
-            self._state.notify_all()
-
-    def _lead_or_follow(self, tickets: Sequence[_Ticket[Work, Result]]) -> None:
-        """Run one batch if the model is idle, otherwise wait until something has changed."""
-        with self._state:
-            if all(ticket.done for ticket in tickets):
-                return
-            if self._busy:
-                self._state.wait()
-                return
-            self._busy = True
-        try:
-            self._run_batch(self._take())
-        finally:
-            self._release()
-
-    def _take(self) -> list[_Ticket[Work, Result]]:
-        """Take the next batch out of the waiting work."""
-        with self._state:
-            chosen = set(self._select([ticket.work for ticket in self._waiting]))
-            batch = [ticket for place, ticket in enumerate(self._waiting) if place in chosen]
-            self._waiting = [ticket for place, ticket in enumerate(self._waiting) if place not in chosen]
-            return batch
-
-    def _run_batch(self, batch: list[_Ticket[Work, Result]]) -> None:
-        """Run a batch and mark its tickets. If the leader itself is interrupted, the others' work goes back in line."""
-        try:
-            results = self._run([ticket.work for ticket in batch])
-            for ticket, result in zip(batch, results, strict=True):
-                ticket.result, ticket.done = result, True
-        except Exception as error:
-            for ticket in batch:
-                ticket.error, ticket.done = error, True
-        except BaseException:
-            with self._state:
-                self._waiting = batch + self._waiting
-            raise

@@ -1,4 +1,7 @@
-"""Loading a causal language model and its tokenizer from a folder or the hub, with errors that say what is missing."""
+"""Loading a causal language model and its tokenizer from a folder or the hub, and the hash that pins them.
+
+This module alone imports torch and transformers. If they are missing, the error names the extra that installs them.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,49 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from guardrail.errors import UsageError, require
+from guardrail.plain_json import canonical_json, sha256_hex
 
-__all__ = ["LocalModel", "Tensor", "load", "revision_of", "torch", "transformers", "wrap"]
+__all__ = [
+    "NO_LIMIT",
+    "OTHERS",
+    "WEIGHTS",
+    "LocalModel",
+    "Tensor",
+    "check_folder",
+    "device_of",
+    "file_hash",
+    "load",
+    "revision_of",
+    "torch",
+    "transformers",
+    "wrap",
+]
 
+torch: Any = require("torch", extra="local")
+transformers: Any = require("transformers", extra="local")
+
+Tensor: TypeAlias = Any
+"""A ``torch.Tensor``; torch is optional and therefore untyped here."""
 NO_LIMIT = 1_000_000_000
-"""Tokenizers without a limit of their own say 1e30."""
+"""Tokenizers without a limit state 1e30."""
 
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A model, its tokenizer, and what decoding needs to know about them."""
+    """A model, its tokenizer, and the facts about them that decoding needs."""
 
     model: Any
     tokenizer: Any
     name: str
     """Base name of the folder, or hub id."""
     folder: Path | None
-    """Where its files are, if they are known."""
+    """Folder of its files, if it is known."""
     commit: str | None
     """Hub commit, for a hub id."""
     end_ids: frozenset[int]
     """Tokens that end an answer."""
     hidden_ids: frozenset[int]
-    """Tokens that are no part of an answer's text: special tokens and end tokens."""
+    """Tokens that are not part of an answer's text: special tokens and end tokens."""
     context: int | None
     """Context window in tokens."""
     chat_template: str | None = None
@@ -44,21 +67,21 @@ def load(name: str, *, revision: str | None, device: str, dtype: str, chat_templ
     Args:
         name: Folder or hub id.
         revision: Hub branch, tag or commit.
-        device: "auto" (GPU when present) or a torch device.
-        dtype: "auto" (the checkpoint's own on a GPU, float32 elsewhere) or the name of a torch dtype.
+        device: "auto" (GPU if present) or a torch device.
+        dtype: "auto" (the checkpoint's on a GPU, float32 elsewhere) or the name of a torch dtype.
         chat_template: Replaces the tokenizer's.
 
     Raises:
-        UsageError: There is no such folder or model, or files are missing; they are named.
+        UsageError: The folder or model does not exist, or files are missing; the message names them.
     """
     where = Path(name).expanduser()
     folder = where.resolve() if where.is_dir() else None
     if folder is None and (where.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
         raise UsageError(f"model folder {name!r} does not exist")
     if folder is not None:
-        _check_folder(folder)
+        check_folder(folder)
     source, options = str(folder or name), {"revision": revision or "main", "trust_remote_code": False}
-    place = _device(device)
+    place = device_of(device)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
         model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(dtype, place), **options)
@@ -78,10 +101,10 @@ def wrap(
     commit: str | None = None,
     chat_template: str | None = None,
 ) -> LocalModel:
-    """Describe a model in memory; it is put in evaluation mode.
+    """Describe a model in memory and put it in evaluation mode.
 
     Raises:
-        UsageError: There is no chat template.
+        UsageError: The model has no chat template.
     """
     if not (chat_template or getattr(tokenizer, "chat_template", None)):
         raise UsageError(
@@ -102,8 +125,12 @@ def wrap(
     )
 
 
-def _check_folder(folder: Path) -> None:
-    """Name everything a model folder lacks at once."""
+def check_folder(folder: Path) -> None:
+    """Refuse a model folder that lacks files.
+
+    Raises:
+        UsageError: Files are missing; the message names all of them.
+    """
     files = {path.name for path in folder.iterdir()}
     wanted = {
         "config.json": "config.json" in files,
@@ -117,7 +144,8 @@ def _check_folder(folder: Path) -> None:
         raise UsageError(f"model folder {str(folder)!r} lacks {', '.join(missing)}")
 
 
-def _device(device: str) -> Any:
+def device_of(device: str) -> Any:
+    """The torch device of a setting; "auto" is a GPU if there is one."""
     if device != "auto":
         return torch.device(device)
     if torch.cuda.is_available():
@@ -136,7 +164,7 @@ def _dtype(dtype: str, device: Any) -> Any:
 
 
 def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Union of what generation config, config and tokenizer call the end: fine-tunes often forget one of them."""
+    """All end tokens of generation config, config and tokenizer: fine-tuned models often lack one of them."""
     found: set[int] = set()
     for source in (getattr(model, "generation_config", None), model.config, tokenizer):
         value = getattr(source, "eos_token_id", None)
@@ -146,13 +174,13 @@ def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def _context(config: Any, tokenizer: Any) -> int | None:
-    """Context window by the model's config; by the tokenizer only if the config names none."""
+    """Context window of the model's config; that of the tokenizer only if the config has none."""
     text = config.get_text_config(decoder=True)
     limit = getattr(text, "max_position_embeddings", None) or getattr(tokenizer, "model_max_length", None)
     return int(limit) if limit and limit < NO_LIMIT else None
 
 
-# -- What pins a local model: a hash over everything that decides what it answers --------------------------------------
+# -- the revision: a hash over everything that decides what a model answers --------------------------------------------
 
 WEIGHTS = (".safetensors", ".bin")
 OTHERS = frozenset(
@@ -173,7 +201,7 @@ OTHERS = frozenset(
 )
 
 INCIDENTAL = frozenset({"_name_or_path", "architectures", "dtype", "transformers_version"})
-"""Entries of a config that saving or loading changes, but not the model."""
+"""Entries of a config that saving or loading changes although the model stays the same."""
 
 _hashes: dict[tuple[str, int, int], str] = {}
 
@@ -181,24 +209,22 @@ _hashes: dict[tuple[str, int, int], str] = {}
 def revision_of(local: LocalModel) -> str:
     """The hub commit, or "sha256:..." of weights, configuration, tokenizer and chat template.
 
-    A folder is hashed by its files, so renaming it changes nothing; a model that exists in memory only, by its tensors.
+    The hash of a folder covers its files, so renaming it changes nothing; that of a model in memory covers its tensors.
     """
     if local.commit:
         return local.commit
     parts = _folder_parts(local.folder) if local.folder else _memory_parts(local.model, local.tokenizer)
-    parts["chat template"] = hashlib.sha256(
-        json.dumps(local.chat_template or local.tokenizer.chat_template).encode()
-    ).hexdigest()
-    return "sha256:" + hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    parts["chat template"] = sha256_hex(json.dumps(local.chat_template or local.tokenizer.chat_template))
+    return "sha256:" + sha256_hex(canonical_json(parts, compact=False, ascii_only=True))
 
 
 def _folder_parts(folder: Path) -> dict[str, str]:
     files = [path for path in folder.rglob("*") if path.name in OTHERS or path.suffix in WEIGHTS]
-    return {path.relative_to(folder).as_posix(): _file_hash(path) for path in files}
+    return {path.relative_to(folder).as_posix(): file_hash(path) for path in files}
 
 
-def _file_hash(path: Path) -> str:
-    """Hash of a file, remembered while its size and modification time stay the same."""
+def file_hash(path: Path) -> str:
+    """Hash of a file, cached while its size and modification time stay the same."""
     status = path.stat()
     key = (str(path), status.st_mtime_ns, status.st_size)
     if key not in _hashes:
@@ -209,20 +235,13 @@ def _file_hash(path: Path) -> str:
 
 def _memory_parts(model: Any, tokenizer: Any) -> dict[str, str]:
     settings = {name: value for name, value in model.config.to_dict().items() if name not in INCIDENTAL}
-    parts = {"config": hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()}
+    parts = {"config": sha256_hex(canonical_json(settings, compact=False, ascii_only=True, default=str))}
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    text = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
-    parts["tokenizer"] = hashlib.sha256(text.encode()).hexdigest()
+    if backend is not None:
+        parts["tokenizer"] = sha256_hex(backend.to_str())
+    else:
+        parts["tokenizer"] = sha256_hex(canonical_json(tokenizer.get_vocab(), compact=False, ascii_only=True))
     for name, tensor in model.state_dict().items():
         raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         parts[f"{name} {tuple(tensor.shape)} {tensor.dtype}"] = hashlib.sha256(raw).hexdigest()
     return parts
-
-
-# -- The one import of torch and transformers; without them the error names the extra that brings them -----------------
-
-torch: Any = require("torch", extra="local")
-transformers: Any = require("transformers", extra="local")
-
-Tensor: TypeAlias = Any
-"""A ``torch.Tensor``; torch is optional and therefore untyped here."""

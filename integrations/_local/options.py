@@ -1,8 +1,7 @@
 """Log-likelihood of answer options after a prompt, over the cache of the prompt.
 
-Which tokens an option is made of is asked of the tokenizer *in context*: encode(prompt + label), and take what follows
-encode(prompt). Whether the model means "A" or " A" after its assistant header is thereby decided by the template and
-the tokenizer together, not by a guess.
+The tokens of an option come from the tokenizer *in context*: those of encode(prompt + label) after encode(prompt).
+So the template and the tokenizer together decide whether the model writes "A" or " A" after its assistant header.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ def option_ids(
 ) -> tuple[tuple[int, ...], ...]:
     """Token ids of each label as the tokenizer continues the prompt with it.
 
-    If the label merges with the end of the prompt, the label is encoded alone, plain and with a leading space, and the
-    first variant that adds exactly the label (white space aside) to the decoded prompt is taken.
+    If the label merges with the end of the prompt, the label is encoded alone, plain and with a leading space. The
+    result is the first variant that adds exactly the label (ignoring white space) to the decoded prompt.
 
     Args:
         prompt: The rendered prompt.
         labels: Option labels.
         encode: Text to ids, no special tokens added.
         decode: Ids to text, special tokens kept.
-        unknown: Id of the unknown token, if there is one.
+        unknown: Id of the unknown token, or None.
 
     Raises:
-        UnreadableOptionError: A label has no tokens of its own, or two labels have the same ones.
+        UnreadableOptionError: A label has no tokens, or two labels have the same tokens.
     """
     before = encode(prompt)
     found: dict[tuple[int, ...], str] = {}
@@ -84,7 +83,7 @@ def score_options(
     First tokens are read off the prompt's last logits; the others in one batched pass over the expanded cache.
 
     Args:
-        prefix: The prompts, one row each; it is left as it is.
+        prefix: The prompts, one row each; unchanged.
         options: For each request, its row in ``prefix`` and the ids of its options.
 
     Returns:
@@ -118,7 +117,7 @@ def _continue(prefix: Prefix, options: Sequence[tuple[int, tuple[int, ...]]]) ->
     """Log-probabilities of each option's tokens after its first."""
     branch = prefix.expand([row for row, _ in options], keep=True)
     longest = max(len(ids) for _, ids in options)
-    # Padding on the right: causal attention keeps it out of every position that is read.
+    # Padding on the right: causal attention excludes it from every position that is read.
     padded = torch.tensor([list(ids) + [0] * (longest - len(ids)) for _, ids in options], device=prefix.logits.device)
     logprobs = torch.log_softmax(branch.advance(padded[:, :-1], last_only=False), dim=-1)
     taken = logprobs.gather(-1, padded[:, 1:, None])[..., 0].tolist()

@@ -1,4 +1,4 @@
-"""From decoded tokens to the library's values: `Sample` and `SampleSet`."""
+"""From decoded tokens to sample sets, tool calls and LangChain's chat results."""
 
 from __future__ import annotations
 
@@ -34,16 +34,91 @@ __all__ = [
 ]
 
 
+# -- tool calls in text: ``<tool_call>{...}</tool_call>`` (Qwen, Hermes) and bare JSON (Llama 3.1, Mistral) -----------
+
+TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ParsedText:
+    """Text of an answer and the tool calls found in it."""
+
+    text: str
+    """The text without the calls; the whole text if there are none."""
+    calls: tuple[tuple[str, dict[str, Any]], ...] = ()
+    """Name and arguments of each call, in order."""
+    invalid: tuple[tuple[str, str], ...] = ()
+    """Raw text of each unreadable call, and the reason. ``text`` contains it, too."""
+
+
+def parse_tool_calls(text: str, known: Collection[str]) -> ParsedText:
+    """Find the tool calls in an answer.
+
+    Tagged calls may name any tool. Bare JSON is a call only if the whole text is one or more objects that name a known
+    tool, since an answer may be JSON for other reasons.
+
+    Args:
+        text: The answer.
+        known: Names of the offered tools.
+    """
+    blocks = TAGGED.findall(text)
+    if blocks:
+        return _tagged(text, blocks)
+    calls = _bare(text.strip(), known)
+    return ParsedText("", tuple(calls)) if calls else ParsedText(text)
+
+
+def _tagged(text: str, blocks: list[str]) -> ParsedText:
+    calls: list[tuple[str, dict[str, Any]]] = []
+    invalid: list[tuple[str, str]] = []
+    for block in blocks:
+        try:
+            calls.append(_call(json.loads(block)))
+        except ValueError as error:
+            invalid.append((block.strip(), str(error)))
+    return ParsedText(text if invalid else TAGGED.sub("", text).strip(), tuple(calls), tuple(invalid))
+
+
+def _bare(text: str, known: Collection[str]) -> list[tuple[str, dict[str, Any]]] | None:
+    """Calls if the text is nothing but calls (a list, or objects separated by ";" or white space), else None."""
+    decoder, values, place = json.JSONDecoder(), list[Any](), 0
+    try:
+        while place < len(text):
+            value, place = decoder.raw_decode(text, place)
+            values.extend(value if isinstance(value, list) else [value])
+            while place < len(text) and text[place] in "; \t\r\n":
+                place += 1
+        calls = [_call(value) for value in values]
+    except ValueError:
+        return None
+    return calls if all(name in known for name, _ in calls) else None
+
+
+def _call(value: Any) -> tuple[str, dict[str, Any]]:
+    """Name and arguments of one call; the ValueError describes what is wrong."""
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        raise ValueError('a tool call is an object with a "name"')
+    arguments = value.get("arguments", value.get("parameters"))
+    if isinstance(arguments, str):
+        arguments = json.loads(arguments)
+    if not isinstance(arguments, dict):
+        raise ValueError('a tool call has its "arguments" (or "parameters") as an object')
+    return value["name"], arguments
+
+
+# -- sample sets ------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class SampleReader:
     """Reads responses as sample sets of one plan."""
 
     plan: SamplingPlan
-    """What was asked for."""
+    """The plan."""
     detokenizer: Detokenizer
     """Tokens to text."""
     tools: Collection[str]
-    """Names of the tools the model was offered; empty for none."""
+    """Names of the offered tools; empty for none."""
 
     def read(self, messages: Sequence[BaseMessage], request: Request, response: Response, seconds: float) -> SampleSet:
         """Sample set of one request; a failure of the model is its ``problem``."""
@@ -69,7 +144,7 @@ class SampleReader:
     def failed(
         self, messages: Sequence[BaseMessage], problem: Unmeasured, detail: str, cost: Cost | None = None
     ) -> SampleSet:
-        """Sample set of a request that came to nothing."""
+        """Sample set of a request without a result."""
         question = question_text(messages)
         return SampleSet(question=question, primary=None, cost=cost or Cost(), problem=problem, problem_detail=detail)
 
@@ -102,18 +177,18 @@ class SampleReader:
 
 
 def _not_finite(response: Response) -> str:
-    """Why the numbers of a response cannot be used, or empty."""
+    """Why the numbers of a response cannot be used, or ""."""
     sequences = [*(continuation.logprobs for continuation in response.continuations), *response.options]
     if all(math.isfinite(value) for values in sequences for value in values):
         return ""
     return "the model's logits are not finite; a wider dtype (float32 or bfloat16 instead of float16) usually helps"
 
 
-# -- From decoded tokens to LangChain's chat results, with log-probabilities in OpenAI's format ------------------------
+# -- chat results, with log-probabilities in OpenAI's form ------------------------------------------------------------
 
 
 def openai_logprobs(answer: Answer) -> dict[str, Any] | None:
-    """``{"content": [{"token", "bytes", "logprob", "top_logprobs"}, ...]}``, or None when they were not asked for."""
+    """``{"content": [{"token", "bytes", "logprob", "top_logprobs"}, ...]}``, or None if they were not requested."""
     if answer.tokens is None or answer.logprobs is None:
         return None
     spelled = [bytes.fromhex(raw) for raw in answer.token_bytes or ()] or [token.encode() for token in answer.tokens]
@@ -137,9 +212,9 @@ def chat_result(
 
     Args:
         answers: Finished sequences.
-        prompt: Tokens of the prompt, which was read once: counted in the first message only.
+        prompt: Tokens of the prompt, which was read once: only the first message counts them.
         generated: Tokens generated for each answer.
-        tools: Names of the tools the model was offered; empty for none.
+        tools: Names of the offered tools; empty for none.
         model: Name of the model.
     """
     generations = [
@@ -196,75 +271,3 @@ def last_chunk(text: str, answer: Answer, *, prompt: int, generated: int, model:
     return ChatGenerationChunk(
         message=chunk.message.model_copy(update={"content": text}), generation_info=chunk.generation_info
     )
-
-
-# -- Tool calls out of text: ``<tool_call>{...}</tool_call>`` (Qwen, Hermes) and bare JSON (Llama 3.1, Mistral) --------
-
-TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
-
-
-@dataclass(frozen=True)
-class ParsedText:
-    """Text of an answer and the tool calls found in it."""
-
-    text: str
-    """What is left of the text without the calls; all of it if there are none."""
-    calls: tuple[tuple[str, dict[str, Any]], ...] = ()
-    """Name and arguments of each call, in order."""
-    invalid: tuple[tuple[str, str], ...] = ()
-    """Raw text of each call that could not be read, and why. It stays in ``text``, too."""
-
-
-def parse_tool_calls(text: str, known: Collection[str]) -> ParsedText:
-    """Find the tool calls in an answer.
-
-    Tagged calls count whatever tool they name. Bare JSON counts only if the whole text is one or more objects that name
-    a known tool, since an answer may be JSON for other reasons.
-
-    Args:
-        text: The answer.
-        known: Names of the tools the model was offered.
-    """
-    blocks = TAGGED.findall(text)
-    if blocks:
-        return _tagged(text, blocks)
-    calls = _bare(text.strip(), known)
-    return ParsedText("", tuple(calls)) if calls else ParsedText(text)
-
-
-def _tagged(text: str, blocks: list[str]) -> ParsedText:
-    calls: list[tuple[str, dict[str, Any]]] = []
-    invalid: list[tuple[str, str]] = []
-    for block in blocks:
-        try:
-            calls.append(_call(json.loads(block)))
-        except ValueError as error:
-            invalid.append((block.strip(), str(error)))
-    return ParsedText(text if invalid else TAGGED.sub("", text).strip(), tuple(calls), tuple(invalid))
-
-
-def _bare(text: str, known: Collection[str]) -> list[tuple[str, dict[str, Any]]] | None:
-    """Calls if the text is nothing but calls (a list, or objects separated by ";" or white space), else None."""
-    decoder, values, place = json.JSONDecoder(), list[Any](), 0
-    try:
-        while place < len(text):
-            value, place = decoder.raw_decode(text, place)
-            values.extend(value if isinstance(value, list) else [value])
-            while place < len(text) and text[place] in "; \t\r\n":
-                place += 1
-        calls = [_call(value) for value in values]
-    except ValueError:
-        return None
-    return calls if all(name in known for name, _ in calls) else None
-
-
-def _call(value: Any) -> tuple[str, dict[str, Any]]:
-    """Name and arguments of one call; ValueError says what is wrong with it."""
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        raise ValueError('a tool call is an object with a "name"')
-    arguments = value.get("arguments", value.get("parameters"))
-    if isinstance(arguments, str):
-        arguments = json.loads(arguments)
-    if not isinstance(arguments, dict):
-        raise ValueError('a tool call has its "arguments" (or "parameters") as an object')
-    return value["name"], arguments

@@ -1,4 +1,4 @@
-"""From LangChain messages to the text and token ids that the model's own chat template makes of them."""
+"""From LangChain messages to the prompt of a model's chat template, and the settings of a plain call."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field, ValidationError, model_validator
 
+from guardrail.call_settings import Effect, names
 from guardrail.errors import PromptTooLongError, UsageError
 from guardrail.types import Frozen
 
@@ -22,10 +23,10 @@ def template_messages(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
     """Messages as chat templates expect them: role, content, and tool calls with parsed arguments.
 
     Args:
-        messages: System, human, AI and tool messages; ``ChatMessage`` keeps its own role. Text only.
+        messages: System, human, AI and tool messages; ``ChatMessage`` keeps its role. Text only.
 
     Raises:
-        UsageError: A message holds an image, audio or a file, or its type has no role.
+        UsageError: A message has an image, audio or a file, or its type has no role.
     """
     return [_template_message(message) for message in messages]
 
@@ -48,7 +49,7 @@ def _template_message(message: BaseMessage) -> dict[str, Any]:
 
 
 def _text(message: BaseMessage) -> str:
-    """Text of a message; anything else than text is refused, not dropped."""
+    """Text of a message; other content is refused, not dropped."""
     if isinstance(message.content, list):
         kinds = {block.get("type") for block in message.content if isinstance(block, dict)}
         if kinds - {"text", "tool_use", "tool_call"}:
@@ -69,10 +70,10 @@ def render(
         tokenizer: A transformers tokenizer with a chat template.
         messages: The conversation.
         tools: Tools in OpenAI format, or None.
-        chat_template: Replaces the tokenizer's own.
+        chat_template: Replaces the tokenizer's.
 
     Raises:
-        UsageError: The template refuses the conversation (e.g. a system message it does not know).
+        UsageError: The template refuses the conversation (e.g. a system message), or ignores the tools.
     """
     entries = template_messages(messages)
     try:
@@ -83,7 +84,7 @@ def render(
             add_generation_prompt=True,
             tokenize=False,
         )
-    except Exception as error:  # templates raise jinja2 errors of every kind, and TypeErrors of their own making
+    except Exception as error:  # templates raise all kinds of jinja2 errors, and TypeErrors
         roles = [entry["role"] for entry in entries]
         raise UsageError(f"the chat template refused the conversation with roles {roles}: {error}") from error
     if tools and not any(json.dumps(tool["function"]["name"])[1:-1] in text for tool in tools):
@@ -100,7 +101,7 @@ def check_length(prompt: int, answer: int, limit: int | None) -> None:
     Args:
         prompt: Tokens of the prompt.
         answer: Most tokens of the answer.
-        limit: Context window in tokens; None if the model names none.
+        limit: Context window in tokens; None if unknown.
 
     Raises:
         PromptTooLongError: prompt + answer > limit.
@@ -112,14 +113,14 @@ def check_length(prompt: int, answer: int, limit: int | None) -> None:
         )
 
 
-# -- Settings of one plain call: the model's fields, overridden by the call's keywords ---------------------------------
+# -- settings of one plain call: the model's fields, overridden by the call's keywords ---------------------------------
 
-IGNORED = frozenset({"ls_structured_output_format", "parallel_tool_calls", "strict", "stream_usage"})
-"""Keywords that LangChain passes along for tracing or for servers."""
+IGNORED = names(Effect.INTERNAL) | {"parallel_tool_calls"}
+"""Keywords that LangChain passes along for tracing or for servers; a local model writes as many calls as it likes."""
 
 
 class CallSettings(Frozen):
-    """What one plain call asks for."""
+    """Settings of one plain call."""
 
     temperature: float = Field(ge=0.0, allow_inf_nan=False)
     """0 is greedy."""
@@ -132,13 +133,13 @@ class CallSettings(Frozen):
     seed: int | None = None
     """Seed; None for fresh randomness."""
     logprobs: bool = False
-    """Whether log-probabilities are wanted."""
+    """Whether to return log-probabilities."""
     n: int = Field(default=1, ge=1)
     """Number of answers."""
     tools: tuple[dict[str, Any], ...] = ()
     """Tools in OpenAI format."""
     tool_choice: str | bool | dict[str, Any] | None = None
-    """"none" hides the tools; anything else cannot be enforced on a local model and leaves the choice to it."""
+    """"none" hides the tools. Nothing else can be enforced on a local model, so the model decides."""
 
     @model_validator(mode="after")
     def _several_answers_differ(self) -> Self:

@@ -1,6 +1,6 @@
 """From token ids to text: pieces that add up to it, characters that are split over tokens, stop strings.
 
-Special tokens and end tokens are no part of an answer: not of its text, not of its tokens, not of its log-probability.
+Special tokens and end tokens are not part of an answer: not of its text, its tokens or its log-probability.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-__all__ = ["Answer", "Detokenizer", "IncrementalText", "StopWatch", "TextStream"]
+__all__ = ["Answer", "Detokenizer", "IncrementalText", "StopDetector", "TextStream"]
 
 INCOMPLETE = "\ufffd"
-"""What a decoder puts for bytes that are no complete character."""
+"""Written by a decoder for bytes that are not a complete character."""
 
 MEMO_SIZE = 100_000
 
@@ -30,15 +30,15 @@ class Answer:
     """A finished sequence as text."""
 
     text: str
-    """Text before any stop string, white space as the model made it."""
+    """Text before any stop string, with the model's white space."""
     tokens: tuple[str, ...] | None
-    """Pieces of the text, one for each answer token; their concatenation is the text. None when not asked for."""
+    """Pieces of the text, one for each answer token; their concatenation is the text. None if not requested."""
     logprobs: tuple[float, ...] | None
     """Log-probability of each of ``tokens``."""
     finish_reason: str
     """"stop" (end token or stop string) or "length"."""
     token_bytes: tuple[str, ...] | None = None
-    """Bytes of each of ``tokens`` in hex, where some tokens are parts of a character; None where ``tokens`` say it."""
+    """Bytes of each of ``tokens`` in hex, if some tokens are parts of a character; otherwise None."""
 
 
 class Detokenizer:
@@ -46,7 +46,7 @@ class Detokenizer:
 
     Args:
         tokenizer: A transformers tokenizer.
-        hidden: Ids that are no text: special tokens and end tokens.
+        hidden: Ids without text: special tokens and end tokens.
     """
 
     def __init__(self, tokenizer: Any, hidden: frozenset[int]) -> None:
@@ -55,12 +55,12 @@ class Detokenizer:
         self._memo: dict[tuple[int, ...], str] = {}
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ``ids``, hidden ones left out."""
+        """Text of ``ids`` without hidden ones."""
         shown = [token for token in ids if token not in self.hidden]
         return str(self._tokenizer.decode(shown, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def window(self, ids: tuple[int, ...]) -> str:
-        """Text of a few tokens, remembered: the same neighbours come up again and again."""
+        """Text of a few tokens, cached: the same neighbours occur often."""
         text = self._memo.get(ids)
         if text is None:
             if len(self._memo) >= MEMO_SIZE:
@@ -69,7 +69,7 @@ class Detokenizer:
         return text
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """What each token adds to the text; a character split over tokens belongs to the last of them.
+        """The text that each token adds; a character split over tokens belongs to the last of them.
 
         Args:
             ids: Tokens, none of them hidden.
@@ -82,7 +82,7 @@ class Detokenizer:
         return pieces if "".join(pieces) == whole else self._by_prefix(ids, whole)
 
     def _by_prefix(self, ids: Sequence[int], whole: str) -> list[str]:
-        """The same for decoders that look further back than one token: slower, by growing prefixes."""
+        """The same for decoders that depend on more than one token before: slower, by growing prefixes."""
         ends = [0]
         for count in range(1, len(ids)):
             agreed = _common(self.decode(ids[:count]), whole)
@@ -91,14 +91,14 @@ class Detokenizer:
         return [whole[start:end] for start, end in pairwise(ends)]
 
     def piece_bytes(self, ids: Sequence[int], pieces: Sequence[str]) -> list[bytes] | None:
-        """Bytes of each token, where some tokens are parts of a character; None where the pieces say it.
+        """Bytes of each token, if some tokens are parts of a character; otherwise None.
 
-        The bytes of the tokens of a character have to decode to its piece; if they do not (a vocabulary of another
-        kind) they are not known, and the result is None as well.
+        The bytes of the tokens of a character must decode to its piece; if they do not (another kind of vocabulary),
+        they are unknown and the result is None as well.
 
         Args:
             ids: Tokens, none of them hidden.
-            pieces: What `pieces` gave for them.
+            pieces: The result of `pieces` for them.
         """
         if all(piece and INCOMPLETE not in piece for piece in pieces):
             return None
@@ -108,7 +108,7 @@ class Detokenizer:
             held.append(self._raw(token))
             if piece:
                 spelled = b"".join(held).decode(errors="replace")
-                if not found and spelled == " " + piece:  # some decoders drop the space that an answer begins with
+                if not found and spelled == " " + piece:  # some decoders drop the space at the beginning of an answer
                     held[0] = held[0][1:]
                 elif spelled != piece:
                     if len(held) > 1:
@@ -119,7 +119,7 @@ class Detokenizer:
         return None if held else found
 
     def _raw(self, token: int) -> bytes:
-        """Bytes of a token as a byte-level vocabulary or one with byte fallback spells them."""
+        """Bytes of a token in a byte-level vocabulary or one with byte fallback."""
         spelled = str(self._tokenizer.convert_ids_to_tokens(token))
         fallback = _BYTE_FALLBACK.fullmatch(spelled)
         if fallback:
@@ -133,14 +133,14 @@ class Detokenizer:
     ) -> Answer:
         """Text, tokens and log-probabilities of a finished sequence, cut at the first stop string.
 
-        A token that reaches into the stop string keeps the part before it; a token wholly inside is dropped.
+        A token that overlaps the stop string keeps the part before it; a token inside it is dropped.
 
         Args:
             ids: New tokens.
             logprobs: Log-probability of each.
             ended: Whether it ended by an end token or a stop string.
             stops: Stop strings.
-            pieces: Whether tokens and log-probabilities are wanted.
+            pieces: Whether to return tokens and log-probabilities.
         """
         reason = "stop" if ended else "length"
         if not pieces and not stops:
@@ -181,9 +181,9 @@ def _clip(parts: Sequence[str], end: int) -> list[str]:
 
 
 def _clip_bytes(raw: Sequence[bytes], text: str, end: int) -> tuple[str, ...] | None:
-    """Bytes in hex, cut where ``text`` is cut at ``end``; a token wholly behind it is empty.
+    """Bytes in hex, cut where ``text`` is cut at ``end``; a token behind it is empty.
 
-    None when bytes that are no character come before a cut: where it falls among the bytes is then unclear.
+    None if there are bytes without a character before the cut: its position among the bytes is then unknown.
     """
     if end == len(text):
         return tuple(piece.hex() for piece in raw)
@@ -199,7 +199,7 @@ def _clip_bytes(raw: Sequence[bytes], text: str, end: int) -> tuple[str, ...] | 
 
 
 class IncrementalText:
-    """Turns tokens into text one at a time, holding back bytes that are no complete character yet."""
+    """Turns tokens into text one at a time; keeps bytes until they are a complete character."""
 
     def __init__(self, detokenizer: Detokenizer) -> None:
         self._detokenizer = detokenizer
@@ -218,7 +218,7 @@ class IncrementalText:
         return added
 
     def flush(self) -> str:
-        """What is still held back, replacement characters and all."""
+        """The rest of the text, including replacement characters."""
         added = self._added() if self._held else ""
         self._held = ()
         return added
@@ -228,7 +228,7 @@ class IncrementalText:
         return self._detokenizer.window(self._context + self._held)[len(before) :]
 
 
-class StopWatch:
+class StopDetector:
     """Says whether a growing sequence has reached a stop string."""
 
     def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
@@ -245,9 +245,9 @@ class StopWatch:
 
 
 class TextStream:
-    """Text for a reader: no half characters, no surrounding white space, and never any part of a stop string.
+    """Text for a reader: no incomplete characters, no surrounding white space, no part of a stop string.
 
-    What might still turn out to be the beginning of a stop string, or white space at the end, is held back.
+    Text that may be the beginning of a stop string, or white space at the end, waits for further tokens.
     """
 
     def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
@@ -281,7 +281,7 @@ class TextStream:
         return shown
 
     def _certain(self) -> int:
-        """Length of the buffer that cannot be the beginning of a stop string."""
+        """Length of the part of the buffer that is not the beginning of a stop string."""
         for start in range(len(self._buffer)):
             if any(stop.startswith(self._buffer[start:]) for stop in self._stops):
                 return start

@@ -1,42 +1,88 @@
-"""An OpenAI-compatible endpoint: its address and credentials, how long it is waited for, and what must not be shown."""
+"""An OpenAI-compatible endpoint: its address and credentials, and requests with retries and a deadline that holds.
+
+The SDK's own retries sleep without regard to a deadline (up to 120 s for a Retry-After) and hide how many requests were
+made. So the SDK makes one attempt, and this file repeats it by the same rules: connection errors, 408, 409, 429 and 5xx
+are tried again after Retry-After or an exponential wait with jitter, but never past the deadline.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 import time
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
 from langchain_core.outputs import ChatGenerationChunk
 
-from guardrail.errors import UsageError
+from guardrail.errors import GuardrailError, UsageError, require
 
-from .clients import Clients
+from .clients import Clients, counting
 from .replies import chunks_of
-from .transport import Attempted, DeadlineError, EndpointError, apost, events, status_of
 
-__all__ = ["Endpoint"]
+__all__ = ["RETRIED", "Attempted", "DeadlineError", "Endpoint", "EndpointError", "apost", "events", "status_of"]
 
+openai = require("openai", extra="openai")
+
+PATH = "/chat/completions"
 NO_KEY = "no-key-needed"
-LONGEST = 400
+FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0
+RETRIED = frozenset({408, 409, 429})
+END = object()
+TOO_LATE = "no complete reply before the deadline"
+LONGEST_ERROR = 400
 """Characters of an error that are shown."""
+
+
+class EndpointError(GuardrailError):
+    """A plain call failed. The message says why; the original error is left out, since it may hold keys.
+
+    Attributes:
+        status_code: HTTP status of the last reply, if it was an error reply.
+    """
+
+    def __init__(self, message: str, status_code: int | None = None) -> None:
+        super().__init__(message)
+        self.status_code = status_code
+
+
+class DeadlineError(EndpointError, TimeoutError):
+    """The time for a request is over, retries included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempted:
+    """The result of a request.
+
+    Attributes:
+        content: Bytes of the reply, or None.
+        error: Why there is no reply.
+        attempts: HTTP requests that were sent.
+    """
+
+    content: bytes | None
+    error: Exception | None
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Endpoint:
-    """An endpoint as fields and environment name it at this moment. It holds secrets, so it has no representation.
+    """An endpoint as fields and environment name it now. It holds secrets, so it has no representation.
 
     Attributes:
         model: Name of the model there.
-        key: The API key; None where an endpoint wants none.
+        key: The API key; None where an endpoint needs none.
         url: Root of the API; None for OpenAI's.
-        headers: Further HTTP headers of every request.
+        headers: Additional HTTP headers of every request.
         timeout: Seconds until a call is given up.
         retries: Further attempts after failures that may pass.
-        clients: What talks to it.
+        clients: The HTTP clients.
     """
 
     model: str
@@ -48,10 +94,10 @@ class Endpoint:
     clients: Clients
 
     def check(self) -> None:
-        """Refuse what could not be used, or not in secret.
+        """Refuse an endpoint that cannot be used, or whose address would give a password away.
 
         Raises:
-            UsageError: Neither a key nor an endpoint of one's own is known, or its address holds credentials.
+            UsageError: There is neither a key nor an address of the user's own, or the address holds credentials.
         """
         if self.key is None and self.url is None:
             raise UsageError(
@@ -64,7 +110,7 @@ class Endpoint:
             )
 
     async def asend(self, body: Mapping[str, Any], deadline: float | None = None) -> Attempted:
-        """Send a request and wait for its reply; whatever fails is in what it came to.
+        """Send a request and wait for its reply. Failures are part of the result; nothing is raised.
 
         Args:
             body: The request.
@@ -78,10 +124,10 @@ class Endpoint:
         return await apost(client, body, deadline=deadline, retries=self.retries)
 
     async def chunks(self, body: Mapping[str, Any]) -> AsyncGenerator[ChatGenerationChunk, None]:
-        """Send a request for a stream, and give its chunks as they come.
+        """Send a request for a stream, and yield its chunks as they come.
 
         Raises:
-            EndpointError: It failed, was no stream of a chat completion, or broke off.
+            EndpointError: The request failed, or its reply is not a stream of a chat completion, or is incomplete.
         """
         failed = None
         try:
@@ -91,26 +137,26 @@ class Endpoint:
                     yield chunk
         except Exception as error:
             failed = self.failure(error)
-        if failed is not None:  # not where it is caught: it would know the error that may hold keys
+        if failed is not None:  # outside the handler: otherwise its context would be the error that may hold keys
             raise failed
 
     def failure(self, error: Exception | None) -> EndpointError:
-        """An error that may be shown: what went wrong, in words, and nothing of the error that told so."""
+        """An error that is safe to show: it describes the original error and does not refer to it."""
         if isinstance(error, DeadlineError):
             return DeadlineError(str(error))
-        return EndpointError(f"model {self.model!r}: {self.in_words(error)}", status_of(error))
+        return EndpointError(f"model {self.model!r}: {self.describe_error(error)}", status_of(error))
 
-    def in_words(self, error: Exception | None) -> str:
-        """An error in words, without key, headers and address: servers may echo what they were sent."""
+    def describe_error(self, error: Exception | None) -> str:
+        """Describe an error without key, headers and address: servers may echo the request."""
         text = type(error).__name__
-        with suppress(Exception):  # an error may hold what cannot be shown, e.g. thousands of nested lists
+        with suppress(Exception):  # some errors have no text, e.g. of thousands of nested lists
             text = f"{text}: {error}"
-        for secret in sorted(self._secrets(), key=len, reverse=True):  # a part of a longer one would break that up
+        for secret in sorted(self._secrets(), key=len, reverse=True):  # a shorter secret may be a part of a longer one
             text = text.replace(secret, "***")
-        return text if len(text) <= LONGEST else text[:LONGEST] + "..."
+        return text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + "..."
 
     def _secrets(self) -> set[str]:
-        """What must not be shown, also as it looks in a quotation."""
+        """Texts that must not be shown, also in quoted form."""
         whole = [self.key, self.url, *self.headers.values()]
         words = [word for value in self.headers.values() for word in value.split() if len(word) >= 8]
         plain = [text for text in (*whole, *words) if text and len(text) >= 4]
@@ -119,3 +165,139 @@ class Endpoint:
     async def _client(self) -> Any:
         """The SDK's client of the running event loop."""
         return await self.clients.running(key=self.key or NO_KEY, url=self.url, headers=self.headers)
+
+
+# -- one request, with its attempts -----------------------------------------------------------------------------------
+
+
+async def apost(client: Any, body: Mapping[str, Any], *, deadline: float, retries: int) -> Attempted:
+    """Send a request and wait for its reply, at most until ``deadline`` (on `time.monotonic`).
+
+    A call that runs out of time, or is cancelled, closes its connection.
+    """
+    budget, wait = TimeBudget(deadline - time.monotonic()), 0.0
+    with counting() as sent:
+        for attempt in range(1, retries + 2):
+            try:
+                async with budget.spend(wait):
+                    content = await client.post(PATH, cast_to=bytes, body=body)
+                return Attempted(content, None, sent.count)
+            except Exception as error:  # every failure is reported; the caller abstains
+                again = _wait(error, attempt, retries, budget.left)
+                if again is None:
+                    return Attempted(None, error, sent.count)
+                wait = again
+    raise AssertionError("unreachable")
+
+
+async def events(client: Any, body: Mapping[str, Any], *, seconds: float, retries: int) -> AsyncGenerator[Any, None]:
+    """The events of a streamed reply, each as its JSON.
+
+    Args:
+        client: The SDK's client.
+        body: The request.
+        seconds: Most time to wait for the server in total: attempts, waits between them, and between the events. The
+            time that the caller takes for an event does not count.
+        retries: Further attempts; there is no further attempt once an event has come.
+    """
+    budget, wait = TimeBudget(seconds), 0.0
+    for attempt in range(1, retries + 2):
+        try:
+            async with budget.spend(wait):
+                stream = await client.post(
+                    PATH, cast_to=object, body=body, stream=True, stream_cls=openai.AsyncStream[object]
+                )
+        except Exception as error:
+            again = _wait(error, attempt, retries, budget.left)
+            if again is None:
+                raise
+            wait = again
+            continue
+        async with stream:
+            came = False
+            try:
+                while True:
+                    async with budget.spend():
+                        event = await anext(stream, END)
+                    if event is END:
+                        return
+                    came = True
+                    yield event
+            except Exception as error:
+                again = None if came else _wait(error, attempt, retries, budget.left)
+                if again is None:
+                    raise
+                wait = again
+
+
+class TimeBudget:
+    """Time that is left to wait for a server.
+
+    Args:
+        seconds: The whole budget.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.left = seconds
+
+    @asynccontextmanager
+    async def spend(self, pause: float = 0.0) -> AsyncIterator[None]:
+        """Run the body within the time that is left, and subtract what it took.
+
+        Args:
+            pause: Seconds to sleep before the body.
+
+        Raises:
+            DeadlineError: The time is over.
+        """
+        began = time.monotonic()
+        if self.left <= 0:
+            raise DeadlineError(TOO_LATE)
+        late = False
+        try:
+            async with asyncio.timeout(self.left):
+                if pause:
+                    await asyncio.sleep(pause)
+                yield
+        except TimeoutError:
+            late = True
+        finally:
+            self.left -= time.monotonic() - began
+        if late:
+            raise DeadlineError(TOO_LATE)
+
+
+def status_of(error: Exception | None) -> int | None:
+    """HTTP status of an error reply."""
+    status = getattr(error, "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def _wait(error: Exception, attempt: int, retries: int, left: float) -> float | None:
+    """Seconds until the next attempt, or None if there is none."""
+    status = status_of(error)
+    again = isinstance(error, openai.APIConnectionError) or status in RETRIED or (status or 0) >= 500
+    if not again or attempt > retries:
+        return None
+    asked = _retry_after(getattr(getattr(error, "response", None), "headers", {}))
+    wait = min(FIRST_WAIT * 2 ** (attempt - 1), LONGEST_WAIT) * random.uniform(0.75, 1.0) if asked is None else asked
+    return wait if wait < left else None
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds the server asks to wait, as number (of seconds or, in OpenAI's own header, milliseconds) or as date."""
+    for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        text = headers.get(name)
+        if text is None:
+            continue
+        try:
+            seconds = float(text) * scale
+        except ValueError:
+            try:
+                moment = parsedate_to_datetime(text)
+            except ValueError:
+                continue
+            seconds = (moment - datetime.now(UTC)).total_seconds() if moment.tzinfo is not None else -1.0
+        if 0 <= seconds < float("inf"):
+            return seconds
+    return None

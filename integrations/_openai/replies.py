@@ -1,4 +1,4 @@
-"""What an OpenAI-compatible endpoint answered: raw JSON in, messages and option scores out, nothing guessed."""
+"""Replies of an OpenAI-compatible endpoint: raw JSON in, messages and option scores out, nothing guessed."""
 
 from __future__ import annotations
 
@@ -31,26 +31,27 @@ LONGEST_TOKEN = 64
 """Characters a token may have on average before a text cannot come from ``max_tokens`` tokens."""
 
 HALF = re.compile(r"\\u[dD][89a-fA-F]")
-"""One of the two halves in which JSON may write a character; servers that cut an answer may leave one alone."""
+"""One half of a surrogate pair; servers that cut an answer may send it without the other half."""
 MANY = 2**53
-"""No reply has so many tokens; a larger count is none."""
+"""No reply has so many tokens; a count this large is read as 0."""
 
 
 class MalformedReplyError(ValueError):
-    """The endpoint answered something that is not a chat completion."""
+    """The endpoint's reply is not a chat completion."""
 
 
 def parsed(content: bytes) -> dict[str, Any]:
-    """The reply as JSON object.
+    """The reply as a JSON object.
 
     Raises:
-        MalformedReplyError: Not JSON, truncated, nested too deeply to be read, with halves of characters, or no object.
+        MalformedReplyError: It is not JSON, truncated, nested too deeply, has half of a surrogate pair, or is not an
+            object.
     """
     try:
         text = content.decode(json.detect_encoding(content))
         reply = json.loads(text)
         if HALF.search(text):
-            json.dumps(reply, ensure_ascii=False).encode()  # halves of characters cannot be written down
+            json.dumps(reply, ensure_ascii=False).encode()  # fails on half of a surrogate pair
     except (ValueError, RecursionError) as error:
         raise MalformedReplyError(f"the endpoint's reply of {len(content)} bytes is not JSON ({error})") from None
     if not isinstance(reply, dict):
@@ -63,11 +64,10 @@ def choices_of(reply: Mapping[str, Any], *, max_tokens: int | None = None) -> li
 
     Args:
         reply: The reply.
-        max_tokens: The longest answer that was asked for; a text that cannot have so few tokens is refused, since the
-            server ignored the limit.
+        max_tokens: The longest answer that was asked for. A longer text is refused, since the server ignored the limit.
 
     Raises:
-        MalformedReplyError: No choice, or a choice without message.
+        MalformedReplyError: There is no choice, or a choice has no message.
     """
     choices = reply.get("choices")
     if not isinstance(choices, list) or not choices:
@@ -85,7 +85,7 @@ def choices_of(reply: Mapping[str, Any], *, max_tokens: int | None = None) -> li
 
 
 def usage_of(reply: Mapping[str, Any]) -> UsageMetadata:
-    """Token counts as the server reports them; 0 where it reports none."""
+    """Token counts as the server reports them; 0 if it reports none."""
     usage = reply.get("usage")
     usage = usage if isinstance(usage, dict) else {}
     given, made = (_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
@@ -97,7 +97,7 @@ def _count(value: Any) -> int:
 
 
 def message_of(choice: Mapping[str, Any], reply: Mapping[str, Any], usage: UsageMetadata | None) -> AIMessage:
-    """A choice as LangChain message; its log-probabilities stay in OpenAI's form in the metadata."""
+    """A choice as a LangChain message; its log-probabilities stay in OpenAI's form in the metadata."""
     message = choice["message"]
     calls, invalid = tool_calls_of(message.get("tool_calls"))
     refusal = message.get("refusal")
@@ -122,12 +122,12 @@ def message_of(choice: Mapping[str, Any], reply: Mapping[str, Any], usage: Usage
 
 
 def chat_result(content: bytes, model: str) -> ChatResult:
-    """A whole reply as LangChain result, one generation for each choice.
+    """A whole reply as a LangChain result, one generation for each choice.
 
-    The usage of a reply is that of all its choices: it stands on the first, so that a sum counts it once.
+    The usage of a reply is that of all its choices. The first generation has it, so that a sum counts it once.
 
     Raises:
-        MalformedReplyError: It is no chat completion.
+        MalformedReplyError: It is not a chat completion.
     """
     reply = parsed(content)
     usage = usage_of(reply)
@@ -151,8 +151,8 @@ def tool_calls_of(raw: Any) -> tuple[list[ToolCall], list[InvalidToolCall]]:
         try:
             arguments = json.loads(text) if isinstance(text, str) else text
             if not isinstance(arguments, dict):
-                raise ValueError("the arguments are no JSON object")
-            json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()  # else no verdict could hold them
+                raise ValueError("the arguments are not a JSON object")
+            json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()  # else no verdict holds them
         except (ValueError, RecursionError) as error:
             invalid.append(
                 InvalidToolCall(name=name, args=str(text), id=call_id, error=str(error), type="invalid_tool_call")
@@ -165,9 +165,9 @@ def tool_calls_of(raw: Any) -> tuple[list[ToolCall], list[InvalidToolCall]]:
 def option_scores(choice: Mapping[str, Any], labels: Sequence[str]) -> OptionScores | str:
     """Log-likelihood of each option label as the first token of the answer, or why it cannot be read.
 
-    A label's probability is the sum over the listed first tokens that are the label, white space before it aside: "A"
-    and " A" are two tokens and one option. It is read only when *every* label is listed. A label that is missing is not
-    taken as improbable: endpoints list 20 tokens at most, and a label of several tokens is never among them.
+    A label's probability is the sum over the listed first tokens that equal the label after leading white space is
+    removed: "A" and " A" are two tokens and one option. Scores are read only if *every* label is listed. A missing
+    label is not taken as improbable: endpoints list 20 tokens at most, and never a label of several tokens.
 
     Args:
         choice: A choice drawn with ``top_logprobs`` at temperature 1 and top_p 1, where a server that reports the
@@ -176,14 +176,14 @@ def option_scores(choice: Mapping[str, Any], labels: Sequence[str]) -> OptionSco
     """
     clash = next(((a, b) for a in labels for b in labels if a != b and b.startswith(a)), None)
     if clash is not None:
-        return f"option {clash[0]!r} begins option {clash[1]!r}, so a first token does not tell them apart"
+        return f"option {clash[0]!r} begins option {clash[1]!r}, so a first token does not distinguish them"
     try:
         listed = choice["logprobs"]["content"][0]["top_logprobs"]
         entries = {(str(item["token"]), float(item["logprob"])) for item in listed}
     except (KeyError, IndexError, TypeError, ValueError):
         return "the endpoint gave no top_logprobs for the first token"
     if any(math.isnan(value) or value > 1e-6 for _, value in entries):
-        return "the endpoint's top_logprobs are no log-probabilities"
+        return "the endpoint's top_logprobs are not log-probabilities"
     values = []
     for label in labels:
         found = [value for token, value in entries if token.lstrip() == label and math.isfinite(value)]
@@ -198,18 +198,18 @@ def _log_sum(values: Sequence[float]) -> float:
     return top + math.log(math.fsum(math.exp(value - top) for value in values))
 
 
-# -- The events of a chat-completions stream as LangChain chunks, and whether they are a whole answer ------------------
+# -- streams: the events of a chat completion as LangChain chunks -----------------------------------------------------
 
 
 async def chunks_of(events: AsyncIterable[Any]) -> AsyncGenerator[ChatGenerationChunk, None]:
-    """The chunks of a whole answer; the last one says what it used, where the server tells.
+    """The chunks of a whole answer; the last one has the token counts, if the server reports them.
 
-    Only a ``finish_reason`` shows that an answer is whole: servers that break off may close the connection as if all
-    were well. It comes with the last piece of text or after it. Token counts are totals of the answer, also where every
-    event has some, so the last ones hold and are given once: LangChain adds up those of all chunks.
+    Only a ``finish_reason`` shows that an answer is complete: servers that break off may close the connection as usual.
+    It comes with the last piece of text or after it. Token counts are totals of the answer, even if every event has
+    some, so the last ones count and are given once: LangChain adds up those of all chunks.
 
     Raises:
-        MalformedReplyError: No events, one that is none of a chat completion, or an end without a reason.
+        MalformedReplyError: There is no event, an event is not one of a chat completion, or the end has no reason.
     """
     came, ended = False, False
     usage: UsageMetadata | None = None
@@ -219,12 +219,13 @@ async def chunks_of(events: AsyncIterable[Any]) -> AsyncGenerator[ChatGeneration
             chunk = _chunk(event)
             usage = usage_of(event) if event.get("usage") else usage
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise MalformedReplyError(f"an event of the endpoint's stream is no chunk of an answer ({error})") from None
+            detail = f"an event of the endpoint's stream is not a chunk of an answer ({error})"
+            raise MalformedReplyError(detail) from None
         if chunk is not None:
             ended = ended or "finish_reason" in chunk.message.response_metadata
             yield chunk
     if not came:
-        raise MalformedReplyError("the endpoint's reply is no stream of events")
+        raise MalformedReplyError("the endpoint's reply is not a stream of events")
     if not ended:
         raise MalformedReplyError(
             "the endpoint's stream ended without a finish_reason, so the answer is cut off. Ask again; if it happens "

@@ -1,12 +1,13 @@
-"""What is sent to an OpenAI-compatible endpoint: messages, settings and tools as the body of a request."""
+"""Requests to an OpenAI-compatible endpoint: messages, settings, tools and answer formats as the body of a request."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from langchain_core.exceptions import OutputParserException
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.output_parsers.openai_tools import JsonOutputKeyToolsParser, PydanticToolsParser
@@ -14,36 +15,16 @@ from langchain_core.runnables import Runnable, RunnableGenerator, RunnableMap, R
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
+from guardrail.call_settings import Effect, names
 from guardrail.errors import UsageError
 
-__all__ = ["CALL_SETTINGS", "TOP_LOGPROBS", "body_of", "normal_tool_choice", "openai_tools", "structured"]
+__all__ = ["TOP_LOGPROBS", "body_of", "normal_tool_choice", "one_limit", "openai_tools", "structured"]
 
 TOP_LOGPROBS = 20
-"""Most alternatives an endpoint gives for a token (OpenAI's limit)."""
-CALL_SETTINGS = frozenset(
-    {
-        "temperature",
-        "top_p",
-        "max_tokens",
-        "seed",
-        "n",
-        "logprobs",
-        "top_logprobs",
-        "tools",
-        "tool_choice",
-        "parallel_tool_calls",
-        "response_format",
-        "presence_penalty",
-        "frequency_penalty",
-        "logit_bias",
-        "user",
-        "reasoning_effort",
-        "stream",
-        "stream_options",
-    }
-)
-"""Settings a call may carry. Anything else belongs into ``extra_body``."""
-IGNORED = frozenset({"ls_structured_output_format", "strict", "stream_usage"})
+"""Most alternatives for a token (OpenAI's limit)."""
+CALL_SETTINGS = names(allowed_in="openai") - {"stop"}
+"""Settings a call may carry; stop strings are a separate argument. Everything else belongs into ``extra_body``."""
+IGNORED = names(Effect.INTERNAL)
 """Keywords that LangChain passes along for tracing or for other classes."""
 
 
@@ -62,15 +43,13 @@ def body_of(
         settings: ``model`` and settings of the call; None means "not given".
         stop: Stop strings.
         limit_name: Name under which the longest answer is sent. Servers that do not know ``max_completion_tokens``
-            ignore it silently, so ``max_tokens`` is the safe choice; OpenAI's reasoning models want the other.
+            ignore it silently, so ``max_tokens`` is the safe choice; OpenAI's reasoning models need the other.
         extra: Further fields of the body.
 
     Raises:
-        UsageError: A setting this library does not know.
+        UsageError: A setting is unknown.
     """
-    given = {name: value for name, value in settings.items() if value is not None and name not in IGNORED}
-    if "max_completion_tokens" in given:  # the newer name of the same limit
-        given["max_tokens"] = given.pop("max_completion_tokens")
+    given = one_limit({name: value for name, value in settings.items() if value is not None and name not in IGNORED})
     unknown = sorted(given.keys() - CALL_SETTINGS - {"model"})
     if unknown:
         raise UsageError(
@@ -90,6 +69,14 @@ def body_of(
     return {**body, **(extra or {})}
 
 
+def one_limit(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with the longest answer as ``max_tokens``, where they have its newer name."""
+    given = dict(settings)
+    if "max_completion_tokens" in given:
+        given["max_tokens"] = given.pop("max_completion_tokens")
+    return given
+
+
 def openai_tools(tools: Iterable[Any], *, strict: bool | None = None) -> list[dict[str, Any]]:
     """Tools (functions, classes, LangChain tools, schemas) in OpenAI format."""
     return [convert_to_openai_tool(tool, strict=strict) for tool in tools]
@@ -99,11 +86,12 @@ def normal_tool_choice(choice: Any, names: Sequence[str]) -> Any:
     """A tool choice in OpenAI's words.
 
     Args:
-        choice: "auto", "none", "any"/"required"/True (some tool), the name of a tool, a dict as it is, or None/False.
-        names: The tools on offer.
+        choice: "auto", "none", "any", "required" or True (some tool), the name of a tool, a dict (unchanged), None or
+            False.
+        names: The offered tools.
 
     Raises:
-        UsageError: The name of a tool that is not on offer.
+        UsageError: The named tool is not offered.
     """
     if choice is None or choice is False:
         return None
@@ -113,17 +101,14 @@ def normal_tool_choice(choice: Any, names: Sequence[str]) -> Any:
         return choice
     if choice in names:
         return {"type": "function", "function": {"name": choice}}
-    raise UsageError(f"tool_choice {choice!r} names no tool on offer; the tools are {', '.join(names) or 'none'}.")
+    raise UsageError(f"tool_choice {choice!r} is not an offered tool; the tools are {', '.join(names) or 'none'}.")
 
 
-# -- Structured output of an OpenAI-compatible endpoint, by LangChain's conventions ------------------------------------
-
-if TYPE_CHECKING:
-    from ..openai_chat import OpenAICompatibleChat
+# -- structured output, by LangChain's conventions --------------------------------------------------------------------
 
 
 def structured(
-    chat: OpenAICompatibleChat,
+    chat: BaseChatModel,
     schema: dict[str, Any] | type,
     *,
     include_raw: bool,
@@ -131,7 +116,7 @@ def structured(
     strict: bool | None,
     settings: Mapping[str, Any],
 ) -> Runnable[Any, Any]:
-    """See `OpenAICompatibleChat.with_structured_output`."""
+    """A runnable that returns objects of a schema; see ``OpenAICompatibleChat.with_structured_output``."""
     is_class = isinstance(schema, type) and is_basemodel_subclass(schema)
     tracing = {"ls_structured_output_format": {"kwargs": {"method": method}, "schema": convert_to_json_schema(schema)}}
     parser: Any
@@ -166,10 +151,10 @@ def structured(
 
 
 def _check(message: AIMessage) -> AIMessage:
-    """Refuse an answer that was cut off: LangChain's parsers would close its texts and lists, and take it as whole."""
+    """Refuse an answer that was cut off: LangChain's parsers would complete its texts and lists and accept it."""
     if message.response_metadata.get("finish_reason") == "length":
         raise OutputParserException(
-            "the answer was cut off at the longest length allowed, so it is no whole object. Raise max_tokens.",
+            "the answer was cut off at the length limit, so the object is incomplete. Raise max_tokens.",
             llm_output=message.text,
         )
     return message

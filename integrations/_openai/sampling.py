@@ -1,4 +1,4 @@
-"""Sample sets and probe replies out of an OpenAI-compatible endpoint: which requests to make, and what they came to."""
+"""Sample sets and probe replies of an OpenAI-compatible endpoint: which requests to make, how to read the replies."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from guardrail.sampling.prober import reply_of
 from guardrail.sampling.replies import read_reply
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, Unmeasured
 
+from .endpoint import RETRIED, Attempted, status_of
 from .replies import MalformedReplyError, choices_of, message_of, option_scores, parsed, usage_of
 from .requests import TOP_LOGPROBS
-from .transport import RETRIED, Attempted, status_of
 
 __all__ = [
     "N_REFUSED",
     "Ask",
-    "Clock",
+    "Deadlines",
     "Outcome",
     "after",
     "asks_for",
@@ -36,7 +36,7 @@ __all__ = [
 
 PRIMARY, SAMPLES, OPTIONS = "primary", "samples", "options"
 N_REFUSED = frozenset({400, 422})
-"""HTTP status with which servers refuse several answers at once, or as many as were asked for."""
+"""HTTP status with which servers refuse several answers at once, or that many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Ask:
         prompt: Index of the prompt it belongs to.
         role: "primary", "samples" or "options".
         settings: Settings of the request.
-        apart: The same answers as one request each, where the server will not take ``n``.
+        apart: The same answers as one request each, for servers that refuse ``n``.
     """
 
     prompt: int
@@ -63,12 +63,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an `Ask` came to.
+    """The result of an `Ask`.
 
     Attributes:
         choices: The choices of the reply.
-        samples: The same as samples.
-        error: Why there are none, or empty.
+        samples: The choices as samples.
+        error: Why there are none, or "".
         cost: HTTP requests (retries included), tokens, and seconds.
         started: When it was sent.
         status: HTTP status of an error reply, or None.
@@ -85,11 +85,11 @@ class Outcome:
 
     @property
     def rejected(self) -> bool:
-        """Whether the server understood the request and refused it (4xx other than those worth a retry)."""
+        """Whether the server refused the request as such (4xx except those worth a retry)."""
         return self.status is not None and 400 <= self.status < 500 and self.status not in RETRIED
 
 
-class Clock:
+class Deadlines:
     """One deadline for each prompt, running from its first request.
 
     Args:
@@ -100,8 +100,8 @@ class Clock:
         self._seconds = seconds
         self._ends: dict[int, float] = {}
 
-    def deadline(self, prompt: int) -> float:
-        """The end of a prompt's time (on `time.monotonic`); the first call starts it."""
+    def of(self, prompt: int) -> float:
+        """When a prompt's time ends (on `time.monotonic`); the first call starts it."""
         return self._ends.setdefault(prompt, time.monotonic() + self._seconds)
 
 
@@ -116,18 +116,18 @@ def asks_for(
 ) -> list[Ask]:
     """The requests that draw one sample set.
 
-    The greedy answer is a request of its own, since temperature holds for a whole request; the n samples are one
-    request where the server is known to honour n, else n requests. Every request has its seed, made from a fresh one
-    where the set has none: a cache answers equal requests with one reply. Options are read off one token at
-    temperature 1, where tempered and raw distributions agree.
+    The greedy answer is a separate request, since temperature holds for a whole request. The n samples are one request
+    if the server is known to honour n, otherwise n requests. Every request has a seed, from a fresh one if the set has
+    none: a cache would answer equal requests with one reply. Options are read off one token at temperature 1, where
+    tempered and raw distributions agree.
 
     Args:
         prompt: Index of the prompt.
         plan: What to draw.
         seed: Seed of the set; None for a fresh one.
         together: Whether the server honours n.
-        extra: Tools and other settings that all requests share.
-        primary: Whether the greedy answer is wanted.
+        extra: Tools and other settings of all requests.
+        primary: Whether to draw the greedy answer.
     """
     seed = secrets.randbits(63) if seed is None else seed
     common = {**extra, "max_tokens": plan.max_tokens}
@@ -158,22 +158,22 @@ def outcome_of(
     attempted: Attempted,
     started: float,
     *,
-    in_words: Callable[[Exception | None], str],
+    describe_error: Callable[[Exception | None], str],
     pinned: str | None = None,
 ) -> Outcome:
-    """Read what came back; whatever is wrong with it becomes an error in words.
+    """Read a reply; if anything is wrong with it, the outcome has an error that describes it.
 
     Args:
         ask: What was asked.
-        attempted: What came back.
+        attempted: The result of the request.
         started: When it was sent (`time.perf_counter`).
-        in_words: Describes an error without secrets.
+        describe_error: Describes an error without secrets.
         pinned: The ``system_fingerprint`` that is expected, or None for any.
     """
     seconds = time.perf_counter() - started
     if attempted.content is None:
         cost = Cost(calls=attempted.attempts, seconds=seconds)
-        return Outcome((), (), in_words(attempted.error), cost, started, status_of(attempted.error))
+        return Outcome((), (), describe_error(attempted.error), cost, started, status_of(attempted.error))
     given = made = 0
     samples: tuple[Sample, ...] = ()
     choices: tuple[dict[str, Any], ...] = ()
@@ -188,21 +188,21 @@ def outcome_of(
             fingerprint = reply.get("system_fingerprint")
             raise MalformedReplyError(f"system_fingerprint is {fingerprint!r}, but {pinned!r} was calibrated")
         samples = tuple(read_reply(message_of(choice, reply, None)) for choice in choices)
-    except Exception as error:  # a reply of the wrong shape is a missing measurement, whatever is wrong with it
-        problem, samples, choices = in_words(error), (), ()
+    except Exception as error:  # a reply of the wrong shape is a missing measurement
+        problem, samples, choices = describe_error(error), (), ()
     cost = Cost(calls=attempted.attempts, input_tokens=given, output_tokens=made, seconds=seconds)
     return Outcome(choices, samples, problem, cost, started, reply=reply)
 
 
 def after(first: Outcome, second: Outcome) -> Outcome:
-    """What a second request came to, with the cost of the one it was made instead of."""
+    """The outcome of a second request, with the cost of the first one that it replaces."""
     return replace(second, cost=first.cost + second.cost, started=first.started)
 
 
 def sample_sets(
     prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, pairs: Sequence[tuple[Ask, Outcome]]
 ) -> list[SampleSet]:
-    """One sample set for each prompt out of all requests and what they came to."""
+    """One sample set for each prompt, out of all requests and their outcomes."""
     return [
         _sample_set(messages, plan, [pair for pair in pairs if pair[0].prompt == place])
         for place, messages in enumerate(prompts)
@@ -210,7 +210,7 @@ def sample_sets(
 
 
 def _sample_set(messages: Sequence[BaseMessage], plan: SamplingPlan, pairs: Sequence[tuple[Ask, Outcome]]) -> SampleSet:
-    """Put a sample set together. What failed or fell short is its ``problem``; nothing is padded."""
+    """Put a sample set together. Failures and shortfalls become its ``problem``; nothing is padded."""
     found = [outcome for _, outcome in pairs]
     cost = sum((outcome.cost for outcome in found), start=Cost())
     ended = max(outcome.started + outcome.cost.seconds for outcome in found)
@@ -279,7 +279,7 @@ def probe_ask(call: ProbeCall) -> Ask:
 
 
 def probe_reply(call: ProbeCall, outcome: Outcome) -> ProbeReply:
-    """What a probe's call came to."""
+    """The reply to a probe's call."""
     if outcome.error:
         return ProbeReply(error=outcome.error, rejected=outcome.rejected, cost=outcome.cost)
     return reply_of(

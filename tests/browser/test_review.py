@@ -71,7 +71,7 @@ def open_as(browser: Browser, store: ReviewStore) -> Iterator[Open]:
             page.goto("/")
             page.get_by_label("Your token").fill(f"{name}-token-0123456789ab")
             page.get_by_role("button", name="Sign in").click()
-            expect(page.get_by_role("heading", name="Waiting for a person")).to_be_visible()
+            expect(page.get_by_role("heading", name="Waiting for review")).to_be_visible()
             return page
 
         yield opened
@@ -92,13 +92,13 @@ def test_review_by_keyboard(open_as: Open, store: ReviewStore) -> None:
     press(page, "n")
     expect(page.get_by_role("heading", name="Who wrote The Waves?")).to_be_visible()
     press(page, "e")
-    field = page.get_by_label("Answer as it should go out")
+    field = page.get_by_label("Edited answer")
     expect(field).to_be_focused()
     expect(field).to_have_value("Virginia Woolf")
     press(page, "End")
     page.keyboard.type(", approximately")  # letters of shortcuts, in a field, are letters
     press(page, "Control+Enter")
-    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
     found = decision_of(store)
     assert (found.action, found.reviewer) == ("edit", "ann")
     assert found.candidate is not None
@@ -112,7 +112,7 @@ def test_one_key_decides(open_as: Open, store: ReviewStore, key: str, action: st
     press(page, "n")
     expect(page.get_by_role("button", name="Approve")).to_be_visible()
     press(page, key)
-    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
     assert decision_of(store).action == action
 
 
@@ -125,8 +125,8 @@ def test_writing_ones_own_answer_and_escape(open_as: Open, store: ReviewStore) -
     page.keyboard.type("It was Virginia Woolf.")
     press(page, "Escape")
     expect(page.get_by_label("Your answer", exact=True)).not_to_be_focused()
-    page.get_by_role("button", name="Give out my answer").click()
-    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    page.get_by_role("button", name="Send my answer").click()
+    expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
     assert decision_of(store).text == "It was Virginia Woolf."
 
 
@@ -134,12 +134,12 @@ def test_a_digit_gives_out_another_answer(open_as: Open, store: ReviewStore) -> 
     store.enqueue(held_back())
     page = open_as("ann")
     press(page, "n")
-    expect(page.get_by_role("button", name="Give this out")).to_have_count(4)
+    expect(page.get_by_role("button", name="Send this")).to_have_count(4)
     # The digits are on the buttons, each once, and a heading says which of them choose.
     assert page.locator("[data-key]").evaluate_all("all => all.map(b => b.dataset.key).join('')") == "arewb1234"
     expect(page.get_by_text("1 to 2 choose")).to_be_visible()
     press(page, "3")
-    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
     found = decision_of(store)
     assert found.candidate is not None
     assert (found.action, found.candidate.text, found.note) == ("edit", "E. M. Forster", "[chosen from the list]")
@@ -152,7 +152,7 @@ def test_the_candidates_digit_approves(open_as: Open, store: ReviewStore) -> Non
     row = page.get_by_role("listitem").filter(has_text="the model's answer").first
     expect(row).to_contain_text("Virginia Woolf")
     press(page, "1")
-    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
     assert decision_of(store).action == "approve"
 
 
@@ -169,7 +169,7 @@ def test_however_long_an_answer_is_it_can_be_decided(open_as: Open, store: Revie
             press(page, "Control+End")
             page.keyboard.type("!")
             press(page, "Control+Enter")
-    expect(page.get_by_text("Nothing waits.")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("Nothing is waiting.")).to_be_visible(timeout=60_000)
     found = store.item(item.id).decision
     assert found is not None
     assert found.action == {"a": "approve", "r": "reject", "2": "edit", "e": "edit"}[key]
@@ -196,7 +196,7 @@ def test_a_note_goes_with_whatever_is_decided(open_as: Open, store: ReviewStore)
     expect(page.get_by_label("Note on approve, reject or choose")).to_have_value("looked it up")
     assert store.item(item.id).decision is None
     press(page, "Control+Enter")
-    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
     found = decision_of(store)
     assert (found.action, found.text, found.note) == ("respond", "Woolf.", "looked it up")
 
@@ -208,7 +208,7 @@ def test_an_edit_that_changes_nothing_approves(open_as: Open, store: ReviewStore
     expect(page.get_by_role("button", name="Approve")).to_be_visible()
     press(page, "e")
     press(page, "Control+Enter")
-    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
     assert decision_of(store).action == "approve"
 
 
@@ -217,11 +217,11 @@ def test_one_click_on_another_answer_with_a_note(open_as: Open, store: ReviewSto
     page = open_as("ann", viewport={"width": 1100, "height": 900})
     press(page, "n")
     page.get_by_label("Note on approve, reject or choose").fill("1 2 3 looked it up")
-    button = page.get_by_role("button", name="Give this out 2")
+    button = page.get_by_role("button", name="Send this 2")
     expect(button).to_have_accessible_description("Katherine Mansfield")
     expect(button).to_be_in_viewport()  # without scrolling
     button.click()
-    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
     found = decision_of(store)
     assert found.candidate is not None
     assert (found.candidate.text, found.note) == ("Katherine Mansfield", "1 2 3 looked it up [chosen from the list]")
@@ -231,9 +231,9 @@ def test_digits_in_a_field_are_digits(open_as: Open, store: ReviewStore) -> None
     store.enqueue(held_back())
     page = open_as("ann")
     press(page, "n")
-    expect(page.get_by_role("button", name="Give this out 2")).to_be_visible()
+    expect(page.get_by_role("button", name="Send this 2")).to_be_visible()
     for way, label in (
-        ("e", "Answer as it should go out"),
+        ("e", "Edited answer"),
         ("w", "Your answer"),
         (None, "Note on approve, reject or choose"),
     ):
@@ -257,10 +257,10 @@ def test_answers_folded_away_have_no_digit(open_as: Open, store: ReviewStore) ->
     store.enqueue(held_back(alternatives=answers, candidate_set=None))
     page = open_as("ann")
     press(page, "n")
-    expect(page.get_by_role("button", name="Give this out")).to_have_count(8)
+    expect(page.get_by_role("button", name="Send this")).to_have_count(8)
     page.get_by_text("4 more").click()
-    page.get_by_role("button", name="Give this out").nth(11).click()
-    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    page.get_by_role("button", name="Send this").nth(11).click()
+    expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
     found = decision_of(store)
     assert found.candidate is not None
     assert found.candidate.text == "answer 11"
@@ -296,7 +296,7 @@ def test_two_reviewers_at_once(open_as: Open, store: ReviewStore) -> None:
     expect(ann.get_by_text("bob is reviewing this")).to_be_visible()
     expect(ann.get_by_role("button", name="Approve")).to_have_count(0)
     press(bob, "r")
-    expect(bob.get_by_text("Nothing waits.")).to_be_visible()
+    expect(bob.get_by_text("Nothing is waiting.")).to_be_visible()
     reviewers = {item.content.question: item.decision and item.decision.reviewer for item in store.items()}
     assert reviewers == {"First?": "ann", "Second?": "bob"}
 
@@ -322,7 +322,7 @@ def test_an_open_page_keeps_its_lease(browser: Browser, store: ReviewStore, now:
         page.goto("/")
         page.get_by_label("Your token").fill("ann-token-0123456789ab")
         page.get_by_role("button", name="Sign in").click()
-        expect(page.get_by_role("heading", name="Waiting for a person")).to_be_visible()
+        expect(page.get_by_role("heading", name="Waiting for review")).to_be_visible()
         press(page, "n")
         expect(page.get_by_role("button", name="Approve")).to_be_visible()
         now[0] += 3
@@ -342,7 +342,7 @@ def test_hostile_text_is_shown_and_does_nothing(open_as: Open, store: ReviewStor
     press(page, "n")
     expect(page.get_by_role("button", name="Approve")).to_be_visible()
     press(page, "e")
-    text = page.get_by_label("Answer as it should go out").input_value()
+    text = page.get_by_label("Edited answer").input_value()
     assert text.startswith("</div></textarea><script>document.title")
     expect(page.locator("#candidate")).to_contain_text("<script>document.title")
     # Everything on the page that came from the model is text: no element of it was made.
@@ -358,11 +358,11 @@ def test_a_hostile_answer_is_chosen_as_it_stands(open_as: Open, store: ReviewSto
     store.enqueue(held_back(alternatives=((hostile, 1.0),), candidate_set=None))
     page = open_as("ann")
     press(page, "n")
-    button = page.get_by_role("button", name="Give this out")
+    button = page.get_by_role("button", name="Send this")
     expect(button).to_have_count(1)
     assert page.locator("main script, main img, main a[href^='javascript']").count() == 0
     press(page, "1")
-    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
     assert not page.title().startswith("owned")
     found = decision_of(store)
     assert found.candidate is not None
@@ -393,14 +393,14 @@ def test_a_phone(open_as: Open, store: ReviewStore) -> None:
     box = approve.bounding_box()
     assert box is not None
     assert box["height"] >= 44
-    for button in page.get_by_role("button", name="Give this out").all():
+    for button in page.get_by_role("button", name="Send this").all():
         box = button.bounding_box()
         assert box is not None
         assert box["height"] >= 44
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 360
-    page.get_by_role("button", name="Give this out").nth(1).tap()
-    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    page.get_by_role("button", name="Send this").nth(1).tap()
+    expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
     found = decision_of(store)
     assert found.candidate is not None
     assert found.candidate.text == "Katherine Mansfield"
@@ -415,14 +415,14 @@ def test_without_javascript(open_as: Open, store: ReviewStore) -> None:
     page.get_by_role("button", name="Take the next").click()
     page.get_by_text("Write your own answer").click()
     page.get_by_label("Your answer", exact=True).fill("By hand.")
-    page.get_by_role("button", name="Give out my answer").click()
-    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    page.get_by_role("button", name="Send my answer").click()
+    expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
     assert decision_of(store).text == "By hand."
     second = store.enqueue(held_back("And this?"))
     page.get_by_role("link", name="Queue").click()
     page.get_by_role("button", name="Take the next").click()
-    page.get_by_role("button", name="Give this out").nth(2).click()
-    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    page.get_by_role("button", name="Send this").nth(2).click()
+    expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
     decision = store.item(second.id).decision
     assert decision is not None
     assert decision.candidate is not None

@@ -25,7 +25,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from benchmarks.estimators.page import Page
 from calibrate.agent_steps import Step, write_steps
 from calibrate.correctness import ChatJudge
-from calibrate.data.labelling import open_store
+from calibrate.data.labels import open_store
 from calibrate.data.questions import Question
 from calibrate.data.records import Record, RecordHeader, write_records
 from calibrate.evaluation.evaluate import Estimate, Evaluation, EvaluationRow

@@ -20,8 +20,7 @@ from benchmarks.estimators.page import Page
 from calibrate.agent_steps import read_steps
 from calibrate.cli.run import load_config
 from calibrate.correctness import ChatJudge
-from calibrate.data.labelling import open_store
-from calibrate.data.labels import apply_labels, read_labels
+from calibrate.data.labels import apply_labels, open_store, read_labels
 from calibrate.data.questions import Question, read_questions
 from calibrate.data.records import open_writer, read_records
 from calibrate.evaluation.evaluate import Evaluation
@@ -71,13 +70,18 @@ def restored(name: str, folder: Path) -> Path:
     return path
 
 
+UNVERSIONED = FOLDER / "unversioned"
+"""Files of formats that had no version at first; a missing version is the first one."""
+BOTH = pytest.mark.parametrize("folder", [FOLDER, UNVERSIONED], ids=["versioned", "unversioned"])
+
+
 def plain(name: str) -> Any:
     return json.loads((FOLDER / name).read_text(encoding="utf-8"))
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ReviewStore]:
-    with ReviewStore(f"sqlite:///{restored('reviews.sql', tmp_path)}", clock=lambda: NOW + 30) as opened:
+@pytest.fixture(params=["reviews.sql", "unversioned/reviews.sql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ReviewStore]:
+    with ReviewStore(f"sqlite:///{restored(request.param, tmp_path)}", clock=lambda: NOW + 30) as opened:
         yield opened
 
 
@@ -91,7 +95,8 @@ def test_todays_code_writes_the_same_bytes(name: str, tmp_path: Path) -> None:
 
 
 def test_every_file_is_listed_once() -> None:
-    assert sorted(path.name for path in FOLDER.iterdir()) == sorted([*FORMATS, *READ_ONLY, *BY_HAND])
+    assert sorted(path.name for path in FOLDER.iterdir() if path.is_file()) == sorted([*FORMATS, *READ_ONLY, *BY_HAND])
+    assert {path.name for path in UNVERSIONED.iterdir()} <= set(FORMATS)
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name.endswith(".sql")])
@@ -250,12 +255,13 @@ def test_tools_are_read() -> None:
     assert (found.tools, found.tool_choice) == ((TRANSFER,), "any")
 
 
-def test_results_for_programs_are_read() -> None:
-    plan = Plan.model_validate_json((FOLDER / "plan.json").read_text(encoding="utf-8"))
+@BOTH
+def test_results_for_programs_are_read(folder: Path) -> None:
+    plan = Plan.model_validate_json((folder / "plan.json").read_text(encoding="utf-8"))
     assert (plan.needed[0].n, plan.rows[0].acceptance.se) == (120, 0.125)
-    evaluation = Evaluation.model_validate_json((FOLDER / "evaluation.json").read_text(encoding="utf-8"))
+    evaluation = Evaluation.model_validate_json((folder / "evaluation.json").read_text(encoding="utf-8"))
     assert (evaluation.auroc, evaluation.table()[0]["options"]) == (0.75, "min_accept=1")
-    table = Page.model_validate_json((FOLDER / "estimator-table.json").read_text(encoding="utf-8"))
+    table = Page.model_validate_json((folder / "estimator-table.json").read_text(encoding="utf-8"))
     assert (table.resamples, table.files) == (1000, ())
 
 
@@ -299,8 +305,9 @@ def test_a_configuration_may_name_the_artifact_and_what_has_to_be_given(monkeypa
     assert [verdict.artifact for verdict in seen] == [config["artifact"]["digest"]]
 
 
-def test_verdicts_are_found_by_call_and_subject(tmp_path: Path) -> None:
-    store = VerdictStore(restored("verdicts.sql", tmp_path))
+@pytest.mark.parametrize("name", ["verdicts.sql", "unversioned/verdicts.sql"])
+def test_verdicts_are_found_by_call_and_subject(name: str, tmp_path: Path) -> None:
+    store = VerdictStore(restored(name, tmp_path))
     found, passed = store.get("call_1", '{"to":"bob"}'), store.get("chosen:call_2")
     assert found is not None
     assert found.candidate is not None
@@ -377,8 +384,9 @@ def test_an_answer_held_in_a_checkpoint_can_be_approved() -> None:
     assert result["messages"][-1].response_metadata["guardrail"]["artifact"] == artifact().digest
 
 
-def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(store: ReviewStore) -> None:
-    one = SimpleNamespace(id="interrupt 1", value=plain("interrupt.json"))
+@BOTH
+def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(folder: Path, store: ReviewStore) -> None:
+    one = SimpleNamespace(id="interrupt 1", value=json.loads((folder / "interrupt.json").read_text(encoding="utf-8")))
     paused = SimpleNamespace(interrupts=(one,), tasks=(), metadata={})
     graph = SimpleNamespace(get_state=lambda _: paused, get_state_history=lambda *_, **__: [paused])
     (item,) = ReviewBridge(store).enqueue(graph, {"configurable": {"thread_id": "t"}})
@@ -399,8 +407,9 @@ def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(store: Review
 # -- monitors ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_risk_monitor_goes_on_where_it_stopped() -> None:
-    found = RiskMonitor.load(FOLDER / "risk-monitor.json", artifact=artifact().digest)
+@BOTH
+def test_the_risk_monitor_goes_on_where_it_stopped(folder: Path) -> None:
+    found = RiskMonitor.load(folder / "risk-monitor.json", artifact=artifact().digest)
     assert (found.state.n, found.state.alpha, found.state.delta) == (2, 0.25, 0.25)
     assert found.state.tallies == ((0.5, 1, 1), (1.0, 1, 0))
     again = RiskMonitor(0.25, delta=0.25, min_audit_rate=0.5)
@@ -408,18 +417,19 @@ def test_the_risk_monitor_goes_on_where_it_stopped() -> None:
     again.update(True)
     assert found.update(True).log_wealth == pytest.approx(again.update(True).log_wealth)
     with pytest.raises(UsageError, match="audits artifact"):
-        RiskMonitor.load(FOLDER / "risk-monitor.json", artifact="sha256:other")
+        RiskMonitor.load(folder / "risk-monitor.json", artifact="sha256:other")
 
 
-def test_the_drift_monitor_goes_on_where_it_stopped() -> None:
-    found = DriftMonitor.load(FOLDER / "drift-monitor.json", artifact())
+@BOTH
+def test_the_drift_monitor_goes_on_where_it_stopped(folder: Path) -> None:
+    found = DriftMonitor.load(folder / "drift-monitor.json", artifact())
     assert (found.state.stream, found.state.seed) == ((0.5, 1.75), 3)
     again = DriftMonitor(artifact(), delta=0.25, seed=3)
     for score in (0.5, 1.75):
         again.update(score)
     assert found.update(2.0).p_values == pytest.approx(again.update(2.0).p_values)
     with pytest.raises(UsageError, match="compares with artifact"):
-        DriftMonitor.load(FOLDER / "drift-monitor.json", artifact("large"))
+        DriftMonitor.load(folder / "drift-monitor.json", artifact("large"))
 
 
 # -- the review database -----------------------------------------------------------------------------------------------
@@ -519,8 +529,9 @@ def test_shared_monitors_go_on_and_their_alarms_hold_answers_back(store: ReviewS
     assert [alarm.monitor for alarm in switch.alarms] == ["risk"]
 
 
-def test_people_sign_in_with_their_tokens() -> None:
-    accounts = Accounts(FOLDER / "tokens.json")
+@BOTH
+def test_people_sign_in_with_their_tokens(folder: Path) -> None:
+    accounts = Accounts(folder / "tokens.json")
     assert [(account.name, account.role) for account in accounts.all()] == [("ann", "reviewer"), ("jörg", "admin")]
     found = accounts.by_token(f"{2:064x}")
     assert found is not None

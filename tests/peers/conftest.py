@@ -36,7 +36,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
 def degraded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     """The degraded peer: transformers serve, which silently ignores n, temperature and logprobs."""
     if servers.serving() is None:
-        pytest.skip("what transformers serve wants is not in .peers/: run `make peers`")
+        pytest.skip("what transformers serve needs is not in .peers/: run `make peers`")
     with servers.running_transformers(tmp_path_factory.mktemp("serving")) as peer:
         yield peer
 

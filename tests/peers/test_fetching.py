@@ -47,7 +47,7 @@ def test_a_binary_that_does_not_start_is_refused(tmp_path: Path) -> None:
     for given in (wrong, tmp_path / "absent"):
         found = _run("--server", str(given))
         assert found.returncode == 1
-        assert "is no llama-server that starts" in found.stderr
+        assert "is not a llama-server that starts" in found.stderr
 
 
 def test_the_converted_model_is_the_same_file_every_time(to_gguf: ModuleType, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from guardrail.judges import ExactJudge, Judge, JudgeSpec, TokenF1Judge, from_ju
 from guardrail.judges import make as make_judge
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty
 from guardrail.uncertainty import Estimator, available, make, measure
-from guardrail.uncertainty.early_bounds import declares
+from guardrail.uncertainty.early_bounds import has_useful_bounds
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 PRIMARY = ("graded_disagreement", "primary_disagreement")
@@ -263,7 +263,7 @@ def test_no_estimator_with_bounds_is_left_out() -> None:
             estimator = make(name, judge=ExactJudge()) if name in CLUSTERING else make(name)
         except GuardrailError:  # needs a model, or members
             continue
-        if declares(estimator):
+        if has_useful_bounds(estimator):
             found.add(name)
     assert found == {*JUDGED, *RATED, "semantic_entropy"}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.cli.app import errors
+from calibrate.cli.frame import errors
 from calibrate.correctness import Exact, label_records
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import read_questions

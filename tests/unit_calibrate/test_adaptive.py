@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from benchmarks.scoring import header_of, made_records
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.data.records import RecordFile, read_records
 from calibrate.pipeline import fit_artifact
 from calibrate.scoring.scores import adaptive, score_records

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.evaluation.audit import audit, audit_counts, labelled_needed, prepared, refuse_shared
 from calibrate.pipeline import fit_artifact, part_header, split
@@ -289,9 +289,9 @@ def test_command_and_its_exit_codes(
     worse = json.loads(run("bad", "--at-most", "0.99", "--json"))  # .99^n > .05: n is below 298 here
     assert (worse["verdict"], worse["target"]) == ("undecided", 0.99)
     assert "fitted on" in run("old", code=2)
-    told = run("other", code=2)
-    assert "another" in told
-    assert old.header.model.model in told
+    shown = run("other", code=2)
+    assert "another" in shown
+    assert old.header.model.model in shown
     run("fresh", "--calibration", paths["fresh"], code=2)
     # Exit code 1 is kept for "refuted": files that cannot be read end with 2.
     run("fresh", "--artifact", tmp_path / "missing.json", code=2)

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrate.candidate_sets import evaluate_candidates, fit_candidates, judge_candidates
+from calibrate.cli import app
 from calibrate.cli.candidates import _up
-from calibrate.cli.main import app
 from calibrate.correctness import Exact
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.pipeline import fit_artifact, part_header, split
@@ -53,24 +53,24 @@ def changed(name: str, **update: Any) -> None:
 
 @pytest.mark.parametrize("population", ["held-back", "all"])
 def test_it_writes_the_rule_that_python_fits(folder: Path, population: Any) -> None:
-    told = run("fresh.jsonl", "--epsilon", 0.2, "--population", population)
+    shown = run("fresh.jsonl", "--epsilon", 0.2, "--population", population)
     artifact = CalibrationArtifact.load("artifact.json")
     judged, _ = judge_candidates(read_records(Path("fresh.jsonl")).records, artifact, Exact())
     expected = fit_candidates(judged, artifact, epsilon=0.2, population=population.replace("-", "_"))
     assert expected.quantile is not None
     assert CandidateRule.load("candidates.json") == expected
     found = evaluate_candidates(judged, expected)
-    assert f"at least 80 % of {'all questions' if population == 'all' else 'the questions that are held back'}" in told
-    assert f"draw of these {expected.n} questions" in told
-    assert f"holds {found.mean_size:.1f} of {found.mean_all:.1f} answers" in told
-    assert "Wrote candidates.json" in told
+    assert f"at least 80 % of {'all questions' if population == 'all' else 'the questions that are held back'}" in shown
+    assert f"draw of these {expected.n} questions" in shown
+    assert f"holds {found.mean_size:.1f} of {found.mean_all:.1f} answers" in shown
+    assert "Wrote candidates.json" in shown
 
 
 def test_what_cannot_be_promised_ends_with_1_and_what_it_suggests_works(folder: Path) -> None:
-    told = run("fresh.jsonl", "--epsilon", 0.001, code=1)
+    shown = run("fresh.jsonl", "--epsilon", 0.001, code=1)
     assert not Path("candidates.json").exists()
-    assert "Nothing was written" in told
-    suggested = re.search(r"--epsilon (0\.\d+) can be fitted now", told)
+    assert "Nothing was written" in shown
+    suggested = re.search(r"--epsilon (0\.\d+) can be fitted now", shown)
     assert suggested is not None
     run("fresh.jsonl", "--epsilon", suggested[1])
     rule = CandidateRule.load("candidates.json")
@@ -82,15 +82,15 @@ def test_the_way_out_says_whether_more_questions_would_help(folder: Path) -> Non
     file = read_records(Path("fresh.jsonl"))
     good = [record for record in file.records if record.correct][:9]
     write_records(Path("few.jsonl"), part_header(file.header, good), good)
-    told = run("few.jsonl", "--population", "all", "--epsilon", 0.05, code=1)
-    assert "the smallest that can be is 0.100. Of 9 questions 0 have no" in told
-    assert "about 19 would do" in told
+    shown = run("few.jsonl", "--population", "all", "--epsilon", 0.05, code=1)
+    assert "the smallest that can be is 0.100. Of 9 questions 0 have no" in shown
+    assert "about 19 would do" in shown
     # A third of the questions has no acceptable answer at all.
     lost = [r.model_copy(update={"references": ("none of these",)}) if i < 3 else r for i, r in enumerate(good)]
     write_records(Path("few.jsonl"), part_header(file.header, lost), lost)
-    told = run("few.jsonl", "--population", "all", "--epsilon", 0.2, code=1)
-    assert "Of 9 questions 3 have no" in told
-    assert "More questions will not help" in told
+    shown = run("few.jsonl", "--population", "all", "--epsilon", 0.2, code=1)
+    assert "Of 9 questions 3 have no" in shown
+    assert "More questions will not help" in shown
     nothing = [record.model_copy(update={"references": ("none of these",)}) for record in good]
     write_records(Path("few.jsonl"), part_header(file.header, nothing), nothing)
     assert "can be fitted now" not in run("few.jsonl", "--population", "all", code=1)
@@ -149,9 +149,9 @@ def test_labels_from_reviews_say_what_to_do_instead(folder: Path) -> None:
     artifact = CalibrationArtifact.load("artifact.json")
     spec = CorrectnessSpec(name="given", version=1, params={"source": "reviews", "respond": "wrong"})
     artifact.model_copy(update={"correctness": spec}).save("artifact.json")
-    told = run("fresh.jsonl", code=2)
-    assert "people's decisions (from-reviews)" in told
-    assert "collect questions with reference" in told
+    shown = run("fresh.jsonl", code=2)
+    assert "people's decisions (from-reviews)" in shown
+    assert "collect questions with reference" in shown
 
 
 def test_a_model_judges_every_shown_answer_and_its_verdicts_are_kept(folder: Path) -> None:
@@ -180,7 +180,7 @@ def test_without_the_extra_it_says_what_to_install(folder: Path) -> None:
     code = (
         "import sys\n"
         "sys.modules['sqlalchemy'] = None\n"
-        "from calibrate.cli.main import app\n"
+        "from calibrate.cli import app\n"
         "app(['candidates', 'fresh.jsonl', '--artifact', 'artifact.json'])\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -191,6 +191,6 @@ def test_without_the_extra_it_says_what_to_install(folder: Path) -> None:
 
 
 def test_the_command_line_loads_no_database() -> None:
-    code = "import sys, calibrate.cli.main; print('sqlalchemy' in sys.modules)"
+    code = "import sys, calibrate.cli; print('sqlalchemy' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"

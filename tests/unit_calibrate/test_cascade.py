@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrate.cascade import fit_cascade, matched
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records
 from calibrate.thresholds.stages import fit_stages, paths
 from guardrail.artifact import CascadeArtifact

@@ -15,7 +15,7 @@ from langchain_core.outputs import ChatResult
 from pydantic import PrivateAttr
 from typer.testing import CliRunner
 
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.correctness import BatchRule, ChatJudge, label_records, make_rule
 from calibrate.correctness.chat_judge import PROMPT_VERSION, judge_messages, read_verdict
 from calibrate.data.questions import Question
@@ -171,8 +171,8 @@ def test_the_command_keeps_verdicts_beside_the_records(
     records = tmp_path / "r.jsonl"
     write_records(records, labelled.header, labelled.records[:20])
     spec = "python:tests.unit_calibrate.test_chat_judge:judge_by_letter"
-    told = run("label", records, "--rule", "chat_judge", "--judge-model", spec)
-    assert "20 of 20 answers are right" in told
+    shown = run("label", records, "--rule", "chat_judge", "--judge-model", spec)
+    assert "20 of 20 answers are right" in shown
     verdicts = (tmp_path / "r.judge.jsonl").read_text().splitlines()
     assert {json.loads(line)["reply"] for line in verdicts} == {"yes"}
     spec_stored = read_records(records).header.correctness
@@ -189,10 +189,10 @@ def test_run_takes_a_judge_and_refuses_a_mixture_before_asking(tmp_path: Path, m
     questions, out = fakes.write_questions(tmp_path / "q.jsonl"), tmp_path / "out"
     spec = "python:tests.unit_calibrate.test_chat_judge:judge_by_letter"
     common = ("run", "--questions", questions, "--out", out, "--splits", "0", "--judge-model", spec)
-    told = run(*common, "--model", "python:no.such:model", "--correctness", "exact", code=2)
-    assert "is for rule chat_judge alone" in told
+    shown = run(*common, "--model", "python:no.such:model", "--correctness", "exact", code=2)
+    assert "is for rule chat_judge alone" in shown
     model = "python:tests.unit_calibrate.fakes:model"
-    told = run(*common, "--model", model, "--correctness", "chat_judge")
-    assert "72 of 72 answers are right" in told
+    shown = run(*common, "--model", model, "--correctness", "chat_judge")
+    assert "72 of 72 answers are right" in shown
     assert CalibrationArtifact.load(out / "artifact.json").correctness.params["model"] == "yes-sayer"
     assert (out / "records.judge.jsonl").is_file()

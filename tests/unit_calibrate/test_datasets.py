@@ -1,4 +1,4 @@
-"""Question files: what is read, and how a malformed row is told."""
+"""Question files: what is read, and how a malformed row is shown."""
 
 from __future__ import annotations
 

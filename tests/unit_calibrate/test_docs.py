@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calibrate.cli.main import app
+from calibrate.cli import app
 from guardrail.artifact import CalibrationArtifact
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records
 from calibrate.pipeline import fit_artifact, held_out
 from calibrate.scoring.ensemble import (
@@ -186,13 +186,13 @@ def scored(labelled: RecordFile) -> RecordFile:
 def test_the_command_then_score_then_fit(records_path: Path, tmp_path: Path) -> None:
     runner = CliRunner()
     out = tmp_path / "made" / "ensemble.json"
-    told = runner.invoke(
+    shown = runner.invoke(
         app,
         ["ensemble", str(records_path), "-m", "degree, self_consistency", "--train-fraction", "0.4", "-o", str(out)],
     )
-    assert told.exit_code == 0, told.output
+    assert shown.exit_code == 0, shown.output
     rest = out.with_suffix(".rest.jsonl")
-    assert f"calibrate score {rest} --estimator {out}" in told.output.replace("\n", " ")
+    assert f"calibrate score {rest} --estimator {out}" in shown.output.replace("\n", " ")
     assert len(read_records(rest).records) == 144
     assert read_records(rest).header.n_questions == 144
     assert runner.invoke(app, ["score", str(rest), "-e", str(out)]).exit_code == 0
@@ -265,7 +265,7 @@ def test_members_must_be_scored(labelled: RecordFile) -> None:
 
 def test_a_file_that_is_no_ensemble_is_told(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"x\.json is no ensemble file"):
+    with pytest.raises(UsageError, match=r"x\.json is not an ensemble file"):
         load_ensemble(tmp_path / "x.json")
     with pytest.raises(UsageError, match=r"cannot be read.*calibrate ensemble"):
         parse_estimator(str(tmp_path / "absent.json"))

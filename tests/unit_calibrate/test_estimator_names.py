@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from benchmarks.scoring import header_of, made_records
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.correctness import Exact
 from calibrate.data.records import Record, RecordFile, read_records, write_records
-from calibrate.scoring.grammar import cut, estimator_flags, parse_name, written
+from calibrate.grammar import cut, estimator_flags, parse_name, written
 from calibrate.scoring.names import estimator_key, parse_estimator, stored_key
 from calibrate.scoring.scores import score_records
 from guardrail.errors import UsageError

@@ -162,9 +162,9 @@ def test_what_could_not_be_measured_is_said(labelled: RecordFile) -> None:
     found = measure_source(source, None, resamples=20)
     assert "self_consistency" in found.rows
     assert "semantic_entropy" not in found.rows or found.rows["semantic_entropy"].n_unmeasured == 0
-    told = " ".join(found.notes)
+    shown = " ".join(found.notes)
     for name in available():
-        assert name in found.rows or f"`{name}`" in told, name
+        assert name in found.rows or f"`{name}`" in shown, name
 
 
 def test_ensembles_are_compared_on_questions_they_were_not_trained_on(labelled: RecordFile) -> None:

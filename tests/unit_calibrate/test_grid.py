@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from calibrate.data.records import RecordFile
-from calibrate.evaluation.evaluate import evaluate, parse_rule, rule_text
-from calibrate.evaluation.grid import Grid, csv_text, evaluate_grid, paper_pool, sources
+from calibrate.evaluation.evaluate import csv_text, evaluate
+from calibrate.evaluation.grid import Grid, evaluate_grid, paper_pool, sources
+from calibrate.grammar import parse_rule, rule_text
 from calibrate.report.comparison import FORMS, PaperView, paper_view
 from calibrate.scoring.metrics import aurc, auroc
 from calibrate.scoring.scores import arrays

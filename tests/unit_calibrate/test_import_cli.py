@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.data.records import read_records
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
@@ -44,28 +44,28 @@ def confidences(path: Path, n: int = 300) -> Path:
 def imported(tmp_path: Path) -> Path:
     """A record file of imported confidences."""
     out = tmp_path / "r.jsonl"
-    told = run(
+    shown = run(
         *("import", confidences(tmp_path / "c.csv"), "--out", out, "--map", "confidence=stated", "--map", "correct=ok"),
         *("--map", "group=topic", "--support", "discrete", "--model", "m", "--provider", "scripted"),
     )
-    assert "300 of 300 rows are records now (read as csv)." in told
-    assert "answers are right" in told
-    assert told.endswith(f"Wrote {out} Next: calibrate fit {out} --estimator imported:stated --alpha 0.1")
+    assert "300 of 300 rows are records now (read as csv)." in shown
+    assert "answers are right" in shown
+    assert shown.endswith(f"Wrote {out} Next: calibrate fit {out} --estimator imported:stated --alpha 0.1")
     return out
 
 
 def test_imported_scores_are_fitted_evaluated_and_reported(imported: Path, tmp_path: Path) -> None:
     artifact = tmp_path / "a.json"
-    told = run("fit", imported, "--alpha", "0.15", "--test-fraction", "0.3", "--out", artifact)
-    assert "May answer, within limits" in told
+    shown = run("fit", imported, "--alpha", "0.15", "--test-fraction", "0.3", "--out", artifact)
+    assert "May answer, within limits" in shown
     loaded = CalibrationArtifact.load(artifact)
     assert loaded.estimator.name == "imported:stated"
     assert loaded.estimator.support == "discrete"
     assert loaded.correctness.name == "imported"
     assert loaded.data.n_unmeasured + loaded.data.n_used == 210
     assert 0 < loaded.data.n_unmeasured <= 6
-    told = run("evaluate", imported, "-a", "0.15", "--rule", "acrc", "--rule", "certified", "--splits", "3")
-    assert "imported:stated: 3 splits" in told
+    shown = run("evaluate", imported, "-a", "0.15", "--rule", "acrc", "--rule", "certified", "--splits", "3")
+    assert "imported:stated: 3 splits" in shown
     page, test = tmp_path / "p.html", tmp_path / "a.test.jsonl"
     run("report", imported, "--artifact", artifact, "--test", test, "--out", page, "--splits", "2")
     assert "imported:stated" in page.read_text(encoding="utf-8")
@@ -95,11 +95,11 @@ def test_imported_samples_go_through_every_step_to_a_guard(tmp_path: Path) -> No
         rows.append(row | {"greedy": answers[0], "drawn": answers[1:]})
     source, out, artifact = tmp_path / "mine.jsonl", tmp_path / "r.jsonl", tmp_path / "a.json"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    told = run(
+    shown = run(
         *("import", source, "--out", out, "--map", "samples=drawn", "--primary", "greedy", "--model", "scripted"),
         *("--provider", "scripted", "--temperature", "0.7"),
     )
-    assert told.endswith(f"Next: calibrate score {out}")
+    assert shown.endswith(f"Next: calibrate score {out}")
     assert run("score", out).endswith(f"Next: calibrate label {out}")
     run("label", out, "--rule", "exact")
     assert run("score", out).endswith(f"Next: calibrate fit {out} --alpha 0.1")
@@ -112,13 +112,13 @@ def test_bad_rows_stop_or_are_listed(tmp_path: Path) -> None:
     source, out = tmp_path / "s.jsonl", tmp_path / "r.jsonl"
     lines = [json.dumps({"id": f"q{i}", "answer": "x"}) if i % 2 else f"{{torn {i}" for i in range(60)]
     source.write_text("\n".join([json.dumps({"id": "first", "answer": "x"}), *lines]) + "\n")
-    told = run("import", source, "--out", out, code=1)
-    assert "s.jsonl:2: not JSON" in told
+    shown = run("import", source, "--out", out, code=1)
+    assert "s.jsonl:2: not JSON" in shown
     assert not out.exists()
-    told = run("import", source, "--out", out, "--skip-bad")
-    assert "31 of 61 rows are records now" in told
-    assert "30 rows are malformed and left out" in told
-    assert told.count("not JSON") == 20
+    shown = run("import", source, "--out", out, "--skip-bad")
+    assert "31 of 61 rows are records now" in shown
+    assert "30 rows are malformed and left out" in shown
+    assert shown.count("not JSON") == 20
     assert len((tmp_path / "r.skipped.jsonl").read_text().splitlines()) == 30
     assert "exists already" in run("import", source, "--out", out, "--skip-bad", code=2)
     source.write_text(json.dumps({"id": "first", "answer": "x"}) + "\n")
@@ -147,12 +147,12 @@ def test_a_published_question_set_is_collected(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(Path(__file__).parents[2])
     source, out = document(tmp_path / "coqa.json", COQA), tmp_path / "r.jsonl"
     common = ("--model", "python:tests.unit_calibrate.fakes:model", "--allow-identical-samples")
-    told = run("collect", source, *common, "--questions-format", "coqa", "--out", out)
-    assert "3 of 3 questions are on file." in told
+    shown = run("collect", source, *common, "--questions-format", "coqa", "--out", out)
+    assert "3 of 3 questions are on file." in shown
     assert {record.group for record in read_records(out).records} == {"3dr23u6we5exclen4th8uq9rb42tel"}
     assert "no question format named 'quac'" in run("collect", source, *common, "--questions-format", "quac", code=2)
-    told = run("run", "--questions", source, "--questions-format", "squad", "--model", "python:no:model", code=1)
-    assert "field 'paragraphs': got nothing; it must be a list of objects" in told
+    shown = run("run", "--questions", source, "--questions-format", "squad", "--model", "python:no:model", code=1)
+    assert "field 'paragraphs': got nothing; it must be a list of objects" in shown
 
 
 def test_help_teaches() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calibrate.cli.app import keep_inputs
-from calibrate.cli.main import app
+from calibrate.cli import app
+from calibrate.cli.frame import keep_inputs
 from calibrate.data.records import RecordFile, read_records, write_records
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
@@ -83,8 +83,8 @@ def _contents(folder: Path) -> dict[str, bytes]:
 )
 def test_no_command_writes_over_what_it_reads(folder: Path, command: str) -> None:
     before = _contents(folder)
-    code, told = _run(command)
-    assert (code, "would overwrite" in told) == (2, True), told
+    code, shown = _run(command)
+    assert (code, "would overwrite" in shown) == (2, True), shown
     assert _contents(folder) == before
 
 
@@ -116,8 +116,8 @@ def test_a_folder_in_place_of_an_output_is_named_before_anything_is_written(
 ) -> None:
     Path(folder_of).mkdir()
     before = _contents(folder)
-    code, told = _run(command)
-    assert (code, f"{folder_of} is a folder" in told) == (2, True), told
+    code, shown = _run(command)
+    assert (code, f"{folder_of} is a folder" in shown) == (2, True), shown
     assert _contents(folder) == before
 
 
@@ -149,15 +149,15 @@ def test_a_special_file_in_place_of_an_output_is_refused_and_stays(
     if target != pipe:
         target.symlink_to(pipe)
     before = _contents(folder)
-    code, told = _run(command.replace("FILE", str(target)))
-    assert (code, f"{name} is no regular file" in told) == (2, True), told
+    code, shown = _run(command.replace("FILE", str(target)))
+    assert (code, f"{name} is not a regular file" in shown) == (2, True), shown
     assert stat.S_ISFIFO(pipe.lstat().st_mode)
     assert target == pipe or target.is_symlink()
     assert _contents(folder) == before
 
 
 def test_records_are_not_written_in_place_of_a_special_file(labelled: RecordFile, pipe: Path) -> None:
-    with pytest.raises(UsageError, match="pipe is no regular file"):
+    with pytest.raises(UsageError, match="pipe is not a regular file"):
         write_records(pipe, labelled.header, labelled.records)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
@@ -165,15 +165,15 @@ def test_records_are_not_written_in_place_of_a_special_file(labelled: RecordFile
 @pytest.mark.skipif(not Path("/dev/stdout").is_symlink(), reason="there is no such link here")
 def test_the_links_of_the_system_are_no_outputs(tmp_path: Path) -> None:
     keep_inputs([], [tmp_path / "new.json"])
-    with pytest.raises(UsageError, match="/dev/stdout is no regular file"):
+    with pytest.raises(UsageError, match="/dev/stdout is not a regular file"):
         keep_inputs([], [Path("/dev/stdout")])
 
 
 @pytest.mark.parametrize("command", ["fit r.jsonl --alpha 0.15 --out FILE", "label r.jsonl --rule exact --out FILE"])
 def test_an_output_that_cannot_be_written_has_the_name_that_was_given(folder: Path, command: str) -> None:
     name = 124 * "\u00e9"  # 248 bytes; the part written first has a longer name, too long for a file system
-    code, told = _run(command.replace("FILE", name))
-    assert (code, f"{name} cannot be written" in told, ".part" in told) == (1, True, False), told
+    code, shown = _run(command.replace("FILE", name))
+    assert (code, f"{name} cannot be written" in shown, ".part" in shown) == (1, True, False), shown
 
 
 def test_an_earlier_result_may_be_replaced(folder: Path) -> None:

@@ -9,18 +9,27 @@ import pty
 import select
 import subprocess
 import sys
+import termios
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from calibrate.cli.label import card, key_reader, label_by_hand, shares
-from calibrate.cli.main import app
-from calibrate.data.labelling import Pressed, Session, contradictions, open_store, queue_of, refuse_contradictions
-from calibrate.data.labels import apply_labels, read_labels
+from calibrate.cli import app
+from calibrate.cli.label import card, keys, label_by_hand, shares
+from calibrate.data.labels import (
+    Pressed,
+    Session,
+    apply_labels,
+    contradictions,
+    open_store,
+    queue_of,
+    read_labels,
+    refuse_contradictions,
+)
 from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.pipeline import fit_artifact
 from guardrail.errors import RecordError, UsageError
@@ -151,8 +160,7 @@ def test_the_card_shows_what_is_needed_to_judge() -> None:
 
 
 def test_piped_lines_are_keys(tmp_path: Path) -> None:
-    with key_reader(io.StringIO("yes\n\n N \n")) as key:
-        assert [key(), key(), key()] == ["y", "N", None]
+    assert list(keys(io.StringIO("yes\n\n N \n"))) == ["y", "N"]
     path = tmp_path / "l.jsonl"
     with open_store(path) as store:
         session = Session(records(3), store)
@@ -177,16 +185,16 @@ def run(*arguments: object, keys: str = "", code: int = 0) -> str:
 
 def test_the_command_resumes_and_labels_when_all_is_judged(labelled_path: Path, tmp_path: Path) -> None:
     labels = tmp_path / "r.labels.jsonl"
-    told = run("label", labelled_path, "--interactive", keys="y\nn\nq\n")
-    assert f"2 of 6 are labelled or skipped; all of them are in {labels}" in told
+    shown = run("label", labelled_path, "--interactive", keys="y\nn\nq\n")
+    assert f"2 of 6 are labelled or skipped; all of them are in {labels}" in shown
     assert read_records(labelled_path).header.correctness is None
     first = stored(labels)
-    told = run("label", labelled_path, "--interactive", keys="u\ny\ns\ny\ny\nn\n")
-    assert "2 of 6 done" in told
+    shown = run("label", labelled_path, "--interactive", keys="u\ny\ns\ny\ny\nn\n")
+    assert "2 of 6 done" in shown
     assert len(stored(labels)) == 6
     assert stored(labels)[0] == first[0]
     assert stored(labels)[1] == (first[1][0], True)
-    assert "4 of 5 answers are right" in told
+    assert "4 of 5 answers are right" in shown
     file = read_records(labelled_path)
     assert file.header.correctness is not None
     assert file.header.correctness.name == "given"
@@ -196,9 +204,9 @@ def test_the_command_resumes_and_labels_when_all_is_judged(labelled_path: Path, 
 
 
 def test_a_limit_labels_a_random_part(labelled_path: Path) -> None:
-    told = run("label", labelled_path, "--interactive", "--limit", "2", keys="y\nn\n")
-    assert "1 of 2 answers are right" in told
-    assert "4 not labelled: no label in" in told
+    shown = run("label", labelled_path, "--interactive", "--limit", "2", keys="y\nn\n")
+    assert "1 of 2 answers are right" in shown
+    assert "4 not labelled: no label in" in shown
 
 
 def wait_for(descriptor: int, text: str, seen: list[bytes]) -> None:
@@ -210,26 +218,69 @@ def wait_for(descriptor: int, text: str, seen: list[bytes]) -> None:
             seen.append(os.read(descriptor, 65536))
 
 
-def test_single_keys_through_a_terminal_survive_a_kill(labelled_path: Path, tmp_path: Path) -> None:
+class Terminal:
+    """The labelling command on a pseudo-terminal."""
+
+    def __init__(self, records: Path) -> None:
+        self.ours, self.theirs = pty.openpty()
+        self.seen: list[bytes] = []
+        self.before = termios.tcgetattr(self.theirs)
+        command = [sys.executable, "-m", "calibrate", "label", str(records), "--interactive"]
+        self.process = subprocess.Popen(
+            command, stdin=self.theirs, stdout=self.theirs, stderr=self.theirs, cwd=ROOT, start_new_session=True
+        )
+
+    def shows(self, text: str) -> None:
+        wait_for(self.ours, text, self.seen)
+
+    def press(self, data: bytes) -> None:
+        """Send keys once the command reads single keys: what is typed before the card is shown does not count."""
+        end = time.monotonic() + 30
+        while termios.tcgetattr(self.theirs)[3] & termios.ICANON:
+            assert time.monotonic() < end, "the command never waited for a key"
+            select.select([], [], [], 0.01)
+        os.write(self.ours, data)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.ours)
+        os.close(self.theirs)
+
+
+@pytest.fixture
+def terminal(labelled_path: Path) -> Iterator[Terminal]:
+    opened = Terminal(labelled_path)
+    yield opened
+    opened.close()
+
+
+def test_single_keys_through_a_terminal_survive_a_kill(terminal: Terminal, tmp_path: Path) -> None:
     """No Return is pressed; the process is killed after two keys, and both labels are there."""
-    labels = tmp_path / "r.labels.jsonl"
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "calibrate", "label", str(labelled_path), "--interactive"]
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, close_fds=True)
-    seen: list[bytes] = []
-    try:
-        wait_for(ours, "0 of 6 done", seen)
-        os.write(ours, b"\x1b[A")  # an arrow key is no key
-        os.write(ours, b"y")
-        wait_for(ours, "1 of 6 done", seen)
-        os.write(ours, b"n")
-        wait_for(ours, "2 of 6 done", seen)
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
-        os.close(theirs)
-    assert [correct for _, correct in stored(labels)] == [True, False]
+    terminal.shows("0 of 6 done")
+    terminal.press(b"\x1b[Ay")  # an arrow key is not a key
+    terminal.shows("1 of 6 done")
+    terminal.press(b"n")
+    terminal.shows("2 of 6 done")
+    terminal.process.kill()
+    terminal.process.wait()
+    assert [correct for _, correct in stored(tmp_path / "r.labels.jsonl")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("key", "code", "said"), [(b"\x03", 130, "Stopped."), (b"\x04", 0, "1 of 6 are labelled or skipped")]
+)
+def test_ctrl_c_and_ctrl_d_stop_and_set_the_terminal_back(
+    terminal: Terminal, tmp_path: Path, key: bytes, code: int, said: str
+) -> None:
+    terminal.shows("0 of 6 done")
+    terminal.press(b"y")
+    terminal.shows("1 of 6 done")
+    terminal.press(key)
+    terminal.shows(said)
+    assert terminal.process.wait(timeout=30) == code
+    assert [correct for _, correct in stored(tmp_path / "r.labels.jsonl")] == [True]
+    assert termios.tcgetattr(terminal.theirs) == terminal.before
 
 
 @pytest.mark.parametrize(

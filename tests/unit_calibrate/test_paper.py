@@ -16,9 +16,8 @@ from benchmarks.paper import __main__ as command
 from benchmarks.paper.figure import STYLES, risk_retention
 from benchmarks.paper.markdown import beside, compact, in_form
 from benchmarks.paper.page import unreachable
+from benchmarks.paper.pools import read_confidences, read_options, read_samples, recorded_pools, simulated_pools
 from benchmarks.paper.printed import ABLATION, ESTIMATORS, MAIN, POPULATIONS, RISK_LEVELS, SIZES, Printed
-from benchmarks.paper.recorded import read_confidences, read_options, read_samples, recorded_pools
-from benchmarks.paper.simulated import simulated_pools
 from calibrate.evaluation.evaluate import Estimate, evaluate
 from calibrate.evaluation.planning import Binormal
 from calibrate.evaluation.tables import PaperTables, Pool, TableRow, average, tables

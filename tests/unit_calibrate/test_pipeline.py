@@ -6,16 +6,8 @@ import numpy as np
 import pytest
 
 from calibrate.data.records import Record, RecordFile
-from calibrate.pipeline import (
-    fit_artifact,
-    held_out,
-    is_accepted,
-    one_per_cluster,
-    part_header,
-    refit,
-    require_same,
-    split,
-)
+from calibrate.data.split import one_per_cluster, split
+from calibrate.pipeline import fit_artifact, held_out, is_accepted, part_header, refit, require_same
 from calibrate.scoring.scores import arrays
 from calibrate.thresholds import fit
 from guardrail.artifact import CalibrationArtifact

@@ -123,7 +123,7 @@ def test_words_where_nothing_helps() -> None:
     settings: dict[str, Any] = {"sizes": [100], "repetitions": 10, "rules": ["acrc"]}
     assert "No threshold has an error rate of 0.2" in plan(0.2, accuracy=0.7, auroc=0.5, **settings).sentence
     above = plan(0.15, accuracy=0.714, auroc=0.762, target_acceptance=0.9, **settings)
-    assert "nobody can accept more than 58% of such questions. The target of 90% is above that" in above.sentence
+    assert "no rule can accept more than 58% of such questions. The target of 90% is above that" in above.sentence
     assert above.needed[0].n is None
     easy = plan(0.4, accuracy=0.9, auroc=0.8, target_acceptance=0.5, **settings).needed[0]
     assert (easy.n, easy.at_most) == (100, True)

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.data.labels import read_labels
 from calibrate.data.records import RecordFile, read_records
 from calibrate.prediction_powered import artifact_with_people, fit_prediction_powered, rate_bound
@@ -109,14 +109,14 @@ def test_command(labelled: RecordFile, records_path: Path, tmp_path: Path, monke
         return " ".join(result.output.replace("\u2502", " ").split())
 
     out = tmp_path / "a.json"
-    told = run("fit", records_path, "-a", "0.2", "--human-labels", people, "-e", "semantic_entropy", "-o", out)
-    assert "Asymptotic; not a certificate" in told
-    assert "random sample, and only" not in told
+    shown = run("fit", records_path, "-a", "0.2", "--human-labels", people, "-e", "semantic_entropy", "-o", out)
+    assert "Asymptotic; not a certificate" in shown
+    assert "random sample, and only" not in shown
     assert read_records(tmp_path / "a.human.jsonl").header.correctness == read_labels(people).spec
     run("report", tmp_path / "a.human.jsonl", "--artifact", out, "--out", tmp_path / "r.html", "--splits", "2")
-    told = run("fit", records_path, "-a", "0.2", "--human-labels", people, "--rule", "lec", "-o", out, code=2)
-    assert "brings its own rule" in told
+    shown = run("fit", records_path, "-a", "0.2", "--human-labels", people, "--rule", "lec", "-o", out, code=2)
+    assert "brings its own rule" in shown
     certain = sorted(labelled.records, key=lambda r: r.scores["semantic_entropy"].value or 0.0)[:100]
     chosen = human_file(RecordFile(labelled.path, labelled.header, tuple(certain)), tmp_path / "chosen.jsonl", every=1)
-    told = run("fit", records_path, "-a", "0.2", "--human-labels", chosen, "-e", "semantic_entropy", "-o", out)
-    assert "do not look like a random sample" in told
+    shown = run("fit", records_path, "-a", "0.2", "--human-labels", chosen, "-e", "semantic_entropy", "-o", out)
+    assert "do not look like a random sample" in shown

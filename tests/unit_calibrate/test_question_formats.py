@@ -142,7 +142,10 @@ def test_coqa_turns_carry_the_story_and_the_gold_history(tmp_path: Path, format:
     [
         (lambda story: story.pop("story"), "data[0]: field 'story': got nothing"),
         (lambda story: story["questions"][1].pop("turn_id"), "data[0].questions[1]: field 'turn_id': got nothing"),
-        (lambda story: story["answers"].pop(), "data[0].questions[2]: field 'turn_id': got 3; there is no answer"),
+        (
+            lambda story: story["answers"].pop(),
+            "data[0].questions[2]: field 'turn_id': got 3; no answer has",
+        ),
         (lambda story: story["answers"][0].update(input_text=" "), "data[0].answers[0]: field 'input_text': got ' '"),
         (lambda story: story.update(questions="x"), "data[0]: field 'questions': got 'x'; it must be a list"),
     ],

@@ -17,7 +17,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 from typer.testing import CliRunner
 
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.data.records import read_records
 from calibrate.reviews import Pool, Reviewed, Waiting, accepted_error, feed, learn, read_reviews, thinned, waiting
 from calibrate.thresholds import fit
@@ -226,7 +226,7 @@ def test_what_waits_for_an_open_item_is_counted() -> None:
     items = [item("a", 0.1, True, 0.5), first, item("c", 0.1, None, 0.5), item("d", 0.1, True), item("e", 0.1, False)]
     found = waiting(items)
     assert found == Waiting(decided=2, item="b", arrived=1_750_000_000.0)
-    assert "2 decided audits wait behind item b, open since 2025-06-15 15:06 UTC" in found.told("decided audits")
+    assert "2 decided audits wait behind item b, open since 2025-06-15 15:06 UTC" in found.describe("decided audits")
     assert waiting(items, "wrong") is None
     assert waiting(items, "leave-out") is None
     assert waiting(items[:3]) is None  # two are open, and nothing that is decided waits for them
@@ -292,7 +292,7 @@ def run(*arguments: object, code: int = 0) -> str:
 def test_a_new_artifact_from_reviews(reviewed: Path, tmp_path: Path) -> None:
     old, out, records = reviewed.with_name("artifact.json"), tmp_path / "new.json", tmp_path / "r.jsonl"
     before = old.read_bytes()
-    told = run(
+    shown = run(
         "from-reviews", reviewed, "--artifact", old, "--out", out, "--monitor", "risk", "--records", records
     )  # fmt: skip
     new = CalibrationArtifact.load(out)
@@ -315,12 +315,12 @@ def test_a_new_artifact_from_reviews(reviewed: Path, tmp_path: Path) -> None:
         audits = [one for one in pool.items if one.audited]
         wrong = sum(not one.correct for one in audits)
         assert Monitors(store).risk("risk", 0.15, min_audit_rate=RATE).state.tallies == ((RATE, len(audits), wrong),)
-    assert f"({wrong} of {len(audits)} audited wrong" in told
-    assert "every question is in it with probability 40 %" in told
-    assert re.search(r"in force 0\.3 \d", told)
-    assert f"Monitor risk: {len(audits)} new audits" in told
-    told = run("from-reviews", reviewed, "--artifact", old, "--monitor", "risk")
-    assert "Monitor risk: 0 new audits" in told
+    assert f"({wrong} of {len(audits)} audited wrong" in shown
+    assert "every question is in it with probability 40 %" in shown
+    assert re.search(r"in force 0\.3 \d", shown)
+    assert f"Monitor risk: {len(audits)} new audits" in shown
+    shown = run("from-reviews", reviewed, "--artifact", old, "--monitor", "risk")
+    assert "Monitor risk: 0 new audits" in shown
     again = tmp_path / "again.json"
     run("from-reviews", reviewed, "--artifact", old, "--out", again)
     assert CalibrationArtifact.load(again).outcome == new.outcome
@@ -402,16 +402,16 @@ def test_one_open_audit_is_named_with_what_waits_behind_it(tmp_path: Path) -> No
     assert hard is not None
     decide(store, lambda _: "approve")
     command = ("from-reviews", tmp_path / "reviews.db", "--artifact", artifact)
-    told = run(*command, "--monitor", "risk")
-    assert f"19 decided audits wait behind item {hard.item.id}, open since 20" in told
-    assert f"Decide that item (/items/{hard.item.id} on the review page" in told
-    assert "No audited answer has been decided" not in told
-    assert "The oldest audit is still open, so nothing is known" in told
-    assert f"0 new audits, 0 in all; 19 decided ones wait behind item {hard.item.id};" in told
+    shown = run(*command, "--monitor", "risk")
+    assert f"19 decided audits wait behind item {hard.item.id}, open since 20" in shown
+    assert f"Decide that item (/items/{hard.item.id} on the review page" in shown
+    assert "No audited answer has been decided" not in shown
+    assert "The oldest audit is still open, so nothing is known" in shown
+    assert f"0 new audits, 0 in all; 19 decided ones wait behind item {hard.item.id};" in shown
     store.decide(hard, Decision(action="approve"))
-    told = run(*command, "--monitor", "risk")
-    assert "20 new audits, 20 in all; wealth" in told
-    assert "wait behind" not in told
+    shown = run(*command, "--monitor", "risk")
+    assert "20 new audits, 20 in all; wealth" in shown
+    assert "wait behind" not in shown
 
 
 def test_no_decided_audit_is_called_that(tmp_path: Path) -> None:
@@ -431,9 +431,9 @@ def test_the_line_of_the_sample_says_what_waits(tmp_path: Path) -> None:
     hard = store.claim("ada")
     assert hard is not None
     decide(store, lambda _: "approve")
-    told = run("from-reviews", tmp_path / "reviews.db", "--artifact", artifact, "--out", tmp_path / "new.json")
-    assert "Sample: 30 of 39 decisions" in told
-    assert f"9 more decisions of the sample wait behind item {hard.item.id}" in told
+    shown = run("from-reviews", tmp_path / "reviews.db", "--artifact", artifact, "--out", tmp_path / "new.json")
+    assert "Sample: 30 of 39 decisions" in shown
+    assert f"9 more decisions of the sample wait behind item {hard.item.id}" in shown
 
 
 def test_a_monitor_of_another_artifact_is_not_fed(tmp_path: Path) -> None:
@@ -443,10 +443,10 @@ def test_a_monitor_of_another_artifact_is_not_fed(tmp_path: Path) -> None:
     decide(store, lambda _: "approve")
     command = ("from-reviews", tmp_path / "reviews.db", "--ignore-others", "--monitor", "risk", "--artifact")
     assert "5 new audits, 5 in all" in run(*command, first)
-    told = run(*command, second.save(tmp_path / "second.json"), code=2)
-    assert ARTIFACT.digest in told
-    assert second.digest in told
-    assert "new name" in told
+    shown = run(*command, second.save(tmp_path / "second.json"), code=2)
+    assert ARTIFACT.digest in shown
+    assert second.digest in shown
+    assert "new name" in shown
     monitor = Monitors(store).known_risk("risk")
     assert monitor is not None
     assert (monitor.state.n, monitor.state.artifact) == (5, ARTIFACT.digest)
@@ -477,9 +477,9 @@ def test_an_acknowledged_monitor_that_is_fed_says_that_it_never_alarms_again(tmp
 def test_the_queue_of_another_procedure_is_refused(reviewed: Path, tmp_path: Path) -> None:
     other = artifact_of(alpha=0.2)
     other.save(tmp_path / "other.json")
-    told = run("from-reviews", reviewed, "--artifact", tmp_path / "other.json", code=2)
-    assert ARTIFACT.digest in told
-    assert "--earlier" in told
+    shown = run("from-reviews", reviewed, "--artifact", tmp_path / "other.json", code=2)
+    assert ARTIFACT.digest in shown
+    assert "--earlier" in shown
     run(
         "from-reviews",
         reviewed,
@@ -504,8 +504,8 @@ def test_an_existing_artifact_and_a_missing_store_are_refused(reviewed: Path, tm
 
 def test_a_monitor_is_told_of_open_audits_neither_by_the_command_nor_else(reviewed: Path, tmp_path: Path) -> None:
     artifact = reviewed.with_name("artifact.json")
-    told = run("from-reviews", reviewed, "--artifact", artifact, "--monitor", "new", "--missing", "wrong", code=2)
-    assert "count open audits as wrong for good" in told
+    shown = run("from-reviews", reviewed, "--artifact", artifact, "--monitor", "new", "--missing", "wrong", code=2)
+    assert "count open audits as wrong for good" in shown
     with ReviewStore(reviewed) as store:
         assert Monitors(store).known_risk("new") is None
     monitors = Monitors(ReviewStore(tmp_path / "reviews.db"))
@@ -543,7 +543,7 @@ def test_a_kill_leaves_the_new_artifact_whole_or_not_at_all(reviewed: Path, tmp_
         code = (
             "import os, signal, sys\n"
             f"def die(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
-            "from calibrate.cli.main import app\n"
+            "from calibrate.cli import app\n"
             f"{where} = die\n"
             f"app(['from-reviews', {str(reviewed)!r}, '--artifact', {str(reviewed.with_name('artifact.json'))!r}, "
             f"'--out', {str(out)!r}])\n"

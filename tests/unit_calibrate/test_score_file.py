@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.scoring import header_of, made_records
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.data.records import read_records, write_records
-from calibrate.scoring.grammar import parse_name
+from calibrate.grammar import parse_name
 from calibrate.scoring.names import estimator_key, parse_estimator
 from calibrate.scoring.scores import lacking, score_file, score_records, supported, with_cache
 from guardrail.errors import RecordError, UsageError
@@ -192,7 +192,7 @@ def test_all_estimators_and_what_the_others_lack(tmp_path: Path) -> None:
 
 
 def test_a_judge_for_all_and_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibrate.cli.score.make", lambda name, **params: Heavy())
+    monkeypatch.setattr("calibrate.cli.score.make_judge", lambda name, **params: Heavy())
     path = written(tmp_path / "records.jsonl", 4, 3)
     run("score", str(path), "-e", "num_sets", "-e", "self_consistency:exact", "--judge", "heavy")
     assert set(read_records(path).header.estimators) == {"num_sets:heavy", "self_consistency:exact"}
@@ -209,7 +209,7 @@ def test_a_judge_for_all_and_its_cache(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_cache_that_cannot_be_is_named_before_anything_is_scored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    monkeypatch.setattr("calibrate.cli.score.make", lambda name, **params: Heavy())
+    monkeypatch.setattr("calibrate.cli.score.make_judge", lambda name, **params: Heavy())
     path = written(tmp_path / "records.jsonl", 4, 3)
     (tmp_path / "folder").mkdir()
     before, asked = path.read_bytes(), Heavy.asked

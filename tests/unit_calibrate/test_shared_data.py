@@ -10,7 +10,7 @@ import pytest
 
 from calibrate.correctness import label_records, make_rule
 from calibrate.data.formats import LAYOUTS, Imported, ImportSettings, import_file
-from calibrate.data.labelling import contradictions
+from calibrate.data.labels import contradictions
 from calibrate.pipeline import fit_artifact
 from calibrate.scoring.metrics import auroc
 from calibrate.scoring.scores import arrays, parse_estimator, score_records

@@ -1,4 +1,4 @@
-"""Answers in a format, and tool calls: compared as values from `collect` to the artifact, without being told to."""
+"""Answers in a format, and tool calls: compared as values by default, from `collect` to the artifact."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.correctness import JsonValues, Option, TokenF1, ToolCalls, default_rule, make_rule
 from calibrate.correctness.registry import structured_advice
 from calibrate.data.collect import collect_records
@@ -74,7 +74,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def told(*command: str) -> str:
+def shown(*command: str) -> str:
     result = CliRunner().invoke(app, list(command))
     assert result.exit_code == 0, result.output
     return " ".join(result.output.split())
@@ -135,7 +135,7 @@ def test_the_default_rule_depends_on_the_plan_and_the_questions() -> None:
 
 
 def test_run_compares_answers_in_a_format_as_values_by_default(folder: Path) -> None:
-    said = told(
+    said = shown(
         *f"run --questions q.jsonl --model {MODEL} --tools format.json --alpha 0.2 --out out --splits 0".split()
     )
     assert "Rule json:" in said
@@ -148,12 +148,12 @@ def test_run_compares_answers_in_a_format_as_values_by_default(folder: Path) -> 
 
 
 def test_the_steps_compare_answers_in_a_format_as_values_by_default(folder: Path) -> None:
-    told(*f"collect q.jsonl --model {MODEL} --tools format.json --out r.jsonl".split())
-    told(*["score", "r.jsonl", "-e", "semantic_entropy"])
-    told(*["score", "r.jsonl", "-e", "semantic_entropy:exact", "-e", "num_sets:token_f1"])
-    assert "Rule json: 40 of 60" in told("label", "r.jsonl")
-    told(*["fit", "r.jsonl", "--alpha", "0.2", "--out", "by-default.json"])
-    told(*["fit", "r.jsonl", "--alpha", "0.2", "--estimator", "semantic_entropy", "--out", "by-name.json"])
+    shown(*f"collect q.jsonl --model {MODEL} --tools format.json --out r.jsonl".split())
+    shown(*["score", "r.jsonl", "-e", "semantic_entropy"])
+    shown(*["score", "r.jsonl", "-e", "semantic_entropy:exact", "-e", "num_sets:token_f1"])
+    assert "Rule json: 40 of 60" in shown("label", "r.jsonl")
+    shown(*["fit", "r.jsonl", "--alpha", "0.2", "--out", "by-default.json"])
+    shown(*["fit", "r.jsonl", "--alpha", "0.2", "--estimator", "semantic_entropy", "--out", "by-name.json"])
     for name in ("by-default.json", "by-name.json"):
         assert CalibrationArtifact.load(folder / name).estimator.judge == JsonJudge().spec
 
@@ -161,12 +161,12 @@ def test_the_steps_compare_answers_in_a_format_as_values_by_default(folder: Path
 def test_a_rule_or_judge_of_words_that_is_named_is_used_with_one_warning(folder: Path) -> None:
     words = "--correctness token_f1 --estimator semantic_entropy:token_f1"
     command = f"run --questions q.jsonl --model {MODEL} --tools format.json {words} --alpha 0.2 --out out --splits 0"
-    said = told(*command.split())
+    said = shown(*command.split())
     assert said.count("rule token_f1 compares words") == said.count("judge token_f1 compares words") == 1
     assert "--correctness json" in said
     artifact = CalibrationArtifact.load(folder / "out" / "artifact.json")
     assert artifact.correctness.name == "token_f1"
-    assert told("label", "out/records.jsonl", "--rule", "exact").count("rule exact compares words") == 1
+    assert shown("label", "out/records.jsonl", "--rule", "exact").count("rule exact compares words") == 1
 
 
 TOOL_CALL = Sample(text="", tool_calls=(ToolCall(name="look_up", arguments={"city": "Rome"}),))
@@ -212,5 +212,5 @@ def test_tool_calls_are_labelled_by_tool_call_by_default(tmp_path: Path) -> None
     plan = plan_for([parse_estimator("discrete_semantic_entropy")], n=2, bindings=bindings_for([look_up]))
     path = tmp_path / "r.jsonl"
     collect_records(questions, message, plan, path)
-    assert "Rule tool_call: 3 of 3" in told("label", str(path))
-    assert "Use rule tool_call" in told("label", str(path), "--rule", "token_f1")
+    assert "Rule tool_call: 3 of 3" in shown("label", str(path))
+    assert "Use rule tool_call" in shown("label", str(path), "--rule", "token_f1")

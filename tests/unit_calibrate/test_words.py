@@ -6,7 +6,7 @@ import pytest
 
 from calibrate.data.records import RecordFile
 from calibrate.pipeline import fit_artifact
-from calibrate.report.sentences import caveats, certificate, facts, headline, next_steps, percent, spec_words
+from calibrate.report.sentences import caveats, certificate, describe_spec, facts, headline, next_steps, percent
 from guardrail.outcome import Feasible
 
 KEY = "discrete_semantic_entropy"
@@ -19,9 +19,9 @@ def test_percent(share: float, shown: str) -> None:
     assert percent(share) == shown
 
 
-def test_spec_words() -> None:
-    assert spec_words("exact", {}) == "exact"
-    assert spec_words("token_f1", {"threshold": 0.5}) == "token_f1 (threshold 0.5)"
+def test_describe_spec() -> None:
+    assert describe_spec("exact", {}) == "exact"
+    assert describe_spec("token_f1", {"threshold": 0.5}) == "token_f1 (threshold 0.5)"
 
 
 def test_feasible_names_the_figures(labelled: RecordFile) -> None:

@@ -119,7 +119,7 @@ def test_a_rejected_transfer_is_not_sent(
 ) -> None:
     monkeypatch.setattr(CONSOLE, "input", lambda _: "x")
     here(folder, capsys, "ask", "Send 40 euros to Alex")
-    assert "no decision" in here(folder, capsys, "review", status=1)
+    assert "not a decision" in here(folder, capsys, "review", status=1)
     here(folder, capsys, "review", "reject", "--message", "which Alex?")
     assert "nothing was sent" in here(folder, capsys, "resume")
     assert sent(folder) == []
@@ -129,7 +129,7 @@ def test_a_decision_that_breaks_off_leaves_the_transfer_waiting(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here(folder, capsys, "ask", "Send 40 euros to Alex")
-    for typed, said in ((["e"], "input ended"), ([], "input ended"), (["e", "lots"], "'lots' is no whole number")):
+    for typed, said in ((["e"], "input ended"), ([], "input ended"), (["e", "lots"], "'lots' is not a whole number")):
         lines = iter(typed)
 
         def read(_: str, lines: Iterator[str] = lines) -> str:

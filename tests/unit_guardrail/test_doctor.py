@@ -1,4 +1,4 @@
-"""`guardrail doctor` finds what a guard would refuse or abstain on, says how to mend it, and sets the exit code."""
+"""`guardrail doctor` finds what a guard would refuse or abstain on, says how to fix it, and sets the exit code."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_json_has_every_finding(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_without_a_model_only_the_artifact_is_checked(tmp_path: Path) -> None:
     found = by_check(examine(saved(tmp_path)))
-    assert (found["model"].status, found["model"].mend) == ("warn", "name it with --model")
+    assert (found["model"].status, found["model"].fix) == ("warn", "name it with --model")
     assert "sampling" not in found
 
 
@@ -86,7 +86,7 @@ def test_a_broken_artifact_is_the_end(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["doctor", str(path)]) == 1
     printed = capsys.readouterr().out
     assert printed.startswith("FAIL  artifact")
-    assert "Somebody edited it" in printed
+    assert "modified after it was written" in printed
 
 
 def test_what_would_abstain_or_be_refused_fails(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_what_would_abstain_or_be_refused_fails(tmp_path: Path) -> None:
     unread = by_check(examine(saved(tmp_path, estimator="semantic_entropy"), MODEL))["measuring"]
     assert (unread.status, "no_logprobs" in unread.detail) == ("fail", True)
     missing = by_check(examine(saved(tmp_path), "python:no.such:thing"))["model"]
-    assert (missing.status, missing.mend) == ("fail", "mend the name, set the key, or install what is named")
+    assert (missing.status, missing.fix) == ("fail", "correct the name, set the key, or install what is named")
 
 
 def test_warnings_do_not_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +226,7 @@ def test_a_broken_cascade_is_the_end(tmp_path: Path) -> None:
     path = Path(saved_cascade(tmp_path, 0.5, 1.0))
     path.write_text(path.read_text().replace('"alpha": 0.1', '"alpha": 0.9'))
     (found,) = examine(str(path))
-    assert (found.check, found.status, "Somebody edited it" in found.detail) == ("artifact", "fail", True)
+    assert (found.check, found.status, "modified after it was written" in found.detail) == ("artifact", "fail", True)
 
 
 class Stuck(ScriptedChat):
@@ -310,4 +310,4 @@ def test_a_provider_that_refuses_is_named_with_the_way_out(monkeypatch: pytest.M
     for part in ("'openai:gpt-4o-mini'", "OpenAIError", "OPENAI_API_KEY for openai"):
         assert part in str(caught.value)
     found = by_check(examine(saved(tmp_path), "openai:gpt-4o-mini"))["model"]
-    assert (found.status, "set the key" in found.mend) == ("fail", True)
+    assert (found.status, "set the key" in found.fix) == ("fail", True)

@@ -20,7 +20,7 @@ from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from guardrail.uncertainty import make, measure
 from guardrail.uncertainty.plan import plan_for
-from guardrail.uncertainty.self_report import stated_confidence
+from guardrail.uncertainty.selfcheck import stated_confidence
 from guardrail.verdict import Reason
 
 ASKING = ("p_true", "selfcheck_prompt", "verbalised")

@@ -13,7 +13,7 @@ from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.decide import _alternatives
 from guardrail.judges import ExactJudge, Jaccard, JudgeSpec, RougeL, from_judge
 from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
-from guardrail.uncertainty import EstimatorSpec, answer_text, from_spec, make, measure, measure_all, similarity_matrix
+from guardrail.uncertainty import EstimatorSpec, from_spec, make, measure, measure_all, similarity_matrix
 from guardrail.uncertainty.base import Evidence
 from guardrail.uncertainty.graph import eccentricity, eigenvalue, kernel_language_entropy
 
@@ -260,5 +260,5 @@ def test_rouge_l_is_the_default_of_lexical_similarity() -> None:
 
 def test_a_verdict_shows_proposed_calls() -> None:
     drawn = calls({"x": 1}, {"x": 1}, {"x": 2})
-    shown = _alternatives(drawn, [answer_text(sample) for sample in drawn.samples])
+    shown = _alternatives(drawn, [sample.comparable for sample in drawn.samples])
     assert shown == (('[{"arguments":{"x":1},"name":"book"}]', 2 / 3), ('[{"arguments":{"x":2},"name":"book"}]', 1 / 3))

@@ -15,7 +15,7 @@ from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import make as make_estimator
 from guardrail.uncertainty import measure
-from guardrail.uncertainty.early_bounds import declares
+from guardrail.uncertainty.early_bounds import has_useful_bounds
 
 
 class Decision(BaseModel):
@@ -110,7 +110,7 @@ def test_what_differs_stays_different_so_that_drawing_stops_early() -> None:
     estimator = make_estimator("discrete_semantic_entropy", judge=JsonJudge())
     texts = [f'{{"capital": "{city}"}}' for city in ("Rome", "Lyon", "Oslo", "Bern")]
     drawn = SampleSet(question="q", primary=Sample(text=texts[0]), samples=tuple(Sample(text=t) for t in texts))
-    assert declares(estimator)
+    assert has_useful_bounds(estimator)
     found = decide_early(drawn, estimator, 6, 0.1)
     assert found is not None
     assert (found.value or 0.0) > 0.1

@@ -110,7 +110,7 @@ def test_spec_and_identity_are_those_of_the_judge(cache: PairCache) -> None:
     assert kept.spec == NumericJudge().spec
     assert (kept.identity(" 50% "), kept.judges_tool_calls) == ("50%", False)
     assert cached(SlowJudge(), cache).identity("The 50%") == normalise("The 50%")
-    with pytest.raises(UsageError, match="str is no judge"):
+    with pytest.raises(UsageError, match="str is neither a judge nor"):
         cached("exact", cache)  # type: ignore[call-overload]
 
 
@@ -162,7 +162,7 @@ def test_verdicts_before_a_failure_are_kept(cache: PairCache, monkeypatch: pytes
 def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     text = tmp_path / "records.jsonl"
     text.write_text("not a database, and long enough to be read as one " * 5)
-    with pytest.raises(UsageError, match=r"is no SQLite file, so it cannot .*Name another file for it") as refused:
+    with pytest.raises(UsageError, match=r"is not an SQLite file, so it cannot .*Name another file for it") as refused:
         PairCache(text)
     assert "elete" not in str(refused.value), "it may be the user's records"
     assert text.read_text().startswith("not a database")

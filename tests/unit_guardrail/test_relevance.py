@@ -17,7 +17,8 @@ from guardrail.judges import JudgeSpec, from_judge
 from guardrail.judges import make as make_judge
 from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from guardrail.uncertainty import Estimator, make, measure
-from guardrail.uncertainty.relevance import Piece, pieces, weighted_nll
+from guardrail.uncertainty.base import Piece
+from guardrail.uncertainty.relevance import pieces, weighted_nll
 
 ALL = ("word_sequence_entropy", "sar", "token_sar", "sentence_sar")
 T = 0.001

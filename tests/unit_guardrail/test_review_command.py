@@ -47,7 +47,7 @@ def test_a_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         told = refused(capsys, "--port", str(port))
-    assert f"cannot listen on 127.0.0.1 port {port}: another program uses it. Take another --port" in told
+    assert f"cannot listen on 127.0.0.1 port {port}: another program uses it. Use another --port" in told
 
 
 def test_an_address_of_another_machine(capsys: pytest.CaptureFixture[str]) -> None:

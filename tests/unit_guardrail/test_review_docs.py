@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from calibrate.cli.main import app
+from calibrate.cli import app
 from calibrate.correctness import make_rule
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import read_questions

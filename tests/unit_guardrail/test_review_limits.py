@@ -27,7 +27,7 @@ from guardrail.review import (
     audit_sample,
     ticket,
 )
-from guardrail.review.limits import LONGEST, mended, storable
+from guardrail.review.limits import LONGEST, storable, without_surrogates
 from guardrail.review.queue.item import frozen
 from guardrail.review.web.choices import choices_of
 from guardrail.types import ToolCall
@@ -136,13 +136,13 @@ def test_a_callback_is_a_url_that_can_be_stored(store: ReviewStore) -> None:
 
 @given(st.text())
 def test_mending_changes_nothing_that_can_be_written(text: str) -> None:
-    assert mended(text) == text
+    assert without_surrogates(text) == text
     assert storable(text) == ("\0" not in text)
 
 
 @given(st.text(st.characters(categories=["Cs", "L"])))
 def test_mending_gives_what_can_be_written(text: str) -> None:
-    assert mended(text).encode().decode() == mended(text)
+    assert without_surrogates(text).encode().decode() == without_surrogates(text)
 
 
 # -- contents ----------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from guardrail.monitor import Alarm, DriftMonitor, RiskMonitor
 from guardrail.review import ReviewStore
 from guardrail.review.audits import AUDIT_RATE, audit_sample, chosen
 from guardrail.review.monitors.rows import monitors as table
-from guardrail.review.monitors.shared_monitors import SharedRisk
+from guardrail.review.monitors.shared import SharedRisk
 from guardrail.review.monitors.store import Monitors
 from guardrail.testing import ScriptedChat, make_artifact
 

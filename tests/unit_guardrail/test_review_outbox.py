@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import signal
@@ -16,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy.exc import OperationalError
 
@@ -246,6 +248,15 @@ def test_whatever_a_url_leads_to_is_a_problem_in_words(receiver: Receiver) -> No
     for status in (301, 404):
         receiver.script = [status]
         assert post_within(receiver.url, b"{}", {}, 10.0) == f"HTTP {status}"
+
+
+def test_the_address_of_a_callback_is_not_logged(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    receiver.script = [404]
+    with caplog.at_level(logging.INFO):
+        assert post_within(f"{receiver.url}?token=hunter2", b"{}", {}, 10.0) == "HTTP 404"
+        httpx.get(f"{receiver.url}?another=caller")
+    assert "hunter2" not in caplog.text
+    assert "another=caller" in caplog.text, "httpx logs what other callers ask for"
 
 
 def test_a_failure_is_tried_again_after_a_growing_pause(

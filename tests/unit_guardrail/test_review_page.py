@@ -189,7 +189,7 @@ def test_a_number_that_a_graphs_state_cannot_hold_is_refused_on_the_page(store: 
     status, text = ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", tool_calls=json.dumps([call]))
     assert status == 400
     assert "hold an integer of 65 bits" in text
-    assert "Mend them, or reject the call." in text
+    assert "Correct them, or reject the call." in text
     assert store.item(item.id).state == "claimed"
 
 

@@ -205,10 +205,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
         earliest <= datetime.fromisoformat(since.strip()).replace(tzinfo=UTC).timestamp() <= time.time() - 30 * DAY + 1
     )
     assert said == (
-        "Would delete 1 decided or expired items that arrived more than 30 days ago, and 0 callbacks of theirs.\n"
-        "1 items as old stay: whoever waits for them may not know yet what was decided.\n"
-        "1 items as old stay: nobody has decided them yet.\n"
-        "These are no fair sample. Learn without them: calibrate from-reviews --since"
+        "Would delete 1 decided or expired items that arrived more than 30 days ago, and 0 of their callbacks.\n"
+        "1 older items stay: their callers may not have received the decision yet.\n"
+        "1 older items stay: they are not decided yet.\n"
+        "These are not a fair sample. To learn without them: calibrate from-reviews --since"
     )
     with ReviewStore("reviews.db") as store:
         assert len(store.items()) == 3

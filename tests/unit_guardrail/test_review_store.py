@@ -557,7 +557,7 @@ def test_an_edit_with_a_number_that_a_graphs_state_cannot_hold_is_refused(store:
     assert lease is not None
     more = {"tool_calls": [{"name": "pay", "arguments": {"wei": 25 * 10**18}}]}
     edit = Decision.model_validate({"action": "edit", "candidate": more})
-    with pytest.raises(UsageError, match=r"pay hold an integer of 65 bits.*Mend them, or reject"):
+    with pytest.raises(UsageError, match=r"pay hold an integer of 65 bits.*Correct them, or reject"):
         store.decide(lease, edit)
     assert store.item(item.id).state == "claimed"
     # Where no graph waits, JSON's own numbers do.

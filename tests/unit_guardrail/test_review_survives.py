@@ -19,9 +19,10 @@ from starlette.testclient import TestClient
 from guardrail import UsageError
 from guardrail.review import Item, ReviewStore
 from guardrail.review.web.accounts import Accounts
-from guardrail.review.web.app import _ago, _when, review_app
+from guardrail.review.web.app import review_app
 from guardrail.review.web.choices import choices_of
 from guardrail.review.web.plots import uncertainty_plot
+from guardrail.review.web.site import ago, when
 from tests.review_pages import REVIEWERS, held_back, verdict
 
 
@@ -107,9 +108,9 @@ def test_a_verdict_of_another_kind(store: ReviewStore, eve: TestClient, said: di
 
 
 def test_times_in_words() -> None:
-    assert _when(0.0) == "1970-01-01 00:00 UTC"
-    assert [_when(value) for value in (math.inf, 1e15, "soon", None)] == ["never", "never", "soon", "no limit"]
-    assert [_ago(value) for value in (math.inf, -5.0, 59.9, 7200.0)] == ["for ever", "0 s", "59 s", "2 h"]
+    assert when(0.0) == "1970-01-01 00:00 UTC"
+    assert [when(value) for value in (math.inf, 1e15, "soon", None)] == ["never", "never", "soon", "no limit"]
+    assert [ago(value) for value in (math.inf, -5.0, 59.9, 7200.0)] == ["for ever", "0 s", "59 s", "2 h"]
 
 
 def test_a_plot_of_what_cannot_be_drawn_is_none() -> None:

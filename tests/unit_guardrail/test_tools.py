@@ -404,7 +404,7 @@ def test_models_that_take_no_tools() -> None:
         def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
             raise NotImplementedError
 
-    with pytest.raises(UsageError, match="Plain takes no tools"):
+    with pytest.raises(UsageError, match="Plain does not support tools"):
         draw(Plain(), [[HumanMessage("x")]], SamplingPlan(n=2, bindings=TOOLS))
 
 

@@ -12,9 +12,8 @@ from langchain_core.messages import HumanMessage
 
 from guardrail.errors import PromptTooLongError
 from guardrail.types import SamplingPlan
-from integrations._local import engine as _engine
 from integrations._local.decoding import Row, prefill
-from integrations._local.engine import Coalescer
+from integrations._local.engine import BatchQueue, Request
 from tests.unit_integrations.conftest import tiny_chat
 from tests.unit_integrations.test_draw_samples import texts
 
@@ -38,27 +37,27 @@ class Gate:
         return [work * 10 for work in works]
 
 
-def wait_until_queued(coalescer: Coalescer[int, int], count: int) -> None:
+def wait_until_queued(queue: BatchQueue[int, int], count: int) -> None:
     """Block until ``count`` pieces of work wait (polling a condition, not a delay)."""
-    with coalescer._state:
-        while len(coalescer._waiting) < count:
-            coalescer._state.wait(0.001)
+    with queue._state:
+        while len(queue._waiting) < count:
+            queue._state.wait(0.001)
 
 
-def in_threads(pool: ThreadPoolExecutor, coalescer: Coalescer[int, int], gate: Gate, works: list[list[int]]) -> Any:
-    first = pool.submit(coalescer.submit, [0])
+def in_threads(pool: ThreadPoolExecutor, queue: BatchQueue[int, int], gate: Gate, works: list[list[int]]) -> Any:
+    first = pool.submit(queue.submit, [0])
     assert gate.entered.wait(30)
-    others = [pool.submit(coalescer.submit, work) for work in works]
-    wait_until_queued(coalescer, sum(map(len, works)))
+    others = [pool.submit(queue.submit, work) for work in works]
+    wait_until_queued(queue, sum(map(len, works)))
     gate.go.set()
     return first, others
 
 
 def test_what_arrives_while_the_model_works_becomes_one_batch() -> None:
     gate = Gate()
-    coalescer = Coalescer[int, int](lambda waiting: range(len(waiting)), gate)
+    queue = BatchQueue[int, int](lambda waiting: range(len(waiting)), gate)
     with ThreadPoolExecutor(8) as pool:
-        first, others = in_threads(pool, coalescer, gate, [[1], [2, 3], [4]])
+        first, others = in_threads(pool, queue, gate, [[1], [2, 3], [4]])
         assert first.result(30) == [0]
         assert sorted(other.result(30) for other in others) == [[10], [20, 30], [40]]
     assert [sorted(batch) for batch in gate.batches] == [[0], [1, 2, 3, 4]]
@@ -66,13 +65,13 @@ def test_what_arrives_while_the_model_works_becomes_one_batch() -> None:
 
 def test_an_error_reaches_its_batch_and_nobody_else() -> None:
     gate = Gate()
-    coalescer = Coalescer[int, int](lambda waiting: [0], gate)  # one piece of work in a batch
+    queue = BatchQueue[int, int](lambda waiting: [0], gate)  # one piece of work in a batch
     with ThreadPoolExecutor(8) as pool:
-        _, (bad, good) = in_threads(pool, coalescer, gate, [[13], [2]])
+        _, (bad, good) = in_threads(pool, queue, gate, [[13], [2]])
         with pytest.raises(ValueError, match="13"):
             bad.result(30)
         assert good.result(30) == [20]
-    assert coalescer.submit([5]) == [50]
+    assert queue.submit([5]) == [50]
 
 
 def test_an_interrupted_leader_leaves_the_work_of_others_in_line() -> None:
@@ -85,30 +84,30 @@ def test_an_interrupted_leader_leaves_the_work_of_others_in_line() -> None:
             raise KeyboardInterrupt
         return [work * 10 for work in works]
 
-    coalescer = Coalescer[int, int](lambda waiting: range(len(waiting)), run)
+    queue = BatchQueue[int, int](lambda waiting: range(len(waiting)), run)
     with ThreadPoolExecutor(2) as pool:
-        with coalescer.exclusive():
-            futures = [pool.submit(coalescer.submit, [work]) for work in (1, 2)]
-            wait_until_queued(coalescer, 2)
+        with queue.exclusive():
+            futures = [pool.submit(queue.submit, [work]) for work in (1, 2)]
+            wait_until_queued(queue, 2)
         errors = [future.exception(30) for future in futures]
     assert sorted(type(error).__name__ for error in errors) == ["KeyboardInterrupt", "NoneType"]
     served = next(place for place, error in enumerate(errors) if error is None)
     assert futures[served].result() == [10 * (served + 1)]
     assert calls == [[1, 2], [served + 1]]
-    assert coalescer._waiting == []
+    assert queue._waiting == []
 
 
 def test_exclusive_use_waits_for_the_batch_and_blocks_the_next() -> None:
     gate = Gate()
-    coalescer = Coalescer[int, int](lambda waiting: range(len(waiting)), gate)
+    queue = BatchQueue[int, int](lambda waiting: range(len(waiting)), gate)
     order: list[str] = []
 
     def alone() -> None:
-        with coalescer.exclusive():
+        with queue.exclusive():
             order.append(f"alone after {len(gate.batches)}")
 
     with ThreadPoolExecutor(4) as pool:
-        first = pool.submit(coalescer.submit, [0])
+        first = pool.submit(queue.submit, [0])
         assert gate.entered.wait(30)
         single = pool.submit(alone)
         assert not single.done()
@@ -116,11 +115,11 @@ def test_exclusive_use_waits_for_the_batch_and_blocks_the_next() -> None:
         first.result(30)
         single.result(30)
     assert order == ["alone after 1"]
-    with coalescer.exclusive(), ThreadPoolExecutor(1) as pool:
-        later = pool.submit(coalescer.submit, [1])
-        wait_until_queued(coalescer, 1)
+    with queue.exclusive(), ThreadPoolExecutor(1) as pool:
+        later = pool.submit(queue.submit, [1])
+        wait_until_queued(queue, 1)
         assert not later.done()
-        coalescer._release()  # what leaving the block would do; the pool's exit waits for the thread
+        queue._release()  # what leaving the block would do; the pool's exit waits for the thread
         assert later.result(30) == [10]
 
 
@@ -135,7 +134,7 @@ def test_concurrent_draws_share_prefills_and_equal_sequential_ones(monkeypatch: 
         batches.append(len(ids))
         return prefill(model, ids)
 
-    monkeypatch.setattr(_engine, "prefill", counted)
+    monkeypatch.setattr("integrations._local.engine.prefill", counted)
     turns = chat._engine.turns
     with ThreadPoolExecutor(16) as pool:
         with turns.exclusive():
@@ -157,7 +156,7 @@ def test_the_token_budget_splits_batches(monkeypatch: pytest.MonkeyPatch) -> Non
         batches.append(len(ids))
         return prefill(model, ids)
 
-    monkeypatch.setattr(_engine, "prefill", counted)
+    monkeypatch.setattr("integrations._local.engine.prefill", counted)
     prompts = [[HumanMessage("x" * 18)] for _ in range(5)]
     assert len(chat.draw_samples(prompts, PLAN, seeds=range(5))) == 5
     assert batches == [2, 2, 1]
@@ -167,7 +166,7 @@ def test_neighbours_in_length_share_a_batch() -> None:
     """Little padding: the oldest request takes those of its own length along, not those that come next."""
     engine = tiny_chat(max_batch_tokens=500)._engine
     rows = (Row(5),)
-    waiting = [_engine.Request(tuple(range(length)), rows) for length in (100, 10, 99, 11, 101, 100)]
+    waiting = [Request(tuple(range(length)), rows) for length in (100, 10, 99, 11, 101, 100)]
     assert sorted(engine.select(waiting)) == [0, 2, 4, 5]
 
 

@@ -11,8 +11,8 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from guardrail.errors import GuardrailError
 from guardrail.types import SamplingPlan, Unmeasured
-from integrations._local import engine as _engine
 from integrations._local.decoding import Decoder
+from integrations._local.engine import automatic_budget
 from integrations.transformers_chat import TransformersChat
 from tests.unit_integrations.conftest import tiny_chat
 from tests.unit_integrations.test_draw_samples import texts
@@ -33,7 +33,7 @@ def limit_rows(monkeypatch: pytest.MonkeyPatch, most: int, error: BaseException)
                 raise error
             super().__init__(prefix, rows, **settings)
 
-    monkeypatch.setattr(_engine, "Decoder", Limited)
+    monkeypatch.setattr("integrations._local.engine.Decoder", Limited)
     return tried
 
 
@@ -95,8 +95,8 @@ def test_other_errors_are_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None
 def test_automatic_budget_counts_cache_bytes() -> None:
     """2 layers x (keys + values) x 2 heads x 16 numbers x 4 bytes = 512 bytes a token: the upper bound applies."""
     model = tiny_chat()._local.model
-    assert _engine.automatic_budget(model) == 32768
+    assert automatic_budget(model) == 32768
     huge = type("Config", (), {"num_hidden_layers": 80, "num_key_value_heads": 8, "head_dim": 128})
     config = type("Outer", (), {"get_text_config": lambda self, decoder: huge})
     fake = type("Model", (), {"config": config(), "dtype": torch.float32, "device": torch.device("cpu")})
-    assert _engine.automatic_budget(fake) == (2 << 30) // (2 * 80 * 8 * 128 * 4)
+    assert automatic_budget(fake) == (2 << 30) // (2 * 80 * 8 * 128 * 4)

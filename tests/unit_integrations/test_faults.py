@@ -11,7 +11,6 @@ import pytest
 
 from guardrail import AbstainedError, Guardrail, SamplingPlan, Unmeasured, Verdict
 from guardrail.testing import make_artifact
-from integrations._openai import transport as _openai_transport
 from integrations.openai_chat import OpenAICompatibleChat
 from tests.unit_integrations.faulty_endpoint import Endpoint, serving
 
@@ -30,7 +29,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_openai_transport, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr("integrations._openai.endpoint.FIRST_WAIT", 0.01)
 
 
 def guarded(endpoint: Endpoint, *, estimator: str = DISCRETE, n: int = 4, **settings: Any) -> Guardrail:

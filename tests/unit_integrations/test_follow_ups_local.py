@@ -14,7 +14,7 @@ from guardrail.sampling.sampler import adraw, draw
 from guardrail.types import SampleSet, Unmeasured
 from guardrail.uncertainty import make, measure
 from guardrail.uncertainty.plan import plan_for
-from guardrail.uncertainty.self_report import stated_confidence
+from guardrail.uncertainty.selfcheck import stated_confidence
 from integrations.transformers_chat import TransformersChat
 
 HERE = Path(examples.tiny_model.__file__).parent

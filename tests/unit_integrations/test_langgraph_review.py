@@ -793,7 +793,7 @@ def test_an_edit_with_a_number_that_langgraph_cannot_store_is_refused_and_can_be
     agent = transferring(5, 0, 1, 2, 3)
     agent.invoke({"messages": "pay bob"}, CONFIG)
     edit = {"type": "edit", "edited_action": {"name": "transfer", "args": dict(WEI.arguments)}}
-    with pytest.raises(ValidationError, match=r"an integer of 65 bits.*Mend them, or reject the call"):
+    with pytest.raises(ValidationError, match=r"an integer of 65 bits.*Correct them, or reject the call"):
         agent.invoke(Command(resume={"decisions": [edit]}), CONFIG)
     assert said(agent.invoke(APPROVE, CONFIG))[-1] == "Done."
 

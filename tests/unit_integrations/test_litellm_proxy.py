@@ -43,9 +43,9 @@ def artifact(**given: Any) -> CalibrationArtifact:
 
 
 def guardrail(upstream: Upstream, *, bindings: Bindings | None = None, **given: Any) -> CalibratedGuardrail:
-    options = {"probe": "off", "early_stopping": "off", **given.pop("options", {})}
+    options = {"probe": "off", "early_stopping": "off", **given.pop("guard_options", {})}
     given = {"event_hook": "pre_call", "default_on": True, "artifact": artifact(bindings=bindings), **given}
-    return CalibratedGuardrail(guardrail_name="calibrated", complete=upstream.complete, options=options, **given)
+    return CalibratedGuardrail(guardrail_name="calibrated", complete=upstream.complete, guard_options=options, **given)
 
 
 async def ask(one: CalibratedGuardrail, question: str, call_type: str = "acompletion", **body: Any) -> dict[str, Any]:
@@ -69,7 +69,7 @@ async def test_the_judged_candidate_becomes_the_response_and_nothing_else_is_ask
 
 async def test_an_unsure_answer_abstains_with_200_or_an_error() -> None:
     upstream = Upstream()
-    data = await ask(guardrail(upstream, options={"abstain_message": "Not sure."}), UNSURE)
+    data = await ask(guardrail(upstream, guard_options={"abstain_message": "Not sure."}), UNSURE)
     assert data["mock_response"].choices[0].message.content == "Not sure."
     assert data["metadata"]["guardrail_headers"]["x-guardrail-accepted"] == "false"
     assert "Rome" not in repr(data)
@@ -110,11 +110,26 @@ async def test_wishes_about_drawing_are_refused(name: str) -> None:
 
 
 async def test_wishes_can_be_replaced_but_not_n() -> None:
-    one = guardrail(Upstream(), settings="replace")
+    one = guardrail(Upstream(), client_settings="replace")
     assert "mock_response" in await ask(one, SURE, temperature=0.3)
     with pytest.raises(Exception, match="n=2"):
         await ask(one, SURE, n=2)
     assert "mock_response" in await ask(guardrail(Upstream()), SURE, n=1)
+
+
+async def test_the_older_names_of_parameters_still_work() -> None:
+    upstream = Upstream()
+    older: dict[str, Any] = {"settings": "replace", "options": {"probe": "off", "abstain_message": "Not sure."}}
+    one = CalibratedGuardrail(
+        guardrail_name="calibrated",
+        complete=upstream.complete,
+        event_hook="pre_call",
+        default_on=True,
+        artifact=artifact(),
+        **older,
+    )
+    data = await ask(one, UNSURE, temperature=0.3)
+    assert data["mock_response"].choices[0].message.content == "Not sure."
 
 
 async def test_what_cannot_be_judged_is_refused_and_what_makes_no_text_passes() -> None:
@@ -187,7 +202,7 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Upstr
         "mode": "pre_call",
         "default_on": True,
         "artifact": {"small": str(folder / "artifact.json"), "payer": str(folder / "payer.json")},
-        "options": {"probe": "off", "early_stopping": "off", "abstain_message": "Not sure."},
+        "guard_options": {"probe": "off", "early_stopping": "off", "abstain_message": "Not sure."},
     }
     config = {
         "model_list": [{"model_name": name, "litellm_params": model} for name in ("small", "payer")],

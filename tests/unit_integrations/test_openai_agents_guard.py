@@ -99,7 +99,7 @@ def place_of() -> int:
 
 
 def artifact(inner: Model, **given: Any) -> CalibrationArtifact:
-    return make_artifact(AgentsModelChat(inner=inner), n=N, **given)
+    return make_artifact(AgentsModelChat(model=inner), n=N, **given)
 
 
 def guarded(inner: Model, *, bindings: Bindings | None = None, system: str | None = "Be brief.", **given: Any) -> Any:
@@ -334,7 +334,7 @@ def test_by_default_an_unsure_call_is_not_even_proposed() -> None:
 @pytest.mark.parametrize("approved", [True, False])
 def test_a_person_decides_about_the_very_call_that_was_judged_days_later(tmp_path: Path, approved: bool) -> None:
     store = tmp_path / "verdicts.sqlite"
-    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="hold", verdicts=VerdictStore(store))
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))
     result = run(bank.agent(), "Pay 5")
     assert (bank.paid, len(bank.inner.calls)) == ([], N + 1)
     (waiting,) = result.interruptions
@@ -343,7 +343,7 @@ def test_a_person_decides_about_the_very_call_that_was_judged_days_later(tmp_pat
     assert not verdict.accepted
     written = result.to_state().to_string()
 
-    later = Bank(Scripted(UNSURE, ["Done"]), on_abstain="hold", verdicts=VerdictStore(store))  # another process
+    later = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))  # another process
 
     async def resume() -> Any:
         state = await RunState.from_string(later.agent(), written)
@@ -358,21 +358,21 @@ def test_a_person_decides_about_the_very_call_that_was_judged_days_later(tmp_pat
 
 
 def test_an_accepted_call_beside_a_lost_store_waits_for_a_person() -> None:
-    bank = Bank(Scripted(SURE, ["Done"]), on_abstain="hold")
+    bank = Bank(Scripted(SURE, ["Done"]), on_abstain="review")
     bank.model._gate.verdicts.get = lambda *_: None
     result = run(bank.agent(), "Pay 5")
     assert (bank.paid, len(result.interruptions)) == ([], 1)
 
 
 def test_a_held_call_needs_a_tool_that_waits() -> None:
-    bank = Bank(Scripted(UNSURE), on_abstain="hold")
+    bank = Bank(Scripted(UNSURE), on_abstain="review")
     with pytest.raises(UsageError, match="would run held-back calls"):
         run(bank.agent(needs_approval=False), "Pay 5")
     assert bank.paid == []
 
 
 def test_the_tool_guardrail_rejects_a_held_call_and_the_model_goes_on() -> None:
-    bank = Bank(Scripted(UNSURE, ["I did not pay"]), on_abstain="hold")
+    bank = Bank(Scripted(UNSURE, ["I did not pay"]), on_abstain="review")
     result = run(bank.agent(tool_input_guardrails=[bank.model.tool_guardrail]), "Pay 5")
     assert (result.final_output, bank.paid) == ("I did not pay", [])
     (told,) = [item["output"] for item in bank.inner.calls[-1]["input"] if item.get("type") == "function_call_output"]
@@ -435,14 +435,16 @@ def test_settings_that_would_change_the_answers_are_refused(name: str) -> None:
 
 def test_settings_calibrated_with_are_kept_and_bound() -> None:
     inner, kept = Scripted(["Paris"]), ModelSettings(frequency_penalty=0.5)
-    made = make_artifact(AgentsModelChat(inner=inner, settings=kept), n=N, prompt=PromptWrapping(system="Be brief."))
+    made = make_artifact(
+        AgentsModelChat(model=inner, calibrated_settings=kept), n=N, prompt=PromptWrapping(system="Be brief.")
+    )
     with pytest.raises(ArtifactMismatchError, match="revision"):
         GuardedModel(inner, made)
-    model = GuardedModel(inner, made, settings=kept, probe="off")
+    model = GuardedModel(inner, made, calibrated_settings=kept, probe="off")
     run(agent(model, model_settings=ModelSettings(frequency_penalty=0.5)), "?")
     assert {call["settings"].frequency_penalty for call in inner.calls} == {0.5}
     with pytest.raises(UsageError, match="seed"):
-        GuardedModel(inner, made, settings=ModelSettings(extra_args={"seed": 1}))
+        GuardedModel(inner, made, calibrated_settings=ModelSettings(extra_args={"seed": 1}))
 
 
 def test_another_prompt_other_tools_hosted_tools_and_server_side_conversations_are_refused() -> None:
@@ -477,7 +479,7 @@ def test_a_failing_model_is_unmeasured_and_abstains() -> None:
 
 
 def test_calibration_draws_through_the_same_adapter() -> None:
-    chat = AgentsModelChat(inner=Scripted(["a", "b", "c"]))
+    chat = AgentsModelChat(model=Scripted(["a", "b", "c"]))
     (drawn,) = draw(chat, [PromptWrapping(system="S").messages("Q?")], SamplingPlan(n=2, max_tokens=8))
     assert drawn.primary is not None
     assert drawn.primary.text == "a"
@@ -515,7 +517,7 @@ async def test_the_sdks_chat_completions_model_on_the_wire(estimator: str) -> No
             result = await Runner.run(agent(model, tools=[_pay_tool()]), SURE_QUESTION)
             before = len(served.upstream.calls)
             asked = PromptWrapping(system="Be brief.").messages(SURE_QUESTION)
-            await adraw(AgentsModelChat(inner=inner), [asked], model.guard.artifact.plan)
+            await adraw(AgentsModelChat(model=inner), [asked], model.guard.artifact.plan)
         assert result.final_output == "Paris is it"
     finally:
         served.close()

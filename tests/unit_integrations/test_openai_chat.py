@@ -23,8 +23,8 @@ from guardrail.sampling.prober import known_report, probe
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.specs import identify
 from guardrail.testing import make_artifact
+from integrations._openai.endpoint import _retry_after
 from integrations._openai.replies import option_scores
-from integrations._openai.transport import _retry_after
 from integrations.openai_chat import OpenAICompatibleChat
 from tests.unit_integrations.faulty_endpoint import Endpoint, serving
 
@@ -213,8 +213,8 @@ def test_options_sum_over_the_tokens_of_a_label() -> None:
         (listed(A=-0.1), ("A", "B"), "'B' is not among the 1 first tokens"),
         (listed(A=-0.1, B=-math.inf), ("A", "B"), "'B' is not among"),
         (listed(A=-0.1, b=-1.0), ("A", "B"), "'B' is not among"),  # another token, perhaps of another word
-        (listed(A=-0.1, B=math.nan), ("A", "B"), "no log-probabilities"),
-        (listed(A=-0.1, B=0.5), ("A", "B"), "no log-probabilities"),
+        (listed(A=-0.1, B=math.nan), ("A", "B"), "not log-probabilities"),
+        (listed(A=-0.1, B=0.5), ("A", "B"), "not log-probabilities"),
         (listed(A=-0.1, AB=-1.0), ("A", "AB"), "'A' begins option 'AB'"),
         ({"logprobs": None}, ("A", "B"), "no top_logprobs"),
         ({"logprobs": {"content": []}}, ("A", "B"), "no top_logprobs"),
@@ -339,7 +339,7 @@ def test_tools(endpoint: Endpoint) -> None:
     assert body["parallel_tool_calls"] is False
     chunks = list(bound.stream("sure?"))
     assert [call["args"] for chunk in chunks for call in chunk.tool_calls] == [{"a": 1, "b": 2}]
-    with pytest.raises(UsageError, match="names no tool on offer"):
+    with pytest.raises(UsageError, match="is not an offered tool"):
         chat(endpoint).bind_tools([add], tool_choice="subtract")
     (drawn,) = chat(endpoint).draw_samples([QUESTION], PLAN, seeds=[0], tools=[add], tool_choice="required")
     assert [call.arguments for call in drawn.samples[0].tool_calls] == [{"a": 1, "b": 2}]

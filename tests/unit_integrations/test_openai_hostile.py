@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from guardrail import Guardrail, Unmeasured, Verdict
 from guardrail.testing import make_artifact
-from integrations._openai import clients as _openai_clients
-from integrations._openai import endpoint as _openai_endpoint
-from integrations._openai.transport import Attempted
+from integrations._openai.clients import Clients
+from integrations._openai.endpoint import Attempted
 from integrations.openai_chat import OpenAICompatibleChat
 from tests.unit_integrations.faulty_endpoint import Endpoint, serving
 
@@ -109,8 +108,8 @@ def answering(place: tuple[Any, ...], value: Any, *, spare: int) -> Callable[...
 @contextmanager
 def answered_by(send: Callable[..., Any]) -> Iterator[OpenAICompatibleChat]:
     """A model whose requests are answered by a function instead of a server."""
-    running = patch.object(_openai_clients.Clients, "running", AsyncMock())
-    with running, patch.object(_openai_endpoint, "apost", send):
+    running = patch.object(Clients, "running", AsyncMock())
+    with running, patch("integrations._openai.endpoint.apost", send):
         yield OpenAICompatibleChat(model="m", base_url="http://localhost:1/v1")
 
 

@@ -28,8 +28,7 @@ from guardrail.sampling.prober import refuses_n
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.testing import make_artifact
 from guardrail.types import SampleSet
-from integrations._openai import transport as _openai_transport
-from integrations._openai.transport import apost
+from integrations._openai.endpoint import apost
 from integrations.openai_chat import DeadlineError, EndpointError, OpenAICompatibleChat
 from tests.unit_integrations.faulty_endpoint import TRICKLES, Endpoint, serving
 
@@ -46,7 +45,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_openai_transport, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr("integrations._openai.endpoint.FIRST_WAIT", 0.01)
 
 
 def chat(endpoint: Endpoint, **settings: Any) -> OpenAICompatibleChat:

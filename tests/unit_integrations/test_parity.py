@@ -86,7 +86,7 @@ def test_looking_rarely_changes_no_result() -> None:
     rows = [Row(13, 1.0, 0.8, uniforms(place, 1, 13)[0]) for place in range(4)]
     often, rarely = (
         Decoder(
-            prefill(model, PROMPTS[:1]).expand([0] * 4), rows, end_ids=frozenset(range(0, 271, 7)), look_every=k
+            prefill(model, PROMPTS[:1]).expand([0] * 4), rows, end_ids=frozenset(range(0, 271, 7)), sync_every=k
         ).run()
         for k in (1, 8)
     )

@@ -104,7 +104,7 @@ UNSURE_TEXT: list[Said] = ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
 
 def made(inner: Model, **given: Any) -> Any:
     given = {"prompt": PromptWrapping(system="Be brief."), **given}
-    return make_artifact(PydanticAIChat(inner=inner), n=N, **given)
+    return make_artifact(PydanticAIChat(model=inner), n=N, **given)
 
 
 def guarded(inner: Model, *, fitted: dict[str, Any] | None = None, **given: Any) -> GuardedModel:
@@ -166,9 +166,9 @@ async def test_the_output_validator_raises_on_an_abstention_and_on_what_was_neve
     one = agent(sure)
     one.output_validator(sure.output_validator)
     assert (await one.run("?")).output == "Paris"
-    with pytest.raises(UnexpectedModelBehavior, match="never judged"):
+    with pytest.raises(UnexpectedModelBehavior, match="not judged"):
         await one.run("?", model=Scripted(["Unjudged"]))
-    with pytest.raises(UnexpectedModelBehavior, match="never judged"):
+    with pytest.raises(UnexpectedModelBehavior, match="not judged"):
         await one.run("Another?", model=Scripted(SURE_TEXT))
     earlier = (await one.run("And then?")).all_messages()
     assert (await one.run("?", message_history=earlier)).output == "Paris"
@@ -267,8 +267,8 @@ class Bank:
         self.inner = inner
         self.paid: list[int] = []
         self.bindings = asyncio.run(agent_bindings(self._agent(inner)))
-        options = {"probe": "off", "early_stopping": "off", **given.pop("options", {})}
-        self.guard = GuardCapability(made(inner, bindings=self.bindings), options=options, **given)
+        options = {"probe": "off", "early_stopping": "off", **given.pop("guard_options", {})}
+        self.guard = GuardCapability(made(inner, bindings=self.bindings), guard_options=options, **given)
         self.agent = self._agent(inner, capabilities=[self.guard])
 
     def _agent(self, inner: Model, **given: Any) -> Agent[Any, Any]:
@@ -288,20 +288,20 @@ class Bank:
 
 def test_a_sure_call_runs_and_numbers_are_canonical() -> None:
     for said in (SURE, SPELLED):
-        bank = Bank(Scripted(said, ["Done"]), on_abstain="hold")
+        bank = Bank(Scripted(said, ["Done"]), on_abstain="review")
         assert (bank.run("Pay 5").output, bank.paid) == ("Done", [5])
         assert len(bank.inner.calls) == 2 * (N + 1)
 
 
 def test_by_default_an_unsure_call_is_not_even_proposed() -> None:
-    bank = Bank(Scripted(UNSURE, ["Done"]), options={"abstain_message": "Not sure."})
+    bank = Bank(Scripted(UNSURE, ["Done"]), guard_options={"abstain_message": "Not sure."})
     assert (bank.run("Pay 5").output, bank.paid) == ("Not sure.", [])
 
 
 @pytest.mark.parametrize("approved", [True, False])
 def test_a_person_decides_about_the_very_call_that_was_judged_days_later(tmp_path: Path, approved: bool) -> None:
     store = tmp_path / "verdicts.sqlite"
-    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="hold", verdicts=VerdictStore(store))
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))
     result = bank.run("Pay 5")
     assert isinstance(result.output, DeferredToolRequests)
     (waiting,) = result.output.approvals
@@ -312,7 +312,7 @@ def test_a_person_decides_about_the_very_call_that_was_judged_days_later(tmp_pat
     assert result.output.metadata[waiting.tool_call_id]["guardrail"]["accepted"] is False
     written = result.all_messages_json()
 
-    later = Bank(Scripted(UNSURE, ["Done"]), on_abstain="hold", verdicts=VerdictStore(store))  # another process
+    later = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))  # another process
     decision: Any = True if approved else ToolDenied("no")
     resumed = later.run(
         message_history=ModelMessagesTypeAdapter.validate_json(written),
@@ -324,18 +324,18 @@ def test_a_person_decides_about_the_very_call_that_was_judged_days_later(tmp_pat
 
 
 def test_a_held_call_can_be_given_back_to_the_model() -> None:
-    bank = Bank(Scripted(UNSURE, ["I did not pay"]), on_abstain="hold", held="retry")
+    bank = Bank(Scripted(UNSURE, ["I did not pay"]), on_abstain="review", held="retry")
     assert (bank.run("Pay 5").output, bank.paid) == ("I did not pay", [])
 
 
 def test_hold_needs_the_capability() -> None:
     inner = Scripted(UNSURE)
     with pytest.raises(UsageError, match="GuardCapability"):
-        GuardedModel(inner, made(inner), on_abstain="hold")  # type: ignore[arg-type]
+        GuardedModel(inner, made(inner), on_abstain="review")  # type: ignore[arg-type]
 
 
 def test_a_call_whose_verdict_is_lost_does_not_run() -> None:
-    bank = Bank(Scripted(SURE, ["Done"]), on_abstain="hold")
+    bank = Bank(Scripted(SURE, ["Done"]), on_abstain="review")
     bank.guard.verdicts.get = lambda *_: None  # type: ignore[method-assign]
     bank.run("Pay 5")
     assert bank.paid == []
@@ -447,13 +447,13 @@ async def test_a_failing_model_is_unmeasured_and_abstains() -> None:
 
 
 def test_calibration_draws_through_the_same_adapter() -> None:
-    chat = PydanticAIChat(inner=Scripted(["a", "b", "c"]))
+    chat = PydanticAIChat(model=Scripted(["a", "b", "c"]))
     (drawn,) = draw(chat, [PromptWrapping(system="S").messages("Q?")], SamplingPlan(n=2, max_tokens=8))
     assert drawn.primary is not None
     assert drawn.primary.text == "a"
     assert sorted(sample.text for sample in drawn.samples) == ["b", "c"]
     assert drawn.cost.output_tokens == 6
-    (part,) = chat.inner.calls[0]["parameters"].instruction_parts
+    (part,) = chat.model.calls[0]["parameters"].instruction_parts
     assert part.content == "S"
 
 
@@ -466,7 +466,7 @@ def test_log_probabilities_are_read() -> None:
             return response
 
     inner = Telling(["a"])
-    (drawn,) = draw(PydanticAIChat(inner=inner), [PromptWrapping().messages("?")], SamplingPlan(n=0, logprobs=True))
+    (drawn,) = draw(PydanticAIChat(model=inner), [PromptWrapping().messages("?")], SamplingPlan(n=0, logprobs=True))
     assert drawn.primary is not None
     assert drawn.primary.logprobs == (-0.5,)
     assert inner.calls[0]["settings"]["openai_logprobs"] is True
@@ -509,7 +509,7 @@ async def test_the_openai_model_on_the_wire(estimator: str, structured: bool) ->
             plan = model.guard.artifact.plan
             asked = PromptWrapping(system="Be brief.").messages("Pay 5" if structured else SURE_QUESTION)
             before = len(served.upstream.calls)
-            await adraw(PydanticAIChat(inner=inner), [asked], plan)
+            await adraw(PydanticAIChat(model=inner), [asked], plan)
     finally:
         served.close()
     at_run_time, at_calibration = served.upstream.calls[:before], served.upstream.calls[before:]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from integrations._local.tokens import Detokenizer, StopWatch, TextStream
+from integrations._local.tokens import Detokenizer, StopDetector, TextStream
 from tests.unit_integrations.conftest import byte_tokenizer
 
 HIDDEN = frozenset(byte_tokenizer().all_special_ids)
@@ -75,7 +75,7 @@ def test_a_beginning_of_a_stop_string_is_held_back_and_then_shown() -> None:
 @given(TEXTS, st.sampled_from([("STOP",), ("\n",), ("no", "😀")]))
 @settings(max_examples=60)
 def test_the_watch_sees_a_stop_string_when_it_is_complete(text: str, stops: tuple[str, ...]) -> None:
-    watch, ids = StopWatch(detokenizer(), stops), ids_of(text)
+    watch, ids = StopDetector(detokenizer(), stops), ids_of(text)
     for count, token in enumerate(ids, start=1):
         seen = watch.push(token)
         complete = any(stop in detokenizer().decode(ids[:count]) for stop in stops)

@@ -21,18 +21,8 @@ from numpy.typing import NDArray
 from guardrail.errors import MissingDependencyError, UsageError
 from guardrail.judges import Entailment, Judge, Similarity, make, make_similarity, registry
 from guardrail.uncertainty.clustering import cluster
-from integrations._local import encoders as _encoders
-from integrations.transformers_judges import (
-    EmbeddingJudge,
-    EmbeddingSimilarity,
-    NliEntailment,
-    NliJudge,
-    NliSimilarity,
-    entails,
-    label_order,
-    pool,
-    scores,
-)
+from integrations._local.judge_models import entails, label_order, pool, scores
+from integrations.transformers_judges import EmbeddingJudge, EmbeddingSimilarity, NliEntailment, NliJudge, NliSimilarity
 from tests.unit_integrations.tiny_encoders import LABELS, LIMIT, save_embedding, save_nli
 
 QUESTION = "When did the war end?"
@@ -374,13 +364,13 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path, folder: Path, monkeypatch
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=r"lacks config\.json, weights"):
         NliJudge(model=str(tmp_path / "empty"))
-    with pytest.raises(UsageError, match="is no folder here"):
+    with pytest.raises(UsageError, match="is not a folder here"):
         NliJudge(model="org/model", revision="sha256:12")
     with pytest.raises(UsageError, match="precision must be"):
         NliJudge(model=str(folder), precision="float16")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="temperature must be above 0"):
         NliSimilarity(model=str(folder), temperature=0)
-    monkeypatch.setattr(_encoders, "find_spec", lambda _: None)
+    monkeypatch.setattr("integrations._local.encoders.find_spec", lambda _: None)
     with pytest.raises(MissingDependencyError, match=r"acrc-guardrail\[minilm\]"):
         EmbeddingJudge(model=MINILM)
 

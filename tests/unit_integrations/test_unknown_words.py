@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from guardrail.judges import make, make_similarity
 from guardrail.uncertainty.clustering import cluster
-from integrations._local.encoders import hidden
+from integrations._local.encoders import lost_to_unknown_tokens
 from integrations.transformers_judges import EmbeddingJudge, EmbeddingSimilarity, NliEntailment, NliJudge, NliSimilarity
 from tests.unit_integrations.tiny_encoders import save_embedding, save_nli, tokenizer
 
@@ -54,7 +54,7 @@ def fused() -> Any:
 def test_what_unknown_words_hide_by_hand(a: str, b: str, expected: bool) -> None:
     words = tokenizer().tokenize("Paris 👍 the 是是是")
     assert words == ["Paris", "[UNK]", "the", "[UNK]"], "the cases are made for this vocabulary"
-    assert hidden(tokenizer(), [(a, b), (b, a)]) == [expected, expected]
+    assert lost_to_unknown_tokens(tokenizer(), [(a, b), (b, a)]) == [expected, expected]
 
 
 def test_characters_count_where_runs_of_them_are_one_token() -> None:
@@ -65,7 +65,7 @@ def test_characters_count_where_runs_of_them_are_one_token() -> None:
         "<unk>",
     ]
     pairs = [("yes 是是是是", "no"), ("是", "否"), ("yes yes 是", "yes no 否"), ("yes 是", "no"), ("yes", "no")]
-    assert hidden(one, pairs) == [True, True, True, False, False]
+    assert lost_to_unknown_tokens(one, pairs) == [True, True, True, False, False]
 
 
 class Plain:
@@ -83,14 +83,14 @@ class Plain:
 
 def test_without_places_of_tokens_any_two_unknown_words_may_differ() -> None:
     pairs = [("the 👍", "the 👎"), ("the 👍", "fox 👍"), ("the 👍", "the"), ("👍", "the"), ("the", "fox")]
-    assert hidden(Plain(), pairs) == [True, True, False, True, False]
+    assert lost_to_unknown_tokens(Plain(), pairs) == [True, True, False, True, False]
 
 
 def test_a_vocabulary_that_knows_everything_hides_nothing_and_is_not_asked() -> None:
     every = Plain()
     every.unk_token_id = None
-    assert hidden(every, LOST) == [False] * len(LOST)
-    assert hidden(Plain(), []) == []
+    assert lost_to_unknown_tokens(every, LOST) == [False] * len(LOST)
+    assert lost_to_unknown_tokens(Plain(), []) == []
     assert every.asked == 0
 
 
@@ -101,8 +101,8 @@ TEXT = st.lists(WORD, max_size=5).map(" ".join)
 @given(TEXT, TEXT)
 @settings(max_examples=150)
 def test_symmetric_and_never_two_texts_with_the_same_tokens_for_other_words(a: str, b: str) -> None:
-    (found,) = hidden(tokenizer(), [(a, b)])
-    assert hidden(tokenizer(), [(b, a)]) == [found]
+    (found,) = lost_to_unknown_tokens(tokenizer(), [(a, b)])
+    assert lost_to_unknown_tokens(tokenizer(), [(b, a)]) == [found]
     if a != b and tokenizer().tokenize(a) == tokenizer().tokenize(b):
         assert found
     if not {"👍", "是"} & {*a.split(), *b.split()}:

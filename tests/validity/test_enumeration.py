@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrate.report.sentences import PROVEN
 from calibrate.thresholds import fit, rules
-from calibrate.thresholds.fit import request_for, rule_named
+from calibrate.thresholds.fit import request_for
+from calibrate.thresholds.registry import rule_named
 from calibrate.thresholds.rule import Prefix, prefixes
 from guardrail.outcome import Feasible
 
@@ -104,7 +104,7 @@ def promised(rule: str) -> str | None:
 
 
 def test_the_rules_that_certify_are_those_that_promise_it() -> None:
-    assert {rule for rule in rules() if promised(rule)} == PROVEN
+    assert {rule for rule in rules() if promised(rule)} == {rule for rule in rules() if rule_named(rule).certifies}
 
 
 @cache
@@ -118,7 +118,7 @@ def flat_risk() -> list[tuple[Prefix, float]]:
 
 
 @pytest.mark.parametrize("rule", rules())
-def test_what_is_called_proven_fails_rarely_and_accepts_something(rule: str) -> None:
+def test_a_rule_that_certifies_fails_rarely_and_accepts_something(rule: str) -> None:
     """At a flat risk of alpha nothing may be accepted but with probability delta; certain answers are accepted.
 
     Hoeffding's bound is so wide that twelve items do not show that it fails as a scan, and the rule for clusters
@@ -128,7 +128,7 @@ def test_what_is_called_proven_fails_rarely_and_accepts_something(rule: str) -> 
     delta = DELTA if chosen.uses_delta else None
     _, request = request_for(rule, alpha=ALPHA, delta=delta, support="continuous", options={})
     failed = sum(chance for fitted, chance in flat_risk() if chosen.select(fitted, request) is not None)
-    if rule in PROVEN:
+    if chosen.certifies:
         assert failed <= DELTA + 1e-9
         assert isinstance(fit([0.0] * 50, [0] * 50, alpha=ALPHA, rule=rule, delta=delta), Feasible)
     elif rule not in ("hoeffding", "cluster_fixed_sequence"):

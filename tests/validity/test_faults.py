@@ -21,7 +21,7 @@ from langchain_core.outputs import ChatResult
 from pydantic import PrivateAttr, ValidationError
 
 from calibrate.thresholds import fit, rules
-from calibrate.thresholds.fit import rule_named
+from calibrate.thresholds.registry import rule_named
 from guardrail import Guardrail, Reason, accepts
 from guardrail.errors import UsageError
 from guardrail.guard.decide import decide
@@ -31,7 +31,8 @@ from guardrail.sampling.sampler import draw
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from guardrail.uncertainty import Estimator, Needs, available, cluster, make, measure
-from guardrail.uncertainty.relevance import Piece, weighted_nll
+from guardrail.uncertainty.base import Piece
+from guardrail.uncertainty.relevance import weighted_nll
 
 TESTS = Path(__file__).parents[1]
 HERE = "validity/test_faults.py"

@@ -1,4 +1,4 @@
-"""Somebody else's files: generations, scores and labels to records (`import_file`), data sets to questions."""
+"""Files from other tools: generations, scores and labels to records (`import_file`), data sets to questions."""
 
 from __future__ import annotations
 

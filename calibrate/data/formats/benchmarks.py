@@ -1,12 +1,4 @@
-"""CoQA (Reddy et al. 2019): conversations about a story. The official JSON, and the rows of its copy on the hub.
-
-    {"data": [{"id": ..., "story": ..., "questions": [{"input_text": ..., "turn_id": 1}, ...],
-               "answers": [{"input_text": ..., "turn_id": 1, "span_text": ...}, ...],
-               "additional_answers": {"0": [{"input_text": ..., "turn_id": 1}, ...], ...}}]}
-
-Every turn becomes one question: the story, the earlier turns with their gold answers, and the turn itself. Turns of a
-conversation depend on each other, so its id is the group (fit with --cluster-by-group).
-"""
+"""Published data sets as questions: CoQA, MedMCQA, SQuAD and TriviaQA, as published and as copied to the hub."""
 
 from __future__ import annotations
 
@@ -19,8 +11,8 @@ from typing import Any
 from guardrail.errors import RecordError, UsageError
 from guardrail.judges import normalise
 
-from ..questions import Question, Row
-from .columns import get_name, get_text
+from ..questions import Question, Row, get_name
+from .columns import get_text
 
 __all__ = [
     "UNANSWERABLE",
@@ -43,6 +35,70 @@ __all__ = [
     "texts",
     "unique",
 ]
+
+
+# -- JSON documents whose parts are named by their path in error messages: ``dev.json:data[3].questions[0]`` -----------
+
+
+def document(path: Path) -> Row:
+    """The JSON object in a file.
+
+    Raises:
+        RecordError: It is not one.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error
+    except json.JSONDecodeError as error:
+        raise RecordError(
+            f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}. The file is truncated or not a "
+            "JSON document; copy it again."
+        ) from error
+    if not isinstance(found, dict):
+        raise RecordError(f"{path}: got a {type(found).__name__}; the document must be one JSON object, {{...}}")
+    return Row(f"{path}:", found)
+
+
+def children(row: Row, field: str) -> list[Row]:
+    """The objects in a list field, each named by its place.
+
+    Raises:
+        RecordError: The field is not a list of objects.
+    """
+    found = row.values.get(field)
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise row.fail(field, found, "it must be a list of objects, as published")
+    start = row.where if row.where.endswith(":") else f"{row.where}."
+    return [Row(f"{start}{field}[{i}]", item) for i, item in enumerate(found)]
+
+
+def texts(row: Row, field: str) -> list[str]:
+    """The texts in a list field; none when the field is absent.
+
+    Raises:
+        RecordError: It is not a list of texts.
+    """
+    found: Any = row.values.get(field)
+    if found is None:
+        return []
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise row.fail(field, found, "it must be a list of texts")
+    return [get_text(Row(row.where, {field: item}), field) for item in found if item.strip()]
+
+
+def unique(items: Iterable[str]) -> tuple[str, ...]:
+    """Texts without repetitions, in order."""
+    return tuple(dict.fromkeys(item.strip() for item in items if item.strip()))
+
+
+# -- CoQA (Reddy et al. 2019), conversations about a story: the official JSON, and the rows of its copy on the hub -----
+#     {"data": [{"id": ..., "story": ..., "questions": [{"input_text": ..., "turn_id": 1}, ...],
+#                "answers": [{"input_text": ..., "turn_id": 1, "span_text": ...}, ...],
+#                "additional_answers": {"0": [{"input_text": ..., "turn_id": 1}, ...], ...}}]}
+#
+# Every turn becomes one question: the story, the earlier turns with their gold answers, and the turn itself. Turns of a
+# conversation depend on each other, so its id is the group (fit with --cluster-by-group).
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +162,7 @@ def _turns(story: Row) -> list[_Turn]:
     for question in asked:
         number = _number(question)
         if number not in answers[0]:
-            raise question.fail("turn_id", number, "there is no answer with this turn_id. Copy the file again.")
+            raise question.fail("turn_id", number, "no answer has this turn_id. Copy the file again.")
         gold = unique(given[number] for given in answers if number in given)
         turns.append(_Turn(number, get_text(question, "input_text"), gold))
     return turns
@@ -320,58 +376,3 @@ def _triviaqa_question(row: Row, names: tuple[str, str, str, str, tuple[str, ...
     for text in unique([first, *(text for name in aliases for text in texts(inner, name))]):
         found.setdefault(normalise(text), text)  # normalised aliases add nothing where the alias itself is there
     return Question(id=get_text(row, identity), question=get_text(row, question), references=tuple(found.values()))
-
-
-# -- JSON documents whose parts are named by their path in error messages: ``dev.json:data[3].questions[0]`` -----------
-
-
-def document(path: Path) -> Row:
-    """The JSON object in a file.
-
-    Raises:
-        RecordError: It is not one.
-    """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise RecordError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error
-    except json.JSONDecodeError as error:
-        raise RecordError(
-            f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}. The file is truncated or is no "
-            "JSON document; copy it again."
-        ) from error
-    if not isinstance(found, dict):
-        raise RecordError(f"{path}: got a {type(found).__name__}; the document must be one JSON object, {{...}}")
-    return Row(f"{path}:", found)
-
-
-def children(row: Row, field: str) -> list[Row]:
-    """The objects in a list field, each named by its place.
-
-    Raises:
-        RecordError: The field is no list of objects.
-    """
-    found = row.values.get(field)
-    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise row.fail(field, found, "it must be a list of objects, as published")
-    start = row.where if row.where.endswith(":") else f"{row.where}."
-    return [Row(f"{start}{field}[{i}]", item) for i, item in enumerate(found)]
-
-
-def texts(row: Row, field: str) -> list[str]:
-    """The texts in a list field; none when the field is absent.
-
-    Raises:
-        RecordError: It is no list of texts.
-    """
-    found: Any = row.values.get(field)
-    if found is None:
-        return []
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise row.fail(field, found, "it must be a list of texts")
-    return [get_text(Row(row.where, {field: item}), field) for item in found if item.strip()]
-
-
-def unique(items: Iterable[str]) -> tuple[str, ...]:
-    """Texts without repetitions, in order."""
-    return tuple(dict.fromkeys(item.strip() for item in items if item.strip()))

@@ -11,9 +11,9 @@ from typing import Any, Literal
 from guardrail.judges import normalise
 from guardrail.types import OptionScores, Sample, SampleSet, ToolCall, Uncertainty, Unmeasured
 
-from ..questions import Question, Row, content_id, reference_label
+from ..questions import Question, Row, content_id, get_name, reference_label
 from ..records import Record
-from .columns import ColumnMap, ScoreColumn, get_list, get_name, get_number, get_object, get_text, get_truth
+from .columns import ColumnMap, ScoreColumn, get_list, get_number, get_object, get_text, get_truth
 
 __all__ = ["Builder", "OptionScale", "Primary"]
 
@@ -23,7 +23,7 @@ OptionScale = Literal["logit", "probability"]
 Primary = Literal["first", "majority"]
 """Which sample is the answer, where no column holds one.
 
-* first: the first sample, which then is no sample any more (for files that put the greedy answer first).
+* first: the first sample, which is then no longer a sample (for files that put the greedy answer first).
 * majority: the most frequent sample (normalised, 18 as 18.0; the earliest of them on a tie). All stay samples.
 """
 
@@ -178,7 +178,7 @@ class Builder:
         if "answer" in self.expected:
             column = self._column("answer")
             if column in row.values and row.values[column] is None and "samples" in self.expected:
-                return None, samples  # said to be missing: the record stays and abstains
+                return None, samples  # marked as missing: the record stays and abstains
             value = row.values.get(column, "" if self.textual else None)
             return _sample(row, column, value), samples
         if scores is not None:
@@ -205,7 +205,7 @@ def check_references(row: Row, record: Record) -> None:
     """Refuse a reference that names no option.
 
     Raises:
-        RecordError: As said.
+        RecordError: No reference names an option.
     """
     question = record.to_question()
     if question.options and question.references and reference_label(question) is None:
@@ -271,7 +271,7 @@ def _score(row: Row, score: ScoreColumn) -> Uncertainty:
     if score.confidence:
         if not 0 <= number <= 1:
             raise row.fail(
-                score.column, value, "a confidence must be in [0, 1]. Map it as score=NAME:COLUMN if it is none."
+                score.column, value, "a confidence must be in [0, 1]. Map other scores as score=NAME:COLUMN."
             )
         number = 1 - number
     return Uncertainty(value=number, unit=spec.unit, estimator=score.key)

@@ -13,6 +13,7 @@ from guardrail.errors import UsageError
 from guardrail.types import Unit
 from guardrail.uncertainty import EstimatorSpec, Support
 
+from ...grammar import assignment
 from ..questions import Row
 
 __all__ = [
@@ -21,7 +22,6 @@ __all__ = [
     "ColumnMap",
     "ScoreColumn",
     "get_list",
-    "get_name",
     "get_number",
     "get_object",
     "get_text",
@@ -41,7 +41,7 @@ IMPORTED = "imported:"
 
 @dataclass(frozen=True, slots=True)
 class ScoreColumn:
-    """A column with an uncertainty that somebody else computed.
+    """A column with an uncertainty that another tool computed.
 
     Attributes:
         name: Name of the score, without "imported:".
@@ -75,8 +75,8 @@ class ColumnMap:
     """Columns by field, and columns with scores.
 
     Attributes:
-        columns: Field to columns; none at all says that the field is not in the file. Several are allowed for samples
-            (one each) and option scores (their names are the labels).
+        columns: Field to columns; an empty tuple says that the field is not in the file. Several are allowed for
+            samples (one each) and option scores (their names are the labels).
         scores: Columns with uncertainties.
     """
 
@@ -84,7 +84,7 @@ class ColumnMap:
     scores: tuple[ScoreColumn, ...] = ()
 
     def of(self, name: str) -> tuple[str, ...]:
-        """Columns of a field: as mapped, else the column of its own name."""
+        """Columns of a field: as mapped, else the column of the same name."""
         return self.columns.get(name, (name,))
 
     def mapped(self, name: str) -> bool:
@@ -101,12 +101,12 @@ def parse_map(entries: Iterable[str], *, support: Support = "continuous", unit: 
         unit: Unit of every "score"; a "confidence" is a probability.
 
     Raises:
-        UsageError: An entry that is no mapping, an unknown field, or a field that is mapped twice.
+        UsageError: An entry that is not a mapping, an unknown field, or a field that is mapped twice.
     """
     columns: dict[str, tuple[str, ...]] = {}
     scores: list[ScoreColumn] = []
     for entry in entries:
-        name, _, column = (part.strip() for part in entry.partition("="))
+        name, column = assignment(entry)
         if not column:
             raise UsageError(f"--map {entry!r} names no column. Write FIELD=COLUMN, e.g. question=prompt.")
         if name in ("score", "confidence"):
@@ -136,7 +136,7 @@ def _known(entry: str, name: str) -> None:
         return
     near = difflib.get_close_matches(name, FIELDS, n=1)
     hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join((*FIELDS, 'score', 'confidence'))}."
-    raise UsageError(f"--map {entry!r}: there is no field {name!r}. {hint}")
+    raise UsageError(f"--map {entry!r}: unknown field {name!r}. {hint}")
 
 
 # -- Values of foreign rows: texts, lists, truths and numbers, or an error that names field, value, rule and way out ---
@@ -154,16 +154,6 @@ def get_text(row: Row, column: str, *, empty: bool = False) -> str:
     if isinstance(value, str | int | float) and not isinstance(value, bool) and (empty or str(value).strip()):
         return str(value).strip()
     raise row.fail(column, value, "it must be a text. Correct the row, map another column, or pass --skip-bad.")
-
-
-def get_name(row: Row, column: str) -> str | None:
-    """A short text or whole number; None when it is absent."""
-    value = row.values.get(column)
-    if value is None or value == "":
-        return None
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise row.fail(column, value, "it must be a text or a whole number; leave it out if there is none")
-    return str(value).strip() or None
 
 
 def get_list(row: Row, column: str, *, textual: bool) -> list[Any]:

@@ -33,7 +33,7 @@ class Layout:
         systems: Names of the systems in a row, for files that hold several.
         adapt: A row in plain form, for one system ("" where there is only one).
         temperature: Temperature of the samples, where the source states it.
-        note: What to mind; told to the user.
+        note: A caution; shown to the user.
     """
 
     name: str

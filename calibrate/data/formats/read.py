@@ -83,7 +83,7 @@ class Imported:
         file: Header and records, in memory.
         layout: Name of the layout, or the kind of file.
         bad: Rows that were left out because they are malformed.
-        notes: What to mind.
+        notes: Cautions.
         n_rows: Rows in the file: records, bad ones and excluded ones.
     """
 
@@ -95,7 +95,7 @@ class Imported:
 
 
 def import_file(path: str | Path, settings: ImportSettings | None = None) -> Imported:
-    """Read somebody else's generations, scores and labels.
+    """Read generations, scores and labels from another tool.
 
     Raises:
         RecordError: A malformed row (without ``skip_bad``); file, line and field are named.
@@ -234,7 +234,7 @@ def _refuse_unseen(path: Path, columns: ColumnMap, seen: set[str]) -> None:
 def _without(records: Sequence[Record], exclude: Sequence[str]) -> list[Record]:
     missing = set(exclude) - {record.id for record in records}
     if missing:
-        raise UsageError(f"--exclude {min(missing)}: there is no record with this id. Correct it or leave it out.")
+        raise UsageError(f"--exclude {min(missing)}: no record has this id. Correct it or leave it out.")
     return [record for record in records if record.id not in exclude]
 
 

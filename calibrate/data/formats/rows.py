@@ -1,7 +1,7 @@
-"""Raw rows of a file that somebody else wrote: JSONL, CSV, Parquet, or a folder of a Hugging Face dataset.
+"""Raw rows of a file from another tool: JSONL, CSV, Parquet, or a folder of a Hugging Face dataset.
 
-Every iterator here yields rows and, in the place of a row that cannot be read, the error: whoever reads decides whether
-an error stops the work or is counted.
+Every iterator here yields rows and, in the place of a row that cannot be read, the error: the reader decides whether it
+stops the work or is counted.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def parquet_rows(path: Path) -> Iterator[Row]:
 
     Raises:
         MissingDependencyError: pyarrow is not installed.
-        RecordError: The file is no Parquet file.
+        RecordError: The file is not a Parquet file.
     """
     parquet = require("pyarrow.parquet", extra="data")
     lib = require("pyarrow.lib", extra="data")

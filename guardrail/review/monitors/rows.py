@@ -1,24 +1,42 @@
-"""Tables of the shared monitors, and their rows: steps of a transaction."""
+"""Tables of the shared monitors, and steps of a transaction on their rows."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import ValidationError
 from sqlalchemy import Column, Float, Integer, MetaData, String, Table, Text, UniqueConstraint, inspect, select, text
 from sqlalchemy.engine import Connection
 
-from ...monitor import DriftState, RiskState
+from ...errors import UsageError
+from ...files import problem_of
+from ...monitor import Alarm, DriftState, RiskState
+from ...monitor.base import parse_state
+from ...monitor.betting import BettingState
 from ..limits import LONGEST_KEY, storable
 from ..queue.database import Database
 
-__all__ = ["LONGEST_MONITOR", "create", "dump", "fetch", "monitors", "seen", "steps", "steps_of"]
+__all__ = [
+    "LONGEST_MONITOR",
+    "alarm_of",
+    "create",
+    "dump",
+    "fetch",
+    "monitors",
+    "seen",
+    "state_of",
+    "steps",
+    "steps_of",
+]
+
+State = TypeVar("State", bound=BettingState)
 
 LONGEST_MONITOR = 128
 """Characters of a monitor's name."""
 _LOCK = 0x61637264
 """Advisory lock of PostgreSQL under which the tables are made."""
 _IN_STEPS = ("stream", "p_values")
-"""What of a drift monitor's state is kept step by step, so that an update does not write it all again."""
+"""Fields of a drift monitor's state that are stored step by step, so that an update does not rewrite them."""
 
 metadata = MetaData()
 monitors = Table(
@@ -76,6 +94,30 @@ def seen(connection: Connection, name: str, key: str) -> bool:
     return connection.execute(found).first() is not None
 
 
+def state_of(row: Any, kind: type[State]) -> State:
+    """The state in a row, without the fields stored in the steps.
+
+    Raises:
+        UsageError: It cannot be read, or is of a newer version; the monitor is named.
+    """
+    return parse_state(row.state, kind, f"monitor {row.name!r} of the review store")
+
+
+def alarm_of(name: str, text: str | None) -> Alarm | None:
+    """The alarm in a monitor's row, if there is one.
+
+    Raises:
+        UsageError: It cannot be read.
+    """
+    try:
+        return None if text is None else Alarm.from_stored(text)
+    except ValidationError as error:
+        raise UsageError(
+            f"the alarm of monitor {name!r} of the review store cannot be read ({problem_of(error)}). Upgrade "
+            "acrc-guardrail to the version that wrote it, or start a new monitor."
+        ) from error
+
+
 def dump(state: RiskState | DriftState) -> str:
-    """A state as its row keeps it, without what the steps keep."""
+    """A state as its row stores it, without the fields stored in the steps."""
     return state.model_dump_json(exclude=set(_IN_STEPS))

@@ -1,17 +1,16 @@
-"""Monitors whose state lives in the review store's database: shared by processes, kept over restarts, lost by no kill.
+"""Monitors whose state lives in the review store's database: shared by processes, safe against restarts and kills.
 
     monitors = Monitors(store)
     switch = monitors.switch()
     drift = monitors.drift("drift", artifact)
     guard = Guardrail(..., switch=switch, on_verdict=[drift.watch, audit_sample(store, rate=0.1)])
 
-Every update is one transaction: it takes the row, catches up with what others wrote, bets, and writes row, history and
-alarm together, on the condition that nobody wrote in between. An alarm is a line of the audit trail.
+Every update is one transaction: it locks the row, reads what other processes wrote, bets, and writes row, history and
+alarm, provided that nobody wrote in between. An alarm is also a line of the audit trail.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -19,19 +18,19 @@ from sqlalchemy import select, update
 
 from ...artifact import CalibrationArtifact
 from ...errors import UsageError
-from ...monitor import Alarm, DriftMonitor, RiskMonitor, RiskState
+from ...monitor import Alarm, DriftMonitor, DriftState, RiskMonitor, RiskState
 from ...types import Frozen
 from ..limits import LONGEST_NAME, check_text
 from ..queue.rows import log
 from ..queue.store import ReviewStore
-from .rows import create, fetch, monitors, steps, steps_of
-from .shared_monitors import SharedDrift, SharedRisk, risk_monitor
-from .shared_switch import SharedSwitch
+from .rows import alarm_of, create, fetch, monitors, state_of, steps, steps_of
+from .shared import SharedDrift, SharedRisk, risk_monitor
+from .switch import SharedSwitch
 
 __all__ = ["MonitorView", "Monitors", "Step"]
 
 POINTS = 2_000
-"""Most points of a history that is read for a picture."""
+"""Largest number of points read of a history."""
 
 
 class Step(Frozen):
@@ -50,7 +49,7 @@ class Step(Frozen):
 
 
 class MonitorView(Frozen):
-    """A monitor as a page shows it."""
+    """Summary of a monitor for display."""
 
     name: str
     """Its name."""
@@ -61,11 +60,11 @@ class MonitorView(Frozen):
     delta: float
     """Probability of ever raising a false alarm; the alarm line is ln(1/delta)."""
     log_wealth: float
-    """Now."""
+    """Natural logarithm of the betting wealth now."""
     alarm: Alarm | None
-    """Its alarm, if it raised one."""
+    """Its alarm, or None."""
     acknowledged: bool
-    """Whether a person has looked at the alarm."""
+    """Whether a person has acknowledged the alarm."""
     estimate: tuple[float, float, float] | None
     """Risk: error rate among accepted answers with a 95 % confidence sequence."""
     alpha: float | None
@@ -73,10 +72,10 @@ class MonitorView(Frozen):
 
 
 class Monitors:
-    """All monitors of a review store. Safe under threads and processes.
+    """The monitors of a review store. Safe under threads and processes.
 
     Args:
-        store: Its database gets two more tables.
+        store: The tables of the monitors are created in its database.
     """
 
     def __init__(self, store: ReviewStore) -> None:
@@ -93,7 +92,7 @@ class Monitors:
         artifact: str | None = None,
         on_alarm: Callable[[Alarm], object] | None = None,
     ) -> SharedRisk:
-        """The `RiskMonitor` of this name, begun if there is none.
+        """The `RiskMonitor` of this name, started if there is none.
 
         Args:
             name: Its name in this store; use a new one for a new artifact.
@@ -101,10 +100,10 @@ class Monitors:
             delta: Probability of ever raising a false alarm.
             min_audit_rate: Smallest audit probability that will occur.
             artifact: Digest of the artifact that accepts the answers; see `RiskMonitor`.
-            on_alarm: Called once in this process, when it learns of the alarm, or now if there is one already.
+            on_alarm: Called once in this process when it learns of an alarm; immediately if there already is one.
 
         Raises:
-            UsageError: There is one of this name with other settings, or for another artifact.
+            UsageError: The monitor of this name has other settings or another artifact.
         """
         fresh = RiskMonitor(alpha, delta=delta, min_audit_rate=min_audit_rate, artifact=artifact)
         return SharedRisk(self.store, name, fresh, on_alarm)
@@ -118,10 +117,10 @@ class Monitors:
         seed: int = 0,
         on_alarm: Callable[[Alarm], object] | None = None,
     ) -> SharedDrift:
-        """The `DriftMonitor` of this name, begun if there is none. Arguments as in `DriftMonitor` and `risk`.
+        """The `DriftMonitor` of this name, started if there is none. Arguments as in `DriftMonitor` and `risk`.
 
         Raises:
-            UsageError: There is one of this name for another artifact.
+            UsageError: The monitor of this name has another artifact.
         """
         return SharedDrift(self.store, name, DriftMonitor(artifact, delta=delta, seed=seed), artifact, on_alarm)
 
@@ -138,23 +137,23 @@ class Monitors:
         Args:
             then: As in `SafetySwitch`.
             threshold: As in `SafetySwitch`.
-            names: Only these monitors, or only this one; default: all of the store. While one of them is not in the
-                store nothing is accepted.
-            every: Seconds after which the database is looked at again.
+            names: One or more monitors to follow; default: all of the store. Nothing is accepted while one of them is
+                missing from the store.
+            every: Seconds after which the database is read again.
 
         Raises:
-            UsageError: As `SafetySwitch`, and for names that no monitor can have, or none at all.
+            UsageError: As `SafetySwitch`; also for an invalid name or an empty list of names.
         """
         named = (names,) if isinstance(names, str) else None if names is None else tuple(names)
         return SharedSwitch(self.store, then, threshold, named, every)
 
     def acknowledge(self, name: str, *, who: str) -> None:
-        """A person has looked at the alarm: switches let answers pass again. It stands in the audit trail.
+        """Acknowledge an alarm: switches let answers pass again. The audit trail records it.
 
-        The monitor stays alarmed. Begin a new one, under another name, for what comes after.
+        The monitor stays alarmed. Start a new one under another name to go on watching.
 
         Raises:
-            UsageError: No such monitor, or it has raised no alarm.
+            UsageError: No such monitor, or it has no alarm.
         """
         check_text("who", who, LONGEST_NAME)
         with self.store.database.write() as connection:
@@ -168,7 +167,7 @@ class Monitors:
     def known_risk(
         self, name: str, *, artifact: str | None = None, on_alarm: Callable[[Alarm], object] | None = None
     ) -> SharedRisk | None:
-        """The `RiskMonitor` of this name with the settings it was begun with, or None.
+        """The `RiskMonitor` of this name with the settings it was started with, or None.
 
         Raises:
             UsageError: It audits another artifact.
@@ -177,7 +176,7 @@ class Monitors:
             row = fetch(connection, name)
         if row is None or row.kind != "risk":
             return None
-        state = RiskState.model_validate_json(row.state)
+        state = state_of(row, RiskState)
         asked = state if artifact is None else state.model_copy(update={"artifact": artifact})
         return SharedRisk(self.store, name, risk_monitor(asked, state), on_alarm)
 
@@ -188,7 +187,7 @@ class Monitors:
         return sorted((_view(row) for row in rows), key=lambda view: view.alarm is None or view.acknowledged)
 
     def history(self, name: str, *, most: int = POINTS) -> list[Step]:
-        """The updates of a monitor in order; of a long history evenly spaced ones and the last."""
+        """The updates of a monitor in order; a long history is thinned evenly and keeps the last update."""
         with self.store.database.read() as connection:
             row = fetch(connection, name)
             if row is None:
@@ -204,18 +203,23 @@ def _step(row: Any) -> Step:
 
 
 def _view(row: Any) -> MonitorView:
-    fields = json.loads(row.state)
+    kinds: dict[str, type[RiskState] | type[DriftState]] = {"risk": RiskState, "drift": DriftState}
+    if row.kind not in kinds:
+        raise UsageError(
+            f"monitor {row.name!r} of the review store is of the kind {row.kind!r}; this version of acrc-guardrail "
+            f"knows {', '.join(kinds)}. Upgrade acrc-guardrail to the version that wrote it."
+        )
+    state = state_of(row, kinds[row.kind])
     estimate = alpha = None
-    if row.kind == "risk":
-        state = RiskState.model_validate_json(row.state)
+    if isinstance(state, RiskState):
         alpha, estimate = state.alpha, risk_monitor(state, state).interval()
     return MonitorView(
         name=row.name,
         kind=row.kind,
         n=row.n,
-        delta=fields["delta"],
-        log_wealth=fields["log_wealth"],
-        alarm=None if row.alarm is None else Alarm.model_validate_json(row.alarm),
+        delta=state.delta,
+        log_wealth=state.log_wealth,
+        alarm=alarm_of(row.name, row.alarm),
         acknowledged=row.acknowledged is not None,
         estimate=estimate,
         alpha=alpha,

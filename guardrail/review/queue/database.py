@@ -1,6 +1,6 @@
 """Connections and transactions: SQLite (WAL, one writer at a time) or PostgreSQL, safe under threads and processes.
 
-A fork is safe while no other thread is in the middle of an operation.
+Forking is safe while no other thread is in the middle of an operation.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
 
 from ...errors import UsageError, require
+from ...files import SQLITE_PATIENCE, prepare_sqlite
 from . import schema
 
 __all__ = ["Database"]
 
-PATIENCE = 30.0
-"""Seconds a writer waits for another one."""
 _LOCK = 0x61637263
 """Advisory lock of PostgreSQL under which the tables are made."""
 
@@ -45,7 +44,7 @@ class Database:
 
     @property
     def engine(self) -> Engine:
-        """The engine; a forked child gets connections of its own."""
+        """The engine; a forked child gets new connections."""
         if self._owner != os.getpid():
             self._engine.dispose(close=False)
             self._owner = os.getpid()
@@ -53,7 +52,7 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction that may write; committed at the end, rolled back on an error."""
+        """A transaction that may write; committed at the end, rolled back after an error."""
         with self.engine.connect().execution_options(review_writes=True) as connection, connection.begin():
             yield connection
 
@@ -64,7 +63,7 @@ class Database:
             yield connection
 
     def now(self, connection: Connection) -> float:
-        """Now, in seconds since 1970; with PostgreSQL the same clock for every machine."""
+        """Now, in seconds since 1970; PostgreSQL's clock is the same for every machine."""
         if self._clock is not None:
             return self._clock()
         if connection.dialect.name == "postgresql":
@@ -100,7 +99,7 @@ def _parsed(given: str) -> URL:
     try:
         url = make_url(given if "://" in given else f"sqlite:///{given}")
     except ArgumentError:
-        raise UsageError("this is no database URL. Use sqlite:///reviews.db or postgresql://host/name.") from None
+        raise UsageError("this is not a database URL. Use sqlite:///reviews.db or postgresql://host/name.") from None
     backend = url.get_backend_name()
     if backend == "postgresql":
         require("psycopg", extra="postgres")
@@ -118,11 +117,10 @@ def _engine(url: URL) -> Engine:
             return create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
         assert url.database is not None
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-        # Held-back answers are for the owner's eyes; the WAL files get the same mode.
+        # Only the owner may read held-back answers; SQLite gives the WAL files the same mode.
         os.close(os.open(url.database, os.O_RDWR | os.O_CREAT, 0o600))
-        # No pool: an SQLite connection that lives through a fork loses what the child writes (SQLite keeps its file
-        # locks by process), so none stays open between two operations.
-        engine = create_engine(url, connect_args={"timeout": PATIENCE}, poolclass=NullPool)
+        # No pool, so that no connection lives through a fork; see `open_sqlite`.
+        engine = create_engine(url, connect_args={"timeout": SQLITE_PATIENCE}, poolclass=NullPool)
     except OSError as error:
         raise UsageError(f"cannot open the review store {url.database!r}: {error.strerror}.") from error
     except NoSuchModuleError as error:
@@ -134,29 +132,10 @@ def _engine(url: URL) -> Engine:
 
 def _on_connect(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # transactions are begun below, not by the driver
-    cursor = connection.cursor()
-    cursor.execute(f"PRAGMA busy_timeout={int(PATIENCE * 1000)}")
-    _wal(cursor)
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.close()
-
-
-def _wal(cursor: Any) -> None:
-    """Switch to WAL; SQLite does not wait for a lock here, so we do."""
-    import sqlite3
-
-    until = time.monotonic() + PATIENCE
-    while True:
-        try:
-            cursor.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > until:
-                raise
-            time.sleep(0.01)
+    prepare_sqlite(connection)
 
 
 def _on_begin(connection: Connection) -> None:
-    # IMMEDIATE takes the write lock before reading, so that nobody acts on what another is about to change.
+    # IMMEDIATE takes the write lock before reading, so that no decision rests on rows that another is changing.
     writes = connection.get_execution_options().get("review_writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

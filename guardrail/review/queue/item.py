@@ -1,4 +1,4 @@
-"""What the queue holds: content as it was judged, the state it is in, and the decision. Plain JSON throughout."""
+"""Items of the queue: the content as it was judged, its state, and the decision. Plain JSON throughout."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
+from ...files import problem_of
 from ...plain_json import json_fault
 from ...types import Frozen, Sample, ToolCall
 from ...verdict import Verdict
 from ..candidates import CandidateSet
-from ..errors import UnstorableError
-from ..limits import mended
+from ..errors import ReviewError, UnstorableError
+from ..limits import without_surrogates
 
 __all__ = [
     "ACTIONS",
@@ -31,18 +32,18 @@ __all__ = [
 ]
 
 Action = Literal["approve", "edit", "reject", "respond"]
-"""What a reviewer may do; the words of LangChain's ``HumanInTheLoopMiddleware``."""
+"""What a reviewer may do; same words as LangChain's ``HumanInTheLoopMiddleware``."""
 ACTIONS: tuple[Action, ...] = ("approve", "edit", "reject", "respond")
 Kind = Literal["answer", "tool_call", "audit"]
-"""A held-back answer, a held-back tool call, or an accepted answer that is checked afterwards."""
+"""A held-back answer, a held-back tool call, or an accepted answer that is audited."""
 State = Literal["pending", "claimed", "decided", "expired"]
 Edits = Literal["any", "text", "arguments"]
-"""What an edit may change: anything; the text of an answer; or tool calls' arguments and the text beside them (of calls
-that wait in a LangGraph state, which does not hold every number)."""
+"""What an edit may change: anything; the text of an answer; or the arguments of tool calls and the text beside them
+(for calls that wait in a LangGraph state, which cannot hold every number)."""
 
 
 class Candidate(Frozen):
-    """What would be given out: a text, tool calls, or both."""
+    """What would be returned to the user: a text, tool calls, or both."""
 
     text: str = ""
     """Text of the answer."""
@@ -51,12 +52,12 @@ class Candidate(Frozen):
 
     @classmethod
     def of(cls, sample: Sample) -> Candidate:
-        """The part of a sample that would be given out."""
+        """The part of a sample that would be returned."""
         return cls(text=sample.text, tool_calls=sample.tool_calls)
 
 
 class Content(Frozen):
-    """What a reviewer is shown. Written once, never changed: the decision is about exactly this."""
+    """What a reviewer sees. Written once and never changed: the decision is about exactly this."""
 
     question: str
     """What was asked."""
@@ -65,21 +66,21 @@ class Content(Frozen):
     kind: Kind = "answer"
     """What is to be decided."""
     candidate: Candidate | None = None
-    """What was judged; None where the model failed and there is nothing to approve."""
+    """What was judged; None if the model failed, and then there is nothing to approve."""
     verdict: dict[str, Any] | None = None
     """``Verdict.model_dump(mode="json")``."""
     alternatives: tuple[tuple[str, float], ...] = ()
     """Other answers of the model with their share among its samples, most frequent first."""
     candidate_set: CandidateSet | None = None
-    """Answers that contain an acceptable one with a stated probability, where that was calibrated."""
+    """Answers that contain an acceptable one with a stated probability, if that was calibrated."""
     allowed: tuple[Action, ...] = ACTIONS
     """Decisions that are possible."""
     edits: Edits = "any"
     """What an edit may change."""
     fixed: tuple[int, ...] = ()
-    """Places of the candidate's tool calls, counted from 0, that no edit may change: they are not decided about."""
+    """Indices of the candidate's tool calls, from 0, that an edit must not change: they need no decision."""
     metadata: dict[str, Any] = Field(default_factory=dict)
-    """Anything of the caller's: a thread id, a tenant, the probability with which an audit was drawn."""
+    """Data of the caller: a thread id, a tenant, the probability with which an audit was drawn."""
 
     @model_validator(mode="after")
     def _decidable(self) -> Self:
@@ -92,33 +93,43 @@ class Content(Frozen):
             )
         return self
 
-    def why_not(self, mended: Candidate) -> str | None:
-        """Why whoever waits cannot carry out this edit, in words; None where it can."""
+    def why_not(self, edited: Candidate) -> str | None:
+        """Why the caller cannot carry out this edit; None if it can."""
         ours = () if self.candidate is None else self.candidate.tool_calls
-        theirs = mended.tool_calls
+        theirs = edited.tool_calls
         if self.edits == "text" and theirs:
-            return f"an edit gives another text, but this one calls {[c.name for c in theirs]}. Reject it instead."
+            return f"an edit replaces the text, but this one calls {[c.name for c in theirs]}. Reject it instead."
         if self.edits == "arguments" and [call.name for call in ours] != [call.name for call in theirs]:
             return (
-                f"an edit changes arguments, but this one calls {[call.name for call in theirs]} in place of "
+                f"an edit changes arguments only, but this one calls {[call.name for call in theirs]} in place of "
                 f"{[call.name for call in ours]}. Reject it to make another call."
             )
         if self.edits == "arguments":
             for call in theirs:
                 fault = json_fault(call.arguments, packed=True)
                 if fault is not None:
-                    return f"the arguments of {call.name} hold {fault}. Mend them, or reject the call."
+                    return f"the arguments of {call.name} hold {fault}. Correct them, or reject the call."
         for place in self.fixed:
             if ours[place : place + 1] != theirs[place : place + 1]:
                 return (
-                    f"the call of {ours[place].name} passes without a decision, so an edit must leave it as it is. "
+                    f"the call of {ours[place].name} needs no decision, so an edit must leave it unchanged. "
                     "Reject the others to stop here."
                 )
         return None
 
     def parsed_verdict(self) -> Verdict | None:
-        """The verdict as a value, or None where there is none."""
-        return None if self.verdict is None else Verdict.model_validate(self.verdict)
+        """The verdict as a value, or None where there is none.
+
+        Raises:
+            ReviewError: It cannot be read.
+        """
+        try:
+            return None if self.verdict is None else Verdict.from_stored(self.verdict)
+        except ValidationError as error:
+            raise ReviewError(
+                f"the verdict of this item cannot be read ({problem_of(error)}). Upgrade acrc-guardrail to the version "
+                "that stored it."
+            ) from error
 
 
 class Decision(Frozen):
@@ -127,11 +138,11 @@ class Decision(Frozen):
     action: Action
     """approve, edit, reject or respond."""
     text: str | None = None
-    """The person's own answer; with "respond" only, and then required."""
+    """The answer that the reviewer wrote; required for "respond", and only allowed there."""
     candidate: Candidate | None = None
-    """The mended candidate; with "edit" only, and then required."""
+    """The edited candidate; required for "edit", and only allowed there."""
     note: str = ""
-    """A remark, for the record; not given to the user."""
+    """A remark for the record; the user does not see it."""
     reviewer: str = ""
     """Who decided; the store fills it in."""
     at: float = 0.0
@@ -140,19 +151,21 @@ class Decision(Frozen):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if (self.action == "respond") != bool(self.text and self.text.strip()):
-            raise ValueError('text is the reviewer\'s own answer: it goes with action "respond", which needs one')
+            raise ValueError(
+                'text is the reviewer\'s own answer: action "respond" requires it, other actions do not take it'
+            )
         if (self.action == "edit") != (self.candidate is not None):
-            raise ValueError('candidate is the mended answer: it goes with action "edit", which needs one')
+            raise ValueError('candidate is the edited answer: action "edit" requires it, other actions do not take it')
         if self.candidate is not None and not (self.candidate.text.strip() or self.candidate.tool_calls):
-            raise ValueError('an edited candidate needs a text or a tool call. To give nothing, use "reject"')
+            raise ValueError('an edited candidate needs a text or a tool call. To return nothing, use "reject"')
         return self
 
     def same_as(self, other: Decision) -> bool:
-        """Whether both say the same, whenever they were made."""
+        """Whether both are the same decision, apart from the time."""
         return self.model_copy(update={"at": other.at}) == other
 
     def outcome(self, content: Content) -> Candidate | None:
-        """What goes out: the frozen candidate, the mended one, the person's own answer, or None for "reject"."""
+        """What is returned: the frozen candidate, the edited one, the reviewer's own answer, or None for "reject"."""
         if self.action == "approve":
             return content.candidate
         if self.action == "edit":
@@ -164,7 +177,7 @@ class Item(Frozen):
     """One item of the queue, as it is now."""
 
     id: str
-    """Ticket: random, so that it cannot be guessed."""
+    """The ticket: random, so that it cannot be guessed."""
     number: int
     """Place in order of arrival."""
     key: str
@@ -176,14 +189,14 @@ class Item(Frozen):
     created: float
     """When it arrived, in seconds since 1970 UTC."""
     deadline: float | None = None
-    """After this nobody waits for the decision; None: no limit."""
+    """After this nobody waits for the decision; None for no deadline."""
     holder: str | None = None
-    """Who holds it."""
+    """Name of the reviewer who holds it."""
     lease_until: float | None = None
-    """Until when. Of a decided or expired item: until when somebody has it to carry it out, or, if that time is over,
-    had it and was not done; see `ReviewStore.take_up`."""
+    """End of the lease. For a decided or expired item: until when a worker has it to carry it out; if that time has
+    passed, the worker did not finish. See `ReviewStore.take_up`."""
     callback: str | None = None
-    """URL that is told about the decision."""
+    """URL that receives the decision."""
     decision: Decision | None = None
     """The decision, once there is one."""
 
@@ -211,7 +224,7 @@ class Stats(Frozen):
     """Counters."""
 
     pending: int
-    """Waiting, nobody on it (stale leases included)."""
+    """Waiting and not held by a reviewer (ended leases included)."""
     claimed: int
     """Held by a reviewer right now."""
     decided: int
@@ -225,14 +238,13 @@ class Stats(Frozen):
     undelivered: int
     """Callbacks not delivered yet."""
     dead: int
-    """Callbacks given up."""
+    """Callbacks that failed too often and are not tried again."""
 
 
-# -- Contents and decisions as the texts that are stored: what is read back is what was written, or it is said ---------
-# A model can write what no database of text holds: half of a surrogate pair becomes U+FFFD, a number that JSON has not
-# (NaN) null. Where the candidate holds such a thing it is shown like this; but it is then no longer what was judged, so
-# it can be rejected or answered, not approved or edited. In an audit all is allowed: nothing goes out, and a right
-# answer must not be labelled wrong for a character. What is nested deeper than a reader goes is refused.
+# Freezing. A model can write what a text column cannot hold: half of a surrogate pair becomes U+FFFD, and a number that
+# JSON lacks (NaN) becomes null. A candidate with such a value is shown like this, but it is no longer what was judged,
+# so it can only be rejected or answered. In an audit everything is allowed: nothing is returned to the user, and a
+# right answer must not be labelled wrong because of a character. Values nested too deeply to be read back are refused.
 
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
 _LEFT: tuple[Action, ...] = ("reject", "respond")
@@ -242,38 +254,38 @@ def frozen(content: Content) -> Content:
     """The content as it will be read from the database.
 
     Raises:
-        UnstorableError: It cannot be written or read back, or its candidate cannot and nothing is left to decide.
+        UnstorableError: It cannot be written or read back, or its candidate cannot and no other decision is allowed.
     """
     try:
         read = _through(content.model_dump_json())
     except ValueError:
-        read = _mended(content)
+        read = _cleaned(content)
     if content.kind == "audit" or _plain(read.candidate) == _plain(content.candidate):
         return read
     allowed = tuple(action for action in content.allowed if action in _LEFT)
     if not allowed:
         raise UnstorableError(
-            "the candidate holds what cannot be stored (half of a surrogate pair, or a number like NaN), so it can "
-            f"only be rejected or answered; but allowed is {', '.join(content.allowed)}."
+            "the candidate holds a value that cannot be stored (half of a surrogate pair, or a number like NaN), so it "
+            f"can only be rejected or answered; but allowed is {', '.join(content.allowed)}."
         )
     return read.model_copy(update={"allowed": allowed})
 
 
 def writable(decision: Decision) -> Decision:
-    """The decision, if what is read back of it is what was decided.
+    """The decision, if it can be written and read back unchanged.
 
     Raises:
-        UnstorableError: It is not.
+        UnstorableError: It cannot.
     """
     try:
         if _plain(Decision.model_validate_json(decision.model_dump_json())) == _plain(decision):
             return decision
     except (ValueError, RecursionError) as error:
         raise UnstorableError(f"this decision cannot be stored: {_first(error)}.") from error
-    raise UnstorableError("this decision cannot be stored: a number of it is not finite.")
+    raise UnstorableError("this decision cannot be stored: one of its numbers is not finite.")
 
 
-def _mended(content: Content) -> Content:
+def _cleaned(content: Content) -> Content:
     try:
         return _through(json.dumps(_clean(content.model_dump()), ensure_ascii=False))
     except (ValueError, TypeError, RecursionError) as error:
@@ -286,9 +298,9 @@ def _through(text: str) -> Content:
 
 def _clean(value: Any) -> Any:
     if isinstance(value, str):
-        return mended(value)
+        return without_surrogates(value)
     if isinstance(value, dict):
-        return {mended(str(name)): _clean(one) for name, one in value.items()}
+        return {without_surrogates(str(name)): _clean(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [_clean(one) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -302,13 +314,13 @@ def _jsonable(value: Any) -> Any:
 
 
 def _plain(value: BaseModel | None) -> str:
-    """A text that is the same for values that are the same in JSON, and tells NaN from null."""
+    """A text that is equal for values that are equal in JSON, and differs for NaN and null."""
     return "" if value is None else json.dumps(value.model_dump(), default=_jsonable)
 
 
 def _first(error: Exception) -> str:
     if "surrogates not allowed" in str(error):
-        return "it holds half of a surrogate pair, which is no character"
+        return "it holds half of a surrogate pair, which is not a character"
     if "depth" in str(error) or "recursion" in str(error):
         return "it is nested too deeply"
     if isinstance(error, ValidationError):

@@ -1,15 +1,16 @@
-"""Deleting what is old: contents, decisions and callbacks. The audit trail keeps its lines, which hold none of them.
+"""Deletes old contents, decisions and callbacks. The audit trail keeps its lines, which hold none of these.
 
-What is old is a question of arrival, not of decision: held-back answers are decided at once and audits later, so a cut
-by decision would leave more audits than held-back answers, and what is learned from them would be unlike the questions
-that are asked. Of what arrived after the cut everything stays, whatever it is and whenever it was decided; so each
-question is in it with the same probability as before (`calibrate from-reviews` thins by that).
+The cut is by arrival, not by decision: held-back answers are decided at once and audits later, so a cut by decision
+would leave more audits than held-back answers, and a calibration on them would not fit the questions asked. Every item
+that arrived after the cut stays, so each question is kept with the same probability as before (`calibrate from-reviews`
+thins by that).
 
-Of what arrived before it, only decided and expired items go, and none of which whoever waits may not know yet: decided,
-expired or being carried out within the last day, or with a callback still to be delivered. Those that stay are no such
-sample, also once they are decided: leave them out of what is learned (``--since`` the cut).
+Of the items that arrived before the cut, only decided and expired ones are deleted, and only if the caller has had time
+to learn of it: an item stays if it was decided, expired or carried out within the last day, or if a callback is still
+to be delivered. The items that stay are not a fair sample, not even once they are decided: leave them out when learning
+(``--since`` the cut).
 
-Callbacks that were given up go with their item; that they failed stays in the trail. An item's key is free again: a
+Dead callbacks are deleted with their item; the trail still says that they failed. The key of a deleted item is free: a
 call with it makes a new item.
 """
 
@@ -29,28 +30,28 @@ from .schema import items, outbox
 __all__ = ["Purged", "purge"]
 
 _AT_ONCE = 500
-"""Items deleted with one statement: SQLite takes 999 parameters."""
+"""Items deleted with one statement; SQLite takes at most 999 parameters."""
 _TO_BE_KNOWN = 86_400.0
-"""Seconds in which whoever waits learns of a decision, e.g. by asking for the ticket."""
+"""Seconds that a caller has to learn of a decision, e.g. by asking for the ticket."""
 _PATIENCE = 5.0
-"""Seconds to wait for readers of an SQLite file; writers wait meanwhile."""
+"""Seconds to wait for readers of an SQLite file; writers are blocked meanwhile."""
 
 
 class Purged(Frozen):
-    """What was deleted, or would be."""
+    """Counts of what was deleted, or would be deleted."""
 
     items: int
     """Items, with their contents and decisions."""
     callbacks: int
-    """Their callbacks, delivered or given up."""
+    """Their callbacks, delivered or dead."""
     kept: int
-    """Items as old that stay, because whoever waits for them may not know yet what became of them."""
+    """Older items that stay because the caller may not have learned of the decision yet."""
     open: int
-    """Items as old that stay, because nobody has decided them and they may still be."""
+    """Older items that stay because they can still be decided."""
     since: float
-    """The cut, in seconds since 1970 UTC: what arrived then or later stays."""
+    """The cut, in seconds since 1970 UTC: items that arrived then or later stay."""
     in_log: bool = False
-    """SQLite: somebody was reading, so deleted texts may still be in the file's ``-wal``. Purging again clears it."""
+    """SQLite: the file was in use, so deleted texts may still be in its ``-wal``. Purging again clears it."""
 
 
 def purge(database: Database, older_than: float, who: str, *, dry_run: bool) -> Purged:
@@ -86,8 +87,8 @@ def _purge(database: Database, older_than: float, who: str, dry_run: bool) -> Pu
 
 
 def _known(now: float, seconds: float) -> ColumnElement[bool]:
-    """Whether whoever waits knows, or had so long to learn, what became of a decided or expired item."""
-    # Nothing says when an item expired but its deadline. Nobody waits for one that was given up before it.
+    """Whether the caller had so many seconds to learn that an item was decided or expired."""
+    # Only the deadline says when an item expired. Nobody waits for an item that was given up before its deadline.
     expired = case((items.c.deadline <= now, items.c.deadline), else_=items.c.created)
     ended = func.coalesce(items.c.decided_at, expired)
     carried_out = func.coalesce(items.c.lease_until, items.c.created)
@@ -96,13 +97,13 @@ def _known(now: float, seconds: float) -> ColumnElement[bool]:
 
 
 def _log_emptied(database: Database) -> bool:
-    """Move what SQLite's log holds into the file, and cut the log to nothing; False where a reader stood in the way.
+    """Move the content of SQLite's log into the file and truncate the log; False if a reader prevented it.
 
-    The log goes by itself when the last connection closes; but there may be another one.
+    SQLite deletes the log when the last connection closes, but another process may have one.
     """
     if database.engine.dialect.name != "sqlite":
         return True
-    with closing(database.engine.raw_connection()) as connection:  # a checkpoint runs in no transaction
+    with closing(database.engine.raw_connection()) as connection:  # a checkpoint cannot run in a transaction
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={int(_PATIENCE * 1000)}")
         cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")

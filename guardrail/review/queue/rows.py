@@ -1,25 +1,28 @@
-"""Rows of the review queue: steps of a transaction, for the store and what stands beside it.
+"""Steps of a transaction on the rows of the review queue.
 
-None of them commits: whoever opened the transaction does, and with the change its line of the audit trail.
+None of them commits: the caller does, together with the line of the audit trail.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-from typing import Any
+from typing import Any, get_args
 
+from pydantic import ValidationError
 from sqlalchemy import Row, and_, exists, or_, select, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql import ColumnElement
 
+from ...files import problem_of
 from ..errors import UnknownItemError
-from ..limits import mended, storable
-from .item import Content, Decision, Item
+from ..limits import storable, without_surrogates
+from .item import Content, Decision, Event, Item, Kind
 from .schema import events, items, outbox
 
 __all__ = [
     "SYSTEM",
+    "as_event",
     "as_item",
     "check_id",
     "close",
@@ -35,37 +38,37 @@ __all__ = [
 ]
 
 SYSTEM = "system"
-"""Who, in the audit trail, where nobody did it."""
+"""Name in the audit trail for what no person did."""
 
 
 def in_time(now: float) -> ColumnElement[bool]:
-    """Whether there still is time to decide an item."""
+    """Whether there is still time to decide an item."""
     return or_(items.c.deadline.is_(None), items.c.deadline > now)
 
 
 def free(now: float) -> ColumnElement[bool]:
-    """Whether an item can be claimed: nobody's, or its lease is over."""
+    """Whether an item can be claimed: it is pending, or its lease has ended."""
     stale = and_(items.c.state == "claimed", items.c.lease_until <= now)
     return and_(or_(items.c.state == "pending", stale), in_time(now))
 
 
 def ended(now: float) -> ColumnElement[bool]:
-    """Whether nothing is left to decide about an item, and nobody is just carrying it out."""
+    """Whether an item is decided or expired, and nobody is carrying it out at the moment."""
     unheld = or_(items.c.lease_until.is_(None), items.c.lease_until <= now)
     return and_(items.c.state.in_(("decided", "expired")), unheld)
 
 
 def given_back(reviewer: str) -> ColumnElement[bool]:
-    """Whether this reviewer has given an item back before; taking it from its holder is none of it."""
-    released = and_(events.c.what == "released", events.c.detail == "{}")  # a line with a holder is of a take-back
+    """Whether this reviewer has given the item back before; a take-back by an administrator does not count."""
+    released = and_(events.c.what == "released", events.c.detail == "{}")  # a line with a holder is a take-back
     return exists().where(events.c.item == items.c.id, events.c.who == reviewer, released)
 
 
 def check_id(item: str) -> None:
-    """Refuse what cannot be an id, before a database chokes on it.
+    """Refuse an id that a database cannot hold, before it is sent there.
 
     Raises:
-        UnknownItemError: It holds what no column of text does.
+        UnknownItemError: It holds a NUL or half of a surrogate pair.
     """
     if not storable(item):
         raise UnknownItemError(f"no item {item!r} in the review store.")
@@ -86,32 +89,56 @@ def fetch(connection: Connection, item: str, *, lock: bool = False) -> Row[Any]:
 
 
 def as_item(row: Row[Any]) -> Item:
-    """A row of the table as the item it holds."""
+    """A row of the table as the item it holds; unknown fields are ignored.
+
+    An item whose content or decision cannot be read says so in place of its content. It can be rejected and nothing
+    else, and counts as not decided, so that nothing of it goes out. To raise would hide all other items of a list, and
+    an item that can never be closed would stop the queue.
+    """
+    try:
+        content = Content.from_stored(row.content)
+        decision = None if row.decision is None else Decision.from_stored(row.decision)
+    except ValidationError as error:
+        kind = row.kind if row.kind in get_args(Kind) else "answer"
+        said = (
+            f"Review item {row.id} cannot be read ({problem_of(error)}). Upgrade acrc-guardrail to the version that "
+            "stored it, or reject the item."
+        )
+        content, decision = Content(question=said, kind=kind, allowed=("reject",)), None
     return Item(
         id=row.id,
         number=row.number,
         key=row.key,
-        content=Content.model_validate_json(row.content),
+        content=content,
         state=row.state,
         created=row.created,
         deadline=row.deadline,
         holder=row.holder,
         lease_until=row.lease_until,
         callback=row.callback,
-        decision=None if row.decision is None else Decision.model_validate_json(row.decision),
+        decision=decision,
     )
 
 
+def as_event(line: Row[Any]) -> Event:
+    """A line of the audit trail; one whose particulars cannot be read still says what happened."""
+    try:
+        detail = json.loads(line.detail)
+    except ValueError:
+        detail = {"unreadable": line.detail}
+    return Event(**{**line._mapping, "detail": detail})
+
+
 def free_again(connection: Connection, row: Row[Any], *, keep_token: bool) -> None:
-    """Put an item back into the queue."""
-    # A token that is kept lets its holder still decide, as long as nobody else claims the item.
+    """Put an item back in the queue."""
+    # With the token the holder can still decide, as long as nobody else claims the item.
     token = row.lease if keep_token else None
     changed = {"state": "pending", "holder": None, "lease": token, "lease_until": None}
     connection.execute(update(items).where(items.c.number == row.number).values(**changed))
 
 
 def close(connection: Connection, row: Row[Any], now: float) -> None:
-    """Nobody can decide an item any more; its callback says so."""
+    """Close an item, so that it can no longer be decided, and queue the callback that says so."""
     changed = {"state": "expired", "lease": None, "lease_until": None}
     connection.execute(update(items).where(items.c.number == row.number).values(**changed))
     log(connection, row.id, now, SYSTEM, "expired", {"holder": row.holder})
@@ -120,9 +147,9 @@ def close(connection: Connection, row: Row[Any], now: float) -> None:
 
 
 def wanted_again(connection: Connection, row: Row[Any], now: float, until: float | None) -> None:
-    """Somebody asks for an undecided item once more: it stays open until then at least, and opens again if closed.
+    """Another call asks for an undecided item: extend its deadline to ``until``, or open it again if it was closed.
 
-    Whoever holds it keeps it, unless it was closed in between.
+    A reviewer who holds it keeps it, unless it was closed in between.
     """
     if row.state == "decided":
         return
@@ -138,12 +165,12 @@ def wanted_again(connection: Connection, row: Row[Any], now: float, until: float
 
 
 def post(connection: Connection, item: Item, now: float) -> None:
-    """Put the callback into the outbox, in the transaction that records the decision, or that nobody decided."""
+    """Put the callback in the outbox, in the transaction that records the decision or the expiry."""
     if item.callback is None:
         return
     identity, decision = secrets.token_hex(16), item.decision
     outcome = None if decision is None else decision.outcome(item.content)
-    if decision is not None:  # "nobody decided" is no longer true, so it must not arrive after this
+    if decision is not None:  # the item was decided after all, so a waiting "expired" must not arrive later
         late = update(outbox).where(outbox.c.item == item.id, outbox.c.state == "waiting")
         connection.execute(late.values(state="dropped"))
     body = {
@@ -164,6 +191,6 @@ def post(connection: Connection, item: Item, now: float) -> None:
 
 def log(connection: Connection, item: str, at: float, who: str, what: str, detail: dict[str, Any]) -> None:
     """Add a line to the audit trail."""
-    text = mended(json.dumps(detail, ensure_ascii=False))
+    text = without_surrogates(json.dumps(detail, ensure_ascii=False))
     line = {"item": item, "at": at, "who": who, "what": what, "detail": text}
     connection.execute(events.insert().values(**line))

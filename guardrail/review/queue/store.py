@@ -1,16 +1,15 @@
-"""The review queue: items go in once, are leased to one reviewer at a time, and are decided once.
+"""The review queue: items are added once, leased to one reviewer at a time, and decided once.
 
-Every operation is one transaction, and every change writes its line of the audit trail in it; so a process that is
-killed at any instruction leaves either the state before or the state after, both complete.
+Every operation is one transaction that also writes the line of the audit trail, so a process that is killed at any
+instruction leaves the complete state before or after the operation.
 
-Current limitations: with SQLite all processes must run on one machine (its clock rules leases, and WAL needs shared
-memory); use PostgreSQL for several.
+Current limitations: with SQLite all processes must run on one machine (leases depend on its clock, and WAL needs
+shared memory); use PostgreSQL for several machines.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import secrets
 import time
@@ -34,18 +33,18 @@ from .schema import events, items, outbox
 __all__ = ["Charge", "Lease", "ReviewStore"]
 
 LEASE = 600.0
-"""Seconds a reviewer has by default, and whoever carries a decision out."""
+"""Default lease, in seconds, of a reviewer and of a worker that carries out a decision."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _LONGEST_WORD = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """An item that is yours for a while.
+    """A reviewer's hold on an item for a limited time.
 
     Attributes:
         item: The item.
-        token: Proof that it is yours; needed to renew, release and decide.
+        token: Proof of the hold; needed to renew, release and decide.
         reviewer: Who holds it.
         until: When it goes back to the queue, in seconds since 1970.
     """
@@ -58,10 +57,10 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """A decided or expired item that is yours for a while, to carry out what became of it.
+    """A worker's hold on a decided or expired item, while it carries out the outcome.
 
     Attributes:
-        item: The item as it was before. One whose ``lease_until`` is set was taken up before, and not carried out.
+        item: The item as it was before. If its ``lease_until`` is set, a worker took it up before and did not finish.
         until: When others can take it up, in seconds since 1970.
     """
 
@@ -70,14 +69,14 @@ class Charge:
 
 
 class ReviewStore:
-    """A durable queue of things that people decide. Safe under threads, processes and forks.
+    """A durable queue of items for people to decide. Safe under threads, processes and forks.
 
     Args:
         url: ``sqlite:///reviews.db``, a path, or ``postgresql://user@host/name``. Tables are made if missing.
         clock: Now, in seconds since 1970; for tests.
 
     Raises:
-        UsageError: The database cannot be opened, or holds another layout.
+        UsageError: The database cannot be opened, or has another layout.
     """
 
     def __init__(self, url: str | os.PathLike[str], *, clock: Callable[[], float] | None = None) -> None:
@@ -105,21 +104,21 @@ class ReviewStore:
         who: str = rows.SYSTEM,
         reopen: bool = False,
     ) -> Item:
-        """Add an item, or find the one that was added with this key. On disk when it returns.
+        """Add an item, or find the item with this key. It is on disk when this returns.
 
         Args:
-            content: What is to be decided. With a known key, what was stored first stays.
-            key: The caller's name for it, so that a retry adds nothing, at most 512 characters; default: a fresh one.
-            expires_in: Seconds in which a decision is wanted, at most ten years; None: no limit.
-            callback: http(s) URL that is told about the decision, or that nobody decided in time; see
+            content: What is to be decided. If the key exists, the stored content stays.
+            key: The caller's name for it, at most 512 characters, so that a retry adds nothing; default: a new key.
+            expires_in: Seconds until the deadline of the decision, at most ten years; None for no deadline.
+            callback: http(s) URL that receives the decision, or the news that nobody decided in time; see
                 `guardrail.review.Deliverer`.
-            who: For the audit trail.
-            reopen: With a known key: an item that is not decided stays open for ``expires_in`` from now at least, and
-                one that has expired opens again. Without it an item's deadline never changes.
+            who: Name in the audit trail.
+            reopen: If the key exists: extend the deadline of an undecided item to ``expires_in`` from now, and open an
+                expired item again. Without it a deadline never changes.
 
         Raises:
-            UsageError: A callback that is no http(s) URL, a time that is not positive or above ten years, or a key or
-                name that a database cannot hold.
+            UsageError: A callback that is not an http(s) URL, a time that is not positive or above ten years, or a key
+                or name that a database cannot hold.
             UnstorableError: The content cannot be stored; see `guardrail.review.queue.item`.
         """
         if callback is not None and not (callback.startswith(("http://", "https://")) and storable(callback)):
@@ -147,7 +146,7 @@ class ReviewStore:
             insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
             new = insert(items).values(**values).on_conflict_do_nothing(index_elements=["key"])
             row = None
-            while row is None:  # a second time only where the one with this key is purged just now
+            while row is None:  # repeated only if the item with this key is purged at this moment
                 connection.execute(new)
                 row = connection.execute(select(items).where(items.c.key == values["key"])).one_or_none()
             if row.id == ticket:
@@ -167,22 +166,23 @@ class ReviewStore:
         item: str | None = None,
         kinds: Sequence[Kind] | None = None,
     ) -> Lease | None:
-        """Take the oldest free item; nobody else gets it until the lease is over.
+        """Take the oldest free item; nobody else gets it until the lease ends.
 
-        What this reviewer gave back comes last, so that the next one is another one.
+        Items that this reviewer gave back come last, so that the next item is a different one.
 
         Args:
             reviewer: Who takes it.
             seconds: Length of the lease.
-            item: Take this one. One that you hold already is given to you anew, with another token.
+            item: Take this item. If the reviewer holds it already, it gets a new lease with a new token.
             kinds: Only these kinds.
 
         Returns:
-            The lease, or None where nothing is free.
+            The lease, or None if no item is free.
 
         Raises:
             UnknownItemError: No such item.
-            UsageError: No reviewer or a name above 256 characters, or a length that is not positive or above ten years.
+            UsageError: A reviewer's name that is empty or above 256 characters, or a lease that is not positive or
+                above ten years.
         """
         _check_lease(reviewer, seconds)
         if item is not None:
@@ -196,7 +196,7 @@ class ReviewStore:
             if kinds is not None:
                 free = and_(free, items.c.kind.in_(kinds))
             found = select(items).where(free).order_by(items.c.number).limit(1)
-            # A named item is waited for; otherwise whatever another worker is just taking is passed over.
+            # Wait for a named item; otherwise skip rows that another process is claiming.
             found = found.with_for_update(skip_locked=item is None)
             row = None
             if item is None:
@@ -229,7 +229,7 @@ class ReviewStore:
         """Keep an item longer.
 
         Raises:
-            LeaseLostError: Somebody else holds it.
+            LeaseLostError: Another reviewer holds it.
             AlreadyDecidedError: It is decided.
             ItemExpiredError: Its deadline has passed.
         """
@@ -248,7 +248,7 @@ class ReviewStore:
         """Give an item back to the queue.
 
         Raises:
-            LeaseLostError: Somebody else holds it.
+            LeaseLostError: Another reviewer holds it.
             AlreadyDecidedError: It is decided.
             ItemExpiredError: Its deadline has passed.
         """
@@ -260,7 +260,7 @@ class ReviewStore:
             rows.log(connection, row.id, now, lease.reviewer, "released", {})
 
     def take_back(self, item: str, *, who: str) -> None:
-        """Take an item from whoever holds it, so that others can claim it. For administrators."""
+        """Take an item from its holder, so that others can claim it. For administrators."""
         check_text("who", who, LONGEST_NAME)
         with self.database.write() as connection:
             now = self.database.now(connection)
@@ -270,15 +270,15 @@ class ReviewStore:
                 rows.log(connection, row.id, now, who, "released", {"holder": row.holder})
 
     def decide(self, lease: Lease, decision: Decision) -> Item:
-        """Record a decision, and with it the callback, in one step. The same decision twice is one decision.
+        """Record a decision and its callback in one transaction. Repeating the same decision changes nothing.
 
-        A lease that is over still counts as long as nobody else has taken the item.
+        A lease that has ended still counts as long as nobody else has taken the item.
 
         Raises:
-            LeaseLostError: Somebody else holds the item.
-            AlreadyDecidedError: Somebody else decided first.
+            LeaseLostError: Another reviewer holds the item.
+            AlreadyDecidedError: Another decision was recorded first.
             ItemExpiredError: Its deadline has passed.
-            UnstorableError: What would be read back is not what was decided.
+            UnstorableError: The decision cannot be written and read back unchanged.
             UsageError: The item does not allow this decision.
         """
         check_text("reviewer", lease.reviewer, LONGEST_NAME)
@@ -298,7 +298,7 @@ class ReviewStore:
             row = rows.fetch(connection, lease.item.id, lock=True)
             there = rows.as_item(row)
             if there.decision is not None and row.lease == lease.token and there.decision.same_as(decision):
-                return there  # a retry after an answer that got lost
+                return there  # a retry whose first answer was lost
             _check_held(row, lease, now)
             if decision.action not in there.content.allowed:
                 allowed = ", ".join(there.content.allowed)
@@ -322,10 +322,10 @@ class ReviewStore:
             return decided
 
     def expire(self) -> int:
-        """Close items whose deadline has passed and put stale leases back; reviewing does not depend on it.
+        """Close items whose deadline has passed and put items with ended leases back. Reviewing does not depend on it.
 
         Returns:
-            Items closed.
+            Number of items closed.
         """
         with self.database.write() as connection:
             now = self.database.now(connection)
@@ -342,14 +342,14 @@ class ReviewStore:
     # -- carrying out ----------------------------------------------------------------------------------------------
 
     def take_up(self, wanted: Sequence[str], *, seconds: float = LEASE) -> list[Charge]:
-        """Take decided or expired items to carry them out: all of them or none, and only one worker at a time.
+        """Take decided or expired items to carry them out: all or none, by one worker at a time.
 
         Args:
             wanted: Their ids.
-            seconds: After so long others can take them up, unless `put_down` comes first.
+            seconds: After this time others can take them up, unless `put_down` comes first.
 
         Returns:
-            A charge for each. None at all where somebody else has one of them, or one is open or deleted.
+            A charge for each; empty if another worker has one of them, or if one is open or deleted.
 
         Raises:
             UsageError: A time that is not positive or above ten years.
@@ -358,7 +358,7 @@ class ReviewStore:
         with self.database.write() as connection:
             now = self.database.now(connection)
             until = now + seconds
-            # In one order, so that two workers do not wait for each other.
+            # In a fixed order, so that two workers cannot deadlock.
             found = select(items).where(items.c.id.in_(wanted), rows.ended(now)).order_by(items.c.number)
             free = connection.execute(found.with_for_update()).all()
             if len(free) < len(set(wanted)):
@@ -369,12 +369,12 @@ class ReviewStore:
             return [Charge(rows.as_item(row), until) for row in free]
 
     def put_down(self, charge: Charge, *, what: str = "put_down", again: bool) -> None:
-        """End a charge. One that others have taken over meanwhile stays theirs.
+        """End a charge. If another worker has taken the item over, that worker keeps it.
 
         Args:
             charge: What `take_up` returned.
-            what: Line of the audit trail that says what became of it.
-            again: Whether the item still is to be carried out: the next charge shows that it was taken up before.
+            what: Event for the audit trail, e.g. "carried_out".
+            again: Whether the item is still to be carried out: the next charge shows that it was taken up before.
         """
         check_text("what", what, _LONGEST_WORD)
         with self.database.write() as connection:
@@ -386,7 +386,7 @@ class ReviewStore:
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     def wait(self, item: str, seconds: float) -> Decision | None:
-        """Block until the item is decided or expired, at most so long. None: no decision."""
+        """Block until the item is decided or expired, at most so many seconds. Returns None without a decision."""
         until, pause = time.monotonic() + seconds, _FIRST_PAUSE
         while True:
             found = self.item(item)
@@ -408,11 +408,11 @@ class ReviewStore:
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     def give_up(self, item: str, *, only_if_late: bool = False) -> Decision | None:
-        """Nobody waits any more: close the item, unless a decision came first, which is returned.
+        """Stop waiting: close the item, or return the decision if there is one.
 
         Args:
             item: Its id.
-            only_if_late: Close it only if its deadline has passed: others may still wait for it.
+            only_if_late: Close it only if its deadline has passed, because others may still wait for it.
         """
         with self.database.write() as connection:
             now = self.database.now(connection)
@@ -423,7 +423,7 @@ class ReviewStore:
             return rows.as_item(row).decision
 
     def cancel(self, item: str, *, why: str) -> Item:
-        """Close an item that nobody waits for any more, with the reason in the trail. What is decided stays as it is.
+        """Close an item that nobody waits for, with the reason in the trail. A decided item stays as it is.
 
         Raises:
             UnknownItemError: No such item.
@@ -477,13 +477,13 @@ class ReviewStore:
             found = found.where(events.c.item == item)
         with self.database.read() as connection:
             lines = connection.execute(found).all()
-        return [Event(**{**line._mapping, "detail": json.loads(line.detail)}) for line in reversed(lines)]
+        return [rows.as_event(line) for line in reversed(lines)]
 
     def note_event(self, what: str, detail: dict[str, Any], *, who: str = rows.SYSTEM, item: str = "") -> None:
-        """Add a line of your own to the audit trail, e.g. a monitor's alarm.
+        """Add a line to the audit trail, e.g. a monitor's alarm.
 
         Raises:
-            UsageError: ``what`` has above 32 characters, or a text that a database cannot hold.
+            UsageError: ``what`` has more than 32 characters, or a text cannot be stored.
         """
         check_text("what", what, _LONGEST_WORD)
         check_text("who", who, LONGEST_NAME)
@@ -493,11 +493,11 @@ class ReviewStore:
             rows.log(connection, item, self.database.now(connection), who, what, detail)
 
     def purge(self, older_than: float, *, who: str = rows.SYSTEM, dry_run: bool = False) -> Purged:
-        """Delete what nobody waits for any more, contents and callbacks; see `guardrail.review.queue.purging`.
+        """Delete old items that nobody waits for, with contents and callbacks; see `guardrail.review.queue.purging`.
 
         Args:
             older_than: Seconds since the item arrived; at most ten years.
-            who: For the audit trail, which keeps its lines and gets one that says who deleted how many.
+            who: Name in the audit trail, which keeps its lines and gets one about the deletion.
             dry_run: Only count.
 
         Raises:
@@ -530,7 +530,7 @@ class ReviewStore:
 
 def _check_lease(reviewer: str, seconds: float) -> None:
     if not reviewer:
-        raise UsageError("reviewer must be a name, got an empty text: the audit trail says who decided.")
+        raise UsageError("reviewer must be a name, got an empty text: the audit trail records who decided.")
     check_text("reviewer", reviewer, LONGEST_NAME)
     check_seconds("a lease", seconds, "Use 600.")
 
@@ -539,9 +539,9 @@ def _check_held(row: Row[Any], lease: Lease, now: float) -> None:
     if row.state == "decided":
         raise AlreadyDecidedError(f"item {row.id} was already decided by {row.holder}; that decision stands.")
     if row.state == "expired" or (row.deadline is not None and row.deadline <= now):
-        raise ItemExpiredError(f"the time to decide item {row.id} is over, so nobody waits for it any more.")
+        raise ItemExpiredError(f"the deadline of item {row.id} has passed, so nobody waits for a decision any more.")
     if row.lease != lease.token:
         holder = f"{row.holder} holds it now" if row.holder else "it went back to the queue"
         raise LeaseLostError(
-            f"{lease.reviewer}'s lease of item {row.id} is over and {holder}. Nothing was recorded; claim it again."
+            f"{lease.reviewer}'s lease of item {row.id} has ended and {holder}. Nothing was recorded; claim it again."
         )

@@ -1,28 +1,30 @@
-"""Who may sign in: names, roles, and hashes of tokens. A token is 256 random bits, so a plain SHA-256 hides it.
+"""Who may sign in: names, roles and token hashes. A token has 256 random bits, so a plain SHA-256 hides it.
 
-The file is JSON: ``{"ann": {"role": "reviewer", "sha256": "..."}}``; `guardrail review --add-token ann` writes it.
+The file is JSON: ``{"format": 1, "accounts": {"ann": {"role": "reviewer", "sha256": "..."}}}``, in earlier versions the
+accounts alone; `guardrail review --add-token ann` writes it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
-import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
-from uuid import uuid4
+from typing import Any, Literal, get_args
 
 from ...errors import UsageError
+from ...files import atomic_write, check_version
+from ...plain_json import sha256_hex
 
 __all__ = ["Account", "Accounts", "Role"]
 
 Role = Literal["reviewer", "admin"]
-"""A reviewer decides; an admin also sees the audit trail and takes items back from others."""
+"""A reviewer decides; an admin also sees the audit trail, takes items back and acknowledges alarms."""
+FORMAT = 1
+"""Version of the tokens file."""
 LEAST_LENGTH = 20
-"""Shortest token that is accepted from the environment."""
+"""Shortest token accepted from the environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Account:
     """One person.
 
     Attributes:
-        name: As the audit trail has it.
+        name: Name in the audit trail.
         role: "reviewer" or "admin".
         sha256: Hash of the token, in hex.
     """
@@ -41,11 +43,11 @@ class Account:
 
 
 class Accounts:
-    """The people who may sign in, from a file that may change while the page runs, and from fixed ones.
+    """The people who may sign in, from a file that may change while the page runs and from a fixed list.
 
     Args:
-        path: Tokens file; None: only ``fixed``.
-        fixed: Accounts from elsewhere.
+        path: Tokens file; None to use ``fixed`` only.
+        fixed: Further accounts.
     """
 
     def __init__(self, path: Path | None = None, fixed: tuple[Account, ...] = ()) -> None:
@@ -60,7 +62,7 @@ class Accounts:
         """From ``name:role:token,name:role:token``, as an environment variable holds it.
 
         Raises:
-            UsageError: Malformed, an unknown role, or a short token. Tokens are not repeated in the message.
+            UsageError: Malformed, an unknown role, or a short token. The message does not repeat tokens.
         """
         found = []
         for part in filter(None, (one.strip() for one in text.split(","))):
@@ -74,7 +76,7 @@ class Accounts:
         return cls(fixed=tuple(found))
 
     def all(self) -> tuple[Account, ...]:
-        """Everybody, read again when the file has changed.
+        """All accounts, read again if the file has changed.
 
         Raises:
             UsageError: The file is malformed.
@@ -91,7 +93,7 @@ class Accounts:
         return (*self._fixed, *self._read)
 
     def by_token(self, token: str) -> Account | None:
-        """Whose token this is. Compares with everybody's hash, each in constant time."""
+        """The account with this token. Compares with every hash, each in constant time."""
         given, found = _hash(token), None
         for account in self.all():
             if hmac.compare_digest(given, account.sha256):
@@ -99,7 +101,7 @@ class Accounts:
         return found
 
     def by_name(self, name: str, sha256: str) -> Account | None:
-        """The account, if it is still there with this token."""
+        """The account, if it still exists with this token."""
         for account in self.all():
             if account.name == name and hmac.compare_digest(account.sha256, sha256):
                 return account
@@ -107,37 +109,41 @@ class Accounts:
 
 
 def add_token(path: Path, name: str, role: str) -> str:
-    """Make a token (a new one, where the name is known) and store its hash. Returns the token; it is nowhere else.
+    """Create a token (a new one if the name exists) and store its hash. Returns the token, which is stored nowhere.
 
     Raises:
-        UsageError: A name or role that cannot be, or a malformed file.
+        UsageError: An invalid name or role, or a malformed file.
     """
-    there = {a.name: a for a in _load(path)} if path.exists() else {}
+    there = _rows(path) if path.exists() else {}
     token = secrets.token_urlsafe(32)
-    there[name] = Account(_checked_name(name), _checked_role(role), _hash(token))
-    content = {a.name: {"role": a.role, "sha256": a.sha256} for a in there.values()}
+    there[_checked_name(name)] = {"role": _checked_role(role), "sha256": _hash(token)}
+    content = {"format": FORMAT, "accounts": there}
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{uuid4().hex}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        json.dump(content, stream, indent=1)
-    os.replace(part, path)
+    atomic_write(path, json.dumps(content, indent=1), mode=0o600)
     return token
 
 
 def _load(path: Path) -> tuple[Account, ...]:
+    return tuple(Account(name, row["role"], row["sha256"]) for name, row in _rows(path).items())
+
+
+def _rows(path: Path) -> dict[str, dict[str, Any]]:
+    """Accounts by name, checked, with the fields that only a newer version knows."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return tuple(
-            Account(_checked_name(name), _checked_role(row["role"]), str(row["sha256"]))
+        if not isinstance(content.get("format", {}), dict):  # a dict is the account of somebody called "format"
+            check_version(content["format"], FORMAT, str(path), "make a new file with `guardrail review --add-token`")
+            content = content["accounts"]
+        return {
+            _checked_name(name): {**row, "role": _checked_role(row["role"]), "sha256": str(row["sha256"])}
             for name, row in content.items()
-        )
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(
-            f"{path} is no tokens file ({type(error).__name__}: {error}). "
-            "Make one with: guardrail review --add-token NAME"
+            f"{path} is not a tokens file ({type(error).__name__}: {error}). "
+            "Create one with: guardrail review --add-token NAME"
         ) from error
 
 
@@ -155,4 +161,4 @@ def _checked_role(role: str) -> Role:
 
 
 def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+    return sha256_hex(token.encode("utf-8", "surrogatepass"))

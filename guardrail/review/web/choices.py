@@ -1,25 +1,24 @@
-"""The model's answers as a list to choose from: what one click on each of them decides, and the name it is posted by.
+"""The model's answers as a list to choose from: what a click on each answer decides, and its key in the form.
 
-The page never posts a text and calls it "one of the list": it posts a digest, and the text is looked up in the item's
-frozen content.
+The page posts a digest, never the text of an answer; the text is looked up in the item's frozen content.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...judges.tool_call import is_canonical_call, read_calls
+from ...plain_json import sha256_hex
 from ...types import ToolCall, canonical_calls
 from ..queue.item import Action, Candidate, Content, Decision
 
 __all__ = ["CHOSEN", "Choice", "Choices", "choices_of", "choose"]
 
 CHOSEN = "[chosen from the list]"
-"""Stands at the end of the decision's note, so that the record tells a choice from a typed answer."""
+"""End of the decision's note, so that the record distinguishes a choice from a typed answer."""
 SHOWN = 8
-"""Alternatives the page shows at once; the rest is folded away and has no digits."""
+"""Number of alternatives shown unfolded; the others have no digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +26,13 @@ class Choice:
     """One answer of a list.
 
     Attributes:
-        text: The answer, in the candidate's wording where it is the candidate; tool calls as their canonical JSON.
+        text: The answer, in the candidate's wording if it is the candidate; tool calls as their canonical JSON.
         share: Its share among the samples.
-        key: Names it in the form: 32 hex digits of the SHA-256 of the text in the content.
-        gives: What goes out when it is chosen: the frozen candidate where it is the candidate.
-        judged: Whether it is the candidate (but for case, white space and a closing full stop).
+        key: Its key in the form: 32 hex digits of the SHA-256 of the text in the content.
+        gives: What is returned if it is chosen: the frozen candidate if it is the candidate.
+        judged: Whether it is the candidate (apart from case, white space and a final full stop).
         action: What choosing it decides; None where it cannot be chosen.
-        digit: Its key on the keyboard, "1" to "9", or empty.
+        digit: Its shortcut on the keyboard, "1" to "9", or empty.
     """
 
     text: str
@@ -47,12 +46,12 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The answers an item shows.
+    """The answers of an item.
 
     Attributes:
-        likely: The calibrated candidate set; empty where there is none.
-        others: The distinct answers among the samples. Those of the candidate set cannot be chosen here again.
-        more: What is left of them after the first eight.
+        likely: The calibrated candidate set; empty if there is none.
+        others: The first eight distinct answers among the samples. Those in the candidate set cannot be chosen here.
+        more: The remaining ones.
     """
 
     likely: tuple[Choice, ...]
@@ -69,15 +68,16 @@ class Choices:
 
 
 def choices_of(content: Content) -> Choices:
-    """The answers an item shows, and what choosing each of them decides.
+    """The answers of an item, and what choosing each of them decides.
 
     * The candidate itself: approve, so that learning counts it as right.
-    * Another answer: edit, since it says that the candidate is wrong and what is right; where the item does not allow
-      edit, respond.
-    * None of these: an empty text; one with a character that could not be read or stored (U+FFFD), unless it is the
-      candidate; the same answer a second time; what the item does not allow; and what its caller could not use. A
-      caller that waits for a text cannot use tool calls, one that waits for tool calls cannot use a text, and an agent
-      takes changed arguments, but no other tools. In an audit nobody waits: all can be chosen.
+    * Another answer: edit, since the choice says that the candidate is wrong and what is right; respond, if the item
+      does not allow edit.
+    * These cannot be chosen: an empty text; a text with a character that could not be read or stored (U+FFFD), unless
+      it is the candidate; the same answer a second time; a decision that the item does not allow; and an answer that
+      the caller cannot use. A caller that waits for a text cannot use tool calls, a caller that waits for tool calls
+      cannot use a text, and an agent accepts changed arguments but not other tools. In an audit nobody waits, so every
+      answer can be chosen.
     """
     seen: set[str] = set()
     digits = iter("123456789")
@@ -102,7 +102,7 @@ def choices_of(content: Content) -> Choices:
 
 
 def choose(content: Content, key: str, note: str = "") -> Decision | None:
-    """The decision for an answer of the item's lists; None where no answer that can be chosen has this key.
+    """The decision for an answer in the item's lists; None if the key is not that of an answer that can be chosen.
 
     Args:
         content: The item's frozen content.
@@ -122,7 +122,7 @@ def choose(content: Content, key: str, note: str = "") -> Decision | None:
 
 def _choice(content: Content, text: str, share: float) -> Choice:
     candidate = content.candidate
-    key = hashlib.sha256(text.encode()).hexdigest()[:32]
+    key = sha256_hex(text, 32)
     if candidate is not None and text.strip() and _same(text) == _same(_text_of(candidate)):
         action: Action | None = "approve" if "approve" in content.allowed else None
         return Choice(_text_of(candidate), share, key, candidate, True, action)
@@ -133,7 +133,7 @@ def _choice(content: Content, text: str, share: float) -> Choice:
 
 
 def _action(content: Content, gives: Candidate) -> Action | None:
-    """What giving out something else than the candidate is; None where that makes no sense or is not allowed."""
+    """The decision that returns something other than the candidate; None if it is useless or not allowed."""
     if not (gives.text.strip() or gives.tool_calls) or not (content.kind == "audit" or _usable(content, gives)):
         return None
     if "\ufffd" in f"{gives.model_dump()}":
@@ -144,14 +144,14 @@ def _action(content: Content, gives: Candidate) -> Action | None:
 
 
 def _usable(content: Content, gives: Candidate) -> bool:
-    """Whether whoever waits for the item can use it: a text for a text, the same tools for tool calls."""
+    """Whether the caller can use it: a text in place of a text, the same tools in place of tool calls."""
     judged = () if content.candidate is None else content.candidate.tool_calls
     fits = (content.kind == "tool_call") == bool(judged) and _names(gives.tool_calls) == _names(judged)
     return fits and content.why_not(gives) is None
 
 
 def _arranged(calls: Sequence[ToolCall], judged: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
-    """Calls with their arguments in the candidate's order (canonical JSON sorts them), so that the eye can compare."""
+    """Calls with arguments in the candidate's order (canonical JSON sorts them), so that people can compare them."""
     if _names(calls) != _names(judged):
         return tuple(calls)
     pairs = [(ours.name, ours.arguments, theirs.arguments) for ours, theirs in zip(calls, judged, strict=True)]
@@ -170,9 +170,9 @@ def _text_of(candidate: Candidate) -> str:
 
 
 def _same(text: str) -> str:
-    """Equal for texts that differ in case, white space and a closing full stop only; tool calls stay as they are.
+    """Equal for texts that differ only in case, white space and a final full stop; tool calls stay as they are.
 
-    Closer than the judges' `normalise`, which takes "C++" for "C": a click must not give out another answer.
+    Stricter than the judges' `normalise`, which equates "C++" and "C": a click must not return another answer.
     """
     if is_canonical_call(text):
         return text

@@ -1,4 +1,7 @@
-"""A monitor's wealth over time as a small inline SVG: no style attributes, so a strict policy allows it."""
+"""The two pictures of the page as inline SVG, without style attributes, so that the content security policy allows it.
+
+A monitor's wealth over time, and an answer's uncertainty against the threshold.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,19 @@ from ..monitors.store import Step
 
 __all__ = ["uncertainty_plot", "wealth_plot"]
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 230, 10, 626, 20, 196
+WIDTH = 640
+HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 230, 10, 626, 20, 196
+"""Of the wealth: the picture's height, and the area of the curve."""
+START, END, MIDDLE = 12, 628, 46
+"""Of the uncertainty: the ends of the number line and its height."""
 
 
 def wealth_plot(steps: Sequence[Step], delta: float) -> Markup | None:
     """ln(wealth) over the updates, from 0 at the start, with the alarm line ln(1/delta).
 
     Args:
-        steps: The history, in order; of a long one a part with the last.
-        delta: The monitor's false-alarm probability.
+        steps: The history in order; of a long history a part that includes the last step.
+        delta: False-alarm probability of the monitor.
 
     Returns:
         The SVG element, or None before the first update.
@@ -72,19 +79,14 @@ def _day(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
 
 
-# -- The uncertainty against the threshold as a small inline SVG: no style attributes, so a strict policy allows it ----
-
-WIDTH, LEFT, RIGHT, Y = 640, 12, 628, 46
-
-
 def uncertainty_plot(verdict: Mapping[str, Any] | None) -> Markup | None:
-    """A number line: what would have been accepted, the threshold, and where this answer lies.
+    """A number line with the accepted range, the threshold, and this answer.
 
     Args:
         verdict: ``Verdict.model_dump(mode="json")``.
 
     Returns:
-        The SVG element, or None where there is no value or no threshold.
+        The SVG element, or None without a value or a threshold.
     """
     if verdict is None:
         return None
@@ -98,17 +100,17 @@ def uncertainty_plot(verdict: Mapping[str, Any] | None) -> Markup | None:
     span = (high - low) * 1.12
 
     def place(number: float) -> float:
-        return LEFT + (number - low) / span * (RIGHT - LEFT)
+        return START + (number - low) / span * (END - START)
 
     at, edge = place(value), place(threshold)
     unit = " nats" if uncertainty.get("unit") == "nats" else ""
     name = f"Uncertainty {value:.3g}{unit}, threshold {threshold:.3g}{unit}"
     parts = [
         f'<svg class="plot" viewBox="0 0 {WIDTH} 84" role="img" aria-label="{escape(name)}">',
-        f'<rect class="plot-rest" x="{LEFT}" y="{Y - 7}" width="{RIGHT - LEFT}" height="14" rx="7"/>',
-        f'<rect class="plot-ok" x="{LEFT}" y="{Y - 7}" width="{max(edge - LEFT, 2):.1f}" height="14" rx="7"/>',
-        f'<line class="plot-edge" x1="{edge:.1f}" x2="{edge:.1f}" y1="{Y - 16}" y2="{Y + 16}"/>',
-        f'<circle class="plot-dot{" fine" if value <= threshold else ""}" cx="{at:.1f}" cy="{Y}" r="9"/>',
+        f'<rect class="plot-rest" x="{START}" y="{MIDDLE - 7}" width="{END - START}" height="14" rx="7"/>',
+        f'<rect class="plot-ok" x="{START}" y="{MIDDLE - 7}" width="{max(edge - START, 2):.1f}" height="14" rx="7"/>',
+        f'<line class="plot-edge" x1="{edge:.1f}" x2="{edge:.1f}" y1="{MIDDLE - 16}" y2="{MIDDLE + 16}"/>',
+        f'<circle class="plot-dot{" fine" if value <= threshold else ""}" cx="{at:.1f}" cy="{MIDDLE}" r="9"/>',
         _label("plot-value", at, 22, f"this answer {value:.3g}"),
         _label("plot-limit", edge, 80, f"threshold {threshold:.3g}"),
         "</svg>",

@@ -1,4 +1,4 @@
-"""Signed cookies, tokens against forged requests, and a limit on sign-in attempts."""
+"""Signed session cookies, tokens against forged requests, and a limit on failed sign-ins."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from dataclasses import dataclass
 __all__ = ["RateLimit", "Session", "Sessions"]
 
 LIFETIME = 12 * 3600.0
-"""Seconds after which one has to sign in again."""
+"""Seconds after which a session ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a cookie says.
+    """The content of a session cookie.
 
     Attributes:
         nonce: Random; the token against forged requests is derived from it.
         since: When it began, in seconds since 1970.
-        name: Who signed in; empty before.
-        sha256: Hash of the token used, so that a withdrawn token ends the session.
+        name: Account that signed in; empty before that.
+        sha256: Hash of its token, so that withdrawing the token ends the session.
     """
 
     nonce: str
@@ -36,10 +36,10 @@ class Session:
 
 
 class Sessions:
-    """Makes and reads session cookies. Anything forged, altered or old reads as no session.
+    """Makes and reads session cookies. A forged, altered or expired cookie reads as None.
 
     Args:
-        secret: Signs; sessions end when it changes. Default: a fresh one.
+        secret: Key of the signature; sessions end when it changes. Default: a new random key.
         clock: Now, in seconds since 1970.
     """
 
@@ -48,7 +48,7 @@ class Sessions:
         self._clock = clock
 
     def begin(self, name: str = "", sha256: str = "") -> Session:
-        """A fresh session; nothing of an earlier one lives on."""
+        """A new session, independent of any earlier one."""
         return Session(secrets.token_hex(16), self._clock(), name, sha256)
 
     def write(self, session: Session) -> str:
@@ -58,7 +58,7 @@ class Sessions:
         return f"{body}.{self._mac('session', body)}"
 
     def read(self, cookie: str | None) -> Session | None:
-        """The session of a cookie that we signed, within its lifetime."""
+        """The session of a cookie that was signed here and has not expired."""
         body, _, mac = (cookie or "").rpartition(".")
         if not hmac.compare_digest(self._mac("session", body).encode(), mac.encode("utf-8", "surrogatepass")):
             return None
@@ -66,11 +66,11 @@ class Sessions:
         return session if 0 <= self._clock() - session.since < LIFETIME else None
 
     def form_token(self, session: Session) -> str:
-        """What every form of this session carries; another site cannot know it."""
+        """The token in every form of this session; another site cannot know it."""
         return self._mac("form", session.nonce)
 
     def genuine(self, session: Session, given: str) -> bool:
-        """Whether a form came from a page of ours."""
+        """Whether a form was sent by one of our pages."""
         return hmac.compare_digest(self.form_token(session).encode(), given.encode("utf-8", "surrogatepass"))
 
     def _mac(self, purpose: str, text: str) -> str:
@@ -79,12 +79,12 @@ class Sessions:
 
 
 class RateLimit:
-    """At most so many failures in a window, for each address; remembers the latest thousand addresses.
+    """A limit on failures per address and time window; remembers the latest thousand addresses.
 
     Args:
-        failures: How many.
-        window: Seconds.
-        clock: Now, in seconds, from any beginning.
+        failures: Failures allowed in a window.
+        window: Length of the window, in seconds.
+        clock: Now, in seconds, from any starting point.
     """
 
     def __init__(self, failures: int = 10, window: float = 300.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -92,7 +92,7 @@ class RateLimit:
         self._seen: OrderedDict[str, deque[float]] = OrderedDict()
 
     def wait(self, address: str) -> float:
-        """Seconds this address must wait; 0: it may try."""
+        """Seconds this address must wait; 0 if it may try."""
         times = self._seen.get(address)
         now = self._clock()
         while times and times[0] <= now - self._window:

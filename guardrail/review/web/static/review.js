@@ -1,4 +1,4 @@
-// Shortcuts, and a lease that stays while the page is open. The page works without this file.
+// Shortcuts, and renewal of the lease while the page is open. The page works without this file.
 "use strict";
 
 const typing = (target) => target instanceof Element && target.closest("input, textarea, select") !== null;
@@ -28,7 +28,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// Each form has a field for the note, and they say the same: none is lost because the decision is made in another form.
+// Each form has a field for the note. They are kept equal, so that the note is sent with whichever form decides.
 const notes = document.querySelectorAll("input[name=note]");
 notes.forEach((note) => {
   note.addEventListener("input", () => notes.forEach((other) => { other.value = note.value; }));
@@ -36,7 +36,7 @@ notes.forEach((note) => {
   note.addEventListener("keydown", (event) => { if (event.key === "Enter") event.preventDefault(); });
 });
 
-// A decision is sent once, however often the key is pressed and whichever forms ask for it.
+// A decision is sent once, even if the key is pressed again or another form is sent.
 let sent = false;
 document.addEventListener("submit", (event) => {
   if (sent) event.preventDefault();
@@ -52,7 +52,7 @@ if (article) {
   let lost = false;
 
   const words = (s) => (s >= 60 ? `${Math.floor(s / 60)} min ${Math.floor(s % 60)} s` : `${Math.floor(s)} s`);
-  const tell = (text) => {
+  const show = (text) => {
     const place = document.querySelector(".lease");
     place.textContent = text;
     place.classList.add("over");
@@ -71,10 +71,10 @@ if (article) {
       } else {
         lost = true;
         const problem = await answer.json();
-        tell(problem.error);
+        show(problem.error);
       }
     } catch {
-      // No connection just now: the countdown goes on and the next attempt follows.
+      // No connection: the countdown goes on and the next attempt follows.
     }
   };
 
@@ -86,9 +86,9 @@ if (article) {
   setInterval(() => {
     if (lost) return;
     const left = (until - performance.now()) / 1000;
-    if (left <= 0) tell("your time is over; another reviewer may take it");
+    if (left <= 0) show("your time is over; another reviewer can take this item");
     else if (shown.isConnected) shown.textContent = words(left);
-    // Renewed only while somebody is at the page: a forgotten tab gives its item back.
+    // Renewed only while the reviewer is active: a forgotten tab gives its item back.
     const third = (length * 1000) / 3;
     if (performance.now() - asked > third && performance.now() - active < length * 1000) {
       asked = performance.now();

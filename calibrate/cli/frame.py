@@ -1,4 +1,4 @@
-"""The command line's frame: the app, its console, and how errors are told."""
+"""The command line's frame: the app, its console, and how errors are shown."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from guardrail.errors import GuardrailError, UsageError
+from guardrail.files import refuse_special
 from guardrail.models import resolve_model
-
-from ..data.records import refuse_special
 
 __all__ = [
     "MODEL_HELP",
@@ -29,17 +28,23 @@ __all__ = [
     "finish",
     "first_problem",
     "keep_inputs",
+    "print_line",
     "resolve_model",
-    "say",
     "table",
 ]
 
 console = Console()
 errors = Console(stderr=True)
 
+MODEL_HELP = (
+    "[bold]transformers:PATH_OR_ID[/bold] (local weights), [bold]openai-compatible:MODEL@BASE_URL[/bold] (an "
+    "endpoint), [bold]python:MODULE:NAME[/bold] (a chat model, or a function that makes one, importable from here), "
+    "or a LangChain name such as [bold]openai:gpt-4o-mini[/bold]."
+)
+
 
 class _Commands(TyperGroup):
-    """Commands in the order of the work, and every expected error told without a traceback."""
+    """Commands in the order of the work; expected errors are shown without a traceback."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The order of the work, not of the alphabet."""
@@ -50,17 +55,17 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except UsageError as error:
-            raise _told(str(error), 2) from error
+            raise _failure(str(error), 2) from error
         except GuardrailError as error:
-            raise _told(str(error), 1) from error
+            raise _failure(str(error), 1) from error
         except ValidationError as error:
-            raise _told(first_problem(error), 2) from error
+            raise _failure(first_problem(error), 2) from error
         except BrokenPipeError:
             raise  # the reader went away (`| head`); typer ends quietly
         except OSError as error:
-            raise _told(_of_file(error), 1) from error
+            raise _failure(_of_file(error), 1) from error
         except KeyboardInterrupt as error:
-            raise _told("Stopped. What is on disk stays; the same command goes on from there.", 130) from error
+            raise _failure("Stopped. What is on disk stays; the same command goes on from there.", 130) from error
 
 
 _ORDER = (
@@ -100,15 +105,15 @@ app = typer.Typer(
 
 
 def keep_inputs(read: Iterable[Path | str | None], written: Iterable[Path | None]) -> None:
-    """Refuse to write what is read: hours of answers, or labels that people gave, would be gone.
+    """Refuse to overwrite an input: hours of answers, or labels that people gave, would be lost.
 
     Args:
-        read: Files a command reads; None is passed over, and so are names that do not end in .json (an estimator may be
-            the name of one, or a file).
+        read: Files a command reads; None is skipped, and so are names that do not end in .json (an estimator may be a
+            name or a file).
         written: Files it will write, those it derives from ``--out`` included. Leave out what it changes in place.
 
     Raises:
-        UsageError: One of them is the same file, by whatever path; or a folder, a device or a pipe has the name of a
+        UsageError: One of them is the same file, by any path; or a folder, a device or a pipe has the name of a
             file to write.
     """
     known = [Path(one) for one in read if isinstance(one, Path) or (one is not None and one.endswith(".json"))]
@@ -123,13 +128,13 @@ def keep_inputs(read: Iterable[Path | str | None], written: Iterable[Path | None
                 )
 
 
-def say(text: str, style: str | None = None) -> None:
-    """Print a line of plain text; nothing in it is taken for markup."""
+def print_line(text: str, style: str | None = None) -> None:
+    """Print a line of plain text, without reading markup in it."""
     console.print(escape(text), style=style, highlight=False, soft_wrap=True)
 
 
 def finish(written: Iterable[Path | str], following: str) -> None:
-    """What every command ends with: what was written, and what to type next."""
+    """Print how every command ends: the files written, and what to type next."""
     for path in written:
         console.print(f"[green]Wrote[/green] {escape(str(path))}", highlight=False, soft_wrap=True)
     console.print(f"[bold]Next:[/bold] {escape(following)}", highlight=False, soft_wrap=True)
@@ -160,13 +165,13 @@ def first_problem(error: ValidationError) -> str:
     return f"{field}: {message}, got {first['input']!r}" if field else message
 
 
-def _told(message: str, code: int) -> typer.Exit:
+def _failure(message: str, code: int) -> typer.Exit:
     errors.print(Panel(escape(message), title="Error", title_align="left", border_style="red"))
     return typer.Exit(code)
 
 
 def _of_file(error: OSError) -> str:
-    """The file as the user named it, and what is wrong with it: outputs are `.NAME.X.part` first, beside a lock."""
+    """The file as the user named it, and what is wrong with it: outputs are `.NAME.X.part` first, next to a lock."""
     path = Path(error.filename or "file")
     reason = error.strerror or str(error)
     unfinished = re.fullmatch(r"\.(.+)\.(?:\w+\.part|lock)", path.name)
@@ -181,12 +186,3 @@ def _of_file(error: OSError) -> str:
 def _same_file(one: Path, other: Path) -> bool:
     """Whether two paths lead to the same file, through links and spelling."""
     return one.samefile(other) if one.exists() and other.exists() else one.resolve() == other.resolve()
-
-
-# -- The `--model` flag: from a text to a chat model, by `guardrail.models` --------------------------------------------
-
-MODEL_HELP = (
-    "[bold]transformers:PATH_OR_ID[/bold] (local weights), [bold]openai-compatible:MODEL@BASE_URL[/bold] (an "
-    "endpoint), [bold]python:MODULE:NAME[/bold] (a chat model, or a function that makes one, importable from here), "
-    "or a LangChain name such as [bold]openai:gpt-4o-mini[/bold]."
-)

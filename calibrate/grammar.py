@@ -1,4 +1,8 @@
-"""How names with parameters are written and read on the command line: "token_f1(threshold=0.7)"."""
+"""How names with parameters are written and read on the command line.
+
+A judge or similarity is "token_f1(threshold=0.7)", a threshold rule "acrc:min_accept=1,monotone=false", and a column
+map "question=prompt": all are names and lists of key=value, which are read here.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,21 @@ import ast
 import json
 import re
 import shlex
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from guardrail.errors import UsageError
+from guardrail.plain_json import canonical_json
 from guardrail.specs import JudgeSpec
 
-__all__ = ["FROM_JUDGE", "cut", "estimator_flags", "parse_name", "written"]
+__all__ = ["FROM_JUDGE", "assignment", "cut", "estimator_flags", "parse_name", "parse_rule", "rule_text", "written"]
 
 FROM_JUDGE = re.compile(r"\s*from_judge\((?!\s*judge\s*=)(?P<judge>.*)\)\s*", flags=re.DOTALL)
 """A judge as a similarity, in short: from_judge(exact). The long form is from_judge(judge={"name": "exact", ...})."""
 _NAMED = re.compile(r"(?P<name>[\w.-]+)(?:\((?P<params>.*)\))?", flags=re.DOTALL)
 _BARE = re.compile(r"[^\s\"(){}\[\],]+(?: +[^\s\"(){}\[\],]+)*")
-_WORDS = {"True": True, "False": False, "None": None}
+_CONSTANTS = {"true": True, "false": False, "none": None}
+_PYTHON = {"True": True, "False": False, "None": None}
 
 
 def cut(text: str, mark: str) -> list[str]:
@@ -40,6 +47,18 @@ def cut(text: str, mark: str) -> list[str]:
     return parts
 
 
+def assignment(text: str) -> tuple[str, str]:
+    """Key and value of "key=value", without white space around them; "" for a side that is missing."""
+    key, _, value = (piece.strip() for piece in text.partition("="))
+    return key, value
+
+
+def _assignments(text: str) -> Iterator[tuple[str, str, str]]:
+    """Each part of "key=value, key=value" with its key and value."""
+    for part in cut(text, ","):
+        yield part, *assignment(part)
+
+
 def parse_name(text: str) -> tuple[str, dict[str, Any]]:
     """Name and parameters of a judge as a user writes it: "exact", "nli(model=./weights, revision=main)".
 
@@ -52,14 +71,42 @@ def parse_name(text: str) -> tuple[str, dict[str, Any]]:
     if found is None:
         raise UsageError(f"cannot read {text!r}. Write a name, or a name with parameters: token_f1(threshold=0.6).")
     params: dict[str, Any] = {}
-    for part in cut(found["params"] or "", ","):
+    for part, key, value in _assignments(found["params"] or ""):
         if not part.strip():
             continue
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not key.isidentifier():
+        if "=" not in part or not key.isidentifier():
             raise UsageError(f"cannot read the parameter {part.strip()!r} of {text!r}. Write name=value.")
         params[key] = _value(value)
     return found["name"], params
+
+
+def parse_rule(text: str) -> str | tuple[str, dict[str, Any]]:
+    """A threshold rule from its text: a name, and after a colon its options, separated by commas.
+
+    Values are whole numbers, numbers, true, false, none, or else text. ``delta`` may be among the options.
+
+    Raises:
+        UsageError: An option without a value or given twice. Unknown rules and options are found when it is used.
+    """
+    name, colon, rest = text.partition(":")
+    if not colon:
+        return name
+    options: dict[str, Any] = {}
+    for part, key, value in _assignments(rest):
+        if not (key and value):
+            raise UsageError(
+                f"rule {text!r}: {part!r} is not an option. Write name:option=value, e.g. acrc:min_accept=1."
+            )
+        if key in options:
+            raise UsageError(f"rule {text!r}: option {key!r} is given twice. Remove one.")
+        options[key] = _option_value(value)
+    return name, options
+
+
+def rule_text(name: str, options: Mapping[str, Any]) -> str:
+    """The text `parse_rule` reads."""
+    shown = ",".join(f"{key}={_option_text(value)}" for key, value in options.items())
+    return f"{name}:{shown}" if shown else name
 
 
 def written(spec: JudgeSpec) -> str:
@@ -91,7 +138,7 @@ def _value(text: str) -> Any:
             return ast.literal_eval(text)  # Python's quotes, as a spec is printed
         except (ValueError, SyntaxError):
             return text
-    return _WORDS.get(text, text)
+    return _PYTHON.get(text, text)
 
 
 def _text(value: Any) -> str:
@@ -100,4 +147,19 @@ def _text(value: Any) -> str:
         return str(value)
     if isinstance(value, str) and _BARE.fullmatch(value) and value == _value(value):
         return value
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+    return canonical_json(value, compact=False, default=str)
+
+
+def _option_value(text: str) -> Any:
+    if text.lower() in _CONSTANTS:
+        return _CONSTANTS[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _option_text(value: Any) -> str:
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""Pools from recorded outputs of real models, published by others; read when the page is made and never later."""
+"""What the tables are made of: simulated pools with the paper's accuracy and AUROC, and recorded outputs of models."""
 
 from __future__ import annotations
 
@@ -7,20 +7,47 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.paper.printed import POPULATIONS, Population
 from calibrate.correctness import make_rule, parse_number
 from calibrate.data.questions import Question
+from calibrate.evaluation.planning import Binormal
 from calibrate.evaluation.tables import Pool
 from guardrail.errors import UsageError
 from guardrail.judges import normalise
 
-__all__ = ["read_confidences", "read_options", "read_samples", "recorded_pools"]
+__all__ = ["read_confidences", "read_options", "read_samples", "recorded_pools", "simulated_pools"]
 
 Key = Callable[[str], object]
+
+
+def simulated_pools(
+    repetitions: int, *, items: int = 4_000, seed: int = 0, populations: Sequence[Population] = POPULATIONS
+) -> list[Pool]:
+    """Independent pools of every population, the paper's 4,000 items each.
+
+    The scores of the estimators of one pool are drawn independently of each other given the errors.
+    """
+    children = np.random.SeedSequence(seed).spawn(repetitions * len(populations))
+    pairs = product(populations, range(repetitions))
+    return [
+        _binormal_pool(population, items, np.random.default_rng(child))
+        for (population, _), child in zip(pairs, children, strict=True)
+    ]
+
+
+def _binormal_pool(population: Population, items: int, rng: np.random.Generator) -> Pool:
+    error = (rng.random(items) >= population.accuracy).astype(np.int8)
+    scores = {
+        name: rng.normal(size=items) + Binormal(population.accuracy, auroc).gap * error
+        for name, auroc in population.auroc.items()
+    }
+    return Pool(population.dataset, population.model, error, scores)
 
 
 def recorded_pools(folder: Path) -> list[Pool]:

@@ -1,4 +1,4 @@
-"""Monitors in a database: each update is one transaction, and each process hears of an alarm once."""
+"""Monitors in a database: each update is one transaction, and each process reports an alarm once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..limits import LONGEST_KEY, check_text
 from ..queue.rows import SYSTEM
 from ..queue.rows import log as note
 from ..queue.store import ReviewStore
-from .rows import LONGEST_MONITOR, dump, fetch, monitors, seen, steps, steps_of
+from .rows import LONGEST_MONITOR, alarm_of, dump, fetch, monitors, seen, state_of, steps, steps_of
 
 __all__ = ["SharedDrift", "SharedRisk", "risk_monitor"]
 
@@ -30,17 +30,17 @@ log = logging.getLogger("guardrail")
 
 
 class _Shared:
-    """What both kinds do: one transaction an update, and each process told of an alarm once."""
+    """Base of both kinds: one transaction for each update, and one report of an alarm for each process."""
 
     def __init__(self, store: ReviewStore, name: str, on_alarm: Callable[[Alarm], object] | None) -> None:
         check_text("a monitor's name", name, LONGEST_MONITOR)
         self.name = name
         self._store, self._on_alarm = store, on_alarm
-        self._told = self._warned = False
+        self._reported = self._warned = False
         self._lock = threading.Lock()
 
     def _begin(self, kind: str, state: RiskState | DriftState) -> Any:
-        """The row, made if there is none."""
+        """The row, created if it is missing."""
         with self._store.database.write() as connection:
             now = self._store.database.now(connection)
             insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
@@ -53,38 +53,39 @@ class _Shared:
             return row
 
     def _warn_if_over(self, row: Any) -> None:
-        """A monitor that is fed after its alarm was acknowledged guards nothing: once per object, loudly."""
+        """Warn, once per object, that a monitor whose alarm was acknowledged no longer holds answers back."""
         if row.acknowledged is None or self._warned:
             return
         self._warned = True
         log.warning(
-            "guardrail: the alarm of monitor %r was acknowledged, so it never alarms again and holds no answer back, "
-            "whatever it finds. Begin one under another name.",
+            "guardrail: the alarm of monitor %r was acknowledged, so it never alarms again and holds no answer "
+            "back. Start a monitor under a new name.",
             self.name,
         )
 
-    def _tell(self, alarm: str | None, acknowledged: float | None) -> None:
-        if alarm is None or self._told:
+    def _report(self, alarm: str | None, acknowledged: float | None) -> None:
+        known = None if self._reported else alarm_of(self.name, alarm)
+        if known is None:
             return
-        self._told = True
+        self._reported = True
         if acknowledged is None and self._on_alarm is not None:
-            self._on_alarm(Alarm.model_validate_json(alarm))
+            self._on_alarm(known)
 
     def _write(
         self, connection: Connection, row: Any, state: RiskState | DriftState, step: dict[str, Any], alarm: Alarm | None
     ) -> str | None:
-        """Row, step and alarm in one go, if nobody wrote since the row was read. Returns the row's alarm."""
+        """Write row, step and alarm, if the row has not changed since it was read. Returns the row's alarm."""
         now = self._store.database.now(connection)
-        told = row.alarm if alarm is None else alarm.model_dump_json()
+        stored = row.alarm if alarm is None else alarm.model_dump_json()
         mine = update(monitors).where(monitors.c.name == self.name, monitors.c.n == row.n)
-        changed = connection.execute(mine.values(n=state.n, state=dump(state), alarm=told)).rowcount
+        changed = connection.execute(mine.values(n=state.n, state=dump(state), alarm=stored)).rowcount
         if changed != 1:
             raise ReviewError(f"monitor {self.name!r} was updated by another process in between; update it again.")
         values = {"name": self.name, "n": state.n, "at": now, "log_wealth": state.log_wealth, **step}
         connection.execute(steps.insert().values(**values))
         if alarm is not None:
             note(connection, "", now, SYSTEM, "alarm", {"name": self.name, **alarm.model_dump(mode="json")})
-        return str(told) if told is not None else None
+        return str(stored) if stored is not None else None
 
 
 class SharedRisk(_Shared):
@@ -96,12 +97,12 @@ class SharedRisk(_Shared):
         super().__init__(store, name, on_alarm)
         self._asked = fresh.state
         row = self._begin("risk", fresh.state)
-        self._monitor(row)  # refuses other settings
-        self._tell(row.alarm, row.acknowledged)
+        self._monitor(row)  # refuses different settings
+        self._report(row.alarm, row.acknowledged)
 
     @property
     def state(self) -> RiskState:
-        """The state now, whoever updated it last."""
+        """The current state, with the updates of all processes."""
         with self._store.database.read() as connection:
             return self._monitor(fetch(connection, self.name)).state
 
@@ -111,7 +112,7 @@ class SharedRisk(_Shared):
         Args:
             error: Whether it was wrong.
             audit_rate: Probability with which it was chosen for audit.
-            key: Names the answer in at most 512 characters: a second update with the same key changes nothing.
+            key: Names the answer, at most 512 characters; a second update with the same key changes nothing.
         """
         if key is not None:
             check_text("key", key, LONGEST_KEY)
@@ -126,7 +127,7 @@ class SharedRisk(_Shared):
                 step = {"key": key, "value": float(bool(error)), "chance": rate}
                 alarm = self._write(connection, row, state, step, monitor.alarm if row.alarm is None else None)
             self._warn_if_over(row)
-            self._tell(alarm, row.acknowledged)
+            self._report(alarm, row.acknowledged)
             return state
 
     def interval(self, level: float = 0.95) -> tuple[float, float, float] | None:
@@ -134,7 +135,7 @@ class SharedRisk(_Shared):
         return risk_monitor(self._asked, self.state).interval(level)
 
     def _monitor(self, row: Any) -> RiskMonitor:
-        return risk_monitor(self._asked, RiskState.model_validate_json(row.state))
+        return risk_monitor(self._asked, state_of(row, RiskState))
 
 
 class SharedDrift(_Shared):
@@ -157,12 +158,12 @@ class SharedDrift(_Shared):
         self._settings = (fresh.state.delta, fresh.state.seed)
         row = self._begin("drift", fresh.state)
         with self._store.database.read() as connection:
-            self._caught_up(connection, row)  # refuses another artifact or other settings
-        self._tell(row.alarm, row.acknowledged)
+            self._caught_up(connection, row)  # refuses another artifact or different settings
+        self._report(row.alarm, row.acknowledged)
 
     @property
     def state(self) -> DriftState:
-        """The state now, whoever updated it last."""
+        """The current state, with the updates of all processes."""
         with self._lock, self._store.database.read() as connection:
             return self._caught_up(connection, fetch(connection, self.name)).state
 
@@ -171,7 +172,7 @@ class SharedDrift(_Shared):
 
         Args:
             uncertainty: The score.
-            key: Names the question in at most 512 characters: a second update with the same key changes nothing.
+            key: Names the question, at most 512 characters; a second update with the same key changes nothing.
         """
         if key is not None:
             check_text("key", key, LONGEST_KEY)
@@ -186,10 +187,10 @@ class SharedDrift(_Shared):
                     step = {"key": key, "value": float(uncertainty), "chance": state.p_values[-1]}
                     alarm = self._write(connection, row, state, step, monitor.alarm if row.alarm is None else None)
             except BaseException:
-                self._local = None  # it may be ahead of the database: read it again
+                self._local = None  # it may be ahead of the database, so read it again
                 raise
             self._warn_if_over(row)
-            self._tell(alarm, row.acknowledged)
+            self._report(alarm, row.acknowledged)
             return state
 
     def watch(self, verdict: Verdict, messages: Sequence[BaseMessage] = ()) -> None:
@@ -199,17 +200,17 @@ class SharedDrift(_Shared):
             self.update(score)
 
     def admit(self, artifact: CalibrationArtifact) -> None:
-        """Watch a guard of this artifact, or refuse it, as `DriftMonitor.admit`."""
+        """Accept a guard of this artifact or refuse it, as `DriftMonitor.admit`."""
         self._reference.admit(artifact)
 
     def _caught_up(self, connection: Connection, row: Any) -> DriftMonitor:
-        """The monitor in memory, after what others wrote since."""
+        """The monitor in memory, with the updates that other processes wrote since."""
         if self._local is not None and self._local.state.n == row.n:
             return self._local
         own = () if self._local is None else self._local.state.stream
         seen = () if self._local is None else self._local.state.p_values
         found = connection.execute(steps_of(self.name).where(steps.c.n > len(own), steps.c.n <= row.n)).all()
-        state = DriftState.model_validate_json(row.state).model_copy(
+        state = state_of(row, DriftState).model_copy(
             update={
                 "stream": (*own, *(step.value for step in found)),
                 "p_values": (*seen, *(step.chance for step in found)),
@@ -217,8 +218,8 @@ class SharedDrift(_Shared):
         )
         if (state.delta, state.seed) != self._settings:
             raise UsageError(
-                f"monitor {self.name!r} has delta {state.delta} and seed {state.seed}; asked for "
-                f"{self._settings[0]} and {self._settings[1]}. Ask for the same, or begin one under another name."
+                f"monitor {self.name!r} has delta {state.delta} and seed {state.seed}; the arguments are "
+                f"{self._settings[0]} and {self._settings[1]}. Give the same values, or use another name."
             )
         if self._local is None:
             self._local = DriftMonitor(self._artifact, delta=state.delta, state=state)
@@ -228,6 +229,6 @@ class SharedDrift(_Shared):
 
 
 def risk_monitor(asked: RiskState, state: RiskState) -> RiskMonitor:
-    """The monitor with that state, if its settings are those asked for."""
+    """The monitor with this state; refuses different settings."""
     rate = asked.min_audit_rate
     return RiskMonitor(asked.alpha, delta=asked.delta, min_audit_rate=rate, artifact=asked.artifact, state=state)

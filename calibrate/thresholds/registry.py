@@ -1,0 +1,80 @@
+"""The threshold rules by name. A new rule is its class and one line here."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Final
+
+from guardrail.errors import UsageError
+
+from .acrc import Acrc
+from .anchored import Anchored, Certified, OnePerGroup
+from .clusters import ClusterFixedSequence
+from .empirical import CrcJoint, Empirical, FixedQuantile, Lec
+from .multiple import Bonferroni, Sgr
+from .pointwise import ClopperPearson, Hoeffding
+from .rule import Rule
+from .sequential import FixedSequence
+from .simultaneous import CpSimultaneous
+
+__all__ = ["RULES", "certifies", "compared_rules", "planned_rules", "rule_named", "rules", "swept_rules"]
+
+RULES: Final[dict[str, Rule]] = {
+    rule.name: rule
+    for rule in (
+        Acrc(),
+        Empirical(),
+        Lec(),
+        ClopperPearson(),
+        Hoeffding(),
+        FixedQuantile(),
+        Certified(),
+        CpSimultaneous(),
+        FixedSequence(),
+        CrcJoint(),
+        Sgr(),
+        Anchored(),
+        Bonferroni(),
+        OnePerGroup(),
+        ClusterFixedSequence(),
+    )
+}
+"""In the order in which tables show them: the paper's rule, the baselines, the certificates, the others."""
+
+
+def rules() -> tuple[str, ...]:
+    """Names of all threshold rules, sorted."""
+    return tuple(sorted(RULES))
+
+
+def rule_named(name: str) -> Rule:
+    """The rule of that name.
+
+    Raises:
+        UsageError: There is none; the nearest names are suggested.
+    """
+    if name in RULES:
+        return RULES[name]
+    close = difflib.get_close_matches(str(name), RULES, n=1)
+    hint = f"Did you mean {close[0]!r}? " if close else ""
+    raise UsageError(f"unknown rule {name!r}. {hint}Rules: {', '.join(rules())}.")
+
+
+def certifies(name: str) -> bool:
+    """Whether a rule of that name is registered and certifies; other procedures (``prediction_powered``) do not."""
+    return name in RULES and RULES[name].certifies
+
+
+def compared_rules() -> tuple[str, ...]:
+    """Rules that reports and ``calibrate evaluate`` compare when none are named."""
+    return tuple(name for name, rule in RULES.items() if rule.in_report)
+
+
+def swept_rules() -> tuple[str, ...]:
+    """Rules that the report's figure over several alphas shows beside the artifact's."""
+    return tuple(name for name, rule in RULES.items() if rule.in_sweep)
+
+
+def planned_rules() -> tuple[str, ...]:
+    """Rules that ``calibrate plan`` simulates when none are named."""
+    return tuple(name for name, rule in RULES.items() if rule.in_plan)

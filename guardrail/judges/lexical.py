@@ -1,0 +1,74 @@
+"""Judges that compare words: equal normalised strings, and token F1 behind guards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import UsageError
+from ..specs import JudgeSpec
+from .base import BatchJudge
+from .text import guards_hold, normalise, token_f1
+
+__all__ = ["ExactJudge", "TokenF1Judge"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExactJudge(BatchJudge):
+    """Two answers are the same iff their normalised strings are equal. Free, and hard to beat on short answers."""
+
+    is_slow = False
+
+    @property
+    def spec(self) -> JudgeSpec:
+        """Name, version and parameters."""
+        return JudgeSpec(name="exact", version=2, params={})
+
+    def can_merge(self, a: str, b: str, further: int) -> bool:
+        """Never: equality is an equivalence relation, so what differs stays different."""
+        return False
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        """Equality of normalised strings; the question plays no part."""
+        return [normalise(a) == normalise(b) for a, b in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenF1Judge(BatchJudge):
+    """Two answers are the same iff token-F1 >= threshold and both guards hold.
+
+    Word overlap is blind to what matters most, hence the guards: both answers have the same numbers (as a multiset,
+    digit by digit: "1.0" = "1", "1,000" = "1000"), the same marks that `normalise` keeps, and both or neither contain a
+    negation. A mark on one side only tells answers apart too ("$50" / "50", "C" / "C++"): that costs an answer at most.
+    Only "=" does not count, because "x = 5" says the same as "5". Antonyms ("increases" / "decreases") are *not*
+    caught: use an NLI or chat-model judge if they occur.
+
+    Attributes:
+        threshold: Smallest F1 that counts as the same, in (0, 1]. Declared before calibration, part of the artifact.
+    """
+
+    threshold: float = 0.5
+
+    is_slow = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold <= 1:
+            raise UsageError(f"threshold must be in (0, 1], got {self.threshold}. The default is 0.5.")
+
+    @property
+    def spec(self) -> JudgeSpec:
+        """Name, version and parameters."""
+        return JudgeSpec(name="token_f1", version=2, params={"threshold": self.threshold})
+
+    def can_merge(self, a: str, b: str, further: int) -> bool:
+        """If the guards hold: word overlap is not transitive, but other numbers, marks or negation stay apart."""
+        return guards_hold(a, b)
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        """Overlap of words behind the two guards; the question plays no part."""
+        return [self._same(a, b) for a, b in pairs]
+
+    def _same(self, a: str, b: str) -> bool:
+        if normalise(a) == normalise(b):
+            return True
+        return guards_hold(a, b) and token_f1(a, b) >= self.threshold

@@ -1,0 +1,143 @@
+"""A switch in a database: an alarm raised by one process holds answers back in all processes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+
+from ...errors import UsageError
+from ...monitor import Alarm, SafetySwitch
+from ..limits import check_text
+from ..queue.store import ReviewStore
+from .rows import LONGEST_MONITOR, alarm_of, monitors
+
+__all__ = ["SharedSwitch"]
+
+_SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 5.0
+"""Limits of the time a thread waits for another thread that reads the database."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Result of one read of the database.
+
+    Attributes:
+        at: When, on the monotonic clock; a result older than ``every`` is read again.
+        alarms: The known alarms that nobody has acknowledged.
+        blind: Why there may be other alarms, so that nothing is accepted; empty if all are known.
+    """
+
+    at: float
+    alarms: tuple[Alarm, ...] = ()
+    blind: str = ""
+
+
+class SharedSwitch(SafetySwitch):
+    """A switch that follows the alarms of a database. Made by `Monitors.switch`.
+
+    Nothing is accepted while an alarm may be unknown: while the database cannot be read, or a monitor in ``names``
+    does not exist. One thread reads; others wait for it, at most ``every`` seconds (1 to 5), and then accept nothing.
+    `reset` clears the alarms given to this object; `Monitors.acknowledge` clears alarms in the database.
+    """
+
+    def __init__(
+        self,
+        store: ReviewStore,
+        then: Literal["abstain", "stricter"],
+        threshold: float | None,
+        names: tuple[str, ...] | None,
+        every: float,
+    ) -> None:
+        super().__init__(then, threshold=threshold)
+        if names is not None:
+            _check(names)
+        self._store, self._names, self._every = store, names, every
+        self._wait = min(max(every, _SHORTEST_WAIT), _LONGEST_WAIT)
+        self._reading = threading.Lock()
+        self._last: _Read | None = None
+
+    @property
+    def alarms(self) -> tuple[Alarm, ...]:
+        """Alarms given to this object, and alarms in the database that nobody has acknowledged."""
+        return (*self._alarms, *self._latest(self._wait).alarms)
+
+    def allows(self, uncertainty: float) -> bool:
+        """Whether an answer that the gate accepts may pass."""
+        return self.objection(uncertainty) is None
+
+    def objection(self, uncertainty: float) -> str | None:
+        """Why an answer that the gate accepts may not pass; None if it may. `allows` and `reason` in one read."""
+        seen = self._latest(self._wait)
+        alarmed = bool(self._alarms or seen.alarms) and not self._stricter(uncertainty)
+        return self._describe(seen) if seen.blind or alarmed else None
+
+    def reason(self) -> str:
+        """Why answers are held back; empty if they are not."""
+        return self._describe(self._latest(0.0))  # the caller has just waited
+
+    def _describe(self, seen: _Read) -> str:
+        alarms = (*self._alarms, *seen.alarms)
+        return " ".join(filter(None, (alarms[-1].detail if alarms else "", seen.blind)))
+
+    def _latest(self, wait: float) -> _Read:
+        """The latest result: the last one if it is recent, else a new one by this thread or the one it waits for."""
+        seen = self._fresh()
+        if seen is not None:
+            return seen
+        if not self._reading.acquire(timeout=wait):
+            return self._blind("The monitors are still being read, so there may be an alarm.")
+        try:
+            seen = self._fresh()
+            if seen is None:
+                seen = self._last = self._read()
+            return seen
+        finally:
+            self._reading.release()
+
+    def _fresh(self) -> _Read | None:
+        seen = self._last
+        return seen if seen is not None and time.monotonic() - seen.at < self._every else None
+
+    def _blind(self, why: str) -> _Read:
+        """Dated now, not when the read began, so that a database that is down is not asked at every question."""
+        return _Read(time.monotonic(), () if self._last is None else self._last.alarms, why)
+
+    def _read(self) -> _Read:
+        began = time.monotonic()
+        columns = monitors.c
+        open_alarm = columns.alarm.is_not(None) & columns.acknowledged.is_(None)
+        wanted = select(columns.name, columns.alarm, columns.acknowledged).order_by(columns.name)
+        wanted = wanted.where(open_alarm if self._names is None else columns.name.in_(self._names))
+        try:
+            with self._store.database.read() as connection:
+                rows = connection.execute(wanted).all()
+        except SQLAlchemyError as error:
+            return self._blind(f"The monitors cannot be read, so there may be an alarm ({type(error).__name__}).")
+        try:
+            found = [alarm_of(row.name, row.alarm) for row in rows if row.acknowledged is None]
+        except UsageError as error:
+            return self._blind(f"There may be an alarm: {error}")
+        missing = sorted(set(self._names or ()) - {row.name for row in rows})
+        return _Read(began, tuple(alarm for alarm in found if alarm is not None), _unknown(missing) if missing else "")
+
+
+def _unknown(names: list[str]) -> str:
+    listed = ", ".join(map(repr, names))
+    return (
+        f"The switch follows {listed}, but the review store has no such monitor, so nothing is watched. Start it "
+        "(Monitors.risk or Monitors.drift), or correct Monitors.switch(names=...)."
+    )
+
+
+def _check(names: tuple[str, ...]) -> None:
+    if not names:
+        raise UsageError(
+            "names must have at least one monitor, got none. Leave names out to follow all monitors of the store."
+        )
+    for name in names:
+        check_text("a monitor's name", name, LONGEST_MONITOR)

@@ -1,0 +1,218 @@
+"""Pages of the queue: the list, an item with its decision, the history and the audit trail."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from ...types import ToolCall, canonical_calls
+from ..queue.item import Candidate, Content, Decision, Item, State
+from ..queue.store import Lease, ReviewStore
+from .choices import choices_of, choose
+from .plots import uncertainty_plot
+from .site import LARGEST_FORM, Call, PageError, Site
+
+__all__ = ["ItemPages"]
+
+LARGEST_DECISION = 16_000_000
+"""Bytes of a decision, which may hold an edited answer; the edited text is sent as it is (multipart)."""
+PAGE = 50
+
+
+class ItemPages:
+    """Lists items, leases them and takes decisions.
+
+    Args:
+        site: Serves the pages.
+        store: The queue.
+        lease: Seconds a reviewer has for an item.
+    """
+
+    def __init__(self, site: Site, store: ReviewStore, lease: float) -> None:
+        self._site, self._store, self._lease = site, store, lease
+
+    def routes(self) -> list[Route]:
+        """Paths and their handlers."""
+        closed = self._site.closed
+        post = partial(closed, form=LARGEST_FORM)
+        return [
+            Route("/", closed(self.queue)),
+            Route("/history", closed(self.history)),
+            Route("/trail", closed(self.trail, admin=True)),
+            Route("/next", post(self.next_item), methods=["POST"]),
+            Route("/items/{item}", closed(self.show)),
+            Route("/items/{item}/claim", post(self.claim), methods=["POST"]),
+            Route("/items/{item}/renew", post(self.renew), methods=["POST"]),
+            Route("/items/{item}/release", post(self.release), methods=["POST"]),
+            Route("/items/{item}/take-back", post(self.take_back, admin=True), methods=["POST"]),
+            Route("/items/{item}/decide", closed(self.decide, form=LARGEST_DECISION), methods=["POST"]),
+        ]
+
+    async def queue(self, call: Call) -> Response:
+        """Open items, oldest first."""
+        await run_in_threadpool(self._store.expire)
+        page, found = await self._listed(call, ["pending", "claimed"], newest=False)
+        if page and not found["items"]:  # they were decided meanwhile
+            return RedirectResponse("/", 303)
+        return self._site.page(call, "queue.html", page=page, **found)
+
+    async def history(self, call: Call) -> Response:
+        """Decided and expired items, newest first."""
+        page, found = await self._listed(call, ["decided", "expired"], newest=True)
+        return self._site.page(call, "history.html", page=page, **found)
+
+    async def _listed(self, call: Call, states: list[State], *, newest: bool) -> tuple[int, dict[str, Any]]:
+        page = _page_number(call.request)
+
+        def find() -> dict[str, Any]:
+            listed = self._store.items(states, newest=newest, limit=PAGE + 1, offset=page * PAGE)
+            more = len(listed) > PAGE
+            return {"items": listed[:PAGE], "more": more, "stats": self._store.stats(), "now": self._now()}
+
+        return page, await run_in_threadpool(find)
+
+    async def trail(self, call: Call) -> Response:
+        """The latest lines of the audit trail."""
+        lines = await run_in_threadpool(self._store.trail, limit=200)
+        return self._site.page(call, "trail.html", events=lines[::-1])
+
+    async def next_item(self, call: Call) -> Response:
+        """Claim the oldest free item and show it."""
+        lease = await run_in_threadpool(partial(self._store.claim, call.account.name, seconds=self._lease))
+        return RedirectResponse("/" if lease is None else f"/items/{lease.item.id}", 303)
+
+    async def show(self, call: Call) -> Response:
+        """One item."""
+
+        def find() -> dict[str, Any]:
+            item = self._store.item(call.item)
+            return {
+                "item": item,
+                "lease": self._store.held(call.item, call.account.name),
+                "trail": self._store.trail(call.item) if call.account.role == "admin" else [],
+                "now": self._now(),
+                "stats": self._store.stats(),
+            }
+
+        found = await run_in_threadpool(find)
+        content = found["item"].content
+        plot, choices = uncertainty_plot(content.verdict), choices_of(content)
+        return self._site.page(call, "item.html", plot=plot, choices=choices, **found)
+
+    async def claim(self, call: Call) -> Response:
+        """Claim this item."""
+        claim = partial(self._store.claim, call.account.name, item=call.item, seconds=self._lease)
+        if await run_in_threadpool(claim) is None:
+            raise PageError(409, "Already taken", "Another reviewer has taken this item. Take the next one.")
+        return RedirectResponse(f"/items/{call.item}", 303)
+
+    async def renew(self, call: Call) -> Response:
+        """Keep the item longer; the page's script asks for it."""
+        lease = await self._given_lease(call)
+        renewed = await run_in_threadpool(partial(self._store.renew, lease, seconds=self._lease))
+        return JSONResponse({"seconds": self._lease, "until": renewed.until})
+
+    async def release(self, call: Call) -> Response:
+        """Give the item back to the queue."""
+        await run_in_threadpool(self._store.release, await self._given_lease(call))
+        return RedirectResponse("/", 303)
+
+    async def take_back(self, call: Call) -> Response:
+        """Take the item from its holder; for administrators."""
+        await run_in_threadpool(partial(self._store.take_back, call.item, who=call.account.name))
+        return RedirectResponse(f"/items/{call.item}", 303)
+
+    async def decide(self, call: Call) -> Response:
+        """Record a decision."""
+        lease = await self._given_lease(call)
+        await run_in_threadpool(self._store.decide, lease, _decision(call, lease.item))
+        return RedirectResponse("/", 303)
+
+    async def _given_lease(self, call: Call) -> Lease:
+        item = await run_in_threadpool(self._store.item, call.item)
+        return Lease(item, call.field("lease"), call.account.name, 0.0)
+
+    def _now(self) -> float:
+        with self._store.database.read() as connection:
+            return self._store.database.now(connection)
+
+
+def _decision(call: Call, item: Item) -> Decision:
+    action: Any = call.field("action")
+    note = call.field("note").strip()
+    if call.field("choice"):
+        return _choice(call, item, note)
+    try:
+        if action == "edit":
+            return _edit(item.content, _edited(call, item), note)
+        text = call.field("text") if action == "respond" else None
+        return Decision(action=action, text=text, note=note)
+    except ValidationError as error:
+        message = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        raise PageError(422, "This decision is incomplete", f"{message}. Go back; your text is still there.") from None
+
+
+def _choice(call: Call, item: Item, note: str) -> Decision:
+    if call.field("action"):
+        text = (
+            "The form had both a choice from the list and another decision. Send only one of them. Nothing was changed."
+        )
+        raise PageError(422, "Two decisions at once", text)
+    decision = choose(item.content, call.field("choice"), note)
+    if decision is None:
+        why = (
+            "This item has no such answer, or the answer cannot be chosen. Nothing was changed. Reload the page and "
+            "choose again, or decide in another way."
+        )
+        raise PageError(422, "This answer is not on the list", why)
+    return decision
+
+
+def _edit(content: Content, edited: Candidate, note: str) -> Decision:
+    """An edit that changes nothing is an approval: an edit would record that the candidate is wrong."""
+    if content.candidate is None or not _unchanged(content.candidate, edited):
+        return Decision(action="edit", candidate=edited, note=note)
+    if "approve" in content.allowed:
+        return Decision(action="approve", note=note)
+    text = "An edit records that the model's answer is wrong, but nothing changed. Go back and edit it, or reject it."
+    raise PageError(422, "Nothing was edited", text)
+
+
+def _unchanged(one: Candidate, other: Candidate) -> bool:
+    try:
+        same_calls = canonical_calls(one.tool_calls) == canonical_calls(other.tool_calls)
+    except RecursionError:  # nested too deeply; the store refuses it
+        return False
+    return same_calls and _in_a_field(one.text) == _in_a_field(other.text)
+
+
+def _in_a_field(text: str) -> str:
+    """As a browser's text field returns it: one kind of line end, no NUL."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
+
+
+def _edited(call: Call, item: Item) -> Candidate:
+    before = item.content.candidate or Candidate()
+    calls = before.tool_calls
+    if call.field("tool_calls"):
+        try:
+            calls = tuple(ToolCall.model_validate(one) for one in json.loads(call.field("tool_calls")))
+        except (ValueError, TypeError, RecursionError) as error:
+            why = str(error).splitlines()[0]
+            text = (
+                f'Tool calls are a JSON list of {{"name": ..., "arguments": {{...}}}}: {why}. Go back and correct it.'
+            )
+            raise PageError(422, "These tool calls cannot be read", text) from None
+    return Candidate(text=call.field("edited"), tool_calls=calls)
+
+
+def _page_number(request: Request) -> int:
+    given = request.query_params.get("page", "0")
+    return int(given) if given.isascii() and given.isdigit() and len(given) < 7 else 0

@@ -1,0 +1,134 @@
+"""An event loop in a background thread, on which async code runs for sync callers."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import aclosing, suppress
+from queue import SimpleQueue
+from typing import Any, NamedTuple, TypeVar
+
+import anyio
+from anyio.from_thread import BlockingPortal
+
+__all__ = ["BackgroundLoop"]
+
+# A thread that reads from a socket cannot be stopped: time-outs of sync HTTP clients hold for one read, so a server
+# that sends a byte now and then keeps such a call for as long as it likes. A task can be stopped wherever it waits,
+# and its connection is closed with it. So there is one way to talk to a model behind a network, asynchronous, and sync
+# callers wait for it here.
+
+T = TypeVar("T")
+END = object()
+SECONDS_AT_EXIT = 5.0
+"""How long the process waits at its end for connections to be closed."""
+
+
+class _Running(NamedTuple):
+    portal: BlockingPortal
+    loop: asyncio.AbstractEventLoop
+    thread: threading.Thread
+
+
+class BackgroundLoop:
+    """Runs coroutines for sync callers, also for those inside a running event loop.
+
+    The thread starts with the first call and lasts as long as the process, because async clients have to stay on the
+    event loop that they first ran on. A forked process starts a thread for itself.
+
+    Args:
+        name: Name of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._running: _Running | None = None
+        self._of_parents: list[_Running] = []
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs on this event loop."""
+        return self._running is not None and threading.current_thread() is self._running.thread
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine and wait for it. If the wait is interrupted (Ctrl-C), the coroutine is cancelled."""
+        future: Future[T] = self._portal().start_task_soon(lambda: coroutine)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # no effect on a finished task
+            del future  # an error refers to this frame, so this frame must not refer to the error
+
+    def iterate(self, events: AsyncGenerator[T, None]) -> Iterator[T]:
+        """Iterate over what a generator yields on the event loop. Stopping early closes the generator."""
+        queue: SimpleQueue[Any] = SimpleQueue()
+
+        async def pump() -> None:
+            async with aclosing(events):
+                async for event in events:
+                    queue.put(event)
+
+        future = self._portal().start_task_soon(pump)
+        future.add_done_callback(lambda _: queue.put(END))
+        try:
+            while (event := queue.get()) is not END:
+                yield event
+            future.result()
+        finally:
+            future.cancel()
+            del future
+
+    def start_soon(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Schedule a coroutine without waiting, also from a finalizer; does nothing if the loop is closed."""
+        with suppress(RuntimeError):  # closed
+            if self._running is not None:
+                # Not through the portal, which waits until the task has started: a finalizer may run on any thread.
+                asyncio.run_coroutine_threadsafe(coroutine, self._running.loop)
+                return
+        coroutine.close()
+
+    def _portal(self) -> BlockingPortal:
+        """The portal, started if necessary."""
+        with self._lock:
+            if self._running is None or not self._running.thread.is_alive():
+                started: Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]] = Future()
+                thread = threading.Thread(target=_serve, args=(started,), name=self._name, daemon=True)
+                thread.start()
+                self._running = _Running(*started.result(), thread)
+                atexit.register(_stop, self._running, os.getpid())
+            return self._running.portal
+
+    def _forget(self) -> None:
+        """Forget the parent's thread, which a forked process lacks, but keep its loop: collecting it would close it."""
+        self._lock = threading.Lock()
+        if self._running is not None:
+            self._of_parents.append(self._running)
+            self._running = None
+
+
+def _serve(started: Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]]) -> None:
+    async def main() -> None:
+        async with BlockingPortal() as portal:
+            started.set_result((portal, asyncio.get_running_loop()))
+            await portal.sleep_until_stopped()
+
+    try:
+        anyio.run(main)  # at its end it closes async generators, and with them the clients (see `clients`)
+    except BaseException as error:
+        if started.done():
+            raise
+        started.set_exception(error)
+
+
+def _stop(running: _Running, owner: int) -> None:
+    if os.getpid() == owner and running.thread.is_alive():
+        with suppress(RuntimeError):  # closed just now
+            running.portal.start_task_soon(running.portal.stop, True)
+        running.thread.join(SECONDS_AT_EXIT)

@@ -1,0 +1,131 @@
+"""A new threshold rule or correctness rule, added as CONTRIBUTING.md says: its class and one registry entry."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from calibrate import evaluate, fit, label_records, make_rule, plan, rules
+from calibrate.cli import app
+from calibrate.correctness import Label, available_rules
+from calibrate.correctness.registry import RULES as CORRECTNESS
+from calibrate.data.questions import Question
+from calibrate.data.records import RecordFile, read_records
+from calibrate.evaluation.audit import audit
+from calibrate.pipeline import fit_artifact
+from calibrate.report import compare_rules, sentences
+from calibrate.report.content import comparison
+from calibrate.report.page import sweep
+from calibrate.thresholds.registry import RULES
+from calibrate.thresholds.rule import Prefix, Request, Rule
+from guardrail.outcome import Feasible
+from guardrail.specs import CorrectnessSpec
+from guardrail.types import Sample, SampleSet, ToolCall
+
+KEY = "discrete_semantic_entropy"
+
+
+class FirstBlock(Rule):
+    """Accept the most certain block of equal scores, and call that a certificate."""
+
+    name = "first_block"
+    uses_delta = True
+    certifies = True
+    promise = "none, honestly"
+    in_report = in_sweep = in_plan = True
+
+    def select(self, prefix: Prefix, request: Request) -> int | None:
+        """Always the first block end."""
+        return 0
+
+    def guarantee(self, request: Request) -> str:
+        """What a test needs."""
+        return f"Nothing at {request.alpha:g}."
+
+
+class Shouted:
+    """Right iff the answer is in capitals; reads tool calls as JSON."""
+
+    reads_tool_calls: ClassVar[bool] = True
+
+    @property
+    def spec(self) -> CorrectnessSpec:
+        """Name, version and parameters."""
+        return CorrectnessSpec(name="shouted", version=1, params={})
+
+    def label(self, answer: str, question: Question) -> Label:
+        """No reference is read."""
+        return Label(answer.isupper())
+
+
+@pytest.fixture
+def first_block(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setitem(RULES, FirstBlock.name, FirstBlock())
+    return FirstBlock.name
+
+
+@pytest.fixture
+def shouted(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setitem(CORRECTNESS, "shouted", Shouted)
+    return "shouted"
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, (result.output, result.exception)
+    return " ".join(result.output.split())
+
+
+def test_a_new_rule_fits_and_is_evaluated(first_block: str) -> None:
+    assert first_block in rules()
+    found = fit([0.1, 0.1, 0.5], [0, 1, 1], alpha=0.2, rule=first_block)
+    assert isinstance(found, Feasible)
+    assert (found.threshold, found.n_accepted, found.delta, found.guarantee) == (0.1, 2, 0.1, "Nothing at 0.2.")
+    rng = np.random.default_rng(0)
+    table = evaluate(rng.random(60), rng.integers(0, 2, 60), rules=[first_block], alphas=[0.2], n_calibration=30)
+    assert [(row.rule, row.delta, row.infeasible_rate.value < 1) for row in table.rows] == [(first_block, 0.1, True)]
+    planned = plan(0.2, accuracy=0.7, auroc=0.8, sizes=[50], repetitions=2)
+    assert first_block in [row.rule for row in planned.rows]
+
+
+def test_a_new_rule_is_compared_in_the_report(first_block: str, labelled: RecordFile) -> None:
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15)
+    compared = compare_rules(artifact, labelled.records, KEY, splits=2)
+    promised = {row.name: row.promise for row in comparison(compared, artifact)}
+    assert promised[first_block] == "none, honestly, 90 % sure"
+    assert promised["acrc"] == "in the limit, on average"
+    assert first_block in [row.rule for row in sweep(artifact, labelled.records, KEY, compared).rows]
+
+
+def test_what_a_new_rule_states_decides_what_an_audit_says(first_block: str, labelled: RecordFile) -> None:
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.01, rule=first_block)
+    wrong = [record.model_copy(update={"correct": False}) for record in labelled.records]
+    found = audit(artifact, wrong, KEY)
+    assert (found.verdict, found.population) == ("refuted", "accepted")
+    assert "A certificate fails for a share delta of calibrations" in sentences.audited(found)[1]
+
+
+def test_a_new_rule_is_on_the_command_line(first_block: str, records_path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.json"
+    run("fit", records_path, "--estimator", KEY, "--alpha", "0.2", "--rule", first_block, "--out", out)
+    assert json.loads(out.read_text())["outcome"]["rule"] == first_block
+    assert first_block in run("evaluate", records_path, "-e", KEY, "-a", "0.2", "--splits", "2")
+    guess = ("--accuracy", "0.7", "--auroc", "0.8")
+    assert first_block in run("plan", "--alpha", "0.2", *guess, "--n", "50", "--repetitions", "2")
+
+
+def test_a_new_correctness_rule_labels_and_states_what_it_reads(shouted: str, records_path: Path) -> None:
+    assert shouted in available_rules()
+    rule = make_rule(shouted)
+    record = read_records(records_path).records[0]
+    loud, call = Sample(text="YES"), Sample(text="YES", tool_calls=(ToolCall(name="pay", arguments={}),))
+    drawn = [SampleSet(question="?", primary=primary, samples=()) for primary in (loud, call)]
+    labelled = label_records([record.model_copy(update={"drawn": each}) for each in drawn], rule)
+    assert [each.correct for each in labelled] == [True, False]  # of the second it reads the call, in small letters
+    assert "Rule shouted: " in run("label", records_path, "--rule", shouted)
+    assert read_records(records_path).header.correctness == rule.spec

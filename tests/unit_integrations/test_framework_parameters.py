@@ -1,0 +1,102 @@
+"""Parameters mean the same in every adapter; older spellings still work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import Model, ModelSettings
+from pydantic_ai.models.test import TestModel
+
+from guardrail import CalibrationArtifact
+from guardrail.errors import UsageError
+from guardrail.judges import ExactJudge, JudgeSpec
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.uncertainty import make
+from integrations import openai_agents_guard, pydantic_ai_guard
+from integrations._frameworks.chat import guard_settings, is_reviewed
+
+
+class NamedJudge(ExactJudge):
+    """A judge that no registry knows."""
+
+    @property
+    def spec(self) -> JudgeSpec:
+        return JudgeSpec(name="ours", version=1, params={})
+
+
+class Agents(Model):
+    """A model of the Agents SDK that is never asked."""
+
+    async def get_response(self, *args: Any, **named: Any) -> Any:
+        raise AssertionError("nothing is asked here")
+
+    def stream_response(self, *args: Any, **named: Any) -> Any:
+        raise AssertionError("nothing is asked here")
+
+
+def judged(model: Any) -> CalibrationArtifact:
+    spec = make("discrete_semantic_entropy", judge=NamedJudge()).spec
+    return make_artifact(model).model_copy(update={"estimator": spec})
+
+
+def test_a_chat_around_a_model_of_the_agents_sdk_takes_both_spellings() -> None:
+    model, settings = Agents(), ModelSettings(frequency_penalty=0.5)
+    new = openai_agents_guard.AgentsModelChat(model=model, calibrated_settings=settings)
+    older: dict[str, Any] = {"inner": model, "settings": settings}
+    old = openai_agents_guard.AgentsModelChat(**older)
+    assert old.model is new.model is model
+    assert old.guardrail_identity() == new.guardrail_identity()
+    made = make_artifact(new)
+    guards = [
+        openai_agents_guard.GuardedModel(model, made, settings=settings, probe="off"),
+        openai_agents_guard.GuardedModel(model, made, calibrated_settings=settings, guard_options={"probe": "off"}),
+    ]
+    assert [one.guard.probe for one in guards] == ["off", "off"]
+    assert guards[0].guard.model == guards[1].guard.model
+
+
+def test_a_chat_around_a_model_of_pydantic_ai_takes_both_spellings() -> None:
+    model, settings = TestModel(), {"frequency_penalty": 0.5}
+    new = pydantic_ai_guard.PydanticAIChat(model=model, calibrated_settings=settings)
+    older: dict[str, Any] = {"inner": model, "settings": settings}
+    old = pydantic_ai_guard.PydanticAIChat(**older)
+    assert old.guardrail_identity() == new.guardrail_identity()
+    made = make_artifact(new)
+    for given in (
+        pydantic_ai_guard.GuardedModel(model, made, settings=settings, probe="off"),
+        pydantic_ai_guard.GuardCapability(made, settings=settings, options={"probe": "off"}).get_wrapper_model(model),
+        pydantic_ai_guard.GuardCapability(
+            made, calibrated_settings=settings, guard_options={"probe": "off"}
+        ).get_wrapper_model(model),
+    ):
+        assert isinstance(given, pydantic_ai_guard.GuardedModel)
+        assert given.guard.probe == "off"
+        assert given.guard.model == new
+
+
+def test_a_person_decides_under_review_and_under_the_older_spelling() -> None:
+    assert [is_reviewed(path) for path in ("review", "hold", "message", "raise", None, print)] == [
+        *(True, True, False, False, False, False)
+    ]
+    model = ScriptedChat(default=["Paris"])
+    made = make_artifact(model)
+    paths: list[Any] = ["review", "hold"]
+    for path in paths:
+        guard = openai_agents_guard.GuardedModel(model, made, on_abstain=path)
+        assert guard._gate.holds
+        with pytest.raises(UsageError, match='on_abstain="review" needs GuardCapability'):
+            pydantic_ai_guard.GuardedModel(TestModel(), made, on_abstain=path)
+
+
+def test_judges_are_given_one_or_several_by_name(tmp_path: Path) -> None:
+    model, judge = ScriptedChat(default=["Paris"]), NamedJudge()
+    made = judged(model)
+    made.save(tmp_path / "artifact.json")
+    for given in (judge, {"ours": judge, "another": ExactJudge()}):
+        for artifact in (made, tmp_path / "artifact.json"):
+            guarded = openai_agents_guard.GuardedModel(model, artifact, judge=given)
+            assert guarded.guard.judge is judge
+    assert guard_settings(made, {"another": judge}, {"probe": "off"}) == {"probe": "off"}
+    assert guard_settings(made, None, {"probe": "off"}, {"probe": "auto"}) == {"probe": "auto"}
