@@ -196,7 +196,7 @@ def with_candidates() -> Callable[[Verdict], Any]:
 )
 def test_what_needs_all_samples_gets_them_and_cannot_be_combined_with_on(conflict: Any, said: str) -> None:
     model = chat("answer")
-    settings = {"artifact": exact(model, threshold=0.5), "exempt": ["balance", "transfer", "close"]}
+    settings: dict[str, Any] = {"artifact": exact(model, threshold=0.5), "exempt": ["balance", "transfer", "close"]}
     ask(model, SPREAD, GuardrailMiddleware(**settings, **conflict))
     assert model.made == 1 + N
     with pytest.raises(UsageError, match=f'{said}.*early_stopping="off"'):
