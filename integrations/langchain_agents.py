@@ -119,7 +119,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     checked at every call. What cannot be checked: that conversations and tool results are like those of calibration.
 
     List one in an agent, and list it last: a call that middleware before it changes is not run, one that middleware
-    after it changes is (nobody can see that here). ``HumanInTheLoopMiddleware`` may stand before or after it, and both
+    after it changes is (it cannot be seen here). ``HumanInTheLoopMiddleware`` may stand before or after it, and both
     have their say; in ``per_call`` mode it belongs after it, or its edits are not run.
 
     Args:

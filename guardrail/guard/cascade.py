@@ -32,7 +32,7 @@ __all__ = ["GOES_ON", "Cascade", "CascadeVerdict"]
 
 GOES_ON = frozenset({Unmeasured.EMPTY_ANSWER, Unmeasured.REFUSED})
 """Why a stage may be unmeasured and the next one still be asked: its model has no answer to this very question, as it
-had none to some of the calibration questions. Whatever else goes unmeasured (an outage, say) hits any question."""
+had none to some of the calibration questions. Any other cause (an outage, say) affects every question."""
 
 
 class CascadeVerdict(Verdict):

@@ -7,7 +7,8 @@ stopping is the decision without it. Two consequences are stated rather than hid
   have been unmeasured, hence held back, while an early acceptance stands. Calibration left such items out, so its
   promise says nothing about them either way. An early abstention is always the full set's.
 * The uncertainty of an early verdict is a bound, not the score: the largest value still possible when it accepts, the
-  smallest when it abstains. Whatever compares run-time scores with calibration scores needs ``early_stopping="off"``.
+  smallest when it abstains. Anything that compares run-time scores with calibration scores needs
+  ``early_stopping="off"``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Further questions asked about what was drawn: is it true, how sure are you, does this sample bear it out?
+"""Further questions asked about what was drawn: is it true, how sure are you, does this sample support it?
 
-A follow-up is a name, a plan of its own and the messages it asks, built from the prompt and the drawn set. The plan's
+A follow-up has a name, its own plan and the messages it asks, built from the prompt and the drawn set. The plan's
 ``follow_ups`` names those to ask; `guardrail.sampling.draw` asks them after drawing and stores the replies in the set,
 so that they are part of the calibration records and are asked alike at run time. A follow-up that fails leaves its
 reason in its reply: only the estimator that reads it is unmeasured.

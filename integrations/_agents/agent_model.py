@@ -311,7 +311,7 @@ class AgentModel(BaseChatModel):
         return outcome
 
     def _check_before(self, messages: Sequence[BaseMessage]) -> None:
-        """Draw nothing for whoever took a hold or an abstention for a failure and tries again.
+        """Draw nothing when middleware took a hold or an abstention for a failure and tries again.
 
         Raises:
             Exception: `held_back` with what is held, or the abstention.
@@ -322,7 +322,7 @@ class AgentModel(BaseChatModel):
 
     @contextmanager
     def _remembered(self, messages: Sequence[BaseMessage], verdict: Verdict) -> Iterator[None]:
-        """Note an abstention whose path raised, for whoever tries again."""
+        """Remember an abstention whose path raised, in case middleware tries again."""
         try:
             yield
         except Exception:
@@ -407,7 +407,7 @@ class DecidedModel(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=self.message)])
 
     def bind_tools(self, tools: Sequence[Any], **_: Any) -> Runnable[LanguageModelInput, AIMessage]:
-        """Itself: whatever is bound, the message is decided."""
+        """Itself: the message is decided, so bound tools change nothing."""
         return self
 
     @property
@@ -448,7 +448,7 @@ class _Carrying(BaseChatModel):
 
 
 def carrying(model: BaseChatModel, settings: Mapping[str, Any]) -> BaseChatModel:
-    """The model, or one whose calls carry these settings besides; the model itself is never changed.
+    """The model, or one whose calls also carry these settings; the model itself is never changed.
 
     Raises:
         ArtifactMismatchError: A local sampler has no use for them.

@@ -136,7 +136,7 @@ class Answer:
 
     Attributes:
         message: The accepted answer, what the abstention path gave, or the held-back calls under "hold".
-        verdict: The whole verdict; it is no reading matter for end users.
+        verdict: The whole verdict; not for end users.
     """
 
     message: AIMessage
@@ -243,7 +243,7 @@ class FrameworkGuard:
 
 
 def call_subject(arguments: Mapping[str, Any]) -> str:
-    """Digest of a call's arguments, by which a call that was edited since is told from the judged one."""
+    """Digest of a call's arguments, which differs after the call was edited."""
     text = canonical_calls([ToolCall(name="", arguments=dict(arguments))])
     return sha256_hex(text, 32)
 
@@ -301,7 +301,7 @@ def arguments_of(text: object) -> dict[str, Any]:
     """Arguments of a tool call as an object.
 
     Raises:
-        ValueError: They are no JSON object.
+        ValueError: They are not a JSON object.
     """
     found = json.loads(text) if isinstance(text, str) and text.strip() else (text or {})
     if not isinstance(found, dict):
@@ -313,7 +313,7 @@ def refuse_settings(kept: Mapping[str, Any], given: Mapping[str, Any], harmless:
     """Refuse run-time settings that change how answers are drawn.
 
     Args:
-        kept: Settings the model was calibrated with, besides the artifact's plan.
+        kept: Settings the model was calibrated with, in addition to the artifact's plan.
         given: Settings of the request; None means "not given".
         harmless: Names of settings that cannot change an answer.
         where: What the user calls them.
