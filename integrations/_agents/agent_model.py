@@ -255,7 +255,7 @@ class AgentModel(BaseChatModel):
         if missing:
             raise ArtifactMismatchError(
                 f"the artifact's answers were collected with the settings {dict(self.settings)}, but the agent's call "
-                f"has no {', '.join(missing)}. Set them in the request, or leave them out of settings=."
+                f"has no {', '.join(missing)}. Set them in the request, or leave them out of calibrated_settings=."
             )
         known = plan.bindings
         if known is not None and known.tools and not given.get("tools"):

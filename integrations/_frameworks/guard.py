@@ -151,7 +151,7 @@ class FrameworkGuard:
         artifact: The calibration artifact, or the path of its JSON file.
         on_abstain: As `Guardrail` takes it, or "hold".
         verdicts: Where verdicts on tool calls are kept.
-        settings: Further settings of `Guardrail`.
+        guard_options: Further settings of `Guardrail`.
     """
 
     def __init__(
@@ -161,12 +161,12 @@ class FrameworkGuard:
         *,
         on_abstain: Any,
         verdicts: VerdictStore | None,
-        settings: Mapping[str, Any],
+        guard_options: Mapping[str, Any],
     ) -> None:
         self.holds = isinstance(on_abstain, str) and on_abstain == HOLD
         identify(model)  # its complaints come as they are, not as a validation error of the guard
         path = "message" if self.holds else on_abstain
-        self.guard = Guardrail(model=model, artifact=artifact, on_abstain=path, **settings)
+        self.guard = Guardrail(model=model, artifact=artifact, on_abstain=path, **guard_options)
         self.verdicts = verdicts or VerdictStore()
 
     async def ask(

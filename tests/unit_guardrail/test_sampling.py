@@ -342,8 +342,9 @@ def test_what_ends_one_call_ends_all_at_once_and_begins_no_other() -> None:
 
     def call(number: int) -> None:
         begun.append(number)
-        if number == 0:
+        if number != 1:
             release.wait(30)
+            return
         raise KeyboardInterrupt
 
     try:
@@ -355,7 +356,7 @@ def test_what_ends_one_call_ends_all_at_once_and_begins_no_other() -> None:
     for thread in threading.enumerate():
         if thread.name.startswith("guardrail"):
             thread.join(30)
-    assert len(begun) < 20
+    assert set(begun) <= {0, 1, 2}  # the thread of call 1 may have taken another before the end was known
 
 
 def test_calls_within_calls_do_not_wait_for_each_other_s_threads() -> None:
