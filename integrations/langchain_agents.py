@@ -119,7 +119,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     checked at every call. What cannot be checked: that conversations and tool results are like those of calibration.
 
     List one in an agent, and list it last: a call that middleware before it changes is not run, one that middleware
-    after it changes is (nobody can see that here). ``HumanInTheLoopMiddleware`` may stand before or after it, and both
+    after it changes is (it cannot be seen here). ``HumanInTheLoopMiddleware`` may stand before or after it, and both
     have their say; in ``per_call`` mode it belongs after it, or its edits are not run.
 
     Args:
@@ -140,8 +140,9 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         judges: Former name of ``judge``, a list.
         similarity: The similarity object, for artifacts whose similarity cannot be made by name.
         entailment: The entailment model object, for artifacts whose entailment model cannot be made by name.
-        settings: Call settings the artifacts' answers were collected with, e.g. {"reasoning_effort": "low"}. Settings
-            that only concern transport pass anyway; any other is refused.
+        calibrated_settings: Call settings the artifacts' answers were collected with, e.g. {"reasoning_effort": "low"}.
+            Settings that only concern transport pass anyway; any other is refused.
+        settings: Former name of ``calibrated_settings``.
         early_stopping: "auto", "on" or "off"; see `Guardrail`. Under "auto" with "review" only acceptances stop the
             drawing, so that a person sees what all samples say. Beside an observer that compares scores, or a
             calibrated list of answers (candidates), "auto" is "off" and "on" is refused.
@@ -173,6 +174,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         judges: Sequence[Any] = (),
         similarity: Any = None,
         entailment: Any = None,
+        calibrated_settings: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
         early_stopping: EarlyStopping = "auto",
         probe: Literal["auto", "off"] = "auto",
@@ -184,6 +186,10 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         self.tools = []
         if judge is not None and judges:
             raise UsageError("judge and judges are two names of one argument. Give judge=.")
+        if calibrated_settings is not None and settings is not None:
+            raise UsageError(
+                "calibrated_settings and settings are two names of one argument. Give calibrated_settings=."
+            )
         self._artifacts = ArtifactSet(
             answer=None if artifact is None else load(artifact),
             tools={name: load(one) for name, one in (tools or {}).items()},
@@ -213,7 +219,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         self._unjudged = unjudged
         self._allowed = tuple(allowed_decisions)
         self._holding = holding_message
-        self._settings = dict(settings or {})
+        self._settings = dict(calibrated_settings or settings or {})
         self._early_stopping: EarlyStopping = early_stopping if conflict is None else "off"
         self._probe = probe
         self._max_concurrency = max_concurrency

@@ -126,8 +126,8 @@ def released(
     """What goes out after the decisions, and what becomes of each tool call.
 
     The message is the very candidate that was judged, with the decision in its metadata. For an answer edit, reject and
-    respond change its text. The text beside tool calls goes out if all of them are approved or edited: nobody has
-    approved it otherwise. A structured answer beside them goes out if it is approved, or as it was edited.
+    respond change its text. The text beside tool calls goes out if all of them are approved or edited: otherwise no
+    person has approved it. A structured answer beside them goes out if it is approved, or as it was edited.
 
     Args:
         held: What was held back.
@@ -166,7 +166,7 @@ def _beside(text: str, decisions: Sequence[Decision]) -> str:
 
 
 def _structured(call: dict[str, Any], decision: Decision) -> list[dict[str, Any]]:
-    """A structured answer as it goes out: the call, the mended call, or none."""
+    """A structured answer as it goes out: the call, the edited call, or none."""
     if decision["type"] == "edit":
         return [{**call, "args": decision["edited_action"]["args"]}]
     return [call] if decision["type"] == "approve" else []
@@ -198,10 +198,10 @@ def _structured_anew(message: FrozenMessage, text: str) -> tuple[dict[str, Any],
 def _order(call: Mapping[str, Any], decision: Decision) -> ToolCallOrder:
     digest = call_digest(call)
     if decision["type"] == "edit":
-        mended = {"name": call["name"], "args": decision["edited_action"]["args"]}
-        if same_call(call, mended):  # only the text beside it, or another call of the message, was changed
+        edited = {"name": call["name"], "args": decision["edited_action"]["args"]}
+        if same_call(call, edited):  # only the text beside it, or another call of the message, was changed
             return ToolCallOrder(digest=digest, decision="approve")
-        return ToolCallOrder(digest=digest, decision="edit", args=mended["args"])
+        return ToolCallOrder(digest=digest, decision="edit", args=edited["args"])
     if decision["type"] == "approve":
         return ToolCallOrder(digest=digest, decision="approve")
     said = decision.get("message")

@@ -216,7 +216,7 @@ class CalibratedGuardrail(CustomGuardrail):
                 made,
                 on_abstain=on_abstain,
                 verdicts=None,
-                settings=guard_settings(made, judge, guard_options),
+                guard_options=guard_settings(made, judge, guard_options),
             )
             for name, made in found.items()
         }

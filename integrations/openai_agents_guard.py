@@ -207,7 +207,7 @@ class GuardedModel(Model):
             artifact,
             on_abstain=on_abstain,
             verdicts=verdicts,
-            settings=guard_settings(artifact, judge, guard_options, options),
+            guard_options=guard_settings(artifact, judge, guard_options, options),
         )
 
     @property

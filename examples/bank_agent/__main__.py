@@ -36,7 +36,7 @@ def opened(folder: Path) -> Iterator[tuple[Any, ReviewBridge]]:
     artifact = calibrate(folder)
     if fresh:
         calibrated(artifact)
-    middleware = GuardrailMiddleware(tools={"transfer": artifact}, exempt=["balance"], on_abstain="interrupt")
+    middleware = GuardrailMiddleware(tools={"transfer": artifact}, exempt=["balance"], on_abstain="review")
     with (
         SqliteSaver.from_conn_string(str(folder / "checkpoints.db")) as saver,
         ReviewStore(folder / "reviews.db") as store,

@@ -95,7 +95,7 @@ class Abstention:
 
         Raises:
             AbstainedError: No help, and a text would be taken for an answer (or the path is "raise").
-            UsageError: Something that is no answer.
+            UsageError: Something other than an answer.
         """
         if given is None:
             if self.path == "raise" or self.form != "text":

@@ -71,7 +71,7 @@ class Assessor:
     primary_first: bool = False
     usable: Callable[[SampleSet], SampleSet] = lambda drawn: drawn
 
-    def steps(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Steps[Assessment]:
+    def assess_steps(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Steps[Assessment]:
         """The verdict on one prompt: probe, draw, decide, observe.
 
         Args:
@@ -80,29 +80,25 @@ class Assessor:
         """
         with streaming_disabled():
             problem: EndpointProblem = yield Effect(self.trust.check, self.trust.acheck)
-            found = yield from self._draw(replace(self.sampler, callbacks=callbacks), messages, problem)
-            drawn = self.usable(found.drawn)
-            by_name = yield from self._decide(found if drawn is found.drawn else Drawn(drawn))
-            if not by_name:
-                return Assessment(drawn)
-            verdict = self.trust.record(strictest(by_name.values()), problem)
-            what = (verdict, messages)
-            verdict = yield Effect(partial(self.observers.apply, *what), partial(self.observers.aapply, *what))
-            return Assessment(drawn, verdict, by_name)
-
-    def _draw(self, sampler: Sampler, messages: Sequence[BaseMessage], problem: EndpointProblem) -> Steps[Drawn]:
-        if problem.reason is not None:  # the primary answer alone, for a person to see
-            (drawn,) = yield from replace(sampler, plan=sampler.plan.primary_only()).steps([messages])
-            return Drawn(problem.apply_to(drawn))
-        return (
-            yield from draw_until_decided(
-                sampler,
+            plan = self.sampler.plan
+            if problem.reason is not None:  # the primary answer alone, for a person to see
+                plan = plan.primary_only()
+            found = yield from draw_until_decided(
+                replace(self.sampler, plan=plan, callbacks=callbacks),
                 messages,
                 lambda candidate: tuple(_by_digest(self.gates(candidate)).values()),
                 early=self.early,
                 primary_first=self.primary_first,
             )
-        )
+            drawn = self.usable(problem.apply_to(found.drawn))
+            by_name = yield from self._decide(found if drawn is found.drawn else Drawn(drawn))
+            if not by_name:
+                return Assessment(drawn)
+            verdict = self.trust.record(strictest(by_name.values()), problem)
+            seen: Verdict = yield Effect(
+                lambda: self.observers.apply(verdict, messages), lambda: self.observers.aapply(verdict, messages)
+            )
+            return Assessment(drawn, seen, by_name)
 
     def _decide(self, found: Drawn) -> Steps[dict[str, Verdict]]:
         """The verdict of each gate that judges the candidate; gates of one artifact share it."""

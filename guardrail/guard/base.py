@@ -23,7 +23,7 @@ from .messages import as_chunk
 __all__ = ["GuardedChatModel", "Retriable", "Retry", "is_result", "may_be_retried"]
 
 _ABSENT = object()
-_STREAMING = "streaming"  # LangChain gives it to any chat model; a guard's stream is one chunk whatever it says
+_STREAMING = "streaming"  # LangChain gives it to any chat model; a guard's stream is always one chunk
 
 
 class GuardedChatModel(BaseChatModel):
@@ -34,7 +34,7 @@ class GuardedChatModel(BaseChatModel):
     @model_validator(mode="before")
     @classmethod
     def _known_settings(cls, given: Any) -> Any:
-        """Refuse what is no setting: a misspelt one would silently be its default."""
+        """Refuse unknown settings: a misspelt one would silently keep its default."""
         if isinstance(given, Mapping):
             for name in given:
                 if name not in cls.model_fields and name != _STREAMING:
@@ -150,11 +150,11 @@ class GuardedChatModel(BaseChatModel):
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """A guard that is asked again where its uncertainty could not be measured (`UnmeasuredError`).
 
-        It is asked again after an alarm, too, and, under "message" and "raise", after errors that are no abstention.
+        It is asked again after an alarm, too, and, under "message" and "raise", after errors other than abstentions.
 
-        A measured abstention is never retried, whatever is named here, not even `AbstainedError`: drawing again until
+        A measured abstention is never retried, even if `AbstainedError` is named here: drawing again until
         the gate accepts would void the artifact's promise. Neither are errors of a Runnable or handler as
-        ``on_abstain``, which may come after one; a Runnable can bring a ``with_retry`` of its own. With
+        ``on_abstain``, which may come after one; a Runnable can have its own ``with_retry``. With
         ``on_abstain="message"`` an abstention raises nothing that could be retried.
 
         A retry around a chain that holds the guard is LangChain's, and cannot know this: retry the guard within the
@@ -218,8 +218,8 @@ class GuardedChatModel(BaseChatModel):
 
 
 # -- What may be tried again around a guard: what could not be measured. A measured abstention is a result -------------
-# Whoever draws again after an abstention draws until a wrong answer happens to look certain; the error rate among
-# answers is then what the retries make of it, and no longer the calibrated one.
+# Drawing again after an abstention ends when a wrong answer happens to look certain; the error rate among
+# answers is then what the retries make of it, not the calibrated one.
 
 Retriable = tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 """Types of exceptions, or a function that says yes."""

@@ -32,7 +32,7 @@ __all__ = ["GOES_ON", "Cascade", "CascadeVerdict"]
 
 GOES_ON = frozenset({Unmeasured.EMPTY_ANSWER, Unmeasured.REFUSED})
 """Why a stage may be unmeasured and the next one still be asked: its model has no answer to this very question, as it
-had none to some of the calibration questions. Whatever else goes unmeasured (an outage, say) hits any question."""
+had none to some of the calibration questions. Any other cause (an outage, say) affects every question."""
 
 
 class CascadeVerdict(Verdict):
@@ -233,9 +233,11 @@ class Cascade(GuardedChatModel):
         verdict = yield from self._verdict(messages, callbacks)
         note_verdict(run_manager, verdict)
         if verdict.accepted:
-            return chat_result(accepted_answer(verdict, self._named(verdict)), verdict)
+            message = accepted_answer(verdict, self._named(verdict))
+            return chat_result(message, verdict)
         abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks)
-        return chat_result((yield from take_path(abstention)), verdict)
+        message = yield from take_path(abstention)
+        return chat_result(message, verdict)
 
     def _named(self, verdict: CascadeVerdict) -> str:
         """Name of the model that gave the verdict's answer."""

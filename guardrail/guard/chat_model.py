@@ -49,7 +49,7 @@ class Guardrail(GuardedChatModel):
         >>> chain.invoke({"question": "Who wrote Faust?"})                  # doctest: +SKIP
 
     Each call draws the artifact's samples, measures their disagreement, compares it once with the threshold, and then
-    returns the primary answer or takes the abstention path. Whatever cannot be measured abstains.
+    returns the primary answer or takes the abstention path. A question that cannot be measured is an abstention.
 
     The verdict is plain JSON in ``response_metadata["guardrail"]``; ``usage_metadata`` sums over all samples.
 
@@ -98,7 +98,7 @@ class Guardrail(GuardedChatModel):
     ``[drift.watch, audit_sample(store, rate=0.1)]``. If one fails, an accepted answer is held back."""
     max_concurrency: int | None = Field(default=None, ge=1)
     """Calls in flight at once for one question, for models without a native sampler (default 16). ``max_concurrency``
-    of a call's or a batch's configuration bounds the whole call or batch, whatever this says."""
+    of a call's or a batch's configuration bounds the whole call or batch as well."""
     disable_streaming: Literal[True] = True
     """Fixed: a guard that streams would leak. `stream` yields one chunk after the verdict."""
     cache: Literal[False] = False
@@ -172,7 +172,7 @@ class Guardrail(GuardedChatModel):
 
     def _verdict(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Steps[Verdict]:
         self.artifact.prompt.check(messages, self.artifact.plan.options)
-        assessment = yield from self._assessor.steps(messages, callbacks)
+        assessment = yield from self._assessor.assess_steps(messages, callbacks)
         assert assessment.verdict is not None, "the one gate judges every candidate"
         return assessment.verdict
 
@@ -204,10 +204,12 @@ class Guardrail(GuardedChatModel):
         verdict = yield from self._verdict(messages, callbacks)
         note_verdict(run_manager, verdict)
         if verdict.accepted:
-            return chat_result(accepted_answer(verdict, self.artifact.model.model), verdict)
+            message = accepted_answer(verdict, self.artifact.model.model)
+            return chat_result(message, verdict)
         bound = self.artifact.plan.bindings
         abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks, bound, form)
-        return chat_result((yield from take_path(abstention)), verdict)
+        message = yield from take_path(abstention)
+        return chat_result(message, verdict)
 
     # -- tools and structured output -----------------------------------------------------------------------------------
 
@@ -231,7 +233,7 @@ class Guardrail(GuardedChatModel):
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """The guard for callers that bind tools: exactly those it was calibrated with, in any order.
 
-        An abstention makes no tool call. Where the caller forces a call, a text is no answer, so it raises
+        An abstention makes no tool call. Where the caller forces a call, a text is not an answer, so it raises
         `AbstainedError` unless ``on_abstain`` gives a call.
 
         Args:

@@ -30,8 +30,8 @@ def to_config(guard: Guardrail, *, artifact: str | Path | None = None) -> dict[s
         artifact: Path to write instead of the artifact's content; its digest is kept and checked on the way back.
 
     Returns:
-        "format", "model" (its identity), "artifact", "settings", and "needs": what is no JSON (a Runnable, a handler, a
-        judge object) and has to be given to `from_config` again.
+        "format", "model" (its identity), "artifact", "settings", and "needs": what JSON cannot hold (a Runnable, a
+        handler, a judge object) and has to be given to `from_config` again.
     """
     settings: dict[str, Any] = {}
     needs = [name for name in OBJECTS if getattr(guard, name) is not None]

@@ -7,23 +7,22 @@ stopping is the decision without it. Two consequences are stated rather than hid
   have been unmeasured, hence held back, while an early acceptance stands. Calibration left such items out, so its
   promise says nothing about them either way. An early abstention is always the full set's.
 * The uncertainty of an early verdict is a bound, not the score: the largest value still possible when it accepts, the
-  smallest when it abstains. Whatever compares run-time scores with calibration scores needs ``early_stopping="off"``.
+  smallest when it abstains. Anything that compares run-time scores with calibration scores needs
+  ``early_stopping="off"``.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from ..gate import accepts
 from ..sampling.effects import Steps, computation
-from ..sampling.native import is_native, request_seed
+from ..sampling.native import is_native
 from ..sampling.sampler import Sampler
 from ..types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from ..uncertainty import Estimator, Evidence, Missing, measure
@@ -163,11 +162,14 @@ def draw_until_decided(
     at_once = (plan.n,) if stop is None else (stop, plan.n)
     in_waves = wave_ends(plan.n, stop or FIRST_WAVE)
     done = 0 if primary_first else (in_waves if early else at_once)[0]
-    (drawn,) = yield from replace(sampler, plan=_up_to(done, plan)).steps([messages])
-    for number in count(1):
+    wave: Sampler = replace(sampler, plan=_up_to(done, plan))
+    drawn: SampleSet | None = None
+    while True:
+        (more,) = yield from wave.draw_steps([messages])
+        drawn = more if drawn is None else _joined(drawn, more)
         judging = gates(drawn.primary)
         if done == plan.n or not judging or (not done and drawn.problem is not None):
-            break
+            return Drawn(drawn)
         early = all(gate.early != "none" for gate in judging)
         if done:
             look = partial(_certain, drawn, judging, plan.n, early=early, adaptive=done == stop)
@@ -177,9 +179,8 @@ def draw_until_decided(
                 cost = drawn.cost.model_copy(update={"saved": plan.n - done})
                 return Drawn(drawn.model_copy(update={"cost": cost}), settled)
         end = next(end for end in (in_waves if early else at_once) if end > done)
-        (more,) = yield from _later_wave(sampler, messages, number, done, end).steps([messages])
-        drawn, done = _joined(drawn, more), end
-    return Drawn(drawn)
+        wave = replace(sampler, plan=_up_to(end, plan), first=done, wave=wave.wave + 1)
+        done = end
 
 
 def _certain(
@@ -202,20 +203,6 @@ def _certain(
 
 def _up_to(n: int, plan: SamplingPlan) -> SamplingPlan:
     return plan.model_copy(update={"n": n, "unanimous_at": None})
-
-
-def _later_wave(sampler: Sampler, messages: Sequence[BaseMessage], number: int, done: int, end: int) -> Sampler:
-    """Draws the samples ``done`` to ``end - 1``.
-
-    A native sampler numbers none: it draws so many with a seed made from the request's, so that none is drawn twice.
-    """
-    if not is_native(sampler.model):
-        return replace(sampler, plan=_up_to(end, sampler.plan), first=done)
-    seed = request_seed(sampler.plan, messages)
-    if seed is not None:
-        seed = int.from_bytes(hashlib.sha256(f"{seed}/wave {number}".encode()).digest()[:8], "big") >> 1
-    wave = _up_to(end - done, sampler.plan).model_copy(update={"seed": seed})
-    return replace(sampler, plan=wave, first=0)
 
 
 def _joined(drawn: SampleSet, more: SampleSet) -> SampleSet:

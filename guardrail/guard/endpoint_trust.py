@@ -52,7 +52,7 @@ class EndpointProblem:
     cost: Cost = Cost()  # noqa: RUF009 - frozen
 
     def apply_to(self, drawn: SampleSet) -> SampleSet:
-        """The sample set with this problem, unless it has one of its own."""
+        """The sample set with this problem, unless it already has one."""
         if self.reason is None or drawn.problem is not None:
             return drawn
         return drawn.model_copy(update={"problem": self.reason, "problem_detail": self.detail})

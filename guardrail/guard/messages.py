@@ -42,9 +42,9 @@ def chat_result(message: AIMessage, verdict: Verdict) -> ChatResult:
 
 def with_verdict(message: AIMessage, verdict: Verdict) -> AIMessage:
     """The message with the verdict in its metadata and the usage of everything that was drawn."""
+    usage = total_usage(verdict.cost, message.usage_metadata)
     metadata = {**message.response_metadata, "guardrail": verdict.to_metadata()}
-    update = {"response_metadata": metadata, "usage_metadata": total_usage(verdict.cost, message.usage_metadata)}
-    return message.model_copy(update=update)
+    return message.model_copy(update={"response_metadata": metadata, "usage_metadata": usage})
 
 
 def total_usage(cost: Cost, more: UsageMetadata | None = None) -> UsageMetadata:

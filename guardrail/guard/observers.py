@@ -1,7 +1,7 @@
 """What happens to a verdict before it is acted on: a switch may hold it back, and observers see it.
 
 The switch is asked first, so observers see what the caller sees. An observer that fails holds an acceptance back: an
-answer that nobody could write down cannot be audited, and a promise that is not watched is not kept. The switch is not
+answer that could not be recorded cannot be audited. The switch is not
 asked again afterwards: an alarm that this very verdict raises counts from the next one on.
 """
 
@@ -94,7 +94,7 @@ class Observers:
         for observer in self.functions:
             try:
                 given = observer(verdict, messages)
-            except Exception as error:  # an observer is somebody else's code
+            except Exception as error:  # an observer is the user's code
                 verdict = hold_unobserved(verdict, error)
                 continue
             if inspect.isawaitable(given):
@@ -152,7 +152,7 @@ def hold_unobserved(verdict: Verdict, error: Exception) -> Verdict:
     return _held(
         verdict,
         f"Held back although the gate accepts: the verdict could not be recorded ({what}). "
-        "Answers that cannot be watched are not given; mend the observer (on_verdict).",
+        "Answers that cannot be recorded are not given. Fix the observer (on_verdict).",
     )
 
 

@@ -123,7 +123,7 @@ def _described(schema: Any) -> Any:
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords whose keys are names that the user chose, and whose values are schemas."""
 _PLAIN = frozenset({"const", "default", "enum", "examples", "required", "dependentRequired"})
-"""Keywords whose value is data, whatever it looks like."""
+"""Keywords whose value is data, even if it looks like a schema."""
 
 
 def _core(schema: Any) -> Any:
@@ -165,8 +165,8 @@ def _whole(message: AIMessage) -> AIMessage:
     """Refuse an answer that was cut off: its last value may be a part of one, and its calls may have been closed."""
     if cut_off(message):
         raise OutputParserException(
-            "the answer was cut off at the longest length allowed, so it is no whole object. Calibrate with a larger "
-            "max_tokens, or raise that of the model that took over.",
+            "the answer was cut off at the longest length allowed, so the object is incomplete. Calibrate with a "
+            "larger max_tokens, or raise that of the model that took over.",
             llm_output=message.text,
         )
     return message
@@ -179,8 +179,8 @@ def _whole_text(message: AIMessage) -> AIMessage:
         parse_json_markdown(text.strip(), parser=_loads)
     except (ValueError, RecursionError) as error:
         raise OutputParserException(
-            f"the answer is not whole JSON ({len(text)} characters, the last ones may be missing). Whoever gave it has "
-            "to give an object of the schema and nothing else.",
+            f"the answer is not whole JSON ({len(text)} characters, the last ones may be missing). The model or "
+            "handler must give an object of the schema and nothing else.",
             llm_output=text,
         ) from error
     return message

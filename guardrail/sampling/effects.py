@@ -34,7 +34,7 @@ Steps: TypeAlias = Generator[Effect, Any, Result]
 
 
 def computation(compute: Callable[[], Any], *, slow: bool) -> Effect:
-    """A computation without I/O of its own; on an event loop in a thread if it may take noticeable time."""
+    """A computation; on an event loop it runs in a thread if it may take noticeable time."""
 
     async def acompute() -> Any:
         return await asyncio.to_thread(compute) if slow else compute()

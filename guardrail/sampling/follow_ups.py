@@ -1,11 +1,11 @@
-"""Further questions asked about what was drawn: is it true, how sure are you, does this sample bear it out?
+"""Further questions asked about what was drawn: is it true, how sure are you, does this sample support it?
 
-A follow-up is a name, a plan of its own and the messages it asks, built from the prompt and the drawn set. The plan's
+A follow-up has a name, its own plan and the messages it asks, built from the prompt and the drawn set. The plan's
 ``follow_ups`` names those to ask; `guardrail.sampling.draw` asks them after drawing and stores the replies in the set,
 so that they are part of the calibration records and are asked alike at run time. A follow-up that fails leaves its
 reason in its reply: only the estimator that reads it is unmeasured.
 
-No I/O here: the two drivers in `sampler` ask.
+No I/O here: `guardrail.sampling.sampler` draws the replies.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from ..errors import UsageError
 from ..prompting import question_text
 from ..types import Cost, Missing, SampleSet, SamplingPlan, Unmeasured
+from .effects import Steps
 
 __all__ = [
     "P_TRUE",
@@ -27,9 +28,8 @@ __all__ = [
     "VERBALISED",
     "FollowUp",
     "Round",
-    "attach",
+    "ask_follow_ups",
     "available",
-    "failed_replies",
     "follow_up",
     "rounds",
     "sentences",
@@ -177,18 +177,42 @@ def rounds(prompts: Sequence[Messages], drawn: Sequence[SampleSet], plan: Sampli
 
 def _has_answer(drawn: SampleSet) -> bool:
     primary = drawn.primary
-    return drawn.problem is None and primary is not None and not primary.refusal and bool(primary.comparable)
+    if drawn.problem is not None or primary is None or primary.refusal:
+        return False
+    return bool(primary.comparable)
 
 
-def failed_replies(asked: Round, problem: Unmeasured, detail: str) -> list[SampleSet]:
-    """Replies of a round that could not be asked."""
-    return [
-        SampleSet(question=question_text(messages), primary=None, problem=problem, problem_detail=detail)
-        for messages in asked.prompts
-    ]
+def ask_follow_ups(
+    prompts: Sequence[Messages],
+    drawn: list[SampleSet],
+    plan: SamplingPlan,
+    ask: Callable[[Round], Steps[list[SampleSet]]],
+) -> Steps[list[SampleSet]]:
+    """The sets with the replies to the plan's follow-ups, and their cost added.
+
+    Args:
+        prompts: What the sets were drawn for.
+        drawn: The sets.
+        plan: Names the follow-ups.
+        ask: Draws the replies of one round; a `UsageError` says that this model cannot be asked.
+
+    Raises:
+        UsageError: The plan names an unknown follow-up.
+    """
+    for asked in rounds(prompts, drawn, plan):
+        try:
+            replies = yield from ask(asked)
+        except UsageError as error:
+            reason = Unmeasured.MODEL_FAILED if asked.plan.options is None else Unmeasured.NO_OPTIONS
+            replies = [
+                SampleSet(question=question_text(messages), primary=None, problem=reason, problem_detail=str(error))
+                for messages in asked.prompts
+            ]
+        drawn = _attached(drawn, asked, replies)
+    return drawn
 
 
-def attach(drawn: Iterable[SampleSet], asked: Round, replies: Sequence[SampleSet]) -> list[SampleSet]:
+def _attached(drawn: Iterable[SampleSet], asked: Round, replies: Sequence[SampleSet]) -> list[SampleSet]:
     """The sets with the replies to one follow-up, and their cost added."""
     by_place: dict[int, list[SampleSet]] = {}
     for place, reply in zip(asked.places, replies, strict=True):

@@ -122,15 +122,20 @@ def is_native(model: object) -> TypeIs[NativeSampler]:
     return hasattr(model, "draw_samples") and hasattr(model, "adraw_samples")
 
 
-def request_seed(plan: SamplingPlan, messages: Iterable[BaseMessage]) -> int | None:
+def request_seed(plan: SamplingPlan, messages: Iterable[BaseMessage], wave: int = 0) -> int | None:
     """Seed of one request: a 63-bit hash of the plan's seed and the messages; None when the plan has no seed.
 
     The same question therefore draws the same samples again (a resumed run, a reviewed answer), while different
-    questions draw independently.
+    questions draw independently, and so do the later waves of one question.
     """
     if plan.seed is None:
         return None
     digest = hashlib.sha256(str(plan.seed).encode())
     for message in messages:
         digest.update(f"\x00{message.type}\x00{message.text}".encode())
-    return int.from_bytes(digest.digest()[:8], "big") >> 1
+    seed = _seed(digest.digest())
+    return _seed(hashlib.sha256(f"{seed}/wave {wave}".encode()).digest()) if wave else seed
+
+
+def _seed(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "big") >> 1

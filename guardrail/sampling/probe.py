@@ -2,7 +2,7 @@
 
 A server that ignores the temperature, or answers from a cache, makes every question look certain. So an endpoint is
 asked once, before its samples are believed, a question whose answers must vary. This file is pure: what is asked
-(`probe_calls`) and what follows from the replies (`conclude`). ``guardrail/_probe.py`` does the asking.
+(`probe_calls`) and what follows from the replies (`conclude`). `guardrail.sampling.prober` asks.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ class ProbeReport(Frozen):
         if plan.n and self.degenerate:
             return Unmeasured.DEGENERATE_SAMPLES, (
                 f"{self.samples} samples at temperature 1 of a question with countless answers were equal: the "
-                "endpoint ignores the temperature, or a cache answers. Every question would look certain. Mend the "
-                "server's sampling settings or take the cache away"
+                "endpoint ignores the temperature, or a cache answers. Every question would look certain. Fix the "
+                "server's sampling settings or remove the cache"
             )
         if plan.logprobs and self.logprobs is False:
             return Unmeasured.NO_LOGPROBS, "the endpoint returns no (finite) token log-probabilities"

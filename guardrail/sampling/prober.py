@@ -49,7 +49,7 @@ class _Known:
 
     Reports go by whether log-probabilities were asked for; ``refused_n`` is the fewest answers at once it refused.
 
-    Threads wait for threads and tasks for tasks of their own loop only, so that a sync call inside a running loop
+    Threads wait for threads and tasks for tasks of the same loop only, so that a sync call inside a running loop
     cannot wait for a task that it keeps from running.
     """
 
@@ -84,7 +84,7 @@ def _forget(key: int, gone: weakref.ref[BaseChatModel]) -> None:
 
 
 def needs_probe(model: BaseChatModel) -> bool:
-    """Whether a model is somebody else's endpoint: neither a local sampler nor a fake of LangChain's or ours."""
+    """Whether a model is an endpoint: neither a local sampler nor a fake of LangChain's or ours."""
     if getattr(type(model), TRUSTED, False) or type(model).__module__.startswith("langchain_core.language_models.fake"):
         return False
     return isinstance(model, Probeable) or not is_native(model)
@@ -186,7 +186,7 @@ async def aprobe(model: BaseChatModel, plan: SamplingPlan, *, again: bool = Fals
             made = _and_before(made, _conclude(model, longer, replies))
         _remember(known, plan.logprobs, made)
         return made, made.cost
-    finally:  # also when cancelled: whoever waits then finds nothing and asks itself
+    finally:  # also when cancelled: callers that wait then find nothing and ask themselves
         del known.tasks[key]
         done.set_result(made)
 
@@ -221,7 +221,7 @@ def _ask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
         with in_flight():
             message = quiet_copy(model).invoke([HumanMessage(call.prompt)], {"callbacks": []}, **_params(call))
         return _reply(message, call)
-    except Exception as error:  # whatever a model raises: the probe comes to no conclusion
+    except Exception as error:  # any error of a model: the probe comes to no conclusion
         return ProbeReply(error=told(error, asking=True))
 
 
@@ -265,7 +265,7 @@ def _reply(message: AIMessage, call: ProbeCall) -> ProbeReply:
 
 
 def reply_of(call: ProbeCall, samples: Sequence[Sample], logprobs: Any, *, fingerprint: Any, cost: Cost) -> ProbeReply:
-    """What a probe reads in answers. Whatever does not have the form it should is taken as not there.
+    """What a probe reads in answers. A part of another form than expected counts as missing.
 
     Args:
         call: What was asked.

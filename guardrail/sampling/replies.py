@@ -1,8 +1,8 @@
-"""What a model may write and nobody can judge, store and give out as it is.
+"""Reads replies, and refuses those that cannot be judged, stored and given out as they are.
 
 JSON has no NaN and no infinity, UTF-8 no half of a surrogate pair, and every reader of nested values stops at some
 depth. A reply with one of these would be shown, stored or run as something else than what was judged. So would the text
-of a reply whose tool calls nobody can read. Such a reply counts as one that did not come: a missing measurement.
+of a reply whose tool calls cannot be read. Such a reply counts as missing, so nothing is measured.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def refuse_unreadable(message: AIMessage, text: str) -> None:
         text: Its text.
 
     Raises:
-        UnreadableReplyError: Broken text, arguments that are no plain JSON, or a tool call that could not be parsed.
+        UnreadableReplyError: Broken text, arguments that are not plain JSON, or a tool call that could not be parsed.
     """
     for bad in message.invalid_tool_calls:
         raise UnreadableReplyError(
-            f"a call of the tool {spelled(str(bad.get('name')))!r} has arguments that are no JSON object "
+            f"a call of the tool {spelled(str(bad.get('name')))!r} has arguments that are not a JSON object "
             f"({len(str(bad.get('args')))} characters)"
         )
     _refuse(text, ((call["name"], call["args"]) for call in message.tool_calls))
@@ -56,13 +56,13 @@ def only_readable(drawn: SampleSet) -> SampleSet:
         return drawn
     detail = f"{len(faults)} of {len(drawn.samples) + (drawn.primary is not None)} replies are unreadable: {faults[0]}"
     problem = drawn.problem or Unmeasured.MODEL_FAILED
-    told = detail if drawn.problem is None else f"{drawn.problem_detail}; {detail}"
+    found_out = detail if drawn.problem is None else f"{drawn.problem_detail}; {detail}"
     return drawn.model_copy(
         update={
             "primary": drawn.primary if primary_fault is None else None,
             "samples": tuple(one for one, fault in zip(drawn.samples, found, strict=True) if fault is None),
             "problem": problem,
-            "problem_detail": told,
+            "problem_detail": found_out,
         }
     )
 
@@ -76,9 +76,9 @@ def only_storable(drawn: SampleSet) -> SampleSet:
         if drawn.primary is not None:
             refuse_unstorable(drawn.primary)
     except UnreadableReplyError as error:
-        told = str(error) if drawn.problem is None else f"{drawn.problem_detail}; {error}"
+        detail = str(error) if drawn.problem is None else f"{drawn.problem_detail}; {error}"
         problem = drawn.problem or Unmeasured.MODEL_FAILED
-        return drawn.model_copy(update={"primary": None, "problem": problem, "problem_detail": told})
+        return drawn.model_copy(update={"primary": None, "problem": problem, "problem_detail": detail})
     return drawn
 
 
@@ -118,7 +118,7 @@ def _refuse(text: str, calls: Iterable[tuple[str, Any]]) -> None:
 # ways.
 
 BROKEN = "\ufffd"
-"""What a token that is a part of a character is shown as, where its bytes are not told."""
+"""What a token that is a part of a character is shown as, where its bytes are not given."""
 
 Kept = tuple[tuple[str, ...], tuple[str, ...] | None]
 """Tokens, and their bytes in hex where those are needed."""
@@ -311,7 +311,7 @@ def _token_bytes(content: Sequence[Any], tokens: Sequence[str]) -> tuple[str, ..
     """Bytes of the tokens in hex, from OpenAI's ``bytes``; None where the tokens themselves say it all."""
     try:
         given = [item.get("bytes") for item in content]
-        if not any(given):  # not told; some SDKs make empty lists of that
+        if not any(given):  # not given; some SDKs make empty lists of that
             return None
         raw = [token.encode() if one is None else bytes(list(one)) for one, token in zip(given, tokens, strict=True)]
         if all(one == token.encode() for one, token in zip(raw, tokens, strict=True)):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from langchain_core.callbacks import Callbacks
@@ -24,7 +23,7 @@ from ..prompting import question_text
 from ..types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
 from .calls import Call, Reply, amake_calls, make_calls
 from .effects import Effect, Steps, arun, run
-from .follow_ups import Round, attach, failed_replies, rounds
+from .follow_ups import Round, ask_follow_ups
 from .native import NativeSampler, is_native, request_seed
 from .replies import only_readable
 
@@ -41,9 +40,11 @@ class Sampler:
         callbacks: For the calls of a model without a native sampler.
         max_concurrency: Calls in flight at once for such a model (default 16).
         name: What the primary answers are for, in traces.
-        first: Number of the first call. -1 is the primary answer; from 0 on only the samples ``first`` to n - 1 are
-            drawn, for a set that has its primary answer. A native sampler draws n samples then, and its primary answer
-            all the same where its methods do not take the keyword ``primary``.
+        first: What is drawn first: -1 for the primary answer; from 0 on only the samples ``first`` to n - 1, for a set
+            that has its primary answer. A native sampler draws that answer all the same if its methods do not take the
+            keyword ``primary``.
+        wave: Number of the wave in which a set is drawn: a native sampler has a seed for each, so that it draws no
+            sample twice.
     """
 
     model: BaseChatModel
@@ -52,6 +53,7 @@ class Sampler:
     max_concurrency: int | None = None
     name: str = "primary"
     first: int = -1
+    wave: int = 0
 
     def draw(self, prompts: Sequence[Sequence[BaseMessage]]) -> list[SampleSet]:
         """Draw one sample set for each prompt, and ask the plan's follow-ups about it.
@@ -63,23 +65,19 @@ class Sampler:
             UsageError: The plan asks for option likelihoods, which only a native sampler can read, or names an unknown
                 follow-up.
         """
-        return run(self.steps(prompts))
+        return run(self.draw_steps(prompts))
 
     async def adraw(self, prompts: Sequence[Sequence[BaseMessage]]) -> list[SampleSet]:
         """`draw` without blocking the event loop."""
-        return await arun(self.steps(prompts))
+        return await arun(self.draw_steps(prompts))
 
-    def steps(self, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
+    def draw_steps(self, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
         """`draw` as steps of a larger computation."""
         drawn = yield from self._answers(prompts)
-        for asked in rounds(prompts, drawn, self.plan):
-            follow_up = replace(self, plan=asked.plan, name=asked.name, first=-1)
-            try:
-                replies = yield from follow_up._answers(asked.prompts)
-            except UsageError as error:
-                replies = _unasked(asked, error)
-            drawn = attach(drawn, asked, replies)
-        return drawn
+        return (yield from ask_follow_ups(prompts, drawn, self.plan, self._follow_up))
+
+    def _follow_up(self, asked: Round) -> Steps[list[SampleSet]]:
+        return replace(self, plan=asked.plan, name=asked.name)._answers(asked.prompts)
 
     def _answers(self, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
         if not prompts:
@@ -92,16 +90,19 @@ class Sampler:
                 "local model (integrations.transformers_chat.TransformersChat), or an estimator for open answers."
             )
         calls = self._calls(prompts)
-        what = (self.model, calls, self.callbacks, self.max_concurrency)
-        replies: list[Reply] = yield Effect(partial(make_calls, *what), partial(amake_calls, *what))
+        replies: list[Reply] = yield Effect(
+            lambda: make_calls(self.model, calls, self.callbacks, self.max_concurrency),
+            lambda: amake_calls(self.model, calls, self.callbacks, self.max_concurrency),
+        )
         each, pairs = len(calls) // len(prompts), list(zip(calls, replies, strict=True))
         return [_sample_set(messages, pairs[i * each : (i + 1) * each]) for i, messages in enumerate(prompts)]
 
     def _natively(self, model: NativeSampler, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
-        seeds = [request_seed(self.plan, messages) for messages in prompts]
+        plan = self.plan.model_copy(update={"n": self.plan.n - max(self.first, 0)})
+        seeds = [request_seed(plan, messages, self.wave) for messages in prompts]
 
         def drawing(draw: Callable[..., Any]) -> Callable[[], Any]:
-            return lambda: draw(prompts, self.plan, seeds=seeds, **self._native_settings(draw))
+            return lambda: draw(prompts, plan, seeds=seeds, **self._native_settings(draw))
 
         try:
             given: list[SampleSet] = yield Effect(drawing(model.draw_samples), drawing(model.adraw_samples))
@@ -209,12 +210,6 @@ def _problem(replies: Sequence[Reply], samples: Sequence[Sample]) -> tuple[Unmea
     if refused:
         return Unmeasured.REFUSED, f"{refused} of {len(samples)} samples are refusals or were filtered"
     return None, ""
-
-
-def _unasked(asked: Round, error: UsageError) -> list[SampleSet]:
-    """Replies of a follow-up that this model cannot be asked."""
-    reason = Unmeasured.MODEL_FAILED if asked.plan.options is None else Unmeasured.NO_OPTIONS
-    return failed_replies(asked, reason, str(error))
 
 
 def _failed(messages: Sequence[BaseMessage], error: Exception) -> SampleSet:

@@ -205,7 +205,7 @@ class AgentModel(BaseChatModel):
         form, model = self._checked(messages, stop, given)
         self._check_before(messages)
         callbacks = child_callbacks(run_manager)
-        assessment = yield from self._assessor(model).steps(messages, callbacks)
+        assessment = yield from self._assessor(model).assess_steps(messages, callbacks)
         if assessment.verdict is not None:
             note_verdict(run_manager, assessment.verdict)
         message = self._settled(assessment, messages)
@@ -254,7 +254,7 @@ class AgentModel(BaseChatModel):
         if missing:
             raise ArtifactMismatchError(
                 f"the artifact's answers were collected with the settings {dict(self.settings)}, but the agent's call "
-                f"has no {', '.join(missing)}. Set them in the request, or leave them out of settings=."
+                f"has no {', '.join(missing)}. Set them in the request, or leave them out of calibrated_settings=."
             )
         known = plan.bindings
         if known is not None and known.tools and not given.get("tools"):
@@ -310,7 +310,7 @@ class AgentModel(BaseChatModel):
         return outcome
 
     def _check_before(self, messages: Sequence[BaseMessage]) -> None:
-        """Draw nothing for whoever took a hold or an abstention for a failure and tries again.
+        """Draw nothing when middleware took a hold or an abstention for a failure and tries again.
 
         Raises:
             Exception: `held_back` with what is held, or the abstention.
@@ -321,7 +321,7 @@ class AgentModel(BaseChatModel):
 
     @contextmanager
     def _remembered(self, messages: Sequence[BaseMessage], verdict: Verdict) -> Iterator[None]:
-        """Note an abstention whose path raised, for whoever tries again."""
+        """Remember an abstention whose path raised, in case middleware tries again."""
         try:
             yield
         except Exception:
@@ -406,7 +406,7 @@ class DecidedModel(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=self.message)])
 
     def bind_tools(self, tools: Sequence[Any], **_: Any) -> Runnable[LanguageModelInput, AIMessage]:
-        """Itself: whatever is bound, the message is decided."""
+        """Itself: the message is decided, so bound tools change nothing."""
         return self
 
     @property
@@ -447,7 +447,7 @@ class _Carrying(BaseChatModel):
 
 
 def carrying(model: BaseChatModel, settings: Mapping[str, Any]) -> BaseChatModel:
-    """The model, or one whose calls carry these settings besides; the model itself is never changed.
+    """The model, or one whose calls also carry these settings; the model itself is never changed.
 
     Raises:
         ArtifactMismatchError: A local sampler has no use for them.

@@ -76,6 +76,7 @@ class ArtifactSet:
         exempt: Tools whose calls pass.
         judges: Judge objects by name, for artifacts whose judge cannot be made by name.
         plan: Draws what all of them need.
+        estimators: Made for each artifact, by its digest.
     """
 
     answer: CalibrationArtifact | None
@@ -134,7 +135,7 @@ class ArtifactSet:
     def judging(self, sample: Sample | None, answers: Collection[str] = ()) -> dict[str, CalibrationArtifact]:
         """The artifacts that judge a candidate, by name ("answer" or the tool's); none if all of it passes.
 
-        A message with tool calls is judged by its calls alone, whatever text comes with them. A missing candidate is
+        A message with tool calls is judged by its calls alone, not by the text beside them. A missing candidate is
         judged by one artifact, which will say why it is missing.
 
         Args:

@@ -38,7 +38,7 @@ def _said(text: str) -> str:
 def _plain(args: dict[str, Any]) -> dict[str, Any]:
     fault = json_fault(args, packed=True)
     if fault is not None:
-        raise ValueError(f"the arguments hold {fault}. Mend them, or reject the call")
+        raise ValueError(f"the arguments hold {fault}. Correct them, or reject the call")
     return args
 
 
@@ -86,7 +86,7 @@ class Respond(TypedDict):
 class Lapse(TypedDict):
     """No decision, or one that cannot be carried out: nothing goes out, or runs.
 
-    Always possible, whatever is allowed: it is for whoever runs the graph, not for the person.
+    Always possible, also if it is not among the allowed decisions: it is for the program, not for the person.
     """
 
     type: Literal["lapse"]
@@ -94,7 +94,7 @@ class Lapse(TypedDict):
 
 
 Decision = Approve | Edit | Reject | Respond | Lapse
-"""The shapes of LangChain's ``HumanInTheLoopMiddleware``, and one more for what nobody decides."""
+"""The shapes of LangChain's ``HumanInTheLoopMiddleware``, and one more for a missing decision."""
 _SHAPES: dict[str, type] = {"approve": Approve, "reject": Reject, "respond": Respond}
 
 

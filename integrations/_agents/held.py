@@ -133,7 +133,7 @@ class ToolCallOrder(Frozen):
     args: dict[str, Any] | None = None
     """Arguments to run it with instead, after an edit."""
     message: str | None = None
-    """What the model is told instead of a result, after a rejection or a response."""
+    """What the model reads instead of a result, after a rejection or a response."""
 
 
 class GuardState(Frozen):
@@ -185,7 +185,7 @@ def targets_of(
 
 
 def call_digest(call: Mapping[str, Any]) -> str:
-    """Sixteen hex digits of a call's name and arguments; empty, which equals no other, where they are no plain JSON."""
+    """Sixteen hex digits of a call's name and arguments; empty, which equals no other, if they are not plain JSON."""
     if json_fault([call["name"], call["args"]]) is not None:
         return ""
     text = canonical_calls([ToolCall(name=str(call["name"]), arguments=dict(call["args"]))])
@@ -193,7 +193,7 @@ def call_digest(call: Mapping[str, Any]) -> str:
 
 
 def same_call(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether two calls have the same name and arguments; False where either is empty or no plain JSON."""
+    """Whether two calls have the same name and arguments; False where either is empty or not plain JSON."""
     return bool(a and b and call_digest(a)) and call_digest(a) == call_digest(b)
 
 
@@ -251,7 +251,7 @@ def _read(content: Mapping[str, Any]) -> GuardState:
         raise UsageError(f"{_NOTE} is damaged ({problem_of(error)}), so nothing is released: {_WAY_OUT}.") from error
 
 
-# -- At an agent's tools: whether this very call may run, with which arguments, and what the model is told -------------
+# -- At an agent's tools: whether this very call may run, with which arguments, and what the model reads -------------
 
 if TYPE_CHECKING:
     from langchain.agents.middleware.types import ToolCallRequest
@@ -344,7 +344,7 @@ def _running(request: ToolCallRequest) -> Mapping[str, Any]:
 
 
 def _policy_edit(request: ToolCallRequest) -> Mapping[str, Any]:
-    """The call that a person put in its place in ``HumanInTheLoopMiddleware`` (batched); empty where nobody did."""
+    """The call that a person put in its place in ``HumanInTheLoopMiddleware`` (batched); empty if there is none."""
     edits = request.state.get("hitl_edited_tool_calls") or {}
     return cast("Mapping[str, Any]", edits.get(request.tool_call["id"], {}))
 

@@ -1,6 +1,7 @@
 """From a paused graph to the review queue and back: the queue is where the person answers.
 
-Nothing happens inside a node: the graph pauses, and whoever runs it calls `enqueue`, and `resume` after the decision.
+Nothing happens inside a node: the graph pauses; the program that runs it calls `enqueue`, and `resume` after the
+decision.
 Both may be called again at any time, also by another process, at once or after a crash: an item's key is its
 interrupt's id, and an item is carried out by one call of `resume` at a time.
 """
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
 
 TOO_LATE = "Nobody decided in time."
-"""What becomes known of an expired item."""
+"""Message returned for an expired item."""
 LEFT = "The interrupt is not open any more: a new message came in its conversation, or it was answered elsewhere."
-"""Why an item is closed although nobody decided, or its decision is not carried out."""
+"""Why an item is closed without a decision, or its decision is not carried out."""
 LOOK_BACK = 50
 """Checkpoints of a thread that are searched for interrupts that were left behind."""
 
@@ -64,7 +65,7 @@ class ReviewBridge:
     An interrupt about several calls is one item: approve, reject and respond are about all of them, and an edit gives
     all of them, in order, with the text beside them. An edit that the graph could not carry out (another tool, a call
     more or less, a change to a call that passes without a gate, a tool call in place of an answer) is refused when the
-    reviewer makes it; one that a store holds nevertheless lapses: nothing runs, and the model is told why.
+    reviewer makes it; one that a store holds nevertheless lapses: nothing runs, and the model reads why.
 
     A new message in the thread leaves an interrupt behind. Its item is then closed ("cancelled" in the trail), or, if a
     decision came first, the trail says that it was not carried out; see `drop_stale`.
@@ -78,10 +79,10 @@ class ReviewBridge:
     Attributes:
         store: The queue.
         expires_in: Seconds in which a decision is wanted; afterwards nothing goes out, or runs. None: no limit.
-        callback: URL that is told about the decision.
+        callback: URL that the decision is posted to.
         metadata: Stored with each item.
         candidates: Calibrated list of answers to show, or one for each artifact; see `CandidateRule`.
-        on_stale: Told about every item that `drop_stale` finds, whoever called it.
+        on_stale: Called with every item that `drop_stale` finds, also from `enqueue` and `resume`.
         lease: Seconds for which one `resume` has a thread for itself. Let it be longer than the longest run of the
             graph: after it another call takes the run for dead and goes on, and a tool that still runs is run again.
     """
@@ -313,13 +314,13 @@ def response_of(decision: Decision, value: Mapping[str, Any]) -> list[dict[str, 
         return [{"type": "reject", **said}] * n
     if decision.action == "approve" or decision.candidate is None:
         return [{"type": "approve"}] * n
-    mended = decision.candidate
+    edited = decision.candidate
     if value["kind"] == "answer":
-        return [{"type": "edit", "edited_action": {"name": "answer", "args": {"text": mended.text}}}]
+        return [{"type": "edit", "edited_action": {"name": "answer", "args": {"text": edited.text}}}]
     # The candidate shows all calls of the message; those that pass without a gate are not decided about.
     fixed = _fixed(value)
-    gated = [call for place, call in enumerate(mended.tool_calls) if place not in fixed]
-    said = {"text": mended.text} if mended.text != value["candidate"]["text"] else {}
+    gated = [call for place, call in enumerate(edited.tool_calls) if place not in fixed]
+    said = {"text": edited.text} if edited.text != value["candidate"]["text"] else {}
     return [{"type": "edit", "edited_action": {"name": c.name, "args": dict(c.arguments)}, **said} for c in gated]
 
 

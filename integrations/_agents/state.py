@@ -52,7 +52,7 @@ class NoteChannel(BaseChannel[str | None, str | Mapping[str, Any] | None, dict[s
         return self.typ
 
     def copy(self) -> Self:
-        """The same note in a channel of its own."""
+        """The same note in another channel."""
         return self._with(self._packed) if self._filled else type(self)(self.typ, self.key)
 
     def checkpoint(self) -> dict[str, Any] | Any:
@@ -87,7 +87,7 @@ class NoteChannel(BaseChannel[str | None, str | Mapping[str, Any] | None, dict[s
         """Take a new note.
 
         Raises:
-            InvalidUpdateError: It is no note, or there are several in one step.
+            InvalidUpdateError: It is not a note, or there are several in one step.
         """
         if not values:
             return False
@@ -107,7 +107,7 @@ class NoteChannel(BaseChannel[str | None, str | Mapping[str, Any] | None, dict[s
         if value is not None and note is None:
             raise InvalidUpdateError(
                 f"the key {self.key!r} holds what the guardrail froze, and {type(value).__name__} "
-                f"{str(value)[:40]!r} is no such note. Give your own data another key; None removes the note"
+                f"{str(value)[:40]!r} is not such a note. Give your own data another key; None removes the note"
             )
         self._filled, self._packed = True, None if note is None else pack(note)
         return True

@@ -59,7 +59,7 @@ def _call_fits(response_format: Any, call: Any) -> bool:
     try:
         spec = next(one for one in strategy.schema_specs if one.name == call["name"])
         OutputToolBinding.from_schema_spec(spec).parse(call["args"])
-    except Exception:  # whatever the schema's own code raises
+    except Exception:  # any error of the schema's own code
         return False
     return True
 
@@ -74,6 +74,6 @@ def fits(response_format: Any, message: AIMessage) -> bool:
     schema = getattr(response_format, "schema", response_format)
     try:
         ProviderStrategyBinding.from_schema_spec(ProviderStrategy(schema=schema).schema_spec).parse(message)
-    except Exception:  # whatever the schema's own code raises
+    except Exception:  # any error of the schema's own code
         return False
     return True

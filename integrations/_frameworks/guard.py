@@ -136,7 +136,7 @@ class Answer:
 
     Attributes:
         message: The accepted answer, what the abstention path gave, or the held-back calls under "review".
-        verdict: The whole verdict; it is no reading matter for end users.
+        verdict: The whole verdict; not for end users.
     """
 
     message: AIMessage
@@ -151,7 +151,7 @@ class FrameworkGuard:
         artifact: The calibration artifact, or the path of its JSON file.
         on_abstain: As for `Guardrail`, or "review": a held-back tool call is proposed and runs once a person approves.
         verdicts: Where verdicts on tool calls are kept.
-        settings: Further settings of `Guardrail`.
+        guard_options: Further settings of `Guardrail`.
     """
 
     def __init__(
@@ -161,12 +161,12 @@ class FrameworkGuard:
         *,
         on_abstain: Any,
         verdicts: VerdictStore | None,
-        settings: Mapping[str, Any],
+        guard_options: Mapping[str, Any],
     ) -> None:
         self.holds = is_reviewed(on_abstain)
         identify(model)  # its complaints come as they are, not as a validation error of the guard
         path = "message" if self.holds else on_abstain
-        self.guard = Guardrail(model=model, artifact=artifact, on_abstain=path, **settings)
+        self.guard = Guardrail(model=model, artifact=artifact, on_abstain=path, **guard_options)
         self.verdicts = verdicts or VerdictStore()
 
     async def ask(
@@ -243,7 +243,7 @@ class FrameworkGuard:
 
 
 def call_subject(arguments: Mapping[str, Any]) -> str:
-    """Digest of a call's arguments, by which a call that was edited since is told from the judged one."""
+    """Digest of a call's arguments, which differs after the call was edited."""
     text = canonical_calls([ToolCall(name="", arguments=dict(arguments))])
     return sha256_hex(text, 32)
 
@@ -301,7 +301,7 @@ def arguments_of(text: object) -> dict[str, Any]:
     """Arguments of a tool call as an object.
 
     Raises:
-        ValueError: They are no JSON object.
+        ValueError: They are not a JSON object.
     """
     found = json.loads(text) if isinstance(text, str) and text.strip() else (text or {})
     if not isinstance(found, dict):
@@ -313,7 +313,7 @@ def refuse_settings(kept: Mapping[str, Any], given: Mapping[str, Any], harmless:
     """Refuse run-time settings that change how answers are drawn.
 
     Args:
-        kept: Settings the model was calibrated with, besides the artifact's plan.
+        kept: Settings the model was calibrated with, in addition to the artifact's plan.
         given: Settings of the request; None means "not given".
         harmless: Names of settings that cannot change an answer.
         where: What the user calls them.

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import PrivateAttr
 
 from guardrail.errors import PromptTooLongError, UsageError
+from guardrail.sampling.calls import side_by_side
 from guardrail.sampling.native import request_seed
 from guardrail.sampling.replies import read_reply
 from guardrail.sampling.sampler import adraw, draw
@@ -311,3 +313,54 @@ def test_calls_run_side_by_side_in_a_forked_process_too() -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (ran.stdout, ran.stderr) == ("child 0\n", "")
+
+
+# -- side by side ------------------------------------------------------------------------------------------------------
+
+PLACE: ContextVar[str] = ContextVar("place", default="nowhere")
+
+
+def test_calls_side_by_side_see_the_caller_s_context_and_answer_in_order() -> None:
+    met = threading.Barrier(3)
+
+    def call(number: int) -> tuple[int, str]:
+        met.wait(30)  # all three are under way at once
+        PLACE.set(f"call {number}")  # seen by this call alone
+        return number, PLACE.get()
+
+    token = PLACE.set("the caller")
+    try:
+        assert side_by_side(call, [2, 0, 1], 3) == [(2, "call 2"), (0, "call 0"), (1, "call 1")]
+        assert side_by_side(lambda _: PLACE.get(), [0, 1], 2) == ["the caller", "the caller"]
+        assert PLACE.get() == "the caller"
+    finally:
+        PLACE.reset(token)
+
+
+def test_what_ends_one_call_ends_all_at_once_and_begins_no_other() -> None:
+    release, begun = threading.Event(), []
+
+    def call(number: int) -> None:
+        begun.append(number)
+        if number != 1:
+            release.wait(30)
+            return
+        raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            side_by_side(call, range(20), 2)
+        assert not release.is_set()  # the first call is still under way
+    finally:
+        release.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("guardrail"):
+            thread.join(30)
+    assert set(begun) <= {0, 1, 2}  # the thread of call 1 may have taken another before the end was known
+
+
+def test_calls_within_calls_do_not_wait_for_each_other_s_threads() -> None:
+    def outer(_: int) -> list[int]:
+        return side_by_side(lambda number: number, range(3), 3)
+
+    assert side_by_side(outer, range(4), 2) == [[0, 1, 2]] * 4

@@ -34,7 +34,7 @@ def artifact(model: ScriptedChat, **given: Any) -> CalibrationArtifact:
 
 def gate(*amounts: int, on_abstain: Any = "review", **given: Any) -> FrameworkGuard:
     model = ScriptedChat(script={"?": [paying(amount) for amount in amounts]})
-    return FrameworkGuard(model, artifact(model, **given), on_abstain=on_abstain, verdicts=None, settings={})
+    return FrameworkGuard(model, artifact(model, **given), on_abstain=on_abstain, verdicts=None, guard_options={})
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ async def test_answers_are_known_by_content_and_an_abstention_wins() -> None:
     sure = gate(5, bindings=None)
     model = ScriptedChat(script={"sure": ["Paris"], "unsure": ["a", "b", "c", "d", "e"]})
     made = artifact(model, bindings=None)
-    one = FrameworkGuard(model, made, on_abstain="message", verdicts=sure.verdicts, settings={})
+    one = FrameworkGuard(model, made, on_abstain="message", verdicts=sure.verdicts, guard_options={})
     said, unsaid = PromptWrapping().messages("sure"), PromptWrapping().messages("unsure")
     for asked in (said, unsaid):
         answer = await one.ask(asked, Bindings())
@@ -125,7 +125,7 @@ async def test_answers_are_known_by_content_and_an_abstention_wins() -> None:
 
 async def test_the_same_words_to_another_question_are_another_answer() -> None:
     model = ScriptedChat(script={"sure": ["Yes"]})
-    one = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message", verdicts=None, settings={})
+    one = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message", verdicts=None, guard_options={})
     asked = PromptWrapping().messages("sure")
     one.note_answer(asked, "Yes", await one.ask(asked, Bindings()))
     other = PromptWrapping().messages("another")
@@ -140,7 +140,7 @@ async def test_the_loop_runs_while_a_judge_thinks() -> None:
     judge, model = Patient(), ScriptedChat(default=["Paris", "Rome", "Oslo"])
     spec = make("discrete_semantic_entropy", judge=judge).spec
     made = artifact(model, bindings=None).model_copy(update={"estimator": spec})
-    one = FrameworkGuard(model, made, on_abstain="message", verdicts=None, settings={"judge": judge})
+    one = FrameworkGuard(model, made, on_abstain="message", verdicts=None, guard_options={"judge": judge})
     asked = asyncio.create_task(one.ask(ASKED, Bindings()))
     while not (judge.thinking.is_set() or asked.done()):
         await asyncio.sleep(0.001)
