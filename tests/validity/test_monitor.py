@@ -375,5 +375,5 @@ def test_a_file_that_is_no_state_is_refused_in_words(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="start a new monitor"):
             RiskMonitor.load(tmp_path / "m.json")
     drift = DriftMonitor(artifact_with(np.arange(3.0))).save(tmp_path / "d.json")
-    with pytest.raises(UsageError, match="no RiskState"):
+    with pytest.raises(UsageError, match="not a RiskState"):
         RiskMonitor.load(drift)
