@@ -347,7 +347,7 @@ def test_a_stricter_switch_fits_what_accepts_less_or_nothing() -> None:
         ({"peak_log_wealth": 9.0}, "no alarm"),
         ({"alarmed_at": 2}, "at update 2 of 1"),
         ({"alarmed_at": 0}, "at update 0 of 1"),
-        ({"unknown": 1}, "unknown"),
+        ({"format": 2}, "format version"),
         ({"n": 5}, "n is 5"),
     ],
 )
