@@ -17,7 +17,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 
 from .artifact import CalibrationArtifact, CascadeArtifact
-from .call_settings import LONGEST_ANSWER, STOP_STRINGS, Effect, names
+from .bindings import LONGEST_ANSWER, STOP_STRINGS, Effect, names
 from .errors import GuardrailError, UsageError
 from .judges import Judge
 from .models import resolve_model

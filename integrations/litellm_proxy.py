@@ -28,8 +28,7 @@ from uuid import uuid4
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
 
 from guardrail import AbstainedError, CalibrationArtifact
-from guardrail.bindings import bindings_for
-from guardrail.call_settings import Effect, names
+from guardrail.bindings import Effect, bindings_for, names
 from guardrail.errors import ArtifactError, UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.specs import ModelIdentity

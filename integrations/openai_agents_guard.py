@@ -20,7 +20,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import AliasChoices, Field
 
 from guardrail import CalibrationArtifact, Guardrail
-from guardrail.call_settings import Effect, names
+from guardrail.bindings import Effect, names
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import may_be_retried
@@ -28,8 +28,8 @@ from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
-from ._frameworks.chat import Approval, FrameworkChat, check_call, guard_settings, is_reviewed, settings_revision
-from ._frameworks.guard import HOLD, Answer, FrameworkGuard, VerdictStore, arguments_of, refuse_settings
+from ._frameworks.chat import Approval, FrameworkChat, check_call, guard_settings, settings_revision
+from ._frameworks.guard import Answer, FrameworkGuard, VerdictStore, arguments_of, refuse_settings
 
 require("agents", extra="openai-agents")
 
@@ -205,7 +205,7 @@ class GuardedModel(Model):
         self._gate = FrameworkGuard(
             chat,
             artifact,
-            on_abstain=HOLD if is_reviewed(on_abstain) else on_abstain,
+            on_abstain=on_abstain,
             verdicts=verdicts,
             guard_options=guard_settings(artifact, judge, guard_options, options),
         )

@@ -24,7 +24,7 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
-from guardrail.call_settings import Effect, names
+from guardrail.bindings import Effect, names
 from guardrail.errors import UsageError
 from guardrail.sampling.native import NativeChat, check_one_answer, check_seeds
 from guardrail.sampling.probe import ProbeCall, ProbeReply

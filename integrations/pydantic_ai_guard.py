@@ -19,8 +19,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import AliasChoices, Field
 
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail
-from guardrail.bindings import bindings_for
-from guardrail.call_settings import Effect, names
+from guardrail.bindings import Effect, bindings_for, names
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import is_result

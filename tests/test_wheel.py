@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+SHIPPED = {".html", ".css", ".js", ".svg"}
+"""Kinds of files that the review page needs, apart from its code."""
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +41,10 @@ def test_top_level_is_exactly_our_packages(wheel: Path) -> None:
     assert top == {"guardrail", "integrations", "calibrate"}
     assert {f"{package}/py.typed" for package in top} <= set(names)
     assert any(name.startswith("calibrate/report/") and name.endswith(".j2") for name in names)
+    page = ROOT / "guardrail" / "review" / "web"
+    files = {f"guardrail/review/web/{file.relative_to(page)}" for file in page.rglob("*") if file.suffix in SHIPPED}
+    assert {Path(file).suffix for file in files} == SHIPPED
+    assert files <= set(names)
 
 
 def test_wheel_works_in_a_clean_environment(wheel: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def ensemble(
     members: Annotated[str, typer.Option("--members", "-m", help="Estimators to combine: a,b,c, as scored.")],
     train_fraction: Annotated[
         float,
-        typer.Option(help="Share of the questions the weights are fitted on, and no threshold is."),
+        typer.Option(help="Share of the questions to fit the weights on; calibration cannot use them."),
     ] = 0.3,
     out: Annotated[Path, typer.Option("--out", "-o", help="Ensemble to write; ends in .json.")] = Path("ensemble.json"),
     cluster_by_group: Annotated[

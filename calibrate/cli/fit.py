@@ -149,7 +149,7 @@ def inspect(
     artifact: Annotated[Path, typer.Argument(help="Artifact that `fit` wrote.")],
     as_json: Annotated[bool, typer.Option("--json", help="The raw content, for programs.")] = False,
 ) -> None:
-    """Say what an artifact promises, in sentences.
+    """Say what an artifact promises, in words.
 
     Example: [cyan]calibrate inspect artifact.json[/cyan]
     """

@@ -212,7 +212,7 @@ def print_labels(file: RecordFile) -> None:
 
 
 def print_structured(file: RecordFile, estimator: str | None = None) -> None:
-    """Warn where answers are JSON or tool calls, and the rule (or the estimator's judge) compares sentences."""
+    """Warn where answers are JSON or tool calls, and the rule (or the estimator's judge) compares words."""
     spec = file.header.correctness
     scores = file.header.estimators.get(estimator or "")
     judge = None if scores is None or scores.judge is None else scores.judge.name

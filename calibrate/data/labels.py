@@ -14,7 +14,7 @@ from typing import IO, Literal
 
 from guardrail.errors import RecordError, UsageError
 from guardrail.files import check_version
-from guardrail.plain_json import canonical_json
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import CorrectnessSpec
 
 from .questions import read_rows
@@ -96,8 +96,8 @@ def read_labels(path: str | Path) -> GivenLabels:
         correct[name] = _WORDS[str(given).strip().lower()]
     if not correct and not skipped:
         raise UsageError(f'{path} holds no label. Write one JSON object a line: {{"id": ..., "correct": true}}')
-    digest = hashlib.sha256("".join(f"{name}\t{correct[name]}\n" for name in sorted(correct)).encode())
-    return GivenLabels(path, correct, digest.hexdigest(), frozenset(skipped), answers)
+    digest = sha256_hex("".join(f"{name}\t{correct[name]}\n" for name in sorted(correct)))
+    return GivenLabels(path, correct, digest, frozenset(skipped), answers)
 
 
 def apply_labels(records: Sequence[Record], labels: GivenLabels) -> list[Record]:

@@ -66,7 +66,7 @@ class Comparer(ABC):
     """What judges and similarities state about themselves; see `BatchJudge` and `BatchSimilarity`.
 
     Facts about speed and about further answers (``is_slow``, ``can_merge``, ``is_stable``) hold for the class that
-    states them. A subclass has to state them again: it may ask a model where its base class does not.
+    states them. A subclass must state them again: it may ask a model where its base class does not.
     """
 
     __slots__ = ()

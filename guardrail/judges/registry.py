@@ -58,7 +58,7 @@ class Registry(Generic[Made]):
         """Make one by name, with the parameters of its spec.
 
         Raises:
-            UsageError: There is no such name, or it does not take these parameters.
+            UsageError: The name is unknown, or does not take these parameters.
             MissingDependencyError: The package it needs is not installed.
         """
         factory = self._built_in.get(name)
@@ -124,7 +124,7 @@ def make_judge(name: str, **params: Any) -> Judge:
     """Make a judge by name, e.g. ``make_judge("token_f1", threshold=0.6)``.
 
     Raises:
-        UsageError: There is no judge of that name, or it does not take these parameters.
+        UsageError: The name is unknown, or the judge does not take these parameters.
         MissingDependencyError: The package it needs is not installed.
     """
     return _JUDGES.make(name, **params)
@@ -139,7 +139,7 @@ def make_entailment(name: str, **params: Any) -> Entailment:
     """Make an entailment model by name, with the parameters of its spec.
 
     Raises:
-        UsageError: There is no entailment model of that name, or it does not take these parameters.
+        UsageError: The name is unknown, or the model does not take these parameters.
         MissingDependencyError: The package it needs is not installed.
     """
     return _ENTAILMENTS.make(name, **params)

@@ -248,7 +248,7 @@ def make_similarity(name: str, **params: Any) -> Similarity:
     """Make a similarity by name, with the parameters of its spec.
 
     Raises:
-        UsageError: There is no similarity of that name, or it does not take these parameters.
+        UsageError: The name is unknown, or the similarity does not take these parameters.
         MissingDependencyError: The package it needs is not installed.
     """
     return _REGISTRY.make(name, **params)

@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     if arguments.add_token is not None:
         token = add_token(arguments.tokens, arguments.add_token, arguments.role)
-        _say(f"Token for {arguments.add_token} ({arguments.role}), shown only this once:", token)
+        _print(f"Token for {arguments.add_token} ({arguments.role}), shown only this once:", token)
         return 0
     if arguments.purge is not None:
         return _purge(arguments)
@@ -89,17 +89,17 @@ def _purge(arguments: argparse.Namespace) -> int:
         purged = store.purge(arguments.purge * DAY, who=_user(), dry_run=arguments.dry_run)
     said = "Would delete" if arguments.dry_run else "Deleted"
     older = f"that arrived more than {arguments.purge:g} days ago"
-    _say(f"{said} {purged.items} decided or expired items {older}, and {purged.callbacks} of their callbacks.")
+    _print(f"{said} {purged.items} decided or expired items {older}, and {purged.callbacks} of their callbacks.")
     if purged.kept:
-        _say(f"{purged.kept} older items stay: their callers may not have received the decision yet.")
+        _print(f"{purged.kept} older items stay: their callers may not have received the decision yet.")
     if purged.open:
-        _say(f"{purged.open} older items stay: they are not decided yet.")
+        _print(f"{purged.open} older items stay: they are not decided yet.")
     if purged.kept or purged.open:
         since = datetime.fromtimestamp(math.ceil(purged.since), UTC)
         since_then = f"--since {since:%Y-%m-%dT%H:%M:%S}"
-        _say(f"These are not a fair sample. To learn without them: calibrate from-reviews {since_then}")
+        _print(f"These are not a fair sample. To learn without them: calibrate from-reviews {since_then}")
     if purged.in_log:
-        _say("The database is in use, so the deleted texts may still be in its -wal file. Purge again later.")
+        _print("The database is in use, so the deleted texts may still be in its -wal file. Purge again later.")
     return 0
 
 
@@ -135,9 +135,9 @@ def _serve(arguments: argparse.Namespace) -> int:
         webhook = os.environ.get(ENV_WEBHOOK)
         deliverer = Deliverer(store, webhook) if webhook else None
         name = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-        _say(f"Review page: http://{name}:{listener.getsockname()[1]}  (Ctrl-C stops it)")
+        _print(f"Review page: http://{name}:{listener.getsockname()[1]}  (Ctrl-C stops it)")
         if arguments.host not in LOCAL and not arguments.https:
-            _say(
+            _print(
                 "Other machines can reach this address, and http sends tokens unencrypted: put an https proxy in front."
             )
         if deliverer is not None:
@@ -185,6 +185,6 @@ def _accounts(path: Path) -> Accounts:
     return accounts
 
 
-def _say(*lines: str) -> None:
+def _print(*lines: str) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()

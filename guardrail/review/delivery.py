@@ -144,7 +144,7 @@ class Deliverer:
         failures = 0
         while not self._stop.is_set():
             # Separately: an item that cannot be closed must not hold up the callbacks.
-            done = [self._tried("expire", self.store.expire), self._tried("deliver", self._deliver)]
+            done = [self._succeeded("expire", self.store.expire), self._succeeded("deliver", self._deliver)]
             failures = 0 if all(done) else failures + 1
             self._stop.wait(min(poll * 2.0 ** min(failures, 40), max(poll, _LONGEST_WAIT)))
 
@@ -162,7 +162,7 @@ class Deliverer:
             self._thread = None
 
     @staticmethod
-    def _tried(what: str, do: Callable[[], int]) -> bool:
+    def _succeeded(what: str, do: Callable[[], int]) -> bool:
         try:
             do()
         except Exception as error:  # any failure: the next callback must not wait for a restart

@@ -161,9 +161,9 @@ class AskReviewer:
         try:
             decision = self.store.wait(item.id, self.wait)
         except BaseException:
-            self._leave(item)
+            self._stop_waiting(item)
             raise
-        return _reply(item, decision or self._leave(item))
+        return _reply(item, decision or self._stop_waiting(item))
 
     async def aon_abstention(self, abstention: Abstention) -> AIMessage | None:
         """`on_abstention` for async callers; it holds no thread while it waits."""
@@ -176,15 +176,15 @@ class AskReviewer:
         except BaseException:
             item = await queued  # cancelled, perhaps while it was being queued
             if item is not None:
-                await asyncio.to_thread(self._leave, item)
+                await asyncio.to_thread(self._stop_waiting, item)
             raise
-        return _reply(item, decision or await asyncio.to_thread(self._leave, item))
+        return _reply(item, decision or await asyncio.to_thread(self._stop_waiting, item))
 
     def _enqueue(self, abstention: Abstention) -> Item | None:
         allowed: tuple[Action, ...] = ("approve", "edit", "reject") if abstention.form == "calls" else ACTIONS
         return _enqueue(self, abstention, allowed, expires_in=self.wait)
 
-    def _leave(self, item: Item) -> Decision | None:
+    def _stop_waiting(self, item: Item) -> Decision | None:
         """This call stops waiting. An item with a key stays open until its deadline: other calls may wait for it."""
         return self.store.give_up(item.id, only_if_late=item.key != item.id)
 

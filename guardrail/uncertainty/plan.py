@@ -38,7 +38,7 @@ def plan_for(
         bindings: Tools and answer format; `guardrail.bindings.bindings_for` makes them.
 
     Raises:
-        UsageError: There is no estimator, or one needs options and none are given.
+        UsageError: No estimator is given, or one needs options and none are given.
     """
     estimators = expanded(list(estimators))
     if not estimators:

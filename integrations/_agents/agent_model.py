@@ -22,8 +22,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.config import get_config
 from pydantic import ConfigDict, Field, InstanceOf
 
-from guardrail.bindings import bindings_for
-from guardrail.call_settings import Effect, names
+from guardrail.bindings import Effect, bindings_for, names
 from guardrail.errors import AbstainedError, ArtifactMismatchError
 from guardrail.guard.abstention import Abstention, Form, OnAbstain, Wording, take_path
 from guardrail.guard.assess import Assessment, Assessor

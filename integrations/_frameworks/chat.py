@@ -14,8 +14,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 
 from guardrail import CalibrationArtifact
-from guardrail.bindings import bindings_for
-from guardrail.call_settings import names
+from guardrail.bindings import bindings_for, names
 from guardrail.errors import UsageError
 from guardrail.plain_json import canonical_json, sha256_hex
 

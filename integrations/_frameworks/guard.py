@@ -32,10 +32,10 @@ from guardrail.specs import identify
 from guardrail.types import Bindings, ToolCall, canonical_calls
 from guardrail.verdict import Verdict
 
-__all__ = ["HOLD", "Answer", "FrameworkGuard", "VerdictStore", "arguments_of", "refuse_settings"]
+from .chat import is_reviewed
 
-HOLD = "hold"
-"""``on_abstain``: a held-back tool call is proposed but not run before a person approved it."""
+__all__ = ["Answer", "FrameworkGuard", "VerdictStore", "arguments_of", "refuse_settings"]
+
 CHOSEN = "chosen:"
 """Marks calls that a person or another model gave on the abstention path: they run, by the caller's choice."""
 FORMAT = 1
@@ -135,7 +135,7 @@ class Answer:
     """What a guarded request gives.
 
     Attributes:
-        message: The accepted answer, what the abstention path gave, or the held-back calls under "hold".
+        message: The accepted answer, what the abstention path gave, or the held-back calls under "review".
         verdict: The whole verdict; not for end users.
     """
 
@@ -149,7 +149,7 @@ class FrameworkGuard:
     Args:
         model: The chat model to guard.
         artifact: The calibration artifact, or the path of its JSON file.
-        on_abstain: As `Guardrail` takes it, or "hold".
+        on_abstain: As for `Guardrail`, or "review": a held-back tool call is proposed and runs once a person approves.
         verdicts: Where verdicts on tool calls are kept.
         guard_options: Further settings of `Guardrail`.
     """
@@ -163,7 +163,7 @@ class FrameworkGuard:
         verdicts: VerdictStore | None,
         guard_options: Mapping[str, Any],
     ) -> None:
-        self.holds = isinstance(on_abstain, str) and on_abstain == HOLD
+        self.holds = is_reviewed(on_abstain)
         identify(model)  # its complaints come as they are, not as a validation error of the guard
         path = "message" if self.holds else on_abstain
         self.guard = Guardrail(model=model, artifact=artifact, on_abstain=path, **guard_options)

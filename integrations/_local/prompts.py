@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field, ValidationError, model_validator
 
-from guardrail.call_settings import Effect, names
+from guardrail.bindings import Effect, names
 from guardrail.errors import PromptTooLongError, UsageError
 from guardrail.types import Frozen
 

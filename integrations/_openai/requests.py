@@ -15,7 +15,7 @@ from langchain_core.runnables import Runnable, RunnableGenerator, RunnableMap, R
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
-from guardrail.call_settings import Effect, names
+from guardrail.bindings import Effect, names
 from guardrail.errors import UsageError
 
 __all__ = ["TOP_LOGPROBS", "body_of", "normal_tool_choice", "one_limit", "openai_tools", "structured"]

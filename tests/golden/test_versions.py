@@ -483,7 +483,7 @@ def test_a_saved_monitor_ignores_new_fields_and_refuses_another_format(name: str
     with pytest.raises(UsageError, match=r"format version '2'.*reads '1'.*start a new monitor"):
         load()
     path.write_text("{", encoding="utf-8")
-    with pytest.raises(UsageError, match="no monitor state"):
+    with pytest.raises(UsageError, match="cannot be read as a monitor state"):
         load()
 
 

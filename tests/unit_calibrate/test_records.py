@@ -104,7 +104,7 @@ def test_a_malformed_line_that_is_not_the_last_is_an_error(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("change", "field"),
-    [({"correct": "maybe"}, "correct"), ({"drawn": {"question": "?"}}, "drawn.primary"), ({"extra": 1}, "extra")],
+    [({"correct": "maybe"}, "correct"), ({"drawn": {"question": "?"}}, "drawn.primary"), ({"group": 1}, "group")],
 )
 def test_a_wrong_field_is_named(tmp_path: Path, change: dict[str, object], field: str) -> None:
     path = tmp_path / "r.jsonl"
@@ -134,7 +134,7 @@ def test_what_is_no_record_file(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="the file is empty"):
         read_records(path)
     path.write_text('{"header": {"format": 2}}\n')
-    with pytest.raises(RecordError, match=r"field 'header\.format'"):
+    with pytest.raises(RecordError, match=r":1: the file has format version '2'"):
         read_records(path)
 
 

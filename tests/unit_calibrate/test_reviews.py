@@ -457,8 +457,8 @@ def test_a_monitor_begun_without_an_artifact_says_whose_it_is_now(tmp_path: Path
     decide(store, lambda _: "approve")
     Monitors(store).risk("risk", ARTIFACT.alpha).update(False)
     command = ("from-reviews", tmp_path / "reviews.db", "--artifact", artifact, "--monitor", "risk")
-    assert f"begun without an artifact; from now on it audits {ARTIFACT.digest} only" in run(*command)
-    assert "begun without" not in run(*command)
+    assert f"started without an artifact; from now on it audits {ARTIFACT.digest} only" in run(*command)
+    assert "started without" not in run(*command)
 
 
 def test_an_acknowledged_monitor_that_is_fed_says_that_it_never_alarms_again(tmp_path: Path) -> None:
@@ -505,12 +505,12 @@ def test_an_existing_artifact_and_a_missing_store_are_refused(reviewed: Path, tm
 def test_a_monitor_is_told_of_open_audits_neither_by_the_command_nor_else(reviewed: Path, tmp_path: Path) -> None:
     artifact = reviewed.with_name("artifact.json")
     shown = run("from-reviews", reviewed, "--artifact", artifact, "--monitor", "new", "--missing", "wrong", code=2)
-    assert "count open audits as wrong for good" in shown
+    assert "count open audits as wrong forever" in shown
     with ReviewStore(reviewed) as store:
         assert Monitors(store).known_risk("new") is None
     monitors = Monitors(ReviewStore(tmp_path / "reviews.db"))
     monitor = monitors.risk("risk", 0.15, min_audit_rate=0.5)
-    with pytest.raises(UsageError, match="wrong for good"):
+    with pytest.raises(UsageError, match="wrong forever"):
         feed(Pool((item("a", 0.1, None, 0.5),), {}, 0), monitor, missing="wrong")
     assert monitor.state.n == 0
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from calibrate.thresholds import conformal_selection, fit, rules
+from calibrate.thresholds.registry import RULES, certifies, compared_rules, planned_rules, swept_rules
 from guardrail.outcome import Feasible, Infeasible
 
 U = [float(k) for k in range(1, 11)]
@@ -29,6 +30,20 @@ def test_names() -> None:
     certificates = ["cp_simultaneous", "anchored", "fixed_sequence", "sgr", "bonferroni", "certified"]
     clusters = ["one_per_group", "cluster_fixed_sequence"]
     assert rules() == tuple(sorted(means + bounds + certificates + clusters))
+
+
+def test_where_each_rule_is_shown() -> None:
+    baselines = ("empirical", "lec", "clopper_pearson", "hoeffding", "fixed_quantile")
+    certificates = ("certified", "cp_simultaneous", "fixed_sequence")
+    assert compared_rules() == ("acrc", *baselines, *certificates, "crc_joint")
+    assert swept_rules() == ("acrc", "empirical", "clopper_pearson", "certified", "cp_simultaneous")
+    assert planned_rules() == ("acrc", *certificates, "sgr")
+    assert not certifies("prediction_powered")  # not a threshold rule, and asymptotic
+
+
+def test_what_alpha_is_a_share_of() -> None:
+    assert [name for name, rule in RULES.items() if rule.population == "all"] == ["crc_joint"]
+    assert [name for name, rule in RULES.items() if rule.reads_support] == ["certified", "one_per_group"]
 
 
 def test_fixed_quantile() -> None:

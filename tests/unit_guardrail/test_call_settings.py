@@ -1,6 +1,6 @@
-"""The table of call settings, and what each adapter makes of it."""
+"""The table of call settings in `guardrail.bindings`, and what each adapter allows."""
 
-from guardrail.call_settings import _ROWS, LONGEST_ANSWER, STOP_STRINGS, TABLE, Effect, names
+from guardrail.bindings import _ROWS, LONGEST_ANSWER, STOP_STRINGS, TABLE, Effect, names
 from guardrail.types import SamplingPlan
 
 

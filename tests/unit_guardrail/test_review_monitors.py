@@ -250,7 +250,7 @@ def test_an_alarm_without_words_holds_back(store: ReviewStore) -> None:
 def test_a_thread_waits_for_the_look_of_another(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
     switch = Monitors(store).switch(every=3600.0)
     slow, lock, answers = SlowStore(store, monkeypatch), NotedLock(threading.Lock()), list[bool]()
-    monkeypatch.setattr(switch, "_looking", lock)
+    monkeypatch.setattr(switch, "_reading", lock)
     threads = [asking(switch, answers)]
     assert slow.began.wait(60)
     threads.append(asking(switch, answers))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def artifact(model: ScriptedChat, **given: Any) -> CalibrationArtifact:
     return make_artifact(model, n=4, **{"bindings": TOOLS, **given})
 
 
-def gate(*amounts: int, on_abstain: Any = "hold", **given: Any) -> FrameworkGuard:
+def gate(*amounts: int, on_abstain: Any = "review", **given: Any) -> FrameworkGuard:
     model = ScriptedChat(script={"?": [paying(amount) for amount in amounts]})
     return FrameworkGuard(model, artifact(model, **given), on_abstain=on_abstain, verdicts=None, guard_options={})
 
@@ -59,6 +60,18 @@ def test_memory_is_bounded_and_the_forgotten_is_unknown(verdict: Verdict) -> Non
         store.put(f"call_{i}", "", verdict)
     assert store.get("call_0") is None
     assert store.get("call_1") is not None
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_keeps_its_verdicts(tmp_path: Path, verdict: Verdict) -> None:
+    """A connection carried across a fork would make the child believe that it holds locks, and lose what it writes."""
+    store = VerdictStore(tmp_path / "verdicts.sqlite")
+    store.put("parent", "", verdict)
+    child = multiprocessing.get_context("fork").Process(target=store.put, args=("child", "", verdict))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert store.get("child") == store.get("parent") == verdict
 
 
 async def test_only_the_judged_call_may_run() -> None:

@@ -29,12 +29,12 @@ class _Read:
     Attributes:
         at: When, on the monotonic clock; a result older than ``every`` is read again.
         alarms: The known alarms that nobody has acknowledged.
-        blind: Why there may be other alarms, so that nothing is accepted; empty if all are known.
+        problem: Why there may be other alarms, so that nothing is accepted; empty if all are known.
     """
 
     at: float
     alarms: tuple[Alarm, ...] = ()
-    blind: str = ""
+    problem: str = ""
 
 
 class SharedSwitch(SafetySwitch):
@@ -74,7 +74,7 @@ class SharedSwitch(SafetySwitch):
         """Why an answer that the gate accepts may not pass; None if it may. `allows` and `reason` in one read."""
         seen = self._latest(self._wait)
         alarmed = bool(self._alarms or seen.alarms) and not self._stricter(uncertainty)
-        return self._describe(seen) if seen.blind or alarmed else None
+        return self._describe(seen) if seen.problem or alarmed else None
 
     def reason(self) -> str:
         """Why answers are held back; empty if they are not."""
@@ -82,7 +82,7 @@ class SharedSwitch(SafetySwitch):
 
     def _describe(self, seen: _Read) -> str:
         alarms = (*self._alarms, *seen.alarms)
-        return " ".join(filter(None, (alarms[-1].detail if alarms else "", seen.blind)))
+        return " ".join(filter(None, (alarms[-1].detail if alarms else "", seen.problem)))
 
     def _latest(self, wait: float) -> _Read:
         """The latest result: the last one if it is recent, else a new one by this thread or the one it waits for."""
@@ -90,7 +90,7 @@ class SharedSwitch(SafetySwitch):
         if seen is not None:
             return seen
         if not self._reading.acquire(timeout=wait):
-            return self._blind("The monitors are still being read, so there may be an alarm.")
+            return self._failed("The monitors are still being read, so there may be an alarm.")
         try:
             seen = self._fresh()
             if seen is None:
@@ -103,7 +103,7 @@ class SharedSwitch(SafetySwitch):
         seen = self._last
         return seen if seen is not None and time.monotonic() - seen.at < self._every else None
 
-    def _blind(self, why: str) -> _Read:
+    def _failed(self, why: str) -> _Read:
         """Dated now, not when the read began, so that a database that is down is not asked at every question."""
         return _Read(time.monotonic(), () if self._last is None else self._last.alarms, why)
 
@@ -117,16 +117,16 @@ class SharedSwitch(SafetySwitch):
             with self._store.database.read() as connection:
                 rows = connection.execute(wanted).all()
         except SQLAlchemyError as error:
-            return self._blind(f"The monitors cannot be read, so there may be an alarm ({type(error).__name__}).")
+            return self._failed(f"The monitors cannot be read, so there may be an alarm ({type(error).__name__}).")
         try:
             found = [alarm_of(row.name, row.alarm) for row in rows if row.acknowledged is None]
         except UsageError as error:
-            return self._blind(f"There may be an alarm: {error}")
+            return self._failed(f"There may be an alarm: {error}")
         missing = sorted(set(self._names or ()) - {row.name for row in rows})
-        return _Read(began, tuple(alarm for alarm in found if alarm is not None), _unknown(missing) if missing else "")
+        return _Read(began, tuple(alarm for alarm in found if alarm is not None), _missing(missing) if missing else "")
 
 
-def _unknown(names: list[str]) -> str:
+def _missing(names: list[str]) -> str:
     listed = ", ".join(map(repr, names))
     return (
         f"The switch follows {listed}, but the review store has no such monitor, so nothing is watched. Start it "

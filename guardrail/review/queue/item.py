@@ -257,7 +257,7 @@ def frozen(content: Content) -> Content:
         UnstorableError: It cannot be written or read back, or its candidate cannot and no other decision is allowed.
     """
     try:
-        read = _through(content.model_dump_json())
+        read = _read_back(content.model_dump_json())
     except ValueError:
         read = _cleaned(content)
     if content.kind == "audit" or _plain(read.candidate) == _plain(content.candidate):
@@ -281,18 +281,18 @@ def writable(decision: Decision) -> Decision:
         if _plain(Decision.model_validate_json(decision.model_dump_json())) == _plain(decision):
             return decision
     except (ValueError, RecursionError) as error:
-        raise UnstorableError(f"this decision cannot be stored: {_first(error)}.") from error
+        raise UnstorableError(f"this decision cannot be stored: {_first_problem(error)}.") from error
     raise UnstorableError("this decision cannot be stored: one of its numbers is not finite.")
 
 
 def _cleaned(content: Content) -> Content:
     try:
-        return _through(json.dumps(_clean(content.model_dump()), ensure_ascii=False))
+        return _read_back(json.dumps(_clean(content.model_dump()), ensure_ascii=False))
     except (ValueError, TypeError, RecursionError) as error:
-        raise UnstorableError(f"this content cannot be stored: {_first(error)}.") from error
+        raise UnstorableError(f"this content cannot be stored: {_first_problem(error)}.") from error
 
 
-def _through(text: str) -> Content:
+def _read_back(text: str) -> Content:
     return Content.model_validate_json(text)
 
 
@@ -318,7 +318,7 @@ def _plain(value: BaseModel | None) -> str:
     return "" if value is None else json.dumps(value.model_dump(), default=_jsonable)
 
 
-def _first(error: Exception) -> str:
+def _first_problem(error: Exception) -> str:
     if "surrogates not allowed" in str(error):
         return "it holds half of a surrogate pair, which is not a character"
     if "depth" in str(error) or "recursion" in str(error):

@@ -24,41 +24,41 @@ __all__ = [
     "SYSTEM",
     "as_event",
     "as_item",
+    "before_deadline",
     "check_id",
+    "claimable",
     "close",
-    "ended",
+    "extend_or_reopen",
     "fetch",
-    "free",
-    "free_again",
-    "given_back",
-    "in_time",
+    "finished",
     "log",
     "post",
-    "wanted_again",
+    "put_back",
+    "released_before",
 ]
 
 SYSTEM = "system"
 """Name in the audit trail for what no person did."""
 
 
-def in_time(now: float) -> ColumnElement[bool]:
+def before_deadline(now: float) -> ColumnElement[bool]:
     """Whether there is still time to decide an item."""
     return or_(items.c.deadline.is_(None), items.c.deadline > now)
 
 
-def free(now: float) -> ColumnElement[bool]:
+def claimable(now: float) -> ColumnElement[bool]:
     """Whether an item can be claimed: it is pending, or its lease has ended."""
     stale = and_(items.c.state == "claimed", items.c.lease_until <= now)
-    return and_(or_(items.c.state == "pending", stale), in_time(now))
+    return and_(or_(items.c.state == "pending", stale), before_deadline(now))
 
 
-def ended(now: float) -> ColumnElement[bool]:
+def finished(now: float) -> ColumnElement[bool]:
     """Whether an item is decided or expired, and nobody is carrying it out at the moment."""
     unheld = or_(items.c.lease_until.is_(None), items.c.lease_until <= now)
     return and_(items.c.state.in_(("decided", "expired")), unheld)
 
 
-def given_back(reviewer: str) -> ColumnElement[bool]:
+def released_before(reviewer: str) -> ColumnElement[bool]:
     """Whether this reviewer has given the item back before; a take-back by an administrator does not count."""
     released = and_(events.c.what == "released", events.c.detail == "{}")  # a line with a holder is a take-back
     return exists().where(events.c.item == items.c.id, events.c.who == reviewer, released)
@@ -129,7 +129,7 @@ def as_event(line: Row[Any]) -> Event:
     return Event(**{**line._mapping, "detail": detail})
 
 
-def free_again(connection: Connection, row: Row[Any], *, keep_token: bool) -> None:
+def put_back(connection: Connection, row: Row[Any], *, keep_token: bool) -> None:
     """Put an item back in the queue."""
     # With the token the holder can still decide, as long as nobody else claims the item.
     token = row.lease if keep_token else None
@@ -146,7 +146,7 @@ def close(connection: Connection, row: Row[Any], now: float) -> None:
         post(connection, as_item(row), now)
 
 
-def wanted_again(connection: Connection, row: Row[Any], now: float, until: float | None) -> None:
+def extend_or_reopen(connection: Connection, row: Row[Any], now: float, until: float | None) -> None:
     """Another call asks for an undecided item: extend its deadline to ``until``, or open it again if it was closed.
 
     A reviewer who holds it keeps it, unless it was closed in between.

@@ -152,7 +152,7 @@ class ReviewStore:
             if row.id == ticket:
                 rows.log(connection, ticket, now, who, "enqueued", {"key": values["key"], "kind": content.kind})
             elif reopen:
-                rows.wanted_again(connection, rows.fetch(connection, row.id, lock=True), now, deadline)
+                rows.extend_or_reopen(connection, rows.fetch(connection, row.id, lock=True), now, deadline)
                 row = rows.fetch(connection, row.id)
             return rows.as_item(row)
 
@@ -189,9 +189,9 @@ class ReviewStore:
             rows.check_id(item)
         with self.database.write() as connection:
             now = self.database.now(connection)
-            free: ColumnElement[bool] = rows.free(now)
+            free: ColumnElement[bool] = rows.claimable(now)
             if item is not None:
-                mine = and_(items.c.state == "claimed", items.c.holder == reviewer, rows.in_time(now))
+                mine = and_(items.c.state == "claimed", items.c.holder == reviewer, rows.before_deadline(now))
                 free = and_(items.c.id == item, or_(free, mine))
             if kinds is not None:
                 free = and_(free, items.c.kind.in_(kinds))
@@ -200,7 +200,7 @@ class ReviewStore:
             found = found.with_for_update(skip_locked=item is None)
             row = None
             if item is None:
-                row = connection.execute(found.where(~rows.given_back(reviewer))).one_or_none()
+                row = connection.execute(found.where(~rows.released_before(reviewer))).one_or_none()
             row = row or connection.execute(found).one_or_none()
             if row is None:
                 if item is not None:
@@ -256,7 +256,7 @@ class ReviewStore:
             now = self.database.now(connection)
             row = rows.fetch(connection, lease.item.id, lock=True)
             _check_held(row, lease, now)
-            rows.free_again(connection, row, keep_token=False)
+            rows.put_back(connection, row, keep_token=False)
             rows.log(connection, row.id, now, lease.reviewer, "released", {})
 
     def take_back(self, item: str, *, who: str) -> None:
@@ -266,7 +266,7 @@ class ReviewStore:
             now = self.database.now(connection)
             row = rows.fetch(connection, item, lock=True)
             if row.state == "claimed":
-                rows.free_again(connection, row, keep_token=False)
+                rows.put_back(connection, row, keep_token=False)
                 rows.log(connection, row.id, now, who, "released", {"holder": row.holder})
 
     def decide(self, lease: Lease, decision: Decision) -> Item:
@@ -335,7 +335,7 @@ class ReviewStore:
                 rows.close(connection, row, now)
             stale = select(items).where(items.c.state == "claimed", items.c.lease_until <= now)
             for row in connection.execute(stale.with_for_update(skip_locked=True)).all():
-                rows.free_again(connection, row, keep_token=True)
+                rows.put_back(connection, row, keep_token=True)
                 rows.log(connection, row.id, now, rows.SYSTEM, "lease_expired", {"holder": row.holder})
             return len(closed)
 
@@ -359,7 +359,7 @@ class ReviewStore:
             now = self.database.now(connection)
             until = now + seconds
             # In a fixed order, so that two workers cannot deadlock.
-            found = select(items).where(items.c.id.in_(wanted), rows.ended(now)).order_by(items.c.number)
+            found = select(items).where(items.c.id.in_(wanted), rows.finished(now)).order_by(items.c.number)
             free = connection.execute(found.with_for_update()).all()
             if len(free) < len(set(wanted)):
                 return []

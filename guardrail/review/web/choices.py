@@ -87,8 +87,8 @@ def choices_of(content: Content) -> Choices:
         for place, (text, share) in enumerate(answers):
             one = _choice(content, text, share)
             if one.action is not None:
-                again = _same(text) in seen
-                seen.add(_same(text))
+                again = _comparable(text) in seen
+                seen.add(_comparable(text))
                 one = replace(one, action=None) if again else one
             if one.action is not None and place < unfolded:
                 one = replace(one, digit=next(digits, ""))
@@ -123,7 +123,7 @@ def choose(content: Content, key: str, note: str = "") -> Decision | None:
 def _choice(content: Content, text: str, share: float) -> Choice:
     candidate = content.candidate
     key = sha256_hex(text, 32)
-    if candidate is not None and text.strip() and _same(text) == _same(_text_of(candidate)):
+    if candidate is not None and text.strip() and _comparable(text) == _comparable(_text_of(candidate)):
         action: Action | None = "approve" if "approve" in content.allowed else None
         return Choice(_text_of(candidate), share, key, candidate, True, action)
     calls = read_calls(text) if is_canonical_call(text) else None
@@ -169,7 +169,7 @@ def _text_of(candidate: Candidate) -> str:
     return canonical_calls(candidate.tool_calls) if candidate.tool_calls else candidate.text
 
 
-def _same(text: str) -> str:
+def _comparable(text: str) -> str:
     """Equal for texts that differ only in case, white space and a final full stop; tool calls stay as they are.
 
     Stricter than the judges' `normalise`, which equates "C++" and "C": a click must not return another answer.

@@ -177,7 +177,7 @@ def _choice(call: Call, item: Item, note: str) -> Decision:
 
 def _edit(content: Content, edited: Candidate, note: str) -> Decision:
     """An edit that changes nothing is an approval: an edit would record that the candidate is wrong."""
-    if content.candidate is None or not _unchanged(content.candidate, edited):
+    if content.candidate is None or not _is_unchanged(content.candidate, edited):
         return Decision(action="edit", candidate=edited, note=note)
     if "approve" in content.allowed:
         return Decision(action="approve", note=note)
@@ -185,15 +185,15 @@ def _edit(content: Content, edited: Candidate, note: str) -> Decision:
     raise PageError(422, "Nothing was edited", text)
 
 
-def _unchanged(one: Candidate, other: Candidate) -> bool:
+def _is_unchanged(one: Candidate, other: Candidate) -> bool:
     try:
         same_calls = canonical_calls(one.tool_calls) == canonical_calls(other.tool_calls)
     except RecursionError:  # nested too deeply; the store refuses it
         return False
-    return same_calls and _in_a_field(one.text) == _in_a_field(other.text)
+    return same_calls and _as_field_text(one.text) == _as_field_text(other.text)
 
 
-def _in_a_field(text: str) -> str:
+def _as_field_text(text: str) -> str:
     """As a browser's text field returns it: one kind of line end, no NUL."""
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
 

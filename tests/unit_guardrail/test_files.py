@@ -1,0 +1,108 @@
+"""Files are replaced whole, with the permissions they should have, and never in place of something else."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from guardrail.errors import UsageError
+from guardrail.files import atomic_write, open_sqlite, sqlite_path
+from guardrail.plain_json import canonical_json, sha256_hex
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("content", ["a\u00e9\n", b"a\xc3\xa9\n", [b"a", b"\xc3\xa9", b"\n"]])
+def test_text_bytes_and_chunks_are_written_alike(tmp_path: Path, content: str | bytes | list[bytes]) -> None:
+    target = tmp_path / "file"
+    target.write_text("old")
+    atomic_write(target, content)
+    assert target.read_bytes() == b"a\xc3\xa9\n"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    target = tmp_path / "file"
+    target.write_text("old")
+    there: list[str] = []
+
+    def chunks() -> Iterator[bytes]:
+        yield b"new"
+        there.extend(sorted(path.name for path in tmp_path.iterdir()))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        atomic_write(target, chunks())
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+    assert len(there) == 2
+    assert there[0].startswith(".file.")
+    assert there[0].endswith(".part")
+
+
+def test_permissions_are_the_given_ones_or_those_of_any_new_file(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        for name, asked in (("plain", None), ("secret", 0o600), ("shown", 0o644)):
+            atomic_write(tmp_path / name, "text", mode=asked)
+    finally:
+        os.umask(before)
+    assert [mode(tmp_path / name) for name in ("plain", "secret", "shown")] == [0o640, 0o600, 0o644]
+
+
+def test_a_secret_is_never_readable_by_others(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def chunks() -> Iterator[bytes]:
+        seen.extend(mode(path) for path in tmp_path.iterdir())
+        yield b"token"
+
+    before = os.umask(0)
+    try:
+        atomic_write(tmp_path / "tokens", chunks(), mode=0o600)
+    finally:
+        os.umask(before)
+    assert seen == [0o600]
+
+
+def test_what_is_not_a_file_stays(tmp_path: Path) -> None:
+    pipe, folder = tmp_path / "pipe", tmp_path / "folder"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    for path in (pipe, folder, Path("/dev/null")):
+        with pytest.raises(UsageError, match=f"{path} is not a regular file; refusing to overwrite it"):
+            atomic_write(path, "text")
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert folder.is_dir()
+
+
+def test_sqlite_waits_for_others_and_reaches_the_disk(tmp_path: Path) -> None:
+    with closing(open_sqlite(tmp_path / "file.sqlite", patience=7)) as connection:
+        settings = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
+        assert settings == ["wal", 2]  # 2 is FULL
+        assert connection.execute("PRAGMA busy_timeout").fetchone() == (7000,)
+
+
+def test_the_file_of_a_database_url() -> None:
+    assert sqlite_path("sqlite:///reviews.db") == sqlite_path("reviews.db") == Path("reviews.db")
+    assert sqlite_path("sqlite:////var/reviews.db") == Path("/var/reviews.db")
+    assert sqlite_path("postgresql://host/name") is None
+
+
+def test_canonical_json_has_one_text_for_equal_values() -> None:
+    value = {"b": [1, "\u00e9"], "a": None}
+    assert canonical_json(value) == '{"a":null,"b":[1,"\u00e9"]}'
+    assert canonical_json(dict(reversed(value.items()))) == canonical_json(value)
+    assert canonical_json(value, compact=False, ascii_only=True) == '{"a": null, "b": [1, "\\u00e9"]}'
+    with pytest.raises(ValueError, match="JSON compliant"):
+        canonical_json(float("nan"), allow_nan=False)
+    # The digest of the empty text, from FIPS 180-4's test vectors.
+    assert sha256_hex("", 16) == "e3b0c44298fc1c14"
+    assert sha256_hex("\u00e9") == sha256_hex(b"\xc3\xa9")
