@@ -37,8 +37,8 @@ __all__ = [
     "UnmeasuredError",
     "UnreadableReplyError",
     "UsageError",
+    "describe_error",
     "require",
-    "told",
 ]
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ _QUOTING = ("failed_generation", "generated_text", "model_output", "raw_output")
 log = logging.getLogger("guardrail")
 
 
-def told(error: Exception, *, asking: bool = False) -> str:
+def describe_error(error: Exception, *, asking: bool = False) -> str:
     """An exception as text that is safe to show: it quotes no answer.
 
     Args:

@@ -17,7 +17,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables.config import run_in_executor
 
 from ..artifact import CalibrationArtifact
-from ..errors import UsageError, told
+from ..errors import UsageError, describe_error
 from ..monitor import SafetySwitch
 from ..verdict import Reason, Verdict
 
@@ -145,7 +145,7 @@ def _needs_scores(observer: Observer) -> bool:
 
 
 def hold_unobserved(verdict: Verdict, error: Exception) -> Verdict:
-    what = told(error)
+    what = describe_error(error)
     log.error("guardrail: on_verdict failed with %s, so no answer is given", what)
     if not verdict.accepted:
         return verdict

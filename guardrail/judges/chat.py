@@ -16,7 +16,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
-from ..errors import UsageError, told
+from ..errors import UsageError, describe_error
 from ..sampling.limits import in_flight
 from ..sampling.native import is_native
 from ..sampling.sampler import draw
@@ -118,7 +118,9 @@ class ChatJudge(BatchJudge):
         replies = self._texts(prompts) if self._structured is None else self._objects(self._structured, prompts)
         failed = [reply for reply in replies if isinstance(reply, Exception)]
         if failed:
-            _LOG.warning("%d of %d judgements failed, the first with %s", len(failed), len(replies), told(failed[0]))
+            _LOG.warning(
+                "%d of %d judgements failed, the first with %s", len(failed), len(replies), describe_error(failed[0])
+            )
         verdict_of = {item: read_verdict(reply) for item, reply in zip(distinct, replies, strict=True)}
         return [verdict_of[item] for item in ordered]
 

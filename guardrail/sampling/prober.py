@@ -16,7 +16,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 
-from ..errors import told
+from ..errors import describe_error
 from ..types import Cost, Sample, SamplingPlan
 from .calls import quiet_copy, side_by_side
 from .limits import ain_flight, in_flight
@@ -222,7 +222,7 @@ def _ask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
             message = quiet_copy(model).invoke([HumanMessage(call.prompt)], {"callbacks": []}, **_params(call))
         return _reply(message, call)
     except Exception as error:  # any error of a model: the probe comes to no conclusion
-        return ProbeReply(error=told(error, asking=True))
+        return ProbeReply(error=describe_error(error, asking=True))
 
 
 async def _aask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
@@ -234,7 +234,7 @@ async def _aask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
             message = await quiet_copy(model).ainvoke([HumanMessage(call.prompt)], {"callbacks": []}, **_params(call))
         return _reply(message, call)
     except Exception as error:
-        return ProbeReply(error=told(error, asking=True))
+        return ProbeReply(error=describe_error(error, asking=True))
 
 
 def _both(together: ProbeReply, alone: ProbeReply) -> ProbeReply:

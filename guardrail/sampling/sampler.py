@@ -18,7 +18,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from ..bindings import call_settings, native_settings
-from ..errors import UsageError, told
+from ..errors import UsageError, describe_error
 from ..prompting import question_text
 from ..types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
 from .calls import Call, Reply, amake_calls, make_calls
@@ -204,7 +204,7 @@ def _sample_set(messages: Sequence[BaseMessage], pairs: Sequence[tuple[Call, Rep
 def _problem(replies: Sequence[Reply], samples: Sequence[Sample]) -> tuple[Unmeasured | None, str]:
     errors = [reply.error for reply in replies if reply.error is not None]
     if errors:
-        first = told(errors[0], asking=True)
+        first = describe_error(errors[0], asking=True)
         return Unmeasured.MODEL_FAILED, f"{len(errors)} of {len(replies)} calls failed, the first with {first}"
     refused = sum(sample.refusal for sample in samples)
     if refused:
@@ -217,5 +217,5 @@ def _failed(messages: Sequence[BaseMessage], error: Exception) -> SampleSet:
         question=question_text(messages),
         primary=None,
         problem=Unmeasured.MODEL_FAILED,
-        problem_detail=told(error, asking=True),
+        problem_detail=describe_error(error, asking=True),
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import told
+from ..errors import describe_error
 from ..judges import Entailment, EntailmentScores, Item, Judge, Similarity
 from ..judges.base import by_question
 from ..types import Missing, Unmeasured
@@ -168,7 +168,7 @@ class _Pool:
             if len(answers) != len(pairs):
                 return [_Failed(f"{len(answers)} answers for {len(pairs)} pairs", raised=True)] * len(pairs)
         except Exception as error:  # a judge is the caller's code: any exception is a missing measurement
-            return [_Failed(f"it raised {told(error)}", raised=True)] * len(pairs)
+            return [_Failed(f"it raised {describe_error(error)}", raised=True)] * len(pairs)
         return answers
 
     def _checked(self, answer: Any) -> Any:

@@ -40,7 +40,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 @pytest.mark.parametrize("port", ["99999", "65536", "-1"])
 def test_a_port_that_cannot_be(capsys: pytest.CaptureFixture[str], port: str) -> None:
-    assert f"--port must be from 0 to 65535 (0: any that is free), got {port}" in refused(capsys, f"--port={port}")
+    assert f"--port must be from 0 to 65535 (0: any free port), got {port}" in refused(capsys, f"--port={port}")
 
 
 def test_a_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,7 +79,7 @@ def test_it_serves_and_ends_at_ctrl_c(tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        found = re.fullmatch(r"Review page: http://127\.0\.0\.1:(\d+)  \(Ctrl-C ends it\)\n", line)
+        found = re.fullmatch(r"Review page: http://127\.0\.0\.1:(\d+)  \(Ctrl-C stops it\)\n", line)
         assert found is not None, line
         connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=60)
         connection.request("GET", "/health")

@@ -65,7 +65,7 @@ def test_monitors_are_shown_in_words_and_escaped(client: TestClient, store: Revi
     assert page.index("&lt;script&gt;") < page.index("calm")  # alarms first
     assert "alert(1)</script>" not in page
     assert "exceeds the promised 10%" in page
-    assert "An administrator can acknowledge it" in page
+    assert "An administrator can acknowledge this alarm" in page
     assert "unsafe" not in answer.headers["content-security-policy"]
     assert not re.search(r"\sstyle=|<style|\son\w+=", page)
     assert page.count("<script") == 1  # the page's own file

@@ -347,7 +347,7 @@ def test_a_stricter_switch_fits_what_accepts_less_or_nothing() -> None:
         ({"peak_log_wealth": 9.0}, "no alarm"),
         ({"alarmed_at": 2}, "at update 2 of 1"),
         ({"alarmed_at": 0}, "at update 0 of 1"),
-        ({"unknown": 1}, "unknown"),
+        ({"format": 2}, "format version"),
         ({"n": 5}, "n is 5"),
     ],
 )
@@ -375,5 +375,5 @@ def test_a_file_that_is_no_state_is_refused_in_words(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="start a new monitor"):
             RiskMonitor.load(tmp_path / "m.json")
     drift = DriftMonitor(artifact_with(np.arange(3.0))).save(tmp_path / "d.json")
-    with pytest.raises(UsageError, match="no RiskState"):
+    with pytest.raises(UsageError, match="not a RiskState"):
         RiskMonitor.load(drift)
