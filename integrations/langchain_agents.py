@@ -6,10 +6,10 @@
 
 How it works, in the order of a step:
 
-1. ``wrap_model_call`` puts a gated model in the place of the agent's (`_gated_model`). It draws the artifact's samples
+1. ``wrap_model_call`` puts an `AgentModel` in the place of the agent's model. It draws the artifact's samples
    with the request's very messages, system prompt, tools and settings, judges the message, and lets it out or not.
-2. A message that is held for a person is frozen in the state (`_held`): plain JSON in checkpoints, packed where streams
-   show the state (`_note_channel`). The conversation shows a line that says so.
+2. A message that is held for a person is frozen in the state (`_agents.held`): plain JSON in checkpoints, packed where
+   streams show the state (`_agents.state`). The conversation shows a line that says so.
 3. ``after_model``, another node, interrupts with the frozen candidate. A resumed run draws nothing again.
 4. What was decided goes back through the model node, so that every other middleware sees the real message.
 5. ``wrap_tool_call`` runs a gated call only if this very call was accepted or approved.

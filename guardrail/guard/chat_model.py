@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
@@ -289,12 +289,12 @@ class Guardrail(GuardedChatModel):
 
     def to_config(self, *, artifact: str | Path | None = None) -> dict[str, Any]:
         """The guard's settings as a dict for JSON; see `guardrail.guard.config.to_config`."""
-        return to_config(self, artifact=artifact)
+        return to_config(self, self.artifact, artifact)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], *, model: BaseChatModel | str, **given: Any) -> Self:
         """A guard from `to_config`'s dict; see `guardrail.guard.config.from_config`."""
-        return cast(Self, from_config(cls, config, model, given))
+        return from_config(cls, config, model, given)
 
     # -- LangChain plumbing ------------------------------------------------------------------------------------------
 

@@ -5,29 +5,29 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from ..artifact import CalibrationArtifact
 from ..errors import ArtifactTamperedError, UsageError
 from ..files import check_version
+from .base import GuardedChatModel
 
 __all__ = ["from_config", "to_config"]
 
-if TYPE_CHECKING:
-    from .chat_model import Guardrail
-
+Guard = TypeVar("Guard", bound=GuardedChatModel)
 
 FORMAT = "acrc-guardrail/guard/1"
 PLAIN = ("on_abstain", "abstain_message", "early_stopping", "probe", "max_concurrency")
 OBJECTS = ("judge", "similarity", "entailment", "switch", "on_verdict")
 
 
-def to_config(guard: Guardrail, *, artifact: str | Path | None = None) -> dict[str, Any]:
+def to_config(guard: GuardedChatModel, own: CalibrationArtifact, path: str | Path | None) -> dict[str, Any]:
     """The guard's settings as a dict for JSON.
 
     Args:
         guard: What to write down. Its model is only named: models hold weights or keys.
-        artifact: Path to write instead of the artifact's content; its digest is kept and checked on the way back.
+        own: Its artifact.
+        path: Path to write instead of the artifact's content; its digest is kept and checked on the way back.
 
     Returns:
         "format", "model" (its identity), "artifact", "settings", and "needs": what JSON cannot hold (a Runnable, a
@@ -41,15 +41,15 @@ def to_config(guard: Guardrail, *, artifact: str | Path | None = None) -> dict[s
             settings[name] = value
         else:
             needs.append(name)
-    stored: dict[str, Any] = {"digest": guard.artifact.digest}
-    stored |= {"path": str(artifact)} if artifact is not None else {"content": guard.artifact.content}
-    identity = guard.artifact.model.model_dump(mode="json")
+    stored: dict[str, Any] = {"digest": own.digest}
+    stored |= {"path": str(path)} if path is not None else {"content": own.content}
+    identity = own.model.model_dump(mode="json")
     found = {"format": FORMAT, "model": identity, "artifact": stored, "settings": settings, "needs": sorted(needs)}
     plain: dict[str, Any] = json.loads(json.dumps(found, allow_nan=False))
     return plain
 
 
-def from_config(cls: type[Guardrail], config: Mapping[str, Any], model: Any, given: Mapping[str, Any]) -> Guardrail:
+def from_config(cls: type[Guard], config: Mapping[str, Any], model: Any, given: Mapping[str, Any]) -> Guard:
     """A guard from `to_config`'s dict.
 
     Args:

@@ -313,7 +313,7 @@ def test_an_answer_is_not_edited_into_a_call(store: Any) -> None:
     graph.invoke({"messages": ["anything"]}, CONFIG)
     bridge.enqueue(graph, CONFIG)
     call = ToolCall(name="transfer", arguments={"to": "bob", "amount": 7})
-    with pytest.raises(UsageError, match="an edit gives another text"):
+    with pytest.raises(UsageError, match="an edit replaces the text"):
         decide(store, action="edit", candidate={"text": "x", "tool_calls": [call]})
     assert bridge.resume(graph, CONFIG) is None
 
@@ -334,7 +334,7 @@ def test_an_edited_text_goes_out_and_a_call_that_is_not_decided_about_stays(stor
     read = ToolCall(name="balance", arguments={"account": "x"})
     mended = ToolCall(name="transfer", arguments={"to": "bob", "amount": 7})
     other = read.model_copy(update={"arguments": {"account": "y"}})
-    with pytest.raises(UsageError, match="balance passes without a decision"):
+    with pytest.raises(UsageError, match="the call of balance needs no decision"):
         decide(store, action="edit", candidate={"text": "I will send 7.", "tool_calls": [other, mended]})
     decide(store, item, action="edit", candidate={"text": "I will send 7.", "tool_calls": [read, mended]})
     result = said(bridge.resume(agent, CONFIG))
