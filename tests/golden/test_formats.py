@@ -20,8 +20,7 @@ from benchmarks.estimators.page import Page
 from calibrate.agent_steps import read_steps
 from calibrate.cli.run import load_config
 from calibrate.correctness import ChatJudge
-from calibrate.data.labels import open_store
-from calibrate.data.labels import apply_labels, read_labels
+from calibrate.data.labels import apply_labels, open_store, read_labels
 from calibrate.data.questions import Question, read_questions
 from calibrate.data.records import open_writer, read_records
 from calibrate.evaluation.evaluate import Evaluation
