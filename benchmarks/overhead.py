@@ -183,7 +183,7 @@ def peer(interpreter: str, repeats: int) -> None:
 
 def serve(latency: float, address: Any, stop: Any) -> None:
     """The endpoint, in a process of its own."""
-    from tests.unit_integrations.faulty_endpoint import Endpoint, serving
+    from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 
     with serving(Endpoint({QUESTION: ANSWERS}, latency=latency, keep_requests=False)) as endpoint:
         address.send(endpoint.url)

@@ -20,8 +20,8 @@ from guardrail.bindings import bindings_for
 from guardrail.models import resolve_model
 from guardrail.prompting import PromptWrapping
 from guardrail.testing import make_artifact
-from tests.unit_integrations.agent_fakes import SYSTEM, AgentChat, balance, calls, transfer
-from tests.unit_integrations.faulty_endpoint import Endpoint, serving
+from tests.integrations.agents.agent_fakes import SYSTEM, AgentChat, balance, calls, transfer
+from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 
 NAMED = "openai:gpt-4o-mini"
 ROOT = Path(__file__).resolve().parent.parent

@@ -38,17 +38,17 @@ TESTS = Path(__file__).parents[1]
 HERE = "validity/test_faults.py"
 FAULTS = {
     "temperature 0 makes every question certain": [
-        "unit_guardrail/test_types.py::test_temperature_zero_is_refused_for_samples",
-        "unit_guardrail/test_sampling.py::test_primary_is_greedy_and_samples_are_not",
+        "guardrail/test_types.py::test_temperature_zero_is_refused_for_samples",
+        "guardrail/sampling/test_sampling.py::test_primary_is_greedy_and_samples_are_not",
         f"{HERE}::test_temperature_zero_cannot_reach_a_sample",
     ],
     "a cached sampler": [
-        "unit_guardrail/test_sampling.py::test_a_global_response_cache_is_bypassed",
-        "unit_guardrail/test_chat_model.py::test_a_global_cache_neither_fools_nor_freezes_the_guard",
+        "guardrail/sampling/test_sampling.py::test_a_global_response_cache_is_bypassed",
+        "guardrail/guard/test_chat_model.py::test_a_global_cache_neither_fools_nor_freezes_the_guard",
         f"{HERE}::test_a_cache_on_the_model_itself_is_bypassed",
     ],
     "NaN ranked as most certain": [
-        "unit_guardrail/test_gate.py::test_equal_is_accepted_and_nan_never",
+        "guardrail/test_gate.py::test_equal_is_accepted_and_nan_never",
         f"{HERE}::test_nan_is_never_accepted_fitted_or_stored",
     ],
     "an answer in two clusters, or re-claimed by a later one": [
@@ -57,54 +57,54 @@ FAULTS = {
         f"{HERE}::test_an_answer_like_two_others_is_in_one_cluster",
     ],
     "one-way entailment called equivalence": [
-        "unit_integrations/test_transformers_judges.py::test_one_way_entailment_is_not_equivalence",
+        "integrations/local/test_transformers_judges.py::test_one_way_entailment_is_not_equivalence",
     ],
     "cluster probability above 1": [
-        "unit_guardrail/test_estimators.py::test_cluster_probabilities_are_renormalised_and_do_not_underflow",
+        "guardrail/uncertainty/test_estimators.py::test_cluster_probabilities_are_renormalised_and_do_not_underflow",
         f"{HERE}::test_cluster_probabilities_sum_to_one",
     ],
     "sum over samples where the formula sums over clusters": [
-        "unit_guardrail/test_estimators.py::test_sum_over_clusters_not_samples",
+        "guardrail/uncertainty/test_estimators.py::test_sum_over_clusters_not_samples",
         f"{HERE}::test_the_sum_is_over_clusters",
     ],
     "log(sum(exp)) without the max trick": [
-        "unit_guardrail/test_estimators.py::test_cluster_probabilities_are_renormalised_and_do_not_underflow",
-        "unit_guardrail/test_types.py::test_option_probabilities_do_not_overflow",
-        "unit_guardrail/test_relevance.py::test_answers_of_a_thousand_tokens_do_not_underflow",
+        "guardrail/uncertainty/test_estimators.py::test_cluster_probabilities_are_renormalised_and_do_not_underflow",
+        "guardrail/test_types.py::test_option_probabilities_do_not_overflow",
+        "guardrail/uncertainty/test_relevance.py::test_answers_of_a_thousand_tokens_do_not_underflow",
         f"{HERE}::test_log_sum_exp_is_shifted",
     ],
     "special and end tokens counted in the NLL": [
-        "unit_integrations/test_draw_samples.py::test_special_and_end_tokens_are_not_part_of_an_answer",
-        "unit_integrations/test_tokens.py::test_hidden_tokens_are_left_out_of_everything",
+        "integrations/local/test_draw_samples.py::test_special_and_end_tokens_are_not_part_of_an_answer",
+        "integrations/local/test_tokens.py::test_hidden_tokens_are_left_out_of_everything",
     ],
     '"A" and " A" taken for the same token': [
-        "unit_integrations/test_options.py::test_the_tokenizer_decides_between_a_and_space_a",
+        "integrations/local/test_options.py::test_the_tokenizer_decides_between_a_and_space_a",
     ],
     "an option missing from the top log-probabilities taken as 0": [
-        "unit_guardrail/test_estimators.py::test_a_missing_option_is_unmeasured_not_probability_zero",
+        "guardrail/uncertainty/test_estimators.py::test_a_missing_option_is_unmeasured_not_probability_zero",
         f"{HERE}::test_a_missing_option_cannot_be_written_as_a_number",
     ],
     "the caller's temperature changed in place": [
-        "unit_guardrail/test_sampling.py::test_the_callers_model_is_not_changed",
+        "guardrail/sampling/test_sampling.py::test_the_callers_model_is_not_changed",
         f"{HERE}::test_two_plans_at_once_keep_their_own_temperature",
     ],
     "precision threshold off by one": [
-        "unit_guardrail/test_gate.py::test_a_question_exactly_on_the_threshold_is_answered",
+        "guardrail/test_gate.py::test_a_question_exactly_on_the_threshold_is_answered",
         f"{HERE}::test_the_gate_accepts_exactly_the_items_the_rule_counted",
     ],
     "token and relevance lengths that differ, scored 0": [
-        "unit_guardrail/test_relevance.py::test_a_length_mismatch_is_an_error_not_certain",
-        "unit_guardrail/test_relevance.py::test_one_answer_that_cannot_be_taken_apart_is_unmeasured_not_certain",
-        "unit_guardrail/test_alignment.py::test_a_mismatch_is_unmeasured_not_zero",
+        "guardrail/uncertainty/test_relevance.py::test_a_length_mismatch_is_an_error_not_certain",
+        "guardrail/uncertainty/test_relevance.py::test_one_answer_that_cannot_be_taken_apart_is_unmeasured_not_certain",
+        "guardrail/uncertainty/test_alignment.py::test_a_mismatch_is_unmeasured_not_zero",
         f"{HERE}::test_tokens_that_do_not_spell_the_answer_are_no_measurement",
         f"{HERE}::test_relevance_of_another_length_is_never_cut_to_fit",
     ],
     "streaming usage counted once for n samples": [
-        "unit_guardrail/test_chat_model.py::test_usage_is_summed_over_all_samples",
+        "guardrail/guard/test_chat_model.py::test_usage_is_summed_over_all_samples",
         f"{HERE}::test_a_stream_counts_every_sample",
     ],
     "n = 1 returned where 10 were asked for": [
-        "unit_guardrail/test_estimators.py::test_a_server_that_returns_one_sample_is_a_shortfall",
+        "guardrail/uncertainty/test_estimators.py::test_a_server_that_returns_one_sample_is_a_shortfall",
         f"{HERE}::test_too_few_samples_never_score",
     ],
 }

@@ -1,0 +1,54 @@
+"""The benchmarks run: their arithmetic is checked, their speed is not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks import gpu_sampling, sampling
+from tests.integrations.conftest import tiny_model
+
+
+def test_the_gpu_benchmark_runs_on_small_models(capsys: pytest.CaptureFixture[str]) -> None:
+    found = gpu_sampling.run(tiny=True, device="cpu", rounds=1)
+    assert [row["model"] for row in found] == ["tiny-llama", "tiny-qwen2"]
+    for row in found:
+        assert row["share_of_bound"] == pytest.approx(row["bound_ms"] / row["step_ms"])
+        assert row["tokens_per_second"] == pytest.approx(10 / row["step_ms"] * 1e3)
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_the_full_configurations_have_their_published_size() -> None:
+    """8.03 and 7.62 billion parameters, counted without allocating them."""
+    sizes = []
+    for config in gpu_sampling.configs(tiny=False).values():
+        model = gpu_sampling.build(config, "meta")
+        sizes.append(sum(parameter.numel() for parameter in model.parameters()) / 1e9)
+    assert sizes == pytest.approx([8.03, 7.62], abs=0.01)
+
+
+def test_bytes_of_a_step() -> None:
+    """Weights in float32 without the untied input embedding, and 2 layers x 2 x 2 heads x 16 x 4 bytes a position."""
+    model = tiny_model()
+    parameters = sum(parameter.numel() for parameter in model.parameters()) - 271 * 64
+    assert gpu_sampling.step_bytes(model, rows=3, context=10) == 4 * parameters + 3 * 10 * 512
+
+
+def test_contestants_draw_as_much_as_each_other() -> None:
+    model, setup = tiny_model(), sampling.Setup(prompt=6, new=4, n=3)
+    ids = [1, 2, 3, 4, 5, 6]
+    for answers in (
+        sampling.ours(model, ids, setup),
+        sampling.generated(model, ids, setup, at_once=1),
+        sampling.generated(model, ids, setup, at_once=3),
+    ):
+        assert [len(answer) for answer in answers] == [4, 4, 4]
+    with_primary = sampling.ours(model, ids, setup, primary=True)
+    assert with_primary[:3] == sampling.ours(model, ids, setup)
+    assert sampling.read_options(model, ids) == pytest.approx(sampling.option_forwards(model, ids), abs=1e-4)
+
+
+def test_the_cpu_model_has_47_million_weights() -> None:
+    with torch.device("meta"):
+        model = sampling.model_47m()
+    assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(47, abs=0.5)

@@ -1,0 +1,308 @@
+"""The command line, end to end on a fake model."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from calibrate.cli import app
+from calibrate.cli.run import RunConfig
+from calibrate.data.records import RecordFile, read_records, write_records
+from calibrate.evaluation.grid import Grid
+from calibrate.evaluation.planning import Plan
+from calibrate.report.comparison import PaperView
+from guardrail.artifact import CalibrationArtifact
+from tests.calibrate import fakes
+
+MODEL = "python:tests.calibrate.fakes:model"
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
+    monkeypatch.setenv("TERMINAL_WIDTH", "240")
+    monkeypatch.chdir(ROOT)
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    """Run a command; its output with white space folded."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, (result.output, result.exception)
+    return " ".join(result.output.replace("\u2502", " ").split())
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    return fakes.write_questions(tmp_path / "q.jsonl")
+
+
+def test_step_by_step(questions: Path, tmp_path: Path) -> None:
+    records, artifact, page = tmp_path / "r.jsonl", tmp_path / "a.json", tmp_path / "report.html"
+    shown = run("collect", questions, "--model", MODEL, "--out", records)
+    assert "240 of 240 questions are on file." in shown
+    assert shown.endswith(f"Wrote {records} Next: calibrate score {records}")
+    shown = run("score", records)
+    assert "semantic_entropy" in shown
+    assert shown.endswith(f"Next: calibrate label {records}")
+    shown = run("label", records, "--rule", "exact")
+    right = sum(bool(record.correct) for record in read_records(records).records)
+    assert f"Rule exact: {right} of 240 answers are right" in shown
+    shown = run("fit", records, "--alpha", "0.15", "--out", artifact, "--test-fraction", "0.3")
+    loaded = CalibrationArtifact.load(artifact)
+    assert loaded.data.n_questions == 168
+    assert "May answer, within limits" in shown
+    assert "On 72 questions kept out of the fit" in shown
+    test = tmp_path / "a.test.jsonl"
+    assert shown.endswith(f"calibrate report {records} --artifact {artifact} --test {test}")
+    assert len(read_records(test).records) == 72
+    run("report", records, "--artifact", artifact, "--test", test, "--out", page, "--splits", "3")
+    assert "kept out of the fit" in page.read_text(encoding="utf-8")
+    shown = run("inspect", artifact)
+    assert loaded.digest[:40] in shown
+    assert "What this does not promise" in shown
+    raw = json.loads(run("inspect", artifact, "--json"))
+    assert raw["digest"] == loaded.digest
+
+
+def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ("run", "--questions", questions, "--model", MODEL, "--out", out, "--alpha", "0.15", "--splits", "2")
+    shown = run(*arguments)
+    names = {path.name for path in out.iterdir()}
+    assert names == {
+        *("records.jsonl", "test-records.jsonl", "artifact.json"),
+        *("report.html", "report-risk-coverage.png", "report-scores.png"),
+        *("report-reliability.png", "report-alphas.png"),
+    }
+    assert "On 72 questions kept out of the fit" in shown
+    first = CalibrationArtifact.load(out / "artifact.json")
+    assert first.estimator.name == "semantic_entropy"
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert f"calibrate run --questions {questions} --model {MODEL} --out {out} --alpha 0.15 --splits 2" in page
+    shown = run(*arguments)
+    assert "(168 were there already)" in shown
+    again = CalibrationArtifact.load(out / "artifact.json")
+    assert again.outcome == first.outcome
+
+
+def test_run_from_yaml_with_a_test_file(tmp_path: Path, questions: Path) -> None:
+    rows = questions.read_text(encoding="utf-8").splitlines(keepends=True)
+    questions.write_text("".join(rows[:160]), encoding="utf-8")
+    test = tmp_path / "test.jsonl"
+    test.write_text("".join(rows[160:]), encoding="utf-8")
+    settings = tmp_path / "s.yaml"
+    settings.write_text(
+        f"questions: {questions}\ntest_questions: {test}\nmodel: {MODEL}\nout: {tmp_path / 'out'}\nalpha: 0.9\n"
+        "estimator: self_consistency:exact\ncorrectness: exact\nsplits: 0\n"
+    )
+    shown = run("run", settings, "--alpha", "0.15")
+    assert "On 80 questions kept out of the fit" in shown
+    artifact = CalibrationArtifact.load(tmp_path / "out" / "artifact.json")
+    assert artifact.alpha == 0.15
+    assert artifact.estimator.judge is not None
+    assert artifact.estimator.judge.name == "exact"
+    test.write_text(rows[0] + rows[200], encoding="utf-8")
+    shown = run("run", settings, "--out", tmp_path / "other", code=2)
+    assert "1 questions are in both" in shown
+
+
+def test_run_refuses_bad_settings_before_the_model_is_loaded(questions: Path) -> None:
+    common = ("run", "--questions", questions, "--model", "python:no.such:model")
+    assert "Write 0.15 for 15 %" in run(*common, "--alpha", "15", code=2)
+    assert "unknown rule 'acrcc'" in run(*common, "--rule", "acrcc", code=2)
+    assert "no estimator named 'entropy'" in run(*common, "--estimator", "entropy", code=2)
+    assert "no correctness rule named 'fuzzy'" in run(*common, "--correctness", "fuzzy", code=2)
+    assert "no module 'no'" in run(*common, code=2)
+
+
+def test_evaluate_writes_its_tables(records_path: Path, tmp_path: Path) -> None:
+    table, whole = tmp_path / "t" / "e.csv", tmp_path / "t" / "e.json"
+    shown = run(
+        *("evaluate", records_path, "-a", "0.15", "-a", "0.2", "--rule", "acrc", "--rule", "certified"),
+        *("-e", "semantic_entropy", "-e", "self_consistency", "--splits", "4", "--csv", table, "--json", whole),
+    )
+    assert "semantic_entropy: 4 splits, fitted on 120 of 240" in shown
+    with table.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 2 * 2 * 2
+    assert {row["estimator"] for row in rows} == {"semantic_entropy", "self_consistency"}
+    grid = Grid.model_validate_json(whole.read_text(encoding="utf-8"))
+    assert [(cell.estimator, cell.evaluation.splits) for cell in grid.cells] == [
+        ("semantic_entropy", 4),
+        ("self_consistency", 4),
+    ]
+    shown = run(
+        *("evaluate", records_path, "-a", "0.15", "-e", "semantic_entropy", "--rule", "acrc:min_accept=1"),
+        *("--rule", "acrc", "--n-calibration", "60", "--n-calibration", "120", "--splits", "3"),
+    )
+    assert shown.count("acrc:min_accept=1") == 2
+    assert "fitted on 60 of 240" in shown
+    assert "fitted on 120 of 240" in shown
+
+
+def test_evaluate_in_the_form_of_the_paper(records_path: Path, tmp_path: Path) -> None:
+    table, whole, figure = tmp_path / "p.csv", tmp_path / "p.json", tmp_path / "deep" / "p.png"
+    shown = run(
+        *("evaluate", records_path, "-e", "semantic_entropy", "--splits", "2", "--table", "main", "--table", "sizes"),
+        *("--figure", figure, "--csv", table, "--json", whole),
+    )
+    assert "Main results, alpha = 0.15, n = 120" in shown
+    assert "A-CRC by calibration size" in shown
+    assert "Ablation" not in shown
+    with table.open(encoding="utf-8", newline="") as stream:
+        assert [row["table"] for row in csv.DictReader(stream)] == ["main"] * 7 + ["sizes"] * 3
+    assert len(PaperView.model_validate_json(whole.read_text(encoding="utf-8")).rows("risk-levels")) == 5
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    shown = run("evaluate", records_path, "--table", "main", "--rule", "acrc", code=2)
+    assert "leave out --rule" in shown
+
+
+def test_plan(tmp_path: Path) -> None:
+    whole = tmp_path / "deep" / "plan.json"
+    shown = run(
+        *("plan", "--alpha", "0.1", "--accuracy", "0.8", "--auroc", "0.85", "--acceptance", "0.4", "--rule", "acrc"),
+        *("--rule", "certified", "--n", "100", "--n", "400", "--repetitions", "20", "--json", whole),
+    )
+    found = Plan.model_validate_json(whole.read_text(encoding="utf-8"))
+    assert [(row.rule, row.n) for row in found.rows] == [
+        (rule, n) for rule in ("acrc", "certified") for n in (100, 400)
+    ]
+    assert all(f"- {each.sentence}" in shown for each in found.needed)
+    assert f"acrc {100 * found.rows[0].acceptance.value:.0f}" in shown
+    assert "Write 0.1 for 10 %" in run("plan", "--alpha", "10", "--accuracy", "0.8", "--auroc", "0.85", code=2)
+
+
+def test_fit_points_at_labels_that_may_be_reversed(records_path: Path, labelled: RecordFile, tmp_path: Path) -> None:
+    turned = [record.model_copy(update={"correct": not record.correct}) for record in labelled.records]
+    write_records(records_path, labelled.header, turned)
+    shown = run("fit", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json")
+    assert "the labels may be reversed" in shown
+    write_records(records_path, labelled.header, labelled.records)
+    shown = run("fit", records_path, "-a", "0.15", "-e", "perplexity", "-o", tmp_path / "a.json")
+    assert "perplexity does not rank this model's errors" in shown
+    shown = run("fit", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json")
+    assert "rank this model's errors" not in shown
+    assert "reversed" not in shown
+
+
+def test_fit_lists_labels_for_a_second_look(records_path: Path, labelled: RecordFile, tmp_path: Path) -> None:
+    certain = min(labelled.records, key=lambda record: (record.scores["semantic_entropy"].value or 0.0, record.id))
+    assert certain.correct
+    shown = run("fit", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json")
+    assert f"{certain.id}, labelled wrong" not in shown
+    mislabelled = [r.model_copy(update={"correct": False}) if r.id == certain.id else r for r in labelled.records]
+    write_records(records_path, labelled.header, mislabelled)
+    shown = run("fit", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json")
+    assert f"{certain.id}, labelled wrong: answered {certain.answer!r}, reference {certain.references[0]!r}" in shown
+
+
+def test_cluster_by_group_uses_one_question_each(records_path: Path, tmp_path: Path) -> None:
+    shown = run("fit", records_path, "--alpha", "0.15", "--cluster-by-group", "--out", tmp_path / "a.json")
+    assert "one question of each of 3 groups is used" in shown
+    assert "Abstains on everything" in shown
+    assert "Why:" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "fragment"),
+    [
+        (("fit", "RECORDS", "--alpha", "15"), 2, "Write 0.15 for 15 %"),
+        (("fit", "missing.jsonl", "--alpha", "0.1"), 2, "no record file at missing.jsonl"),
+        (("fit", "RECORDS", "--alpha", "0.1", "--test", "x", "--test-fraction", "0.5"), 2, "exclude each other"),
+        (
+            ("fit", "RECORDS", "--alpha", "0.1", "-e", "max_softmax"),
+            2,
+            "calibrate score RECORDS --estimator max_softmax",
+        ),
+        (("score", "RECORDS", "-e", "nonsense"), 2, "no estimator named 'nonsense'"),
+        (("label", "RECORDS", "--rule", "token_f1", "--threshold", "5"), 2, "threshold must be in (0, 1], got 5"),
+        (("inspect", "missing.json"), 1, "missing.json: cannot be read"),
+        (("collect", "RECORDS", "--model", MODEL), 1, ":1: field 'question'"),
+        (("collect", "QUESTIONS", "--model", "gpt"), 2, "names no provider"),
+        (("collect", "QUESTIONS", "--model", "python:tests"), 2, "names no attribute"),
+        (("collect", "QUESTIONS", "--model", "python:tests.calibrate.fakes:nothing"), 2, "has no 'nothing'"),
+        (("collect", "QUESTIONS", "--model", "python:tests.calibrate.fakes:SIZE"), 2, "is a int"),
+        (("collect", "QUESTIONS", "--model", MODEL, "--temperature", "0"), 2, "temperature must be above 0"),
+        (("collect", "QUESTIONS", "--model", MODEL, "--template", "x"), 2, "exactly once"),
+        (("collect", "QUESTIONS", "--model", MODEL, "-e", "max_softmax"), 2, "no option labels"),
+    ],
+)
+def test_errors_are_told_without_a_traceback(
+    arguments: tuple[str, ...], code: int, fragment: str, records_path: Path, questions: Path, tmp_path: Path
+) -> None:
+    names = {"RECORDS": str(records_path), "QUESTIONS": str(questions)}
+    before = records_path.read_bytes()
+    shown = run(*(names.get(argument, argument) for argument in arguments), *_out(arguments, tmp_path), code=code)
+    assert fragment.replace("RECORDS", str(records_path)) in shown or fragment in shown
+    assert "Traceback" not in shown
+    assert records_path.read_bytes() == before
+
+
+def _out(arguments: tuple[str, ...], tmp_path: Path) -> tuple[str, ...]:
+    return ("--out", str(tmp_path / "out.json")) if arguments[0] in ("fit", "collect") else ()
+
+
+def test_a_langchain_name_needs_langchain(questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "langchain.chat_models", None)
+    shown = run("collect", questions, "--model", "openai:gpt-4o-mini", "--out", tmp_path / "r.jsonl", code=1)
+    assert "pip install langchain langchain-openai" in shown
+
+
+def test_score_can_write_elsewhere(records_path: Path, tmp_path: Path, labelled: RecordFile) -> None:
+    target = tmp_path / "scored.jsonl"
+    run("score", records_path, "-e", "self_consistency:exact", "--out", target)
+    assert "self_consistency:exact" in read_records(target).header.estimators
+    assert read_records(records_path).header == labelled.header
+
+
+def test_labels_that_people_gave(records_path: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "people.csv"
+    labels.write_text("id,correct\n" + "".join(f"p{i},{'yes' if i % 4 else 'no'}\n" for i in range(200)))
+    shown = run("label", records_path, "--labels", labels)
+    assert "150 of 200 answers are right (75 %)" in shown
+    assert "40 not labelled: no label in people.csv" in shown
+    run("fit", records_path, "--alpha", "0.2", "--out", tmp_path / "a.json")
+    artifact = CalibrationArtifact.load(tmp_path / "a.json")
+    assert artifact.correctness.name == "given"
+    assert artifact.data.n_unlabelled == 40
+    assert "exclude each other" in run("label", records_path, "--labels", labels, "--rule", "exact", code=2)
+
+
+def test_an_unfinished_collection_is_pointed_out(records_path: Path, tmp_path: Path) -> None:
+    lines = records_path.read_bytes().splitlines(keepends=True)
+    records_path.write_bytes(b"".join(lines[:150]))
+    shown = run("fit", records_path, "--alpha", "0.15", "--out", tmp_path / "a.json")
+    assert "Only 149 of 240 questions are in" in shown
+
+
+def test_a_test_file_labelled_otherwise_is_refused(records_path: Path, tmp_path: Path) -> None:
+    artifact, other = tmp_path / "a.json", tmp_path / "other.jsonl"
+    run("fit", records_path, "--alpha", "0.15", "--out", artifact)
+    run("label", records_path, "--rule", "token_f1", "--out", other)
+    shown = run("fit", records_path, "--alpha", "0.15", "--test", other, "--out", tmp_path / "b.json", code=2)
+    assert "correctness rule" in shown
+    assert not (tmp_path / "b.json").exists()
+    shown = run("report", records_path, "--artifact", artifact, "--test", other, "--out", tmp_path / "r.html", code=2)
+    assert not (tmp_path / "r.html").exists()
+
+
+@pytest.mark.parametrize(
+    "command", ["plan", "run", "collect", "score", "label", "fit", "evaluate", "report", "audit", "inspect"]
+)
+def test_help_teaches(command: str) -> None:
+    shown = run(command, "--help")
+    assert f"Example: calibrate {command}" in shown
+    if command == "run":
+        assert all("--" + name.replace("_", "-") in shown for name in RunConfig.model_fields)
+
+
+def test_help_lists_the_commands_in_order() -> None:
+    shown = run("--help")
+    order = [shown.index(f" {name} ") for name in ("collect", "score", "label", "fit", "evaluate", "report", "inspect")]
+    assert "calibrate run --questions" in shown
+    assert order == sorted(order) or len(set(order)) == len(order)

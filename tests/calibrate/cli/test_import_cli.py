@@ -1,0 +1,159 @@
+"""`import` on the command line; imported scores are fitted, evaluated and reported, and refused at run time."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from calibrate.cli import app
+from calibrate.data.records import read_records
+from guardrail import Guardrail
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import ArtifactMismatchError
+from guardrail.testing import ScriptedChat
+from guardrail.uncertainty import from_spec
+from tests.calibrate import fakes
+from tests.calibrate.data.test_question_formats import COQA, document
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "240", "TERMINAL_WIDTH": "240"})
+    assert result.exit_code == code, (result.output, result.exception)
+    return " ".join(result.output.replace("\u2502", " ").split())
+
+
+def confidences(path: Path, n: int = 300) -> Path:
+    """Stated confidences in steps of .1, of which the high ones are mostly right; every 50th is missing."""
+    dice = random.Random(3)
+    with path.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["id", "topic", "stated", "ok"])
+        for i in range(n):
+            confidence = dice.choice([0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+            right = dice.random() < confidence**0.2
+            writer.writerow([f"c{i}", "xy"[i % 2], "" if i % 50 == 0 else confidence, "yes" if right else "no"])
+    return path
+
+
+@pytest.fixture
+def imported(tmp_path: Path) -> Path:
+    """A record file of imported confidences."""
+    out = tmp_path / "r.jsonl"
+    shown = run(
+        *("import", confidences(tmp_path / "c.csv"), "--out", out, "--map", "confidence=stated", "--map", "correct=ok"),
+        *("--map", "group=topic", "--support", "discrete", "--model", "m", "--provider", "scripted"),
+    )
+    assert "300 of 300 rows are records now (read as csv)." in shown
+    assert "answers are right" in shown
+    assert shown.endswith(f"Wrote {out} Next: calibrate fit {out} --estimator imported:stated --alpha 0.1")
+    return out
+
+
+def test_imported_scores_are_fitted_evaluated_and_reported(imported: Path, tmp_path: Path) -> None:
+    artifact = tmp_path / "a.json"
+    shown = run("fit", imported, "--alpha", "0.15", "--test-fraction", "0.3", "--out", artifact)
+    assert "May answer, within limits" in shown
+    loaded = CalibrationArtifact.load(artifact)
+    assert loaded.estimator.name == "imported:stated"
+    assert loaded.estimator.support == "discrete"
+    assert loaded.correctness.name == "imported"
+    assert loaded.data.n_unmeasured + loaded.data.n_used == 210
+    assert 0 < loaded.data.n_unmeasured <= 6
+    shown = run("evaluate", imported, "-a", "0.15", "--rule", "acrc", "--rule", "certified", "--splits", "3")
+    assert "imported:stated: 3 splits" in shown
+    page, test = tmp_path / "p.html", tmp_path / "a.test.jsonl"
+    run("report", imported, "--artifact", artifact, "--test", test, "--out", page, "--splits", "2")
+    assert "imported:stated" in page.read_text(encoding="utf-8")
+    assert "imported:stated" in run("inspect", artifact)
+    assert loaded.at(alpha=0.3).alpha == 0.3
+
+
+def test_an_artifact_on_imported_scores_is_refused_at_run_time(imported: Path, tmp_path: Path) -> None:
+    artifact = tmp_path / "a.json"
+    run("fit", imported, "--alpha", "0.15", "--out", artifact)
+    loaded = CalibrationArtifact.load(artifact)
+    refused = "calibrated on 'imported:stated': scores that came from a file, which a guard cannot compute"
+    with pytest.raises(ArtifactMismatchError, match=refused):
+        from_spec(loaded.estimator)
+    with pytest.raises(ArtifactMismatchError, match=refused):
+        Guardrail(model=ScriptedChat(name_of_model="m"), artifact=loaded)
+    with pytest.raises(ArtifactMismatchError, match="calibrated 'm', running 'other'"):
+        Guardrail(model=ScriptedChat(name_of_model="other"), artifact=loaded)
+
+
+def test_imported_samples_go_through_every_step_to_a_guard(tmp_path: Path) -> None:
+    """Own generations of a model that is still there: the artifact loads with it."""
+    rows = []
+    for row in fakes.rows():
+        answers = fakes.script()[str(row["question"])]
+        assert not any(isinstance(answer, Exception) for answer in answers)
+        rows.append(row | {"greedy": answers[0], "drawn": answers[1:]})
+    source, out, artifact = tmp_path / "mine.jsonl", tmp_path / "r.jsonl", tmp_path / "a.json"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shown = run(
+        *("import", source, "--out", out, "--map", "samples=drawn", "--primary", "greedy", "--model", "scripted"),
+        *("--provider", "scripted", "--temperature", "0.7"),
+    )
+    assert shown.endswith(f"Next: calibrate score {out}")
+    assert run("score", out).endswith(f"Next: calibrate label {out}")
+    run("label", out, "--rule", "exact")
+    assert run("score", out).endswith(f"Next: calibrate fit {out} --alpha 0.1")
+    run("fit", out, "-e", "discrete_semantic_entropy", "--alpha", "0.2", "--out", artifact)
+    guard = Guardrail(model=fakes.model(), artifact=CalibrationArtifact.load(artifact))
+    assert guard.artifact.plan.n == len(rows[0]["drawn"])
+
+
+def test_bad_rows_stop_or_are_listed(tmp_path: Path) -> None:
+    source, out = tmp_path / "s.jsonl", tmp_path / "r.jsonl"
+    lines = [json.dumps({"id": f"q{i}", "answer": "x"}) if i % 2 else f"{{torn {i}" for i in range(60)]
+    source.write_text("\n".join([json.dumps({"id": "first", "answer": "x"}), *lines]) + "\n")
+    shown = run("import", source, "--out", out, code=1)
+    assert "s.jsonl:2: not JSON" in shown
+    assert not out.exists()
+    shown = run("import", source, "--out", out, "--skip-bad")
+    assert "31 of 61 rows are records now" in shown
+    assert "30 rows are malformed and left out" in shown
+    assert shown.count("not JSON") == 20
+    assert len((tmp_path / "r.skipped.jsonl").read_text().splitlines()) == 30
+    assert "exists already" in run("import", source, "--out", out, "--skip-bad", code=2)
+    source.write_text(json.dumps({"id": "first", "answer": "x"}) + "\n")
+    run("import", source, "--out", out, "--replace")
+    assert not (tmp_path / "r.skipped.jsonl").exists()
+    assert len(read_records(out).records) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [
+        (("--support", "some"), "--support must be continuous or discrete, got 'some'"),
+        (("--unit", "bits"), "--unit must be nats or probability, got 'bits'"),
+        (("--option-scale", "odds"), "--option-scale must be logit or probability, got 'odds'"),
+        (("--map", "answr=x"), "Did you mean 'answer'?"),
+        (("--template", "x"), "exactly once"),
+    ],
+)
+def test_bad_flags_are_refused(tmp_path: Path, arguments: tuple[str, ...], fragment: str) -> None:
+    source = tmp_path / "s.jsonl"
+    source.write_text('{"id": "a", "answer": "x"}\n')
+    assert fragment in run("import", source, "--out", tmp_path / "r.jsonl", *arguments, code=2)
+
+
+def test_a_published_question_set_is_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[3])
+    source, out = document(tmp_path / "coqa.json", COQA), tmp_path / "r.jsonl"
+    common = ("--model", "python:tests.calibrate.fakes:model", "--allow-identical-samples")
+    shown = run("collect", source, *common, "--questions-format", "coqa", "--out", out)
+    assert "3 of 3 questions are on file." in shown
+    assert {record.group for record in read_records(out).records} == {"3dr23u6we5exclen4th8uq9rb42tel"}
+    assert "no question format named 'quac'" in run("collect", source, *common, "--questions-format", "quac", code=2)
+    shown = run("run", "--questions", source, "--questions-format", "squad", "--model", "python:no:model", code=1)
+    assert "field 'paragraphs': got nothing; it must be a list of objects" in shown
+
+
+def test_help_teaches() -> None:
+    assert "Example: calibrate import" in run("import", "--help")

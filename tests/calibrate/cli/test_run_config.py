@@ -1,0 +1,57 @@
+"""Settings of `run`: YAML, flags, and the errors between them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibrate.cli.run import RunConfig, load_config
+from guardrail.errors import UsageError
+
+ROOT = Path(__file__).parents[3]
+
+
+def yaml_file(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "settings.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_flags_override_yaml(tmp_path: Path) -> None:
+    path = yaml_file(tmp_path, "questions: q.jsonl\nmodel: python:a:b\nalpha: 0.2\nstop: ['END']\n")
+    found = load_config(path, {"alpha": 0.05, "rule": None, "n": 5})
+    assert (found.alpha, found.rule, found.n, found.stop) == (0.05, "acrc", 5, ("END",))
+    assert found == load_config(
+        None, {"questions": "q.jsonl", "model": "python:a:b", "alpha": 0.05, "n": 5, "stop": ["END"]}
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "fragment"),
+    [
+        ("questions: q\nmodel: m\nalhpa: 0.1\n", "no setting 'alhpa'. Did you mean 'alpha'?"),
+        ("questions: q\nmodel: m\nzzz: 1\n", "Known: allow_identical_samples"),
+        ("model: m\n", "questions is missing. Give --questions"),
+        ("questions: q\nmodel: m\nn: many\n", "n: got 'many'"),
+        ("questions: q\nmodel: m\ntest_fraction: 1.5\n", "test_fraction: got 1.5"),
+        ("- a\n- b\n", "must hold settings"),
+        ("a: [", "is not YAML"),
+    ],
+)
+def test_bad_settings(tmp_path: Path, text: str, fragment: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_config(yaml_file(tmp_path, text), {})
+    assert fragment in str(caught.value)
+
+
+def test_missing_file() -> None:
+    with pytest.raises(UsageError, match="no settings file"):
+        load_config("missing.yaml", {})
+
+
+def test_every_setting_is_documented() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    missing = [name for name in RunConfig.model_fields if f"`{name}`" not in page]
+    assert not missing
+    assert all(field.description for field in RunConfig.model_fields.values())

@@ -1,0 +1,50 @@
+"""Shared fixtures: a population that was collected, scored and labelled once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibrate.cli.frame import errors
+from calibrate.correctness import Exact, label_records
+from calibrate.data.collect import collect_records
+from calibrate.data.questions import read_questions
+from calibrate.data.records import RecordFile, read_records, write_records
+from calibrate.scoring.scores import score_records, supported
+from guardrail.types import SamplingPlan
+from guardrail.uncertainty import make
+from guardrail.uncertainty.plan import plan_for
+from tests.calibrate import fakes
+
+
+@pytest.fixture(autouse=True)
+def _wide_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths of temporary folders differ in length from machine to machine, and must not be broken by a box."""
+    monkeypatch.setattr(errors, "width", 400)
+
+
+@pytest.fixture(scope="session")
+def plan() -> SamplingPlan:
+    return plan_for([make("semantic_entropy")])
+
+
+@pytest.fixture(scope="session")
+def labelled(tmp_path_factory: pytest.TempPathFactory, plan: SamplingPlan) -> RecordFile:
+    """The fakes' population with every score and labels, on disk."""
+    folder = tmp_path_factory.mktemp("population")
+    questions = read_questions(fakes.write_questions(folder / "questions.jsonl"))
+    path = folder / "records.jsonl"
+    collect_records(questions, fakes.model(), plan, path, name="questions.jsonl")
+    file = score_records(read_records(path), supported(plan))
+    header = file.header.model_copy(update={"correctness": Exact().spec})
+    write_records(path, header, label_records(file.records, Exact()))
+    return read_records(path)
+
+
+@pytest.fixture
+def records_path(labelled: RecordFile, tmp_path: Path) -> Path:
+    """A private copy of the labelled record file."""
+    copy = tmp_path / "records.jsonl"
+    copy.write_bytes(labelled.path.read_bytes())
+    return copy

@@ -1,0 +1,193 @@
+"""Collecting: complete, resumable after a kill at any call, and honest about failures."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from langchain_core.messages import BaseMessage
+
+from calibrate.data.collect import PROBE, collect_records
+from calibrate.data.questions import Question, read_questions
+from calibrate.data.records import read_records
+from guardrail.errors import GuardrailError, UsageError
+from guardrail.prompting import PromptWrapping, question_text
+from guardrail.testing import ScriptedChat
+from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan
+from guardrail.uncertainty import make
+from guardrail.uncertainty.plan import plan_for
+from tests.calibrate import fakes
+
+PLAN = plan_for([make("semantic_entropy")], n=3)
+ROOT = Path(__file__).parents[3]
+
+
+def questions(size: int) -> list[Question]:
+    return [Question(**row) for row in fakes.rows(size)]
+
+
+def contents(path: Path) -> dict[str, object]:
+    """Records by id, without what depends on timing."""
+    found = {}
+    for record in read_records(path).records:
+        assert record.drawn is not None
+        found[record.id] = record.model_copy(update={"drawn": record.drawn.model_copy(update={"cost": Cost()})})
+    return dict(sorted(found.items()))
+
+
+def test_asks_every_question_once(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    path = tmp_path / "r.jsonl"
+    done = collect_records(
+        questions(30), fakes.model(), PLAN, path, progress=lambda done, total, note="": seen.append((done, total))
+    )
+    assert (done.n_questions, done.n_resumed, done.n_drawn, done.n_failed) == (30, 0, 30, 0)
+    found = {record.id: record for record in read_records(path).records}
+    assert set(found) == {f"p{i}" for i in range(30)}
+    for i in range(30):
+        script = fakes.script()[f"plant {i}?"]
+        drawn = found[f"p{i}"].drawn
+        assert drawn is not None
+        assert drawn.primary is not None
+        assert drawn.primary.text == script[0]
+        assert [sample.text for sample in drawn.samples] == script[1:4]
+    assert seen[0] == (0, 30)
+    assert seen[-1] == (30, 30)
+
+
+def test_resume_asks_only_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    collect_records(questions(20), fakes.model(), PLAN, path)
+    before = path.read_bytes()
+    lines = before.splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:6]))
+    broken = ScriptedChat(
+        script={f"plant {i}?": [ValueError("asked again")] for i in range(20)}, name_of_model="scripted"
+    )
+    again = collect_records(questions(20), fakes.model(), PLAN, path)
+    assert (again.n_resumed, again.n_drawn) == (5, 15)
+    assert len(contents(path)) == 20
+    done = collect_records(questions(20), broken, PLAN, path)
+    assert (done.n_resumed, done.n_drawn, done.n_failed) == (20, 0, 0)
+
+
+@pytest.mark.parametrize("kill_after", [0, 37, 70])
+def test_kill_minus_nine_loses_and_repeats_nothing(tmp_path: Path, kill_after: int) -> None:
+    """The model kills its process with SIGKILL in the middle of a call; the same command then goes on."""
+    asked = fakes.write_questions(tmp_path / "q.jsonl", size=24)
+    path = tmp_path / "r.jsonl"
+    command = [
+        *(sys.executable, "-m", "calibrate", "collect", str(asked), "--n", "3", "--max-concurrency", "5"),
+        *("--model", "python:tests.calibrate.fakes:model", "--out", str(path)),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    killed = subprocess.run(
+        command, cwd=ROOT, env={**environment, fakes.KILL_AFTER: str(kill_after)}, capture_output=True, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    left = len(read_records(path).records)
+    assert left < 24
+    if kill_after == 70:  # 96 calls in all: most records are there
+        assert left > 10
+    with path.open("ab") as stream:  # what a kill in the middle of a write leaves
+        stream.write(b'{"id":"p23","question":"pl')
+    resumed = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"({left} were there already)" in resumed.stdout or left == 0
+
+    whole = tmp_path / "whole.jsonl"
+    collect_records(read_questions(asked), fakes.model(), PLAN, whole)
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 25
+    assert all(line.endswith(b"\n") for line in lines)
+    assert contents(path) == contents(whole)
+
+
+def failing(*bad: int, size: int = 40) -> ScriptedChat:
+    script = {
+        f"plant {i}?": [ConnectionError("refused")] if i in bad else list(answers)
+        for i, answers in enumerate(fakes.script(size).values())
+    }
+    return fakes.scripted(script)
+
+
+def test_a_failure_is_recorded_counted_and_retried(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    first = collect_records(questions(40), failing(3, 30), PLAN, path)
+    assert first.n_failed == 2
+    assert all("refused" in problem for problem in first.problems)
+    assert {record.id for record in read_records(path).records if record.failed} == {"p3", "p30"}
+    kept = collect_records(questions(40), failing(), PLAN, path)
+    assert (kept.n_drawn, kept.n_failed) == (0, 2)
+    retried = collect_records(questions(40), failing(), PLAN, path, retry_failed=True)
+    assert (retried.n_resumed, retried.n_drawn, retried.n_failed) == (38, 2, 0)
+    assert len(contents(path)) == 40
+
+
+def test_stops_early_when_most_of_the_first_questions_fail(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    model = failing(*range(1, 40))
+    with pytest.raises(GuardrailError, match="refused") as caught:
+        collect_records(questions(40), model, PLAN, path, max_concurrency=1)
+    assert f"{PROBE - 1} of the first {PROBE} questions failed" in str(caught.value)
+    assert [record.id for record in read_records(path).records] == ["p0"]
+    done = collect_records(questions(40), failing(), PLAN, path)
+    assert (done.n_resumed, done.n_drawn, done.n_failed) == (1, 39, 0)
+
+
+def test_samples_that_never_differ_are_refused_but_kept(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    model = fakes.scripted({f"plant {i}?": ["oak"] for i in range(6)})
+    with pytest.raises(GuardrailError, match="none of 6 questions has two different samples"):
+        collect_records(questions(6), model, PLAN, path)
+    assert len(contents(path)) == 6
+    assert collect_records(questions(6), model, PLAN, path, allow_identical_samples=True).n_drawn == 0
+
+
+class NativeChat(ScriptedChat):
+    """A native sampler that remembers its batches."""
+
+    batches: list[int] = []  # noqa: RUF012  (a pydantic field: copied for each instance)
+
+    def draw_samples(
+        self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, *, seeds: Sequence[int | None]
+    ) -> list[SampleSet]:
+        self.batches.append(len(prompts))
+        options = None if plan.options is None else OptionScores(labels=plan.options, loglikelihoods=(-0.1, -2.0))
+        answers = tuple(Sample(text=text) for text in ("x", "y", "z"))[: plan.n]
+        return [
+            SampleSet(question=question_text(messages), primary=Sample(text="A"), samples=answers, options=options)
+            for messages in prompts
+        ]
+
+    async def adraw_samples(
+        self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, *, seeds: Sequence[int | None]
+    ) -> list[SampleSet]:
+        return self.draw_samples(prompts, plan, seeds=seeds)
+
+
+def test_a_native_sampler_is_asked_in_batches(tmp_path: Path) -> None:
+    model = NativeChat()
+    collect_records(questions(23), model, PLAN, tmp_path / "r.jsonl", batch_size=10)
+    assert model.batches == [10, 10, 3]
+    assert len(contents(tmp_path / "r.jsonl")) == 23
+
+
+def test_options_are_rendered_and_checked(tmp_path: Path) -> None:
+    asked = [Question(id="a", question="Sea?", references=("A",), options={"A": "yes", "B": "no"})]
+    plan = plan_for([make("predictive_entropy")], options=("A", "B"))
+    path = tmp_path / "r.jsonl"
+    collect_records(asked, NativeChat(), plan, path, prompt=PromptWrapping(template="Q: {question}"))
+    (record,) = read_records(path).records
+    assert record.drawn is not None
+    assert record.drawn.question == "Q: Sea?\nA) yes\nB) no"
+    assert record.drawn.options is not None
+    with pytest.raises(UsageError, match=r"reads options \('A', 'B'\), but the questions have None"):
+        collect_records(questions(2), NativeChat(), plan, tmp_path / "other.jsonl")
+    with pytest.raises(UsageError, match="no question to ask"):
+        collect_records([], NativeChat(), plan, tmp_path / "other.jsonl")

@@ -1,0 +1,327 @@
+"""Labels given by hand: the session, its file, the keys, the whole command through a terminal and a pipe."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from calibrate.cli import app
+from calibrate.cli.label import card, keys, label_by_hand, shares
+from calibrate.data.labels import (
+    Pressed,
+    Session,
+    apply_labels,
+    contradictions,
+    open_store,
+    queue_of,
+    read_labels,
+    refuse_contradictions,
+)
+from calibrate.data.records import Record, RecordFile, read_records, write_records
+from calibrate.pipeline import fit_artifact
+from guardrail.errors import RecordError, UsageError
+from guardrail.types import Sample, SampleSet, ToolCall
+
+ROOT = Path(__file__).parents[3]
+
+
+def record(name: str, answer: str | None = "x", *, question: str | None = None, correct: bool | None = None) -> Record:
+    primary = Sample(text=answer) if answer is not None else None
+    drawn = SampleSet(question="?", primary=primary, samples=tuple(Sample(text=t) for t in ("Paris", "paris.", "Nice")))
+    return Record(
+        id=name, question=question or f"question {name}?", references=("Paris",), drawn=drawn, correct=correct
+    )
+
+
+def records(n: int) -> list[Record]:
+    return [record(f"r{i}", f"answer {i}") for i in range(n)]
+
+
+def stored(path: Path) -> list[tuple[str, bool | None]]:
+    return [(row["id"], row["correct"]) for row in map(json.loads, path.read_text().splitlines())]
+
+
+def test_every_key_is_on_disk_when_it_returns(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    with open_store(path) as store:
+        session = Session(records(4), store)
+        assert session.press("y") is Pressed.RIGHT
+        assert stored(path) == [("r0", True)]
+        assert session.press("N") is Pressed.WRONG
+        assert session.press("s") is Pressed.SKIPPED
+        assert stored(path) == [("r0", True), ("r1", False), ("r2", None)]
+        assert (session.done, session.total) == (3, 4)
+        assert session.press("x") is Pressed.UNKNOWN
+        assert session.press("q") is Pressed.QUIT
+        assert len(stored(path)) == 3
+
+
+def test_undo_goes_back_one_by_one_even_into_an_earlier_session(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    with open_store(path) as store:
+        session = Session(records(3), store)
+        session.press("y")
+        session.press("y")
+        assert session.press("u") is Pressed.UNDONE
+        assert session.current is not None
+        assert session.current.id == "r1"
+        assert stored(path) == [("r0", True)]
+        session.press("n")
+        assert stored(path) == [("r0", True), ("r1", False)]
+    with open_store(path) as store:
+        session = Session(list(reversed(records(3))), store)
+        assert session.press("u") is Pressed.UNDONE
+        assert session.current is not None
+        assert session.current.id == "r1"  # the one that was taken back, not the first of the order
+        assert session.press("u") is Pressed.UNDONE
+        assert session.press("u") is Pressed.NOTHING_TO_UNDO
+        assert path.read_bytes() == b""
+
+
+def test_a_torn_last_line_is_cut_and_its_question_comes_again(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    path.write_text('{"id": "r0", "correct": true, "judged": "answer 0"}\n{"id": "r1", "corr')
+    with open_store(path) as store:
+        session = Session(records(2), store)
+        assert session.current is not None
+        assert session.current.id == "r1"
+        session.press("n")
+    assert stored(path) == [("r0", True), ("r1", False)]
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    path.write_text('{"id": "r0", "correct": true}\n')
+    with pytest.raises(RecordError, match=r"l\.jsonl:1: got .*with id, correct and judged"), open_store(path):
+        pass
+    path.write_text('{"id": "r0", "correct": "yes", "judged": "x"}\n')
+    with pytest.raises(RecordError, match="correct is true, false or null"), open_store(path):
+        pass
+    path.write_text('{"id": "r0", "correct": true, "judged": "another answer"}\n')
+    with open_store(path) as store, pytest.raises(UsageError, match="'r0' is for the answer 'another answer'"):
+        Session(records(1), store)
+    with open_store(path), pytest.raises(UsageError, match="another process"), open_store(path):
+        pass
+
+
+def test_labels_apply_only_to_the_answers_they_are_for(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    with open_store(path) as store:
+        session = Session(records(2), store)
+        session.press("y")
+        session.press("s")
+    given = read_labels(path)
+    assert given.correct == {"r0": True}
+    assert given.skipped == {"r1"}
+    labelled = apply_labels(records(3), given)
+    assert [one.correct for one in labelled] == [True, None, None]
+    assert [one.label_detail for one in labelled] == ["", "skipped in l.jsonl", "no label in l.jsonl"]
+    with pytest.raises(UsageError, match="'r0' is for the answer 'answer 0', but the record's answer is 'other'"):
+        apply_labels([record("r0", "other"), record("r1", "answer 1")], given)
+
+
+def test_the_order_is_random_by_seed_and_stable() -> None:
+    some = records(50)
+    first = [one.id for one in queue_of(some)]
+    assert sorted(first) == sorted(one.id for one in some)
+    assert first != [one.id for one in some]
+    assert first == [one.id for one in queue_of(list(reversed(some)))]
+    assert first != [one.id for one in queue_of(some, seed=1)]
+    assert [one.id for one in queue_of(some, order="file", limit=2)] == ["r0", "r1"]
+    assert [one.id for one in queue_of([record("a", None), record("b")], order="file")] == ["b"]
+    with pytest.raises(UsageError, match="none of 1 records has an answer"):
+        queue_of([record("a", None)])
+
+
+def test_the_card_shows_what_is_needed_to_judge() -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    shown = record("a", "[bold]Paris[/bold]").model_copy(update={"options": {"A": "Paris", "B": "Nice"}})
+    console.print(card(shown, done=37, total=200))
+    text = console.export_text()
+    for part in ("37 of 200 done", "question a?", "[bold]Paris[/bold]", "A) Paris", "67%", "33%", "y right", "u undo"):
+        assert part in text
+    # "Paris" and "paris." are one answer.
+    found = shares(shown)
+    assert [text for text, _ in found] == ["Paris", "Nice"]
+    assert [share for _, share in found] == pytest.approx([2 / 3, 1 / 3])
+
+
+def test_piped_lines_are_keys(tmp_path: Path) -> None:
+    assert list(keys(io.StringIO("yes\n\n N \n"))) == ["y", "N"]
+    path = tmp_path / "l.jsonl"
+    with open_store(path) as store:
+        session = Session(records(3), store)
+        label_by_hand(session, Console(file=io.StringIO()), io.StringIO("y\nn\n"))  # the input ends before the queue
+    assert stored(path) == [("r0", True), ("r1", False)]
+
+
+@pytest.fixture
+def labelled_path(labelled: RecordFile, tmp_path: Path) -> Path:
+    """Six records without labels."""
+    path = tmp_path / "r.jsonl"
+    header = labelled.header.model_copy(update={"correctness": None})
+    write_records(path, header, [one.model_copy(update={"correct": None}) for one in labelled.records[:6]])
+    return path
+
+
+def run(*arguments: object, keys: str = "", code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(a) for a in arguments], input=keys, env={"COLUMNS": "200"})
+    assert result.exit_code == code, (result.output, result.exception)
+    return " ".join(result.output.replace("\u2502", " ").split())
+
+
+def test_the_command_resumes_and_labels_when_all_is_judged(labelled_path: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "r.labels.jsonl"
+    shown = run("label", labelled_path, "--interactive", keys="y\nn\nq\n")
+    assert f"2 of 6 are labelled or skipped; all of them are in {labels}" in shown
+    assert read_records(labelled_path).header.correctness is None
+    first = stored(labels)
+    shown = run("label", labelled_path, "--interactive", keys="u\ny\ns\ny\ny\nn\n")
+    assert "2 of 6 done" in shown
+    assert len(stored(labels)) == 6
+    assert stored(labels)[0] == first[0]
+    assert stored(labels)[1] == (first[1][0], True)
+    assert "4 of 5 answers are right" in shown
+    file = read_records(labelled_path)
+    assert file.header.correctness is not None
+    assert file.header.correctness.name == "given"
+    assert [one.label_detail for one in file.records].count("skipped in r.labels.jsonl") == 1
+    assert "exclude each other" in run("label", labelled_path, "--interactive", "--rule", "exact", code=2)
+    assert "--order must be random or file" in run("label", labelled_path, "-i", "--order", "best", code=2)
+
+
+def test_a_limit_labels_a_random_part(labelled_path: Path) -> None:
+    shown = run("label", labelled_path, "--interactive", "--limit", "2", keys="y\nn\n")
+    assert "1 of 2 answers are right" in shown
+    assert "4 not labelled: no label in" in shown
+
+
+def wait_for(descriptor: int, text: str, seen: list[bytes]) -> None:
+    """Read a terminal until it shows a text; fails after 30 seconds."""
+    end = time.monotonic() + 30
+    while text.encode() not in b"".join(seen):
+        assert time.monotonic() < end, b"".join(seen)
+        if select.select([descriptor], [], [], 0.5)[0]:
+            seen.append(os.read(descriptor, 65536))
+
+
+class Terminal:
+    """The labelling command on a pseudo-terminal."""
+
+    def __init__(self, records: Path) -> None:
+        self.ours, self.theirs = pty.openpty()
+        self.seen: list[bytes] = []
+        self.before = termios.tcgetattr(self.theirs)
+        command = [sys.executable, "-m", "calibrate", "label", str(records), "--interactive"]
+        self.process = subprocess.Popen(
+            command, stdin=self.theirs, stdout=self.theirs, stderr=self.theirs, cwd=ROOT, start_new_session=True
+        )
+
+    def shows(self, text: str) -> None:
+        wait_for(self.ours, text, self.seen)
+
+    def press(self, data: bytes) -> None:
+        """Send keys once the command reads single keys: what is typed before the card is shown does not count."""
+        end = time.monotonic() + 30
+        while termios.tcgetattr(self.theirs)[3] & termios.ICANON:
+            assert time.monotonic() < end, "the command never waited for a key"
+            select.select([], [], [], 0.01)
+        os.write(self.ours, data)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.ours)
+        os.close(self.theirs)
+
+
+@pytest.fixture
+def terminal(labelled_path: Path) -> Iterator[Terminal]:
+    opened = Terminal(labelled_path)
+    yield opened
+    opened.close()
+
+
+def test_single_keys_through_a_terminal_survive_a_kill(terminal: Terminal, tmp_path: Path) -> None:
+    """No Return is pressed; the process is killed after two keys, and both labels are there."""
+    terminal.shows("0 of 6 done")
+    terminal.press(b"\x1b[Ay")  # an arrow key is not a key
+    terminal.shows("1 of 6 done")
+    terminal.press(b"n")
+    terminal.shows("2 of 6 done")
+    terminal.process.kill()
+    terminal.process.wait()
+    assert [correct for _, correct in stored(tmp_path / "r.labels.jsonl")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("key", "code", "said"), [(b"\x03", 130, "Stopped."), (b"\x04", 0, "1 of 6 are labelled or skipped")]
+)
+def test_ctrl_c_and_ctrl_d_stop_and_set_the_terminal_back(
+    terminal: Terminal, tmp_path: Path, key: bytes, code: int, said: str
+) -> None:
+    terminal.shows("0 of 6 done")
+    terminal.press(b"y")
+    terminal.shows("1 of 6 done")
+    terminal.press(key)
+    terminal.shows(said)
+    assert terminal.process.wait(timeout=30) == code
+    assert [correct for _, correct in stored(tmp_path / "r.labels.jsonl")] == [True]
+    assert termios.tcgetattr(terminal.theirs) == terminal.before
+
+
+@pytest.mark.parametrize(
+    ("second", "pairs"),
+    [
+        ({"correct": False}, 1),
+        ({"correct": True}, 0),
+        ({"correct": None}, 0),
+        ({"correct": False, "answer": "Lyon"}, 0),
+        ({"correct": False, "question": "another?"}, 0),
+    ],
+)
+def test_one_answer_to_one_question_cannot_be_right_and_wrong(second: dict[str, object], pairs: int) -> None:
+    both = [
+        record("a", "Paris", question="capital?", correct=True),
+        record("b", **{"answer": " Paris ", "question": "capital? ", **second}),  # type: ignore[arg-type]
+    ]
+    assert len(contradictions(both)) == pairs
+    assert len(contradictions(list(reversed(both)))) == pairs
+
+
+def test_options_and_tool_calls_tell_questions_and_answers_apart() -> None:
+    a, b = record("a", "A", question="q?", correct=True), record("b", "A", question="q?", correct=False)
+    options = [{"A": "x", "B": "y"}, {"A": "y", "B": "x"}]
+    assert (
+        contradictions([a.model_copy(update={"options": options[0]}), b.model_copy(update={"options": options[1]})])
+        == []
+    )
+    calls = [
+        SampleSet(question="q?", primary=Sample(text="A", tool_calls=(ToolCall(name="f", arguments={"x": x}),)))
+        for x in (1, 2)
+    ]
+    assert contradictions([a.model_copy(update={"drawn": calls[0]}), b.model_copy(update={"drawn": calls[1]})]) == []
+    assert contradictions([a.model_copy(update={"drawn": None}), b.model_copy(update={"drawn": None})])
+
+
+def test_contradictions_stop_the_fit(labelled: RecordFile) -> None:
+    twins: Sequence[Record] = [
+        labelled.records[0].model_copy(update={"id": "twin", "correct": not labelled.records[0].correct})
+    ]
+    file = RecordFile(labelled.path, labelled.header, (*labelled.records, *twins))
+    with pytest.raises(UsageError, match=r"'p0'.*'twin'|'twin'.*'p0'"):
+        fit_artifact(file, estimator="semantic_entropy", alpha=0.15)
+    refuse_contradictions(labelled.records)

@@ -1,0 +1,346 @@
+"""Published data sets become questions; the files are made by hand in the published formats."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrate.data.formats import QUESTION_FORMATS, load_questions
+from guardrail.errors import RecordError, UsageError
+from tests.calibrate import fakes
+
+COQA: dict[str, Any] = {
+    "version": "1.0",
+    "data": [
+        {
+            "source": "mctest",
+            "id": "3dr23u6we5exclen4th8uq9rb42tel",
+            "filename": "mc160.test.41",
+            "story": "Cotton was a white kitten in a barn.",
+            "questions": [
+                {"input_text": "What color was Cotton?", "turn_id": 1},
+                {"input_text": "Where did she live?", "turn_id": 2},
+                {"input_text": "Did she have a dog?", "turn_id": 3},
+            ],
+            "answers": [
+                {"span_start": 13, "span_end": 18, "span_text": "white", "input_text": "white", "turn_id": 1},
+                {"span_start": 29, "span_end": 35, "span_text": "a barn", "input_text": "in a barn", "turn_id": 2},
+                {"span_start": -1, "span_end": -1, "span_text": "unknown", "input_text": "unknown", "turn_id": 3},
+            ],
+            "additional_answers": {
+                "0": [{"input_text": "white", "turn_id": 1}, {"input_text": "a barn", "turn_id": 2}],
+                "1": [{"input_text": "White.", "turn_id": 1}, {"input_text": "the barn", "turn_id": 2}],
+            },
+            "name": "mc160.test.41",
+        }
+    ],
+}
+TRIVIA: dict[str, Any] = {
+    "Data": [
+        {
+            "Answer": {
+                "Aliases": ["Sunset Blvd", "West Sunset Boulevard", "Sunset Boulevard"],
+                "HumanAnswers": ["Sunset Bl"],
+                "NormalizedAliases": ["sunset blvd", "west sunset boulevard", "sunset boulevard", "sunset strip"],
+                "NormalizedValue": "sunset boulevard",
+                "Type": "WikipediaEntity",
+                "Value": "Sunset Boulevard",
+            },
+            "EntityPages": [],
+            "Question": "Which musical premiered on 10th December 1993?",
+            "QuestionId": "tc_33",
+            "SearchResults": [],
+        }
+    ],
+    "Domain": "Web",
+    "Version": 1.0,
+}
+SQUAD: dict[str, Any] = {
+    "version": "v2.0",
+    "data": [
+        {
+            "title": "Normans",
+            "paragraphs": [
+                {
+                    "context": "The Normans came from Normandy.",
+                    "qas": [
+                        {
+                            "id": "a1",
+                            "question": "Where did the Normans come from?",
+                            "answers": [
+                                {"text": "Normandy", "answer_start": 22},
+                                {"text": "from Normandy", "answer_start": 17},
+                                {"text": "Normandy", "answer_start": 22},
+                            ],
+                            "is_impossible": False,
+                        },
+                        {
+                            "id": "a2",
+                            "question": "Who ruled Normandy in 1999?",
+                            "answers": [],
+                            "plausible_answers": [{"text": "The Normans", "answer_start": 0}],
+                            "is_impossible": True,
+                        },
+                    ],
+                }
+            ],
+        }
+    ],
+}
+
+
+def medmcqa(cops: list[Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": f"m{i}",
+            "question": f"Which? ({i})",
+            "opa": "one",
+            "opb": "two",
+            "opc": "three",
+            "opd": "four",
+            "cop": cop,
+            "choice_type": "single",
+            "exp": None,
+            "subject_name": "Anatomy",
+            "topic_name": None,
+        }
+        for i, cop in enumerate(cops)
+    ]
+
+
+def document(path: Path, content: object) -> Path:
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("format", [None, "coqa"])
+def test_coqa_turns_carry_the_story_and_the_gold_history(tmp_path: Path, format: str | None) -> None:
+    found = load_questions(document(tmp_path / "coqa-dev-v1.0.json", COQA), format)
+    name = "3dr23u6we5exclen4th8uq9rb42tel"
+    assert found.format == "coqa"
+    assert [question.id for question in found.questions] == [f"{name}-1", f"{name}-2", f"{name}-3"]
+    assert {question.group for question in found.questions} == {name}
+    first, second, third = found.questions
+    assert first.question == "Cotton was a white kitten in a barn.\n\nQ: What color was Cotton?\nA:"
+    assert first.references == ("white", "White.")
+    assert second.question.endswith("Q: What color was Cotton?\nA: white\nQ: Where did she live?\nA:")
+    assert second.references == ("in a barn", "a barn", "the barn")
+    assert third.references == ("unknown",)  # no additional answer for this turn
+    assert "A: in a barn\n" in third.question
+
+
+@pytest.mark.parametrize(
+    ("change", "fragment"),
+    [
+        (lambda story: story.pop("story"), "data[0]: field 'story': got nothing"),
+        (lambda story: story["questions"][1].pop("turn_id"), "data[0].questions[1]: field 'turn_id': got nothing"),
+        (
+            lambda story: story["answers"].pop(),
+            "data[0].questions[2]: field 'turn_id': got 3; no answer has",
+        ),
+        (lambda story: story["answers"][0].update(input_text=" "), "data[0].answers[0]: field 'input_text': got ' '"),
+        (lambda story: story.update(questions="x"), "data[0]: field 'questions': got 'x'; it must be a list"),
+    ],
+)
+def test_a_malformed_conversation_is_named_by_its_place(tmp_path: Path, change: Any, fragment: str) -> None:
+    content = json.loads(json.dumps(COQA))
+    change(content["data"][0])
+    with pytest.raises(RecordError) as caught:
+        load_questions(document(tmp_path / "coqa.json", content), "coqa")
+    assert f"coqa.json:{fragment}" in str(caught.value)
+
+
+def test_medmcqa_counts_from_one_or_from_zero(tmp_path: Path) -> None:
+    official = load_questions(lines(tmp_path / "dev.json", medmcqa([1, 4, 2])))
+    assert official.format == "medmcqa"
+    assert [question.references for question in official.questions] == [("A",), ("D",), ("B",)]
+    assert official.questions[0].options == {"A": "one", "B": "two", "C": "three", "D": "four"}
+    assert official.questions[0].group == "Anatomy"
+    hub = load_questions(lines(tmp_path / "hub.jsonl", medmcqa([1, 0, 2])))
+    assert [question.references for question in hub.questions] == [("B",), ("A",), ("C",)]
+    unclear = lines(tmp_path / "few.json", medmcqa([1, 2]))
+    with pytest.raises(UsageError, match=r"cop is never 0 or 4.*medmcqa-1 or medmcqa-0"):
+        load_questions(unclear)
+    assert load_questions(unclear, "medmcqa-1").questions[0].references == ("A",)
+    assert load_questions(unclear, "medmcqa-0").questions[0].references == ("B",)
+    with pytest.raises(UsageError, match="two files that count differently"):
+        load_questions(lines(tmp_path / "mixed.json", medmcqa([0, 4])))
+    with pytest.raises(RecordError, match=r"x\.json:2: field 'cop': got 4; it must be in 0 \.\.\. 3"):
+        load_questions(lines(tmp_path / "x.json", medmcqa([0, 4])), "medmcqa-0")
+
+
+@pytest.mark.parametrize(
+    ("cop", "fragment"),
+    [(-1, "withheld"), (5, "must be in 1 ... 4"), ("a", "must be the number"), (None, "got nothing")],
+)
+def test_medmcqa_refuses_what_names_no_option(tmp_path: Path, cop: Any, fragment: str) -> None:
+    with pytest.raises(RecordError) as caught:
+        load_questions(lines(tmp_path / "m.json", medmcqa([1, cop])))
+    assert "m.json:2: field 'cop'" in str(caught.value)
+    assert fragment in str(caught.value)
+
+
+def test_triviaqa_takes_every_alias_once(tmp_path: Path) -> None:
+    found = load_questions(document(tmp_path / "verified-web-dev.json", TRIVIA))
+    (question,) = found.questions
+    assert found.format == "triviaqa"
+    assert (question.id, question.group) == ("tc_33", None)
+    assert question.references == (
+        *("Sunset Boulevard", "Sunset Blvd", "West Sunset Boulevard"),
+        *("Sunset Bl", "sunset strip"),  # a person's answer, and the one normalised alias that is new
+    )
+    withheld = json.loads(json.dumps(TRIVIA))
+    del withheld["Data"][0]["Answer"]
+    with pytest.raises(RecordError, match=r"t\.json:Data\[0\]: field 'Answer': got nothing; .*use train or dev"):
+        load_questions(document(tmp_path / "t.json", withheld), "triviaqa")
+
+
+def test_squad_leaves_unanswerable_questions_out_and_says_so(tmp_path: Path) -> None:
+    path = document(tmp_path / "dev-v2.0.json", SQUAD)
+    found = load_questions(path)
+    assert [question.id for question in found.questions] == ["a1"]
+    assert (
+        found.questions[0].question == "The Normans came from Normandy.\n\nQuestion: Where did the Normans come from?"
+    )
+    assert found.questions[0].references == ("Normandy", "from Normandy")
+    assert found.questions[0].group == "Normans"
+    assert found.notes == ("1 unanswerable questions were left out (keep them: squad-unanswerable).",)
+    kept = load_questions(path, "squad-unanswerable")
+    assert [question.references for question in kept.questions] == [("Normandy", "from Normandy"), ("unanswerable",)]
+    assert kept.notes == ()
+    old = json.loads(json.dumps(SQUAD))
+    for asked in old["data"][0]["paragraphs"][0]["qas"]:
+        asked.pop("is_impossible")
+    with pytest.raises(RecordError, match=r"qas\[1\]: field 'answers': got \[\]; there is none; mark it"):
+        load_questions(document(tmp_path / "dev-v1.1.json", old))
+
+
+def arrow_folder(folder: Path, rows: list[dict[str, Any]], shards: int = 1, **state: Any) -> Path:
+    """What `Dataset.save_to_disk` writes: Arrow stream files, state.json and dataset_info.json."""
+    pyarrow = pytest.importorskip("pyarrow")
+    folder.mkdir(parents=True)
+    names = [f"data-{i:05}-of-{shards:05}.arrow" for i in range(shards)]
+    for i, name in enumerate(names):
+        part = pyarrow.Table.from_pylist(rows[i::shards])
+        with (folder / name).open("wb") as stream, pyarrow.ipc.new_stream(stream, part.schema) as writer:
+            writer.write_table(part)
+    files = [{"filename": name} for name in names]
+    document(folder / "state.json", {"_data_files": files, "_fingerprint": "1", "_split": None, **state})
+    return document(folder / "dataset_info.json", {"features": {}}).parent
+
+
+HUB_COQA = {
+    "source": "mctest",
+    "story": "A cat.",
+    "questions": ["Is it a cat?", "Sure?"],
+    "answers": {"input_text": ["yes", "very"], "answer_start": [0, 0], "answer_end": [1, 1]},
+}
+HUB_TRIVIA = {
+    "question": "Who?",
+    "question_id": "tc_1",
+    "answer": {"value": "Ann", "aliases": ["Anna"], "normalized_aliases": ["ann", "anna"]},
+}
+HUB_SQUAD = {
+    "id": "s1",
+    "title": "T",
+    "context": "C.",
+    "question": "Q?",
+    "answers": {"text": ["x", "x"], "answer_start": [0, 0]},
+}
+OWN = {"id": "o1", "question": "Q?", "references": ["A"], "options": {"A": "x", "B": "y"}, "group": "g"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "ids", "references"),
+    [
+        (medmcqa([0, 3]), ["m0", "m1"], [("A",), ("D",)]),
+        ([HUB_COQA], ["coqa-0-1", "coqa-0-2"], [("yes",), ("very",)]),
+        ([HUB_TRIVIA], ["tc_1"], [("Ann", "Anna")]),
+        ([HUB_SQUAD], ["s1"], [("x",)]),
+        ([OWN], ["o1"], [("A",)]),
+    ],
+)
+def test_data_folders_of_the_hub(
+    tmp_path: Path, rows: list[dict[str, Any]], ids: list[str], references: list[tuple[str, ...]]
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    saved = load_questions(arrow_folder(tmp_path / "saved", rows))
+    assert saved.format == "hf"
+    assert [question.id for question in saved.questions] == ids
+    assert [question.references for question in saved.questions] == references
+    (tmp_path / "hub" / "data").mkdir(parents=True)
+    file = tmp_path / "hub" / "data" / "validation-00000-of-00001.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    assert load_questions(tmp_path / "hub").questions == saved.questions
+    assert load_questions(file, "hf").questions == saved.questions
+
+
+def test_splits_are_never_mixed(tmp_path: Path) -> None:
+    rows = medmcqa([0, 3, 1, 2])
+    both = tmp_path / "both"
+    arrow_folder(both / "train", rows, shards=2)
+    arrow_folder(both / "validation", rows)
+    document(both / "dataset_dict.json", {"splits": ["train", "validation"]})
+    with pytest.raises(UsageError, match="holds splits train, validation"):
+        load_questions(both)
+    # Shards are read in the order that the state file lists: rows 0 and 2, then 1 and 3.
+    assert [question.id for question in load_questions(both / "train").questions] == ["m0", "m2", "m1", "m3"]
+    document(both / "dataset_dict.json", {"splits": ["validation"]})
+    assert len(load_questions(both).questions) == 4
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for name in ("train-00000-of-00001", "test-00000-of-00001"):
+        parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
+    (tmp_path / "flat").mkdir()
+    for name in ("train-00000-of-00001", "test-00000-of-00001"):
+        (tmp_path / f"{name}.parquet").rename(tmp_path / "flat" / f"{name}.parquet")
+    with pytest.raises(UsageError, match=r"several splits \(test, train\)"):
+        load_questions(tmp_path / "flat")
+
+
+def test_folders_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no dataset"):
+        load_questions(tmp_path)
+    chosen = arrow_folder(tmp_path / "chosen", medmcqa([0]), _indices_data_files=[{"filename": "indices.arrow"}])
+    with pytest.raises(UsageError, match="flatten_indices"):
+        load_questions(chosen)
+    broken = arrow_folder(tmp_path / "broken", medmcqa([0]))
+    (broken / "data-00000-of-00001.arrow").write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(RecordError, match="not an Arrow stream"):
+        load_questions(broken)
+    other = arrow_folder(tmp_path / "other", [{"text": "x", "label": 1}])
+    with pytest.raises(UsageError, match=r"has columns text, label; .*rename_column"):
+        load_questions(other)
+
+
+def test_files_of_no_known_format_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"of no known format\. Name it: --questions-format coqa"):
+        load_questions(document(tmp_path / "x.json", {"data": []}))
+    (tmp_path / "torn.json").write_text('{"data": [')
+    with pytest.raises(RecordError, match=r"torn\.json:1: not JSON"):
+        load_questions(tmp_path / "torn.json", "squad")
+    with pytest.raises(UsageError, match="no question format named 'quac'"):
+        load_questions(tmp_path / "x.json", "quac")
+    with pytest.raises(UsageError, match="no file at"):
+        load_questions(tmp_path / "none.json")
+    twice = json.loads(json.dumps(TRIVIA))
+    twice["Data"] *= 2
+    with pytest.raises(RecordError, match="got 'tc_33', which two questions have"):
+        load_questions(document(tmp_path / "twice.json", twice))
+
+
+def test_our_own_format_is_read_as_before(tmp_path: Path) -> None:
+    path = fakes.write_questions(tmp_path / "q.jsonl")
+    found = load_questions(path)
+    assert (found.format, len(found.questions)) == ("own", fakes.SIZE)
+    assert load_questions(path, "own") == found
+    assert "own" in QUESTION_FORMATS

@@ -1,0 +1,240 @@
+"""The evaluation protocol: same splits for all, whole groups, nothing coded as 0 or NaN."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from calibrate.evaluation.evaluate import Evaluation, RuleSpec, _job, _splits, _Tally, evaluate
+from calibrate.thresholds import fit, rules
+from guardrail.errors import UsageError
+from guardrail.gate import accepts
+from guardrail.outcome import Feasible
+
+DATA = Path(__file__).parents[4] / "shared" / "data"
+
+
+def pool(n: int = 400, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    rng = np.random.default_rng(seed)
+    u = rng.normal(size=n)
+    return u, (rng.random(n) < 1 / (1 + np.exp(1.5 - 1.5 * u))).astype(np.int64)
+
+
+def test_row_figures_by_hand() -> None:
+    # Four splits of 10 test items: accepted 5, 0, 2, 4; wrong 1, 0, 1, 0; right in the test part 6, 6, 0, 8.
+    tally = _Tally(4)
+    patterns = [(5, 1, 6), (0, 0, 6), (2, 1, 0), (4, 0, 8)]
+    for split, (taken, wrong, right) in enumerate(patterns):
+        tally.accepted[split], tally.errors[split], tally.right[split], tally.n[split] = taken, wrong, right, 10
+    row = tally.row(_job("empirical", 0.2, None, "continuous"))
+    assert row.scer is not None
+    assert row.scer.value == pytest.approx((0.2 + 0.5 + 0.0) / 3)
+    assert row.scer_sd == pytest.approx(np.std([0.2, 0.5, 0.0], ddof=1))
+    assert row.scer.se == pytest.approx(np.std([0.2, 0.5, 0.0], ddof=1) / np.sqrt(3))
+    assert row.pooled is not None
+    assert row.pooled.value == pytest.approx(2 / 11)
+    # residuals e - (2/11) a = 1/11, 0, 7/11, -8/11: sum of squares 114/121, sd = sqrt(114/363); mean accepted 2.75.
+    assert row.pooled.se == pytest.approx(np.sqrt(114 / 363) / 2 / 2.75)
+    assert row.acceptance.value == pytest.approx((0.5 + 0 + 0.2 + 0.4) / 4)
+    assert row.power is not None
+    assert row.power.value == pytest.approx((4 / 6 + 0 + 4 / 8) / 3)
+    assert row.violation_rate.value == 0.25  # .2 does not exceed .2, and an empty acceptance violates nothing
+    assert row.infeasible_rate.value == 0.25
+
+
+def test_matches_fits_made_one_by_one() -> None:
+    u, e = pool()
+    result = evaluate(u, e, rules=["acrc"], alphas=[0.15], n_calibration=100, splits=7, seed=3)
+    rates, shares = [], []
+    for calibration, test in _splits(400, 100, 7, 3, None):
+        assert sorted([*calibration, *test]) == list(range(400))
+        assert calibration.size == 100
+        outcome = fit(u[calibration], e[calibration], alpha=0.15)
+        taken = accepts(u[test], outcome.threshold) if isinstance(outcome, Feasible) else np.zeros(300, dtype=bool)
+        shares.append(taken.mean())
+        if taken.any():
+            rates.append(e[test][taken].mean())
+    row = result.rows[0]
+    assert row.scer is not None
+    assert row.scer.value == pytest.approx(np.mean(rates))
+    assert row.acceptance.value == pytest.approx(np.mean(shares))
+    assert row.infeasible_rate.value == pytest.approx(1 - len(rates) / 7)
+
+
+def test_all_rules_see_the_same_splits_whatever_their_company() -> None:
+    u, e = pool()
+    specs: list[RuleSpec] = ["lec", "anchored", ("acrc", {"min_accept": 1}), ("clopper_pearson", {"delta": 0.05})]
+    together = evaluate(u, e, rules=specs, alphas=[0.1, 0.2], n_calibration=150, splits=5)
+    for i, spec in enumerate(specs):
+        alone = evaluate(u, e, rules=[spec], alphas=[0.1, 0.2], n_calibration=150, splits=5)
+        assert alone.rows == together.rows[2 * i : 2 * i + 2]
+    assert [row.alpha for row in together.rows] == [0.1, 0.2] * 4
+    assert together.rows[4].options == {"min_accept": 1}
+    assert (together.rows[2].delta, together.rows[6].delta) == (0.1, 0.05)
+
+
+def test_delta_applies_where_a_rule_uses_one() -> None:
+    u, e = pool()
+    result = evaluate(u, e, rules=["acrc", "sgr"], alphas=[0.2], n_calibration=150, splits=2, delta=0.3)
+    assert [row.delta for row in result.rows] == [None, 0.3]
+
+
+def test_seeds() -> None:
+    u, e = pool()
+    settings: dict[str, Any] = {"rules": ["empirical"], "alphas": [0.2], "n_calibration": 150, "splits": 5}
+    assert evaluate(u, e, seed=1, **settings) == evaluate(u, e, seed=1, **settings)
+    assert evaluate(u, e, seed=1, **settings).rows != evaluate(u, e, seed=2, **settings).rows
+
+
+def test_nothing_accepted_is_none_and_not_zero() -> None:
+    result = evaluate(np.arange(50.0), np.ones(50), rules=["lec"], alphas=[0.1], n_calibration=20, splits=4)
+    row = result.rows[0]
+    assert row.scer is None
+    assert row.scer_sd is None
+    assert row.pooled is None
+    assert row.power is None
+    assert row.acceptance.value == 0.0
+    assert row.violation_rate.value == 0.0
+    assert row.infeasible_rate.value == 1.0
+    assert result.auroc is None
+
+
+def test_one_split_has_no_standard_error() -> None:
+    u, e = pool()
+    row = evaluate(u, e, rules=["fixed_quantile"], alphas=[0.2], n_calibration=200, splits=1).rows[0]
+    assert row.scer is not None
+    assert row.scer.se is None
+    assert row.scer_sd is None
+    assert row.acceptance.se is None
+
+
+def test_groups_stay_whole() -> None:
+    groups = [i // 7 for i in range(400)]
+    for calibration, test in _splits(400, 100, 10, 0, groups):
+        inside, outside = {groups[i] for i in calibration}, {groups[i] for i in test}
+        assert not inside & outside
+        assert 94 <= calibration.size <= 100
+        assert calibration.size + test.size == 400
+    u, e = pool()
+    assert evaluate(u, e, rules=["lec"], alphas=[0.2], n_calibration=100, splits=3, groups=groups).grouped
+
+
+def test_groups_that_do_not_fit() -> None:
+    with pytest.raises(UsageError, match="every group has more than n_calibration = 10"):
+        evaluate(*pool(), rules=["lec"], alphas=[0.2], n_calibration=10, groups=[i // 20 for i in range(400)])
+    with pytest.raises(UsageError, match="groups has 2 ids"):
+        evaluate(*pool(), rules=["lec"], alphas=[0.2], n_calibration=10, groups=["a", "b"])
+
+
+def test_tables() -> None:
+    u, e = pool()
+    specs: list[RuleSpec] = ["lec", ("acrc", {"min_accept": 1})]
+    result = evaluate(u, e, rules=specs, alphas=[0.15], n_calibration=150, splits=5)
+    rows = list(csv.DictReader(io.StringIO(result.to_csv())))
+    assert [row["rule"] for row in rows] == ["lec", "acrc"]
+    assert rows[1]["options"] == "min_accept=1"
+    assert rows[1]["scer"] == rows[1]["scer_se"] == ""
+    assert result.rows[0].scer is not None
+    assert float(rows[0]["scer"]) == result.rows[0].scer.value
+    assert float(rows[0]["acceptance_se"]) == result.rows[0].acceptance.se
+    assert Evaluation.model_validate_json(result.to_json()) == result
+    assert "NaN" not in result.to_json()
+
+
+def test_tables_are_written(tmp_path: Path) -> None:
+    u, e = pool()
+    result = evaluate(u, e, rules=["lec"], alphas=[0.15], n_calibration=150, splits=2)
+    assert result.to_csv(tmp_path / "rows.csv") == (tmp_path / "rows.csv").read_text(encoding="utf-8")
+    assert json.loads(
+        (tmp_path / "all.json").read_text(encoding="utf-8") if result.to_json(tmp_path / "all.json") else ""
+    )
+
+
+def test_progress_is_reported_after_each_split() -> None:
+    seen: list[tuple[int, int]] = []
+
+    def report(done: int, total: int, note: str = "") -> None:
+        seen.append((done, total))
+
+    evaluate(*pool(), rules=["lec"], alphas=[0.2], n_calibration=100, splits=3, progress=report)
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rules": []}, "at least one rule"),
+        ({"alphas": []}, "at least one rule and one alpha"),
+        ({"rules": "lec"}, r"Write \['lec'\]"),
+        ({"rules": ["leck"]}, "Did you mean 'lec'"),
+        ({"rules": [("lec", {"delta": 0.1})]}, "makes no statement with a delta"),
+        ({"alphas": [10]}, "Write 0.1 for 10 %"),
+        ({"n_calibration": 400}, "between 1 and 399"),
+        ({"splits": 0}, "splits must be at least 1"),
+    ],
+)
+def test_misuse(settings: dict[str, Any], message: str) -> None:
+    usual: dict[str, Any] = {"rules": ["lec"], "alphas": [0.2], "n_calibration": 100, "splits": 2}
+    with pytest.raises(UsageError, match=message):
+        evaluate(*pool(), **{**usual, **settings})
+
+
+def option_entropies(file: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Predictive entropy over option logits, and whether the likeliest option is wrong."""
+    u, e = [], []
+    for line in (DATA / file).read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        labels, logits = list(row["options"]), np.array(list(row["options"].values()))
+        p = np.exp(logits - logits.max())
+        p /= p.sum()
+        u.append(float(-(p * np.log(p)).sum()))
+        e.append(int(labels[int(logits.argmax())] != row["reference"]))
+    return np.array(u), np.array(e, dtype=np.int64)
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="recorded model outputs are not beside this repository")
+@pytest.mark.parametrize(
+    ("file", "published"),
+    # Acceptance in % and share of splits above alpha, 100 splits of 1,000 calibration items at alpha = delta = .1.
+    [
+        (
+            "mmbench-llava-v1.6-34b-options.jsonl",
+            {
+                "acrc": (86.5, 0.45),
+                "fixed_sequence": (83.4, 0.15),
+                "anchored": (83.4, 0.15),
+                "cp_simultaneous": (81.4, 0.03),
+            },
+        ),
+        (
+            "mmbench-llava-v1.5-7b-options.jsonl",
+            {
+                "acrc": (62.8, 0.36),
+                "fixed_sequence": (59.3, 0.09),
+                "anchored": (59.3, 0.09),
+                "cp_simultaneous": (56.6, 0.03),
+            },
+        ),
+    ],
+)
+def test_real_model_outputs(file: str, published: dict[str, tuple[float, float]]) -> None:
+    u, e = option_entropies(file)
+    result = evaluate(u, e, rules=list(published), alphas=[0.1], n_calibration=1000)
+    for row in result.rows:
+        share, violated = published[row.rule]
+        # Other splits: the difference of two means of 100 has sd below .4 points, of two such shares at most .07.
+        assert 100 * row.acceptance.value == pytest.approx(share, abs=1.2)
+        assert row.violation_rate.value == pytest.approx(violated, abs=0.21)
+        assert row.infeasible_rate.value == 0.0
+
+
+def test_every_rule_runs() -> None:
+    result = evaluate(*pool(), rules=rules(), alphas=[0.2], n_calibration=200, splits=2)
+    assert [row.rule for row in result.rows] == list(rules())

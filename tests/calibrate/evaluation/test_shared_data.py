@@ -1,0 +1,138 @@
+"""Published outputs of real models (where the folder is there): rows and base accuracies as its README states them."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from calibrate.correctness import label_records, make_rule
+from calibrate.data.formats import LAYOUTS, Imported, ImportSettings, import_file
+from calibrate.data.labels import contradictions
+from calibrate.pipeline import fit_artifact
+from calibrate.scoring.metrics import auroc
+from calibrate.scoring.scores import arrays, parse_estimator, score_records
+from guardrail.errors import UsageError
+from guardrail.types import Unmeasured
+
+FOLDER = Path(__file__).parents[4] / "shared" / "data"
+pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the folder of published outputs is not here")
+
+
+@cache
+def load(name: str, system: str | None = None) -> Imported:
+    return import_file(FOLDER / name, ImportSettings(system=system))
+
+
+def accuracy(found: Imported, rule: str | None = None) -> float:
+    """Share of right answers, by the file's labels or by a rule."""
+    records = found.file.records
+    labels = [r.correct for r in (label_records(records, make_rule(rule)) if rule else records)]
+    assert None not in labels
+    return labels.count(True) / len(labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "rows", "rule", "low", "high"),
+    [
+        # .69 by the README's own matching; exact match of the one gold string is stricter, token-F1 >= .5 is laxer.
+        ("triviaqa-20samples.jsonl", "triviaqa20", 500, "exact", 0.64, 0.69),
+        ("triviaqa-20samples.jsonl", "triviaqa20", 500, "token_f1", 0.69, 0.73),
+        # .83 there; how it breaks ties and reads numbers is not said.
+        ("gsm8k-13variants.jsonl", "gsm8k13", 1319, "numeric", 0.815, 0.835),
+        ("cruxeval-output-10samples.jsonl", "cruxeval", 800, None, 0.345, 0.355),
+        ("medqa-mistral-baseline-options.jsonl", "medqa", 1273, None, 0.485, 0.495),
+        ("medqa-mistral-finetuned-options.jsonl", "medqa", 1273, None, 0.515, 0.525),
+        ("mmbench-llava-v1.6-34b-options.jsonl", "mmbench", 4377, "option", 0.835, 0.845),
+        ("mmbench-llava-v1.5-7b-options.jsonl", "mmbench", 4377, "option", 0.61, 0.84),
+        ("intercode-sql-agents.jsonl", "intercode", 1034, None, 0.585, 0.595),
+    ],
+)
+def test_rows_and_base_accuracy(name: str, layout: str, rows: int, rule: str | None, low: float, high: float) -> None:
+    found = load(name)
+    assert (found.layout, found.n_rows, len(found.file.records), found.bad) == (layout, rows, rows, ())
+    assert low <= accuracy(found, rule) <= high
+
+
+def test_every_system_of_the_files_with_several() -> None:
+    shares = {
+        "nq-human-labels.jsonl": (("fid", "gpt35", "chatgpt", "gpt4", "newbing"), 3020, 0.65, 0.805),
+        "mmlu-pro-confidence.csv": (("Meta-Llama-3.1-8B-Instruct-Turbo", "gpt-4.1"), 12032, 0.305, 0.855),
+    }
+    for name, (systems, rows, low, high) in shares.items():
+        for system in systems:
+            found = load(name, system)
+            assert found.n_rows == len(found.file.records) == rows
+            assert found.file.header.model.model == system
+            assert low <= accuracy(found) <= high
+        with pytest.raises(UsageError, match=rf"holds several systems: .*{systems[0]}.*--system NAME"):
+            load(name)
+        with pytest.raises(UsageError, match="not 'gpt-5'"):
+            load(name, "gpt-5")
+
+
+def test_every_file_of_the_folder_has_a_layout() -> None:
+    pairs = "answer-pairs.jsonl"  # pairs of answers to compare, not a model's outputs
+    files = [path for path in FOLDER.iterdir() if path.suffix in (".jsonl", ".csv") and path.name != pairs]
+    assert len(files) == 10
+    seen = set()
+    for path in files:
+        with path.open() as lines:
+            line = lines.readline()
+        values = json.loads(line) if path.suffix == ".jsonl" else dict.fromkeys(line.strip().split(","), "x")
+        names = [layout.name for layout in LAYOUTS.values() if layout.matches(path, values)]
+        assert len(names) == 1, (path, names)
+        seen |= set(names)
+    assert seen == set(LAYOUTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "estimator", "rule", "stated"),
+    [
+        ("medqa-mistral-baseline-options.jsonl", "predictive_entropy", None, 0.68),
+        ("medqa-mistral-finetuned-options.jsonl", "predictive_entropy", None, 0.71),
+        ("gsm8k-13variants.jsonl", "self_consistency:exact", "numeric", 0.85),
+    ],
+)
+def test_scores_rank_errors_as_stated(name: str, estimator: str, rule: str | None, stated: float) -> None:
+    file = score_records(load(name).file, [parse_estimator(estimator)])
+    records = label_records(file.records, make_rule(rule)) if rule else file.records
+    scored = arrays(records, estimator)
+    assert auroc(scored.uncertainty, scored.error) == pytest.approx(stated, abs=0.02)
+
+
+def test_observations_of_agents_are_what_is_compared() -> None:
+    """Share of runs whose first query returned something else than the primary run's: AUROC .90 by the README."""
+    records = [record for record in load("intercode-sql-agents.jsonl").file.records if record.answer is not None]
+    assert len(records) == 1034 - 40
+    disagreement, error = [], []
+    for record in records:
+        assert record.drawn is not None
+        assert record.drawn.primary is not None
+        assert record.drawn.primary.tool_calls[0].name == "execute_sql"
+        samples = record.drawn.samples
+        disagreement.append(sum(sample.text != record.answer for sample in samples) / len(samples))
+        error.append(int(not record.correct))
+    assert auroc(disagreement, error) == pytest.approx(0.90, abs=0.01)
+
+
+def test_missing_confidences_are_unmeasured_not_certain() -> None:
+    records = load("mmlu-pro-confidence.csv", "Meta-Llama-3.1-8B-Instruct-Turbo").file.records
+    missing = [r for r in records if r.scores["imported:stated_confidence"].value is None]
+    assert len(missing) == 607
+    assert {r.scores["imported:stated_confidence"].reason for r in missing} == {Unmeasured.NOT_RECORDED}
+
+
+def test_a_question_that_people_labelled_both_ways_stops_the_fit() -> None:
+    """One question of the file has two golds, and GPT-4's one answer is right by one and wrong by the other."""
+    file = load("nq-human-labels.jsonl", "gpt4").file
+    assert [(a.id, b.id) for a, b in contradictions(file.records)] == [("nq-2671", "nq-2705")]
+    scored = score_records(file, [parse_estimator("self_consistency:exact")])
+    with pytest.raises(UsageError, match=r"records 'nq-2705' and 'nq-2671' have the same question .*--exclude ID"):
+        fit_artifact(scored, estimator="self_consistency:exact", alpha=0.2)
+    settings = ImportSettings(system="gpt4", exclude=("nq-2671",))
+    rest = import_file(FOLDER / "nq-human-labels.jsonl", settings).file
+    assert len(rest.records) == 3019
+    assert contradictions(rest.records) == []

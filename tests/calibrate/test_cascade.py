@@ -1,0 +1,259 @@
+"""Several models as one system: matching of records, the joint rules, the command line, and the system at run time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from calibrate.cascade import fit_cascade, matched
+from calibrate.cli import app
+from calibrate.data.records import Record, RecordFile, read_records
+from calibrate.thresholds.stages import fit_stages, paths
+from guardrail.artifact import CascadeArtifact
+from guardrail.errors import ArtifactFormatError, ArtifactTamperedError, UsageError
+from guardrail.guard.cascade import GOES_ON, Cascade
+from guardrail.outcome import InfeasibleReason
+from guardrail.types import Unmeasured
+from tests.calibrate import fakes
+
+NAME = "discrete_semantic_entropy"
+INF = float("inf")
+
+
+def population(n: int, seed: int, gap: float = 1.5) -> tuple[np.ndarray, np.ndarray]:
+    """Two models on the same questions: the second errs less; both are more often wrong where they are uncertain."""
+    rng = np.random.default_rng(seed)
+    hard = rng.normal(size=n)
+    u = hard[:, None] + rng.normal(size=(n, 2))
+    wrong = rng.random((n, 2)) < 1 / (1 + np.exp(np.array([1.0, 1.0 + gap]) - 1.5 * hard[:, None]))
+    return u, wrong.astype(np.int64)
+
+
+def by_thresholds(u: np.ndarray, error: np.ndarray, thresholds: list[float | None]) -> tuple[int, int, int]:
+    """Answers, wrong ones, and answers of the first stage, one question at a time."""
+    answers = wrong = first = 0
+    for scores, errors in zip(u, error, strict=True):
+        for stage, threshold in enumerate(thresholds):
+            if threshold is not None and scores[stage] <= threshold:
+                answers += 1
+                wrong += int(errors[stage])
+                first += stage == 0
+                break
+    return answers, wrong, first
+
+
+def test_lec_joint_keeps_its_inequality_and_beats_either_model_alone() -> None:
+    u, error = population(600, 1)
+    outcome = fit_stages(u, error, alpha=0.15)
+    answers, wrong, first = by_thresholds(u, error, [stage.threshold for stage in outcome.stages])
+    assert (outcome.n_accepted, outcome.n_errors, outcome.stages[0].n_accepted) == (answers, wrong, first)
+    assert wrong - 0.15 * answers <= -1 + 1e-9
+    for stage in (0, 1):
+        alone = u.copy()
+        alone[:, 1 - stage] = INF
+        assert fit_stages(alone, error, alpha=0.15).n_accepted <= answers
+
+
+def test_a_price_buys_calls_with_answers() -> None:
+    u, error = population(600, 2)
+    free, dear = (fit_stages(u, error, alpha=0.15, price=price) for price in (0.0, 2.0))
+    assert dear.stages[0].n_accepted > free.stages[0].n_accepted
+    assert dear.n_accepted <= free.n_accepted
+    assert dear.n_errors - 0.15 * dear.n_accepted <= -1 + 1e-9
+
+
+def test_certified_counts_the_tested_part_and_states_its_paths() -> None:
+    u, error = population(1_000, 3)
+    outcome = fit_stages(u, error, alpha=0.15, rule="certified")
+    assert outcome.feasible
+    assert outcome.n == 900
+    assert outcome.options["design"] == 100
+    assert outcome.delta == 0.1
+    tested = np.random.default_rng(0).permutation(1_000)[100:]
+    answers, wrong, _ = by_thresholds(u[tested], error[tested], [stage.threshold for stage in outcome.stages])
+    assert (outcome.n_accepted, outcome.n_errors) == (answers, wrong)
+
+
+def test_paths_are_set_by_scores_and_grow() -> None:
+    u, _ = population(200, 4)
+    for ratio, path in zip((0.0, 0.5, 1.0), paths(u, 0.2), strict=True):
+        table = np.array(path)
+        assert (table[1:] >= table[:-1]).all()
+        assert table[-1, 1] == u[:, 1].max()
+        # quantiles by hand: the ratio-th share of the sorted scores of the first model
+        last = -INF if ratio == 0 else np.sort(u[:, 0])[int(ratio * 200) - 1]
+        assert table[-1, 0] == last
+
+
+def test_three_stages_by_path_and_not_by_lec_joint() -> None:
+    u, error = population(1_000, 5)
+    three, errors = np.column_stack([u, u[:, 1]]), np.column_stack([error, error[:, 1]])
+    assert len(fit_stages(three, errors, alpha=0.2, rule="certified").stages) == 3
+    with pytest.raises(UsageError, match="two stages, got 3"):
+        fit_stages(three, errors, alpha=0.2)
+
+
+def test_infeasible_says_why() -> None:
+    u, error = population(30, 6)
+    few = fit_stages(u, error * 0, alpha=0.01, rule="certified")
+    assert few.reason is InfeasibleReason.TOO_FEW_ITEMS
+    bad = fit_stages(*population(500, 6, gap=-3.0), alpha=0.01)
+    assert (bad.reason, bad.n_accepted, bad.interval) == (InfeasibleReason.RISK_NEVER_LOW_ENOUGH, 0, None)
+    assert "by themselves err on 0." in bad.detail
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda u, e: (u[:, :1], e[:, :1]), "at least one question and two"),
+        (lambda u, e: (u * np.nan, e), r"uncertainty\[0, 0\] is nan"),
+        (lambda u, e: (u, e + 2), "must be 0"),
+    ],
+)
+def test_arrays_that_make_no_sense_are_refused(change: Callable[..., Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        fit_stages(*change(*population(20, 0)), alpha=0.1)
+
+
+def test_misuse_of_the_rules_is_refused() -> None:
+    u, error = population(60, 0)
+    with pytest.raises(UsageError, match="makes no statement with a delta"):
+        fit_stages(u, error, alpha=0.1, delta=0.1)
+    with pytest.raises(UsageError, match="unknown rule 'lec'"):
+        fit_stages(u, error, alpha=0.1, rule="lec")
+    with pytest.raises(UsageError, match="price must be"):
+        fit_stages(u, error, alpha=0.1, price=-1)
+    with pytest.raises(UsageError, match=r"Write 0\.1 for 10 %"):
+        fit_stages(u, error, alpha=10)
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+def better(file: RecordFile) -> RecordFile:
+    """The same questions asked of a better model: half of the wrong answers are put right, with little doubt."""
+
+    def change(i: int, record: Record) -> Record:
+        if record.correct or i % 2:
+            return record
+        assert record.drawn is not None
+        assert record.drawn.primary is not None
+        right = record.drawn.primary.model_copy(update={"text": record.references[0]})
+        drawn = record.drawn.model_copy(update={"primary": right, "samples": (right,) * len(record.drawn.samples)})
+        score = record.scores[NAME].model_copy(update={"value": 0.0})
+        return record.model_copy(update={"drawn": drawn, "scores": {**record.scores, NAME: score}, "correct": True})
+
+    model = file.header.model.model_copy(update={"model": "better"})
+    header = file.header.model_copy(update={"model": model})
+    return RecordFile(file.path, header, tuple(change(i, record) for i, record in enumerate(file.records)))
+
+
+def test_records_are_matched_by_id_whatever_their_order(labelled: RecordFile) -> None:
+    large = better(labelled)
+    turned = RecordFile(large.path, large.header, large.records[::-1])
+    one, other = matched([labelled, large], [NAME, NAME]), matched([labelled, turned], [NAME, NAME])
+    assert one.ids == other.ids
+    assert (one.uncertainty == other.uncertainty).all()
+    assert (one.error == other.error).all()
+    assert one.uncertainty.shape == (240, 2)
+
+
+@pytest.mark.parametrize("reason", Unmeasured)
+def test_unmeasured_and_unlabelled_questions(labelled: RecordFile, reason: Unmeasured) -> None:
+    large = better(labelled)
+    estimator = labelled.records[0].scores[NAME].model_copy(update={"value": None, "reason": reason, "detail": "down"})
+    changed = [
+        labelled.records[0].model_copy(update={"scores": {NAME: estimator}}),
+        labelled.records[1].model_copy(update={"correct": None}),
+        *labelled.records[2:],
+    ]
+    small = RecordFile(labelled.path, labelled.header, tuple(changed))
+    found = matched([small, large], [NAME, NAME])
+    assert "p1" not in found.ids  # the one without a label is left out
+    if reason in GOES_ON:
+        assert found.uncertainty[0, 0] == INF  # the one without a score goes to the second stage, as at run time
+        assert np.isfinite(found.uncertainty[0, 1])
+        return
+    assert found.ids[0] == "p2"  # the one that the first stage could not decide is answered by nobody, as at run time
+    turned = matched([large, small], [NAME, NAME])
+    assert np.isfinite(turned.uncertainty[0, 0])
+    assert turned.uncertainty[0, 1] == INF
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"records": slice(0, 239)}, "different questions .1 only in"),
+        ({"question": "another?"}, "question 'p0' has question"),
+        ({"prompt": "Answer briefly."}, "questions were asked differently"),
+    ],
+)
+def test_records_of_other_questions_are_refused(labelled: RecordFile, change: dict[str, Any], message: str) -> None:
+    large = better(labelled)
+    if "records" in change:
+        large = RecordFile(large.path, large.header, large.records[change["records"]])
+    elif "question" in change:
+        first = large.records[0].model_copy(update=change)
+        large = RecordFile(large.path, large.header, (first, *large.records[1:]))
+    else:
+        prompt = large.header.prompt.model_copy(update={"system": change["prompt"]})
+        large = RecordFile(large.path, large.header.model_copy(update={"prompt": prompt}), large.records)
+    with pytest.raises(UsageError, match=message):
+        fit_cascade([labelled, large], alpha=0.1, estimators=[NAME, NAME])
+
+
+def test_the_artifact_round_trips_and_is_refused_when_edited(labelled: RecordFile, tmp_path: Path) -> None:
+    artifact = fit_cascade([labelled, better(labelled)], alpha=0.15, estimators=[NAME, NAME])
+    assert artifact.outcome.feasible
+    assert artifact.certificate.rule == "certified"
+    assert [stage.threshold for stage in artifact.stages] == [stage.threshold for stage in artifact.outcome.stages]
+    path = artifact.save(tmp_path / "cascade.json")
+    again = CascadeArtifact.load(path)
+    assert again == artifact
+    assert again.digest == artifact.digest
+    content = json.loads(path.read_text())
+    content["outcome"]["alpha"] = 0.5
+    path.write_text(json.dumps(content))
+    with pytest.raises(ArtifactTamperedError):
+        CascadeArtifact.load(path)
+    with pytest.raises(ArtifactFormatError):
+        CascadeArtifact.load(artifact.stages[0].save(tmp_path / "single.json"))
+
+
+def test_the_system_does_at_run_time_what_the_records_say(labelled: RecordFile) -> None:
+    """One scripted model plays both stages: it answers as recorded, so decisions can be foretold."""
+    artifact = fit_cascade([labelled, labelled], alpha=0.2, estimators=[NAME, NAME])
+    model = fakes.model()
+    system = Cascade(models=[model, model], artifact=artifact, stage_settings=[{"early_stopping": "off"}] * 2)
+    thresholds = [stage.threshold for stage in artifact.stages]
+    for record in labelled.records[:25]:
+        score = record.scores[NAME].value
+        assert score is not None
+        answering = next((i for i, t in enumerate(thresholds) if t is not None and score <= t), None)
+        verdict = system.assess(record.question)
+        assert verdict.accepted == (answering is not None)
+        if answering is not None:
+            assert verdict.stage == answering + 1
+
+
+def test_on_the_command_line(records_path: Path, tmp_path: Path, labelled: RecordFile) -> None:
+    from calibrate.data.records import write_records
+
+    large, out = tmp_path / "large.jsonl", tmp_path / "cascade.json"
+    made = better(labelled)
+    write_records(large, made.header, made.records)
+    arguments = ["fit-cascade", str(records_path), str(large), "-a", "0.15", "-e", NAME, "-o", str(out)]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    assert "better" in result.output
+    loaded = CascadeArtifact.load(out)
+    assert loaded.outcome.rule == "lec_joint"
+    assert read_records(large).header.model == loaded.stages[1].model
+    refused = CliRunner().invoke(app, [*arguments, "-e", NAME, "-e", NAME])
+    assert refused.exit_code == 2

@@ -1,0 +1,223 @@
+"""Adding a judge as CONTRIBUTING.md shows: a class and one line; what it states about itself is read off it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.scoring import header_of, made_records
+from calibrate.cli import app
+from calibrate.data.records import read_records, write_records
+from calibrate.scoring.names import estimator_key, parse_estimator
+from guardrail import Guardrail, make_estimator, make_judge, plan_for
+from guardrail.errors import UsageError
+from guardrail.guard.early_stopping import range_of
+from guardrail.judges import BatchJudge, Item, Judge, JudgeSpec, from_judge, list_judges
+from guardrail.judges.base import is_slow, judge_batch, merging_of
+from guardrail.judges.cache import PairCache, cached
+from guardrail.judges.registry import JUDGES
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, canonical_calls
+from guardrail.uncertainty import cluster, from_spec, measure
+from guardrail.uncertainty.early_bounds import has_useful_bounds
+
+# -- What a contributor writes -----------------------------------------------------------------------------------------
+
+
+class FirstLetterJudge(BatchJudge):
+    """Two answers are the same iff they begin with the same letter."""
+
+    is_slow = False
+
+    @property
+    def spec(self) -> JudgeSpec:
+        return JudgeSpec(name="first_letter", version=1, params={})
+
+    def can_merge(self, a: str, b: str, further: int) -> bool:
+        return False  # an equivalence relation: answers that differ stay different
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        return [a[:1].casefold() == b[:1].casefold() for a, b in pairs]
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one line in the registry, for one test."""
+    monkeypatch.setitem(JUDGES, "first_letter", FirstLetterJudge)
+
+
+# -- What follows from it ----------------------------------------------------------------------------------------------
+
+NAME = "discrete_semantic_entropy"
+CONTRIBUTING = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+MODEL = ScriptedChat(script={"spread?": ["x", "apple", "berry", "cherry", "date"]})
+
+
+def drawn(*texts: str) -> SampleSet:
+    return SampleSet(question="q", primary=Sample(text="x"), samples=tuple(Sample(text=text) for text in texts))
+
+
+def test_the_page_shows_this_judge() -> None:
+    assert inspect.getsource(FirstLetterJudge) in CONTRIBUTING
+
+
+def test_it_is_unknown_before() -> None:
+    assert "first_letter" not in list_judges()
+    with pytest.raises(UsageError, match="no judge named 'first_letter'"):
+        make_judge("first_letter")
+
+
+@pytest.mark.usefixtures("added")
+def test_it_is_made_by_name_and_from_an_artifact() -> None:
+    assert "first_letter" in list_judges()
+    estimator = make_estimator("self_consistency", judge=make_judge("first_letter"))
+    assert from_spec(estimator.spec).spec == estimator.spec
+    plan = plan_for([estimator], n=3)
+    # "Paris" and "Prague" are one meaning of two: 1 - 2/3.
+    assert measure(drawn("Paris", "Prague", "Rome"), estimator, plan).value == pytest.approx(1 / 3)
+    with pytest.raises(UsageError, match="does not take"):
+        make_judge("first_letter", threshold=0.5)
+
+
+@pytest.mark.usefixtures("added")
+def test_calibrate_scores_with_it_by_name(tmp_path: Path) -> None:
+    for key in ("num_sets:first_letter:greedy", "degree:from_judge(first_letter)"):
+        assert estimator_key(parse_estimator(key)) == key
+    path = tmp_path / "records.jsonl"
+    write_records(path, header_of(4, 3), made_records(4, 3))
+    arguments = ["score", str(path), "-e", "num_sets:first_letter", "-e", "degree:from_judge(first_letter)"]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "400"})
+    assert result.exit_code == 0, result.output
+    assert set(read_records(path).header.estimators) == {"num_sets:first_letter", "degree:from_judge(first_letter)"}
+    assert not list(tmp_path.glob("*.sqlite"))  # it states that it is fast, so its verdicts are not cached
+
+
+@pytest.mark.usefixtures("added")
+def test_what_it_can_merge_stops_early() -> None:
+    estimator = make_estimator(NAME, judge=make_judge("first_letter"))
+    assert has_useful_bounds(estimator)
+    assert not estimator.is_slow
+    ends = range_of(drawn("apple", "berry", "cherry"), estimator, 10)
+    assert ends == pytest.approx((0.6390318597, 2.302585093))  # {8, 1, 1} of 10: -.8 ln .8 - .2 ln .1; ln 10
+    artifact = make_artifact(MODEL, threshold=0.5).model_copy(update={"estimator": estimator.spec})
+    early = Guardrail(model=MODEL, artifact=artifact).assess("spread?")
+    full = Guardrail(model=MODEL, artifact=artifact, early_stopping="off").assess("spread?")
+    assert (early.accepted, early.reason) == (full.accepted, full.reason)
+    assert (early.cost.saved, full.cost.saved) == (7, 0)
+    mean = make_estimator("degree", similarity=from_judge(make_judge("first_letter")))
+    assert has_useful_bounds(mean)
+
+
+# -- What a judge may leave out ----------------------------------------------------------------------------------------
+
+
+class Plain:
+    """The protocol alone."""
+
+    spec = JudgeSpec(name="plain", version=1, params={})
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        return [a == b for a, b in pairs]
+
+
+class Former(Plain):
+    """The optional members, without the base class and under their former names."""
+
+    judges_tool_calls = True
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def identity(self, text: str) -> str:
+        return text
+
+    def bridges(self, a: str, b: str, further: int) -> bool:
+        return False
+
+    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+        self.batches += 1
+        return [a == b for _, a, b in items]
+
+
+class Quiet(BatchJudge):
+    """The base class, and nothing stated."""
+
+    spec = JudgeSpec(name="quiet", version=1, params={})
+
+    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+        return [a == b for _, a, b in items]
+
+
+@pytest.mark.parametrize("judge", [Plain(), Quiet()])
+def test_a_judge_that_states_nothing_is_slow_and_stops_nothing_early(judge: Judge) -> None:
+    estimator = make_estimator(NAME, judge=judge)
+    assert estimator.is_slow
+    assert not has_useful_bounds(estimator)
+    assert range_of(drawn("a", "b", "c"), estimator, 10) == pytest.approx((0, 2.302585093))  # valid, and useless
+    found = cluster("q", ["A b", "a b.", "c"], judge)
+    assert found is not None
+    assert (found.sizes, found.judged_pairs) == ((2, 1), 1)  # equal `normalise` strings are one
+    assert judge.equivalent("q", [("a", "a"), ("a", "b")]) == [True, False]
+    assert judge_batch(judge, [("q", "a", "a"), ("r", "a", "b")]) == [True, False]
+    artifact = make_artifact(MODEL, threshold=0.5).model_copy(update={"estimator": estimator.spec})
+    assert Guardrail(model=MODEL, artifact=artifact, judge=judge).assess("spread?").cost.saved == 0
+
+
+def test_the_former_members_work_without_the_base_class() -> None:
+    judge = Former()
+    estimator = make_estimator(NAME, judge=judge)
+    assert has_useful_bounds(estimator)
+    calls = [canonical_calls([ToolCall(name="f", arguments={"x": x})]) for x in (1, 2)]
+    found = cluster("q", ["A b", "a b.", *calls], judge)  # its own identity, and it is asked about tool calls
+    assert found is not None
+    assert (len(found.sizes), found.judged_pairs) == (4, 6)
+    measure(drawn("a", "b"), estimator, SamplingPlan(n=2))
+    assert judge.batches == 1
+
+
+def test_a_cache_states_what_its_judge_states(tmp_path: Path) -> None:
+    cache = PairCache(tmp_path / "pairs.sqlite")
+    for judge in (FirstLetterJudge(), Former(), Plain()):
+        kept = cached(judge, cache)
+        assert is_slow(kept) == is_slow(judge)
+        assert merging_of(kept) == merging_of(judge)
+
+
+def test_a_subclass_states_speed_and_merging_anew() -> None:
+    class Other(FirstLetterJudge):
+        def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+            return [len(a) == len(b) for a, b in pairs]
+
+    assert is_slow(Other())
+    assert merging_of(Other()) is None
+    assert not has_useful_bounds(make_estimator(NAME, judge=Other()))
+
+
+class Watched(FirstLetterJudge):
+    """Slow, because a subclass has to state otherwise."""
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+
+    def identity(self, text: str) -> str:
+        self.threads.add(threading.get_ident())
+        return super().identity(text)
+
+
+class WatchedAndFast(Watched):
+    is_slow = False
+
+
+@pytest.mark.parametrize(("judge", "in_a_thread"), [(Watched(), True), (WatchedAndFast(), False)])
+def test_only_a_slow_judge_is_asked_in_a_thread(judge: Watched, in_a_thread: bool) -> None:
+    estimator = make_estimator(NAME, judge=judge)
+    artifact = make_artifact(MODEL).model_copy(update={"estimator": estimator.spec})
+    asyncio.run(Guardrail(model=MODEL, artifact=artifact, judge=judge).aassess("spread?"))
+    assert judge.threads
+    assert (threading.get_ident() not in judge.threads) == in_a_thread

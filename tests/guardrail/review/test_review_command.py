@@ -1,0 +1,94 @@
+"""The command `guardrail review`: what is wrong with its address is said in one line; and it serves."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("starlette", reason="the review extra is not installed")
+
+from guardrail import UsageError
+from guardrail.__main__ import main
+from guardrail.review.command import _listener
+from tests.review_pages import REVIEWERS
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def somebody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GUARDRAIL_REVIEW_TOKENS", REVIEWERS)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["review", *arguments]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert not Path("reviews.db").exists(), "it made a database before it knew whether it can serve"
+    return said.err
+
+
+@pytest.mark.parametrize("port", ["99999", "65536", "-1"])
+def test_a_port_that_cannot_be(capsys: pytest.CaptureFixture[str], port: str) -> None:
+    assert f"--port must be from 0 to 65535 (0: any free port), got {port}" in refused(capsys, f"--port={port}")
+
+
+def test_a_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        told = refused(capsys, "--port", str(port))
+    assert f"cannot listen on 127.0.0.1 port {port}: another program uses it. Use another --port" in told
+
+
+def test_an_address_of_another_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    # 192.0.2.0/24 is for documentation, so nobody has it (RFC 5737).
+    assert "this machine does not have this address" in refused(capsys, "--host", "192.0.2.1", "--port", "0")
+    assert "cannot listen on name.invalid" in refused(capsys, "--host", "name.invalid")
+
+
+def test_a_port_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(self: socket.socket, address: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", denied)
+    with pytest.raises(UsageError, match=r"port 80: you may not use this port\. Ports below 1024"):
+        _listener("127.0.0.1", 80)
+
+
+@pytest.mark.parametrize("lease", ["inf", "nan", "0", "-5", "1e15"])
+def test_a_lease_that_cannot_be(capsys: pytest.CaptureFixture[str], lease: str) -> None:
+    assert "--lease must be above 0 seconds and at most ten years" in refused(capsys, f"--lease={lease}")
+
+
+def test_it_serves_and_ends_at_ctrl_c(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "guardrail", "review", "--port", "0", "--db", str(tmp_path / "served.db")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.fullmatch(r"Review page: http://127\.0\.0\.1:(\d+)  \(Ctrl-C stops it\)\n", line)
+        assert found is not None, line
+        connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=60)
+        connection.request("GET", "/health")
+        assert connection.getresponse().read() == b'{"status":"ok"}'
+        connection.close()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert "Traceback" not in errors
+    assert process.returncode == 0, errors

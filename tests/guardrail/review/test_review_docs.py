@@ -1,0 +1,161 @@
+"""The code of docs/review.md runs as it stands, in order: a thread is the reviewer, a server is the receiver."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from calibrate.cli import app
+from calibrate.correctness import make_rule
+from calibrate.data.collect import collect_records
+from calibrate.data.questions import read_questions
+from guardrail.review import CandidateRule, Decision, Deliverer, ReviewStore, sign
+from guardrail.testing import ScriptedChat, make_artifact
+from tests.calibrate import fakes
+
+PAGE = (Path(__file__).parents[3] / "docs" / "review.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+QUESTION = "Who wrote The Waves?"
+ANSWERS = ["Woolf", "Woolf", "Forster", "James", "Mansfield", "Woolf", "Stein", "Joyce", "Eliot", "Hardy", "Wells"]
+SECRET = "a secret that both sides know"
+CALLBACK = "https://example.org/decided"
+
+
+@pytest.fixture
+def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """What the page assumes: a model, its artifact, and the records that the fit kept out."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GUARDRAIL_WEBHOOK_SECRET", SECRET)
+    model = ScriptedChat(script={**fakes.script(), QUESTION: ANSWERS})
+    artifact = make_artifact(model).model_copy(update={"correctness": make_rule("token_f1").spec})
+    artifact.save("artifact.json")
+    questions = read_questions(fakes.write_questions(Path("questions.jsonl"), 80))
+    collect_records(questions, model, artifact.plan, Path("artifact.test.jsonl"), name="questions.jsonl")
+    made: dict[str, Any] = {"model": model, "SECRET": SECRET}
+    yield made
+    if "store" in made:
+        made["store"].close()
+
+
+def run(block: str, names: dict[str, Any]) -> None:
+    exec(compile(block, "docs/review.md", "exec"), names)
+
+
+@contextmanager
+def reviewer(decision: Decision) -> Iterator[None]:
+    """Somebody who decides the first item that comes."""
+    gone = threading.Event()
+
+    def work() -> None:
+        with ReviewStore("reviews.db") as store:
+            while not gone.wait(0.01):
+                lease = store.claim("ann")
+                if lease is not None:
+                    store.decide(lease, decision)
+                    return
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        gone.set()
+        thread.join()
+
+
+@contextmanager
+def receiver(receive: Callable[[], Any]) -> Iterator[tuple[str, list[tuple[Any, bytes, Any]]]]:
+    """A server that hands what is posted to the page's `receive`; its URL, and (headers, body, answer) of each post."""
+    got: list[tuple[Any, bytes, Any]] = []
+
+    class Receive(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            answer = receive()(self.headers, body)
+            got.append((self.headers, body, answer))
+            self.send_response(answer or 204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Receive)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/decided", got
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def deliver(block: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's deliverer, which runs until it is stopped: here, after one round."""
+    until_stopped = Deliverer.run
+
+    def one_round(self: Deliverer) -> None:
+        assert self.run_once() == 1
+        self.stop()
+        until_stopped(self)
+        self.store.close()
+
+    monkeypatch.setattr(Deliverer, "run", one_round)
+    run(block, {})
+
+
+def test_every_block_of_the_page_runs(names: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    wait, ticket, delivering, receiving, store_block, shown, fitted = BLOCKS
+    with reviewer(Decision(action="respond", text="Virginia Woolf")):
+        run(wait, names)
+    store: ReviewStore = names["store"]
+    assert [(item.state, item.content.question) for item in store.items()] == [("decided", QUESTION)]
+
+    with receiver(lambda: names["receive"]) as (url, got):
+        run(ticket.replace(CALLBACK, url), names)
+        reply = names["guard"].invoke(QUESTION)
+        queued = reply.response_metadata["review"]["ticket"]
+        assert queued in reply.content
+        seen: set[str] = set()
+        names["already_seen"] = lambda event: event in seen
+        run(receiving, names)
+        run(store_block, names)  # decides the ticket, which is what there is to deliver
+        assert store.stats().decided == 2
+        deliver(delivering, monkeypatch)
+    ((headers, body, answer),) = got
+    sent = json.loads(body)
+    assert answer is None
+    assert (sent["ticket"], sent["metadata"], sent["decision"]["text"]) == (queued, {"user": 7}, "Virginia Woolf")
+    assert names["receive"](dict(headers), body + b" ") == 401
+    old = {**headers, "Guardrail-Signature": sign(SECRET, body, 1e9)}
+    assert names["receive"](old, body) == 401
+    seen.add(sent["id"])
+    assert names["receive"](dict(headers), body) == 204
+
+    (command,) = re.findall(r"^    calibrate (.*)$", PAGE, flags=re.MULTILINE)
+    told = CliRunner().invoke(app, shlex.split(command))
+    assert told.exit_code == 0, told.output
+    by_command = CandidateRule.load("candidates.json")
+    run(shown, names)
+    with reviewer(Decision(action="approve")):
+        assert names["guard"].invoke(QUESTION).content == "Woolf"
+    chosen = store.items()[-1].content.candidate_set
+    assert chosen is not None
+    assert chosen.epsilon == 0.2
+    run(fitted, names)
+    assert CandidateRule.load("candidates.json") == by_command
+
+
+def test_the_page_names_what_the_deliverer_and_the_command_do() -> None:
+    assert "gives up after 15 attempts" in PAGE.replace("\n", " ")
+    assert Deliverer.__dataclass_fields__["attempts"].default == 15

@@ -1,0 +1,464 @@
+"""Callbacks: signed, retried, and delivered at least once, whatever the receiver or a kill does."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from guardrail.errors import UsageError
+from guardrail.review import Candidate, Content, Decision, Deliverer, ReviewStore, sign, verify
+from guardrail.review.delivery import post_within
+from guardrail.review.queue import rows
+
+ROOT = Path(__file__).parents[3]
+SECRET = "a secret that both sides know"
+
+
+class Receiver(ThreadingHTTPServer):
+    """Answers as told; remembers what it accepted."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Receive)
+        self.accepted: list[dict[str, Any]] = []
+        self.signed: list[bool] = []
+        self.script: list[int] = []
+        self.flaky: random.Random | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/hook"
+
+
+class _Receive(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.signed.append(verify(SECRET, body, self.headers["Guardrail-Signature"]))
+        flaky = self.server.flaky is not None and self.server.flaky.random() < 0.4
+        status = self.server.script.pop(0) if self.server.script else 503 if flaky else 204
+        if status == 204:
+            assert json.loads(body)["id"] == self.headers["Guardrail-Event-Id"]
+            self.server.accepted.append(json.loads(body))
+        self.send_response(status)
+        if status in (301, 307):
+            self.send_header("Location", self.server.url)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    server = Receiver()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def now() -> list[float]:
+    return [1000.0]
+
+
+@pytest.fixture
+def store(tmp_path: Path, now: list[float]) -> Iterator[ReviewStore]:
+    with ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0]) as made:
+        yield made
+
+
+def decide(store: ReviewStore, url: str, key: str = "k") -> str:
+    content = Content(question="q", candidate=Candidate(text="a"), metadata={"thread": 7})
+    item = store.enqueue(content, key=key, callback=url)
+    lease = store.claim("ann", item=item.id)
+    assert lease is not None
+    store.decide(lease, Decision(action="edit", candidate=Candidate(text="b")))
+    return item.id
+
+
+def test_what_a_receiver_gets(store: ReviewStore, receiver: Receiver) -> None:
+    ticket = decide(store, receiver.url)
+    assert Deliverer(store, SECRET).run_once() == 1
+    assert Deliverer(store, SECRET).run_once() == 0
+    (got,) = receiver.accepted
+    assert receiver.signed == [True]
+    assert (got["ticket"], got["key"], got["metadata"]) == (ticket, "k", {"thread": 7})
+    assert got["outcome"] == {"text": "b", "tool_calls": []}
+    assert [event.what for event in store.trail(ticket)][-1] == "delivered"
+    assert store.stats().undelivered == 0
+
+
+def test_the_caller_is_told_that_nobody_decided(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
+    content = Content(question="q", candidate=Candidate(text="a"), metadata={"thread": 7})
+    item = store.enqueue(content, key="k", callback=receiver.url, expires_in=10)
+    deliverer = Deliverer(store, SECRET)
+    now[0] += 9
+    assert deliverer.run_once() == 0
+    now[0] += 1
+    assert deliverer.run_once() == 1  # nobody had to look at the page
+    assert deliverer.run_once() == 0
+    (got,) = receiver.accepted
+    assert (got["type"], got["ticket"], got["key"], got["metadata"]) == ("review.expired", item.id, "k", {"thread": 7})
+    assert (got["decision"], got["outcome"]) == (None, None)
+    assert store.item(item.id).state == "expired"
+    # Asked for again it can still be decided, and the caller hears of that, too.
+    store.enqueue(content, key="k", callback=receiver.url, expires_in=10, reopen=True)
+    decide(store, receiver.url)
+    assert deliverer.run_once() == 1
+    assert receiver.accepted[-1]["type"] == "review.decided"
+
+
+def test_expiry_and_its_callback_are_one_transaction(
+    store_url: str, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ReviewStore(store_url, clock=lambda: now[0]) as store:
+        content = Content(question="q", candidate=Candidate(text="a"))
+        first = store.enqueue(content, callback="http://127.0.0.1:9/", expires_in=10)
+        second = store.enqueue(content, callback="http://127.0.0.1:9/")
+        now[0] += 10
+        ends: list[Callable[[], object]] = [store.expire, lambda: store.give_up(second.id)]
+        with monkeypatch.context() as broken:
+            broken.setattr(rows, "post", lambda *_: 1 / 0)
+            for end in ends:
+                with pytest.raises(ZeroDivisionError):
+                    end()
+        assert [item.state for item in store.items()] == ["pending", "pending"]
+        assert [event.what for event in store.trail()] == ["enqueued", "enqueued"]
+        for i, end in enumerate(ends):
+            end()
+            assert store.stats().undelivered == i + 1
+        assert [store.item(one.id).state for one in (first, second)] == ["expired", "expired"]
+
+
+def test_that_nobody_decided_is_not_told_after_the_decision(
+    store: ReviewStore, receiver: Receiver, now: list[float]
+) -> None:
+    content = Content(question="q", candidate=Candidate(text="a"))
+    deliverer = Deliverer(store, SECRET, first_pause=60)
+    store.enqueue(content, key="k", callback=receiver.url, expires_in=10)
+    other = store.enqueue(content, key="other", callback=receiver.url, expires_in=10)
+    now[0] += 10
+    receiver.script = [503, 503]
+    assert deliverer.run_once() == 0
+    store.enqueue(content, key="k", callback=receiver.url, expires_in=100, reopen=True)
+    ticket = decide(store, receiver.url)
+    assert deliverer.run_once() == 1
+    now[0] += 3600
+    assert deliverer.run_once() == 1
+    assert [(got["type"], got["ticket"]) for got in receiver.accepted] == [
+        ("review.decided", ticket),
+        ("review.expired", other.id),
+    ]
+    assert (store.stats().undelivered, store.stats().dead) == (0, 0)
+
+
+def test_a_callback_says_when_its_event_was(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
+    """One that was on its way when the decision was made may come after it; the receiver can tell."""
+    content = Content(question="q", candidate=Candidate(text="a"))
+    store.enqueue(content, key="k", callback=receiver.url, expires_in=10)
+    now[0] += 10
+    deliverer = Deliverer(store, SECRET)
+    store.expire()
+    on_its_way = deliverer._take()
+    assert on_its_way is not None
+    now[0] += 5
+    store.enqueue(content, key="k", callback=receiver.url, expires_in=10, reopen=True)
+    ticket = decide(store, receiver.url)
+    now[0] += 100
+    assert deliverer.run_once() == 1
+    deliverer._mark(on_its_way, deliverer._send(on_its_way))
+    assert [(got["type"], got["at"]) for got in receiver.accepted] == [
+        ("review.decided", 1015.0),
+        ("review.expired", 1010.0),
+    ]
+    decision = store.item(ticket).decision
+    assert decision is not None
+    assert decision.at == receiver.accepted[0]["at"]
+
+
+class Dripping:
+    """A receiver that begins to answer and never comes to an end, until its connection is cut or a minute is over."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
+        self.cut = threading.Event()
+        self.tired = False
+        self._thread = threading.Thread(target=self._drip)
+        self._thread.start()
+
+    def _drip(self) -> None:
+        connection, _ = self._listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+            until = time.monotonic() + 60
+            while time.monotonic() < until:
+                try:
+                    connection.sendall(b"a")
+                except OSError:
+                    self.cut.set()
+                    return
+                time.sleep(0.02)
+            self.tired = True
+
+    def close(self) -> None:
+        self._thread.join()
+        self._listener.close()
+
+
+def test_a_receiver_that_drips_holds_up_nobody(store: ReviewStore, receiver: Receiver) -> None:
+    dripping = Dripping()
+    decide(store, dripping.url, "first")
+    decide(store, receiver.url, "second")
+    assert Deliverer(store, SECRET, timeout=3).run_once() == 1
+    assert not dripping.tired, "the deliverer waited for the receiver instead of cutting the post"
+    assert dripping.cut.wait(60)
+    dripping.close()
+    problems = [event.detail["problem"] for event in store.trail() if event.what == "delivery_failed"]
+    assert problems == ["TimeoutError: no answer within 3 s"]
+
+
+def test_whatever_a_url_leads_to_is_a_problem_in_words(receiver: Receiver) -> None:
+    for url in ("http://", "http://[", "http://a b/", "http://127.0.0.1:9/", receiver.url.replace("http:", "https:")):
+        assert post_within(url, b"{}", {}, 10.0), url
+    for status in (301, 404):
+        receiver.script = [status]
+        assert post_within(receiver.url, b"{}", {}, 10.0) == f"HTTP {status}"
+
+
+def test_the_address_of_a_callback_is_not_logged(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    receiver.script = [404]
+    with caplog.at_level(logging.INFO):
+        assert post_within(f"{receiver.url}?token=hunter2", b"{}", {}, 10.0) == "HTTP 404"
+        httpx.get(f"{receiver.url}?another=caller")
+    assert "hunter2" not in caplog.text
+    assert "another=caller" in caplog.text, "httpx logs what other callers ask for"
+
+
+def test_a_failure_is_tried_again_after_a_growing_pause(
+    store: ReviewStore, receiver: Receiver, now: list[float]
+) -> None:
+    decide(store, receiver.url)
+    receiver.script = [500, 404, 307]
+    deliverer = Deliverer(store, SECRET, first_pause=8, longest_pause=20)
+    for pause in (8, 16, 20):
+        assert deliverer.run_once() == 0
+        now[0] += pause / 2 - 0.01  # a pause is shortened by a half at most
+        assert deliverer.run_once() == 0
+        assert len(receiver.signed) == 3 - len(receiver.script)
+        now[0] += pause / 2 + 0.01
+    assert deliverer.run_once() == 1
+    assert len(receiver.accepted) == 1
+    problems = [event.detail["problem"] for event in store.trail() if event.what == "delivery_failed"]
+    assert problems == ["HTTP 500", "HTTP 404", "HTTP 307"]
+
+
+def test_after_the_last_attempt_it_is_kept_but_dead(store: ReviewStore, now: list[float]) -> None:
+    decide(store, "http://127.0.0.1:9/closed")
+    deliverer = Deliverer(store, SECRET, attempts=2)
+    for _ in range(3):
+        deliverer.run_once()
+        now[0] += 10_000
+    assert (store.stats().undelivered, store.stats().dead) == (0, 1)
+    failed = [event.detail["given_up"] for event in store.trail() if event.what == "delivery_failed"]
+    assert failed == [False, True]
+
+
+def test_a_dead_receiver_does_not_hold_up_the_others(store: ReviewStore, receiver: Receiver) -> None:
+    decide(store, "http://127.0.0.1:9/closed", "first")
+    decide(store, receiver.url, "second")
+    assert Deliverer(store, SECRET).run_once() == 1
+
+
+def test_a_killed_deliverer_leaves_the_callback_due(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
+    decide(store, receiver.url)
+    dies = Deliverer(store, SECRET, timeout=5)
+    assert dies._take() is not None  # and nothing after it
+    assert Deliverer(store, SECRET).run_once() == 0
+    now[0] += 10
+    assert Deliverer(store, SECRET).run_once() == 1
+
+
+def test_signatures() -> None:
+    body = b'{"a": 1}'
+    header = sign(SECRET, body, 1000.7)
+    # Independent of the code: HMAC-SHA256 of "1000.<body>" with OpenSSL.
+    by_openssl = subprocess.run(
+        ["openssl", "dgst", "-sha256", "-hmac", SECRET, "-r"], input=b"1000." + body, capture_output=True, check=False
+    )
+    if by_openssl.returncode == 0:
+        assert header == f"t=1000,v1={by_openssl.stdout.split()[0].decode()}"
+    assert verify(SECRET, body, header, now=1000)
+    assert verify(SECRET, body, header, now=1300)
+    assert not verify(SECRET, body, header, now=1301)
+    assert not verify(SECRET, body, header, now=699)
+    assert not verify(SECRET + "x", body, header, now=1000)
+    assert not verify(SECRET, body + b" ", header, now=1000)
+    assert not verify(SECRET, body, header.replace("t=1000", "t=1001"), now=1000)
+    for broken in (None, "", "t=1000", "v1=ab", "t=x,v1=ab", "t=1000,v1=", "t=1000,v1=\u00e9", ",,,="):
+        assert not verify(SECRET, body, broken, now=1000)
+
+
+def test_a_short_secret_is_refused(store: ReviewStore) -> None:
+    with pytest.raises(UsageError, match="at least 16"):
+        Deliverer(store, "short")
+
+
+def test_the_thread_delivers_and_ends(tmp_path: Path, receiver: Receiver) -> None:
+    with ReviewStore(tmp_path / "thread.db") as store:
+        deliverer = Deliverer(store, SECRET)
+        deliverer.start(poll=0.02)
+        decide(store, receiver.url)
+        until = time.monotonic() + 60
+        while not receiver.accepted and time.monotonic() < until:
+            time.sleep(0.01)
+        deliverer.stop()
+        assert len(receiver.accepted) == 1
+        assert store.stats().undelivered == 0
+
+
+LOCKED = OperationalError("INSERT INTO ...", {"body": "the patient is called Erna"}, Exception("database is locked"))
+
+
+def failing(times: int, then: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that fails so often before it does what it should."""
+    left = [times]
+
+    def called(*given: Any) -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise LOCKED
+        return then(*given)
+
+    return called
+
+
+@pytest.mark.parametrize("where", ["_take", "_mark", "expire"])
+def test_a_database_that_fails_for_a_while_does_not_end_the_deliveries(
+    tmp_path: Path,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    where: str,
+) -> None:
+    owner: Any = ReviewStore if where == "expire" else Deliverer
+    monkeypatch.setattr(owner, where, failing(3, getattr(owner, where)))
+    with ReviewStore(tmp_path / "thread.db") as store:
+        decide(store, receiver.url)
+        late = store.enqueue(
+            Content(question="q", allowed=("reject",)), key="late", expires_in=0.001, callback=receiver.url
+        )
+        deliverer = Deliverer(store, SECRET, timeout=0.5, first_pause=0.01)
+        deliverer.start(poll=0.01)
+        until = time.monotonic() + 60
+        while (store.stats().undelivered or store.item(late.id).state != "expired") and time.monotonic() < until:
+            time.sleep(0.01)
+        deliverer.stop()
+        assert {got["type"] for got in receiver.accepted} == {"review.decided", "review.expired"}
+        assert store.stats().undelivered == 0
+    assert "database is locked" in caplog.text
+    assert "Erna" not in caplog.text
+
+
+class Waits(threading.Event):
+    """Remembers how long it was to wait, does not, and is set after so many."""
+
+    def __init__(self, rounds: int) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+        self._rounds = rounds
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.seconds.append(timeout)
+        if len(self.seconds) == self._rounds:
+            self.set()
+        return self.is_set()
+
+
+def test_the_pause_grows_while_the_database_fails(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReviewStore, "expire", failing(7, ReviewStore.expire))
+    deliverer = Deliverer(store, SECRET)
+    deliverer._stop = waits = Waits(9)
+    deliverer.run(poll=1.5)
+    assert waits.seconds == [3, 6, 12, 24, 48, 60, 60, 1.5, 1.5]
+
+
+def test_an_item_that_cannot_be_closed_holds_up_no_callback(
+    store: ReviewStore, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide(store, receiver.url)
+    monkeypatch.setattr(ReviewStore, "expire", failing(1, ReviewStore.expire))
+    deliverer = Deliverer(store, SECRET)
+    deliverer._stop = Waits(1)
+    deliverer.run()
+    assert len(receiver.accepted) == 1
+
+
+WORKER = """
+import sys
+from guardrail.review import *
+store = ReviewStore(sys.argv[1])
+deliverer = Deliverer(store, sys.argv[2], timeout=0.3, first_pause=0.05, longest_pause=0.2, attempts=1000)
+deliverer.run(poll=0.02)
+"""
+
+
+@pytest.mark.slow
+def test_kills_and_a_flaky_receiver_lose_nothing(tmp_path: Path, receiver: Receiver) -> None:
+    """Deliverers are killed at random while the receiver refuses four in ten; every decision arrives all the same."""
+    rng = random.Random(5)
+    receiver.flaky = random.Random(6)
+    path = tmp_path / "reviews.db"
+    n, kills = 30, 0
+    with ReviewStore(path) as store:
+        tickets = {decide(store, receiver.url, str(i)) for i in range(n)}
+
+        def start() -> subprocess.Popen[bytes]:
+            return subprocess.Popen([sys.executable, "-c", WORKER, str(path), SECRET], cwd=ROOT)
+
+        workers = [start(), start()]
+        until = time.monotonic() + 120
+        try:
+            while time.monotonic() < until and (store.stats().undelivered or kills < 6):
+                time.sleep(rng.random() * 0.4)
+                if kills < 6 and receiver.signed:
+                    i = rng.randrange(2)
+                    os.kill(workers[i].pid, signal.SIGKILL)
+                    workers[i].wait()
+                    workers[i] = start()
+                    kills += 1
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+        assert kills == 6
+        assert store.stats().undelivered == store.stats().dead == 0
+        assert {got["ticket"] for got in receiver.accepted} == tickets
+        events = {got["ticket"]: got["id"] for got in receiver.accepted}
+        assert all(events[got["ticket"]] == got["id"] for got in receiver.accepted), "a repeat keeps its event id"
+        assert all(receiver.signed)

@@ -1,0 +1,569 @@
+"""The review store: one item, one reviewer, one decision; on SQLite and on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import DatabaseError
+
+from guardrail.errors import UsageError
+from guardrail.review import (
+    AlreadyDecidedError,
+    Candidate,
+    Charge,
+    Content,
+    Decision,
+    ItemExpiredError,
+    LeaseLostError,
+    ReviewStore,
+    UnknownItemError,
+)
+
+ROOT = Path(__file__).parents[3]
+APPROVE = Decision(action="approve")
+
+
+def content(question: str = "Who wrote it?", **changes: object) -> Content:
+    values = {"question": question, "candidate": Candidate(text="Woolf"), **changes}
+    return Content.model_validate(values)
+
+
+@pytest.fixture
+def now() -> list[float]:
+    return [1000.0]
+
+
+@pytest.fixture
+def store(store_url: str, now: list[float]) -> Iterator[ReviewStore]:
+    with ReviewStore(store_url, clock=lambda: now[0]) as made:
+        yield made
+
+
+def words(store: ReviewStore, item: str) -> list[str]:
+    return [event.what for event in store.trail(item)]
+
+
+def test_the_way_of_an_item(store: ReviewStore) -> None:
+    item = store.enqueue(content(), key="k")
+    assert (item.state, item.content) == ("pending", content())
+    lease = store.claim("ann")
+    assert lease is not None
+    assert (lease.item.id, lease.item.state, lease.item.holder) == (item.id, "claimed", "ann")
+    assert store.claim("bob") is None
+    decided = store.decide(lease, Decision(action="respond", text="Virginia Woolf", note="full name"))
+    assert decided.decision == Decision(
+        action="respond", text="Virginia Woolf", note="full name", reviewer="ann", at=1000.0
+    )
+    assert decided.decision is not None
+    assert decided.decision.outcome(decided.content) == Candidate(text="Virginia Woolf")
+    assert words(store, item.id) == ["enqueued", "claimed", "decided"]
+    assert [event.who for event in store.trail(item.id)] == ["system", "ann", "ann"]
+
+
+def test_the_same_key_is_the_same_item_and_the_first_content_stays(store: ReviewStore) -> None:
+    first = store.enqueue(content("one"), key="k")
+    second = store.enqueue(content("two"), key="k")
+    assert (second.id, second.content.question) == (first.id, "one")
+    assert words(store, first.id) == ["enqueued"]
+    assert store.enqueue(content("one")).id != store.enqueue(content("one")).id
+
+
+def test_oldest_first_and_by_kind(store: ReviewStore) -> None:
+    for kind in ("answer", "audit", "answer"):
+        store.enqueue(content(kind, kind=kind))
+    audit = store.claim("ann", kinds=["audit"])
+    assert audit is not None
+    assert audit.item.content.kind == "audit"
+    taken = [store.claim("ann") for _ in range(3)]
+    assert [lease and lease.item.number for lease in taken] == [1, 3, None]
+
+
+def test_a_stale_lease_goes_to_the_next_and_the_first_is_refused(store: ReviewStore, now: list[float]) -> None:
+    item = store.enqueue(content())
+    first = store.claim("ann", seconds=10)
+    assert first is not None
+    now[0] += 10
+    second = store.claim("bob", seconds=10)
+    assert second is not None
+    with pytest.raises(LeaseLostError, match="bob holds it now"):
+        store.decide(first, APPROVE)
+    for act in (store.renew, store.release):
+        with pytest.raises(LeaseLostError):
+            act(first)
+    assert store.item(item.id).decision is None
+    store.decide(second, APPROVE)
+    with pytest.raises(AlreadyDecidedError, match="bob"):
+        store.decide(first, Decision(action="reject"))
+    assert words(store, item.id) == ["enqueued", "claimed", "lease_expired", "claimed", "refused", "decided", "refused"]
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_stale_lease_that_nobody_took_still_counts(store: ReviewStore, now: list[float], swept: bool) -> None:
+    store.enqueue(content())
+    lease = store.claim("ann", seconds=10)
+    assert lease is not None
+    now[0] += 100
+    if swept:
+        store.expire()
+    assert store.decide(lease, APPROVE).state == "decided"
+
+
+def test_renew_keeps_it_and_release_gives_it_back(store: ReviewStore, now: list[float]) -> None:
+    store.enqueue(content())
+    lease = store.claim("ann", seconds=10)
+    assert lease is not None
+    now[0] += 9
+    lease = store.renew(lease, seconds=10)
+    now[0] += 9
+    assert store.claim("bob") is None
+    store.release(lease)
+    with pytest.raises(LeaseLostError, match="went back to the queue"):
+        store.decide(lease, APPROVE)
+    assert store.claim("bob") is not None
+
+
+def test_taking_a_named_item(store: ReviewStore) -> None:
+    store.enqueue(content("one"))
+    item = store.enqueue(content("two"))
+    first = store.claim("ann", item=item.id)
+    assert first is not None
+    assert first.item.content.question == "two"
+    assert store.claim("bob", item=item.id) is None
+    again = store.claim("ann", item=item.id)
+    assert again is not None
+    with pytest.raises(LeaseLostError):
+        store.decide(first, APPROVE)
+    store.take_back(item.id, who="admin")
+    with pytest.raises(LeaseLostError):
+        store.decide(again, APPROVE)
+    assert store.claim("bob", item=item.id) is not None
+    with pytest.raises(UnknownItemError, match="nothing-like-it"):
+        store.claim("bob", item="nothing-like-it")
+
+
+def test_what_was_taken_back_comes_in_its_turn_for_everybody(store: ReviewStore) -> None:
+    first, second = store.enqueue(content("one")), store.enqueue(content("two"))
+
+    def next_of(reviewer: str) -> str:
+        lease = store.claim(reviewer)
+        assert lease is not None
+        store.take_back(lease.item.id, who="eve")
+        return lease.item.id
+
+    assert [next_of(reviewer) for reviewer in ("ann", "ann", "eve", "eve")] == 4 * [first.id]
+    given = store.claim("eve")
+    assert given is not None
+    store.release(given)
+    assert [next_of(reviewer) for reviewer in ("eve", "ann")] == [second.id, first.id]
+
+
+def test_the_same_decision_twice_is_one_and_another_is_refused(store: ReviewStore) -> None:
+    item = store.enqueue(content(), callback="https://example.org/hook")
+    lease = store.claim("ann")
+    assert lease is not None
+    first = store.decide(lease, APPROVE)
+    assert store.decide(lease, APPROVE) == first
+    with pytest.raises(AlreadyDecidedError):
+        store.decide(lease, Decision(action="reject"))
+    assert words(store, item.id).count("decided") == 1
+    assert store.stats().undelivered == 1
+
+
+def test_after_the_deadline_nobody_decides(store: ReviewStore, now: list[float]) -> None:
+    item = store.enqueue(content(), expires_in=60)
+    lease = store.claim("ann", seconds=600)
+    assert lease is not None
+    now[0] += 60
+    with pytest.raises(ItemExpiredError):
+        store.decide(lease, APPROVE)
+    assert store.claim("bob") is None
+    assert store.expire() == 1
+    assert store.item(item.id).state == "expired"
+    assert store.expire() == 0
+
+
+def test_giving_up_loses_to_a_decision_that_came_first(store: ReviewStore) -> None:
+    first, second = store.enqueue(content()), store.enqueue(content())
+    lease = store.claim("ann")
+    assert lease is not None
+    store.decide(lease, APPROVE)
+    found = store.give_up(first.id)
+    assert found is not None
+    assert found.action == "approve"
+    assert store.give_up(second.id) is None
+    assert store.item(second.id).state == "expired"
+
+
+def test_what_is_not_allowed_is_refused(store: ReviewStore) -> None:
+    store.enqueue(content(allowed=("approve", "reject")))
+    lease = store.claim("ann")
+    assert lease is not None
+    with pytest.raises(UsageError, match="does not allow 'respond'; it allows approve, reject"):
+        store.decide(lease, Decision(action="respond", text="x"))
+    assert store.item(lease.item.id).state == "claimed"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"action": "respond"},
+        {"action": "respond", "text": "  "},
+        {"action": "approve", "text": "x"},
+        {"action": "edit"},
+        {"action": "edit", "candidate": {"text": " "}},
+        {"action": "reject", "candidate": {"text": "x"}},
+    ],
+)
+def test_incomplete_decisions(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        Decision.model_validate(wrong)
+
+
+def test_without_a_candidate_there_is_nothing_to_approve() -> None:
+    with pytest.raises(ValueError, match="nothing to approve"):
+        Content(question="q")
+    assert Content(question="q", allowed=("reject", "respond")).candidate is None
+
+
+def test_the_trail_cannot_be_changed(store: ReviewStore) -> None:
+    item = store.enqueue(content())
+    for statement in ("DELETE FROM review_events", "UPDATE review_events SET who = 'nobody'"):
+        with pytest.raises(DatabaseError, match="append-only"), store.database.write() as connection:
+            connection.exec_driver_sql(statement)
+    assert words(store, item.id) == ["enqueued"]
+    store.note_event("alarm", {"monitor": "risk"})
+    assert store.trail()[-1].detail == {"monitor": "risk"}
+
+
+def test_counters(store: ReviewStore, now: list[float]) -> None:
+    for _ in range(5):
+        store.enqueue(content())
+    store.enqueue(content(), expires_in=1)
+    for action in ("approve", "reject"):
+        lease = store.claim("ann")
+        assert lease is not None
+        store.decide(lease, Decision(action=action))
+    store.claim("ann", seconds=5)
+    store.claim("bob", seconds=500)
+    now[0] += 50
+    store.expire()
+    found = store.stats()
+    assert (found.pending, found.claimed, found.decided, found.expired) == (2, 1, 2, 1)
+    assert found.actions == {"approve": 1, "reject": 1}
+    assert found.oldest == 50.0
+
+
+def test_lists(store: ReviewStore) -> None:
+    for name in "abc":
+        store.enqueue(content(name))
+    assert [item.content.question for item in store.items(["pending"])] == ["a", "b", "c"]
+    assert [item.content.question for item in store.items(newest=True, limit=2)] == ["c", "b"]
+    assert store.items(["decided"]) == []
+
+
+def test_it_is_all_there_after_reopening(store_url: str) -> None:
+    with ReviewStore(store_url) as first:
+        item = first.enqueue(content("ü 漢 <b>"), key="k")
+    with ReviewStore(store_url) as second:
+        assert second.item(item.id) == item
+
+
+def test_waiting_ends_with_the_decision(store_url: str) -> None:
+    with ReviewStore(store_url) as store:
+        item = store.enqueue(content())
+
+        def review() -> None:
+            lease = store.claim("ann")
+            assert lease is not None
+            store.decide(lease, APPROVE)
+
+        reviewer = threading.Thread(target=review)
+        reviewer.start()
+        found = store.wait(item.id, 60)
+        reviewer.join()
+        assert found is not None
+        assert found.reviewer == "ann"
+        assert store.wait(store.enqueue(content()).id, 0) is None
+
+
+def test_threads_never_share_an_item(store_url: str) -> None:
+    with ReviewStore(store_url) as store:
+        for _ in range(40):
+            store.enqueue(content())
+        taken: list[str] = []
+
+        def work(name: str) -> None:
+            while (lease := store.claim(name)) is not None:
+                taken.append(lease.item.id)
+
+        threads = [threading.Thread(target=work, args=(f"t{i}",)) for i in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        left = store.claim("sweeper")  # PostgreSQL passes over what another is just taking
+        while left is not None:
+            taken.append(left.item.id)
+            left = store.claim("sweeper")
+        assert len(taken) == len(set(taken)) == 40
+
+
+def test_a_fork_gets_connections_of_its_own(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from guardrail.review import *\n"
+        f"store = ReviewStore({str(tmp_path / 'reviews.db')!r})\n"
+        "c = Content(question='q', candidate=Candidate(text='a'))\n"
+        "store.enqueue(c)\n"
+        "child = os.fork()\n"
+        "for _ in range(20): store.enqueue(c)\n"
+        "store.close()\n"
+        "if child == 0: os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "print(store.stats().pending)\n"
+        "store.close()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stdout) == (0, "41\n"), done.stderr
+
+
+# -- kills -------------------------------------------------------------------------------------------------------------
+
+PRODUCER = """
+import sys
+from guardrail.review import *
+store = ReviewStore(sys.argv[1])
+name, n = sys.argv[2], int(sys.argv[3])
+print('ready', flush=True)
+for i in range(n):
+    store.enqueue(Content(question=f'{name}-{i}', candidate=Candidate(text='a')), key=f'{name}-{i}', callback='http://x')
+    print(f'{name}-{i}', flush=True)
+print('done', flush=True)
+"""
+WORKER = """
+import sys, time
+from guardrail.review import *
+store = ReviewStore(sys.argv[1])
+name = sys.argv[2]
+print('ready', flush=True)
+while True:
+    lease = store.claim(name, seconds=0.1)  # so short that others take over
+    if lease is None:
+        time.sleep(0.01)
+        continue
+    try:
+        store.decide(lease, Decision(action='respond', text=name))
+    except (LeaseLostError, AlreadyDecidedError):
+        continue
+    print(lease.item.key, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_kills_lose_nothing(store_url: str, tmp_path: Path, seed: int) -> None:
+    """Producers and reviewers are killed at random moments; what they were told is true afterwards.
+
+    Every key that `enqueue` returned for is there exactly once; every decision that `decide` returned for stands under
+    the name it was made with; each item is decided once and has one callback; nothing is left half done.
+    """
+    rng = random.Random(seed)
+    n = 25
+    running: dict[str, tuple[subprocess.Popen[str], Path, str]] = {}
+    outputs: list[tuple[str, Path]] = []
+    ReviewStore(store_url).close()
+
+    def start(name: str, code: str, *arguments: str) -> None:
+        path = tmp_path / f"{name}-{len(outputs)}.out"
+        with path.open("w") as stream:
+            command = [sys.executable, "-c", code, store_url, name, *arguments]
+            process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+        running[name] = (process, path, code)
+        outputs.append((name, path))
+
+    for i in range(2):
+        start(f"p{i}", PRODUCER, str(n))
+    for i in range(3):
+        start(f"w{i}", WORKER)
+    until = time.monotonic() + 300
+    kills = 0
+    try:
+        with ReviewStore(store_url) as store:
+            while time.monotonic() < until:
+                finished = all("done" in running[f"p{i}"][1].read_text() for i in range(2))
+                if finished and kills >= 6 and store.stats().decided == 2 * n:
+                    break
+                # A process that just started has done nothing yet: kill only those at work.
+                name = rng.choice(sorted(running))
+                process, path, code = running[name]
+                if process.poll() is None and path.stat().st_size > 0 and kills < 12:
+                    time.sleep(rng.random() * 0.3)
+                    process.send_signal(signal.SIGKILL)
+                    process.wait()
+                    kills += 1
+                    if code is WORKER or "done" not in path.read_text():
+                        start(name, code, *([str(n)] if code is PRODUCER else []))
+                time.sleep(0.05)
+    finally:
+        for process, _, _ in running.values():
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGKILL)
+                process.wait()
+    said = [(name, line) for name, path in outputs for line in path.read_text().splitlines()]
+    assert [(name, line) for name, line in said if "Error" in line] == []
+    with ReviewStore(store_url) as store:
+        there = {item.key: item for item in store.items(limit=1000)}
+        assert set(there) == {f"p{p}-{i}" for p in range(2) for i in range(n)}
+        assert kills >= 6
+        for name, line in said:
+            if line in there and name.startswith("w"):
+                decision = there[line].decision
+                assert decision is not None
+                assert decision.reviewer == decision.text == name
+        counted = Counter((event.item, event.what) for event in store.trail(limit=100_000))
+        assert all(counted[item.id, "enqueued"] == counted[item.id, "decided"] == 1 for item in there.values())
+        assert store.stats().undelivered == 2 * n
+
+
+def test_misuse(tmp_path: Path) -> None:
+    for wrong, message in (
+        ("sqlite://", "in memory"),
+        (":memory:", "in memory"),
+        ("mysql://x/y", "SQLite and PostgreSQL"),
+        ("://", "no database URL"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            ReviewStore(wrong)
+    text = tmp_path / "notes.txt"
+    text.write_text("not a database, but long enough to be read as one" * 100)
+    with pytest.raises(UsageError, match="cannot open"):
+        ReviewStore(text)
+    with pytest.raises(UsageError, match="cannot open"):
+        ReviewStore(tmp_path)
+    with ReviewStore(tmp_path / "reviews.db") as store:
+        assert (tmp_path / "reviews.db").stat().st_mode & 0o077 == 0
+        with pytest.raises(UsageError, match="http"):
+            store.enqueue(content(), callback="file:///etc/passwd")
+        with pytest.raises(UsageError, match="expires_in"):
+            store.enqueue(content(), expires_in=0)
+        with pytest.raises(UsageError, match="reviewer"):
+            store.claim("")
+        with pytest.raises(UsageError, match="lease"):
+            store.claim("ann", seconds=0)
+        with store.database.write() as connection:
+            connection.exec_driver_sql("UPDATE review_meta SET value = '99'")
+    with pytest.raises(UsageError, match="layout '99'"):
+        ReviewStore(tmp_path / "reviews.db")
+
+
+# -- carrying out --------------------------------------------------------------------------------------------------
+
+
+def decided(store: ReviewStore) -> str:
+    item = store.enqueue(content())
+    lease = store.claim("ann", item=item.id)
+    assert lease is not None
+    store.decide(lease, APPROVE)
+    return item.id
+
+
+def test_a_decision_is_carried_out_by_one_at_a_time(store: ReviewStore, now: list[float]) -> None:
+    item = decided(store)
+    (first,) = store.take_up([item], seconds=60)
+    assert (first.item.lease_until, first.until) == (None, 1060.0)
+    now[0] = 1059.9
+    assert store.take_up([item]) == []
+    now[0] = 1060.0  # whoever had it is taken for dead
+    (second,) = store.take_up([item], seconds=60)
+    assert second.item.lease_until == 1060.0  # it was taken up before
+    store.put_down(first, again=True)
+    assert store.take_up([item]) == []  # too late: it is another's now
+    store.put_down(second, what="carried_out", again=False)
+    assert words(store, item)[3:] == ["taken_up", "taken_up", "put_down", "carried_out"]
+    (third,) = store.take_up([item])
+    assert third.item.lease_until is None
+
+
+def test_what_was_put_down_unfinished_is_free_at_once_and_says_so(store: ReviewStore) -> None:
+    item = decided(store)
+    (first,) = store.take_up([item])
+    store.put_down(first, again=True)
+    (second,) = store.take_up([item])
+    assert second.item.lease_until == 1000.0
+    assert second.item.decision is not None
+
+
+def test_items_are_taken_up_all_or_none(store: ReviewStore) -> None:
+    one, other = decided(store), decided(store)
+    still_open = store.enqueue(content()).id
+    for wanted in ([one, still_open], [one, "no such item"]):
+        assert store.take_up(wanted) == []
+    (charge,) = store.take_up([other])
+    assert store.take_up([one, other]) == []
+    store.put_down(charge, again=False)
+    assert [charge.item.id for charge in store.take_up([one, other])] == [one, other]
+
+
+def test_an_expired_item_is_taken_up_too_and_a_decision_told_twice_stays_one(store: ReviewStore) -> None:
+    item = store.enqueue(content())
+    store.cancel(item.id, why="x")
+    assert len(store.take_up([item.id])) == 1
+    lease = store.claim("ann", item=store.enqueue(content()).id)
+    assert lease is not None
+    store.decide(lease, APPROVE)
+    store.take_up([lease.item.id])
+    assert store.decide(lease, APPROVE).decision is not None  # a retry after an answer that got lost
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), 1e12])
+def test_a_charge_has_a_length(store: ReviewStore, seconds: float) -> None:
+    with pytest.raises(UsageError, match="ten years"):
+        store.take_up([decided(store)], seconds=seconds)
+
+
+def test_threads_that_take_up_the_same_items_at_once_do_not_share_them(store: ReviewStore) -> None:
+    wanted = [decided(store) for _ in range(2)]
+    found: list[list[Charge]] = []
+    start = threading.Barrier(6)
+
+    def work(order: list[str]) -> None:
+        start.wait()
+        found.append(store.take_up(order))
+
+    workers = [threading.Thread(target=work, args=(wanted[:: 1 if i % 2 else -1],)) for i in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert sorted(len(charges) for charges in found) == [0, 0, 0, 0, 0, 2]
+
+
+def test_an_edit_with_a_number_that_a_graphs_state_cannot_hold_is_refused(store: ReviewStore) -> None:
+    """It was recorded, and stopped the graph at every resume."""
+    calls = [{"name": "pay", "arguments": {"wei": 5}}]
+    waits = content(kind="tool_call", candidate={"tool_calls": calls}, edits="arguments")
+    item = store.enqueue(waits)
+    lease = store.claim("ann", item=item.id)
+    assert lease is not None
+    more = {"tool_calls": [{"name": "pay", "arguments": {"wei": 25 * 10**18}}]}
+    edit = Decision.model_validate({"action": "edit", "candidate": more})
+    with pytest.raises(UsageError, match=r"pay hold an integer of 65 bits.*Correct them, or reject"):
+        store.decide(lease, edit)
+    assert store.item(item.id).state == "claimed"
+    # Where no graph waits, JSON's own numbers do.
+    lease = store.claim("ann", item=store.enqueue(waits.model_copy(update={"edits": "any"})).id)
+    assert lease is not None
+    store.decide(lease, edit)
+    made = store.item(lease.item.id).decision
+    assert made is not None
+    assert made.candidate == edit.candidate

@@ -1,0 +1,313 @@
+"""`guardrail doctor` finds what a guard would refuse or abstain on, says how to fix it, and sets the exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.outputs import ChatGeneration, ChatResult
+from pydantic import Field
+
+from guardrail.__main__ import main
+from guardrail.artifact import CascadeArtifact, CascadeOutcome, StageShare
+from guardrail.doctor import Finding, examine
+from guardrail.errors import UsageError
+from guardrail.models import resolve_model
+from guardrail.outcome import InfeasibleReason
+from guardrail.sampling.probe import PROMPT
+from guardrail.testing import ScriptedChat, make_artifact
+
+MODEL = ScriptedChat(script={"What is the capital of France?": ["Paris", "Paris", "Lyon"]})
+SCRIPTED = "python:tests.guardrail.test_doctor:MODEL"
+
+
+def saved(tmp_path: Path, model: Any = MODEL, **changed: Any) -> str:
+    settings = {name: changed.pop(name) for name in ("threshold", "estimator") if name in changed}
+    fresh = {"created": datetime.now(UTC).isoformat(), **changed}
+    return str(make_artifact(model, **settings).model_copy(update=fresh).save(tmp_path / "artifact.json"))
+
+
+def by_check(findings: Any) -> dict[str, Finding]:
+    return {finding.check: finding for finding in findings}
+
+
+def test_a_healthy_guard_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", saved(tmp_path), "--model", SCRIPTED]) == 0
+    printed = capsys.readouterr().out
+    assert "FAIL" not in printed
+    assert "received 10 samples, 2 different" in printed
+    # one prompt of one token and one word for each of eleven answers
+    assert "11 calls, 11 tokens read, 11 written" in printed
+
+
+def test_json_has_every_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", saved(tmp_path), "--model", SCRIPTED, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] is True
+    checks = [finding["check"] for finding in found["findings"]]
+    assert checks == [
+        "artifact", "threshold", "age", "estimator", "plan for the estimator", "judge", "model", "endpoint", "requests",
+        "sampling", "measuring", "cost of a question",
+    ]  # fmt: skip
+    assert {finding["status"] for finding in found["findings"]} == {"ok"}
+
+
+def test_without_a_model_only_the_artifact_is_checked(tmp_path: Path) -> None:
+    found = by_check(examine(saved(tmp_path)))
+    assert (found["model"].status, found["model"].fix) == ("warn", "name it with --model")
+    assert "sampling" not in found
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 100_000,
+        '{"schema_version": 1, "digest": "x", "alpha": NaN}',
+        '{"schema_version": 1, "digest": "x", "kind": "cascade", "created": "\\ud83d"}',
+    ],
+)
+def test_a_file_that_no_artifact_can_be_is_a_finding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    path = tmp_path / "artifact.json"
+    path.write_text(content)
+    assert main(["doctor", str(path)]) == 1
+    assert f"FAIL  artifact: {path}: " in capsys.readouterr().out
+
+
+def test_a_broken_artifact_is_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(saved(tmp_path))
+    path.write_text(path.read_text().replace('"alpha": 0.1', '"alpha": 0.9'))
+    assert main(["doctor", str(path)]) == 1
+    printed = capsys.readouterr().out
+    assert printed.startswith("FAIL  artifact")
+    assert "modified after it was written" in printed
+
+
+def test_what_would_abstain_or_be_refused_fails(tmp_path: Path) -> None:
+    assert by_check(examine(saved(tmp_path, threshold=None)))["threshold"].status == "fail"
+    other = by_check(examine(saved(tmp_path), ScriptedChat(name_of_model="another")))["model"]
+    assert (other.status, "another" in other.detail) == ("fail", True)
+    broken = by_check(examine(saved(tmp_path), ScriptedChat(default=[TimeoutError("slow")])))["sampling"]
+    assert (broken.status, "TimeoutError: slow" in broken.detail) == ("fail", True)
+    silent = by_check(examine(saved(tmp_path), ScriptedChat(default=["answer", ""])))["measuring"]
+    assert (silent.status, "empty_answer" in silent.detail) == ("fail", True)
+    unread = by_check(examine(saved(tmp_path, estimator="semantic_entropy"), MODEL))["measuring"]
+    assert (unread.status, "no_logprobs" in unread.detail) == ("fail", True)
+    missing = by_check(examine(saved(tmp_path), "python:no.such:thing"))["model"]
+    assert (missing.status, missing.fix) == ("fail", "correct the name, set the key, or install what is named")
+
+
+def test_warnings_do_not_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(tmp_path, created="2020-01-01T00:00:00+00:00", packages={"numpy": "1.0", "no-such-package": "1"})
+    assert main(["doctor", path, "--model", SCRIPTED]) == 0
+    printed = capsys.readouterr().out
+    assert "warn  age" in printed
+    assert "1.0 calibrated" in printed
+    assert "no-such-package" not in printed
+
+
+def test_a_plan_that_does_not_draw_what_is_read(tmp_path: Path) -> None:
+    plan = make_artifact(MODEL).plan.primary_only()
+    found = by_check(examine(saved(tmp_path, plan=plan)))["plan for the estimator"]
+    assert (found.status, "needs samples" in found.detail) == ("fail", True)
+
+
+class Stubborn(ScriptedChat):
+    """A model that sends settings of its own, as models do that are configured in their constructor."""
+
+    own: dict[str, Any] = Field(default_factory=dict)
+
+    def _get_invocation_params(self, stop: Any = None, **kwargs: Any) -> dict[str, Any]:
+        return {**super()._get_invocation_params(stop, **kwargs), **self.own}
+
+
+@pytest.mark.parametrize(
+    ("own", "status", "told"),
+    [
+        ({}, "ok", "11 calls"),
+        ({"temperature": 0.2}, "fail", "samples are asked with temperature 0.2, the plan says 0.7"),
+        ({"top_p": 1.0}, "fail", "samples are asked with top_p 1.0, the plan says 0.9"),
+        ({"max_completion_tokens": 5}, "fail", "the primary answer is asked with max_completion_tokens 5, the plan"),
+        ({"stop": ["!"]}, "fail", "asked with stop ('!',), the plan says ()"),
+        ({"tools": [{"type": "function", "function": {"name": "pay"}}]}, "fail", "tools ['pay'], the plan says []"),
+        ({"tools": ["in no known form"]}, "ok", "11 calls"),
+        ({"n": 1, "seed": None}, "ok", "11 calls"),
+        ({"seed": 0, "frequency_penalty": 0.5}, "warn", "frequency_penalty=0.5, seed=0, which no artifact records"),
+    ],
+)
+def test_what_a_model_is_asked_is_compared_with_the_plan(
+    tmp_path: Path, own: dict[str, Any], status: str, told: str
+) -> None:
+    model = Stubborn(script=MODEL.script, own=own)
+    found = by_check(examine(saved(tmp_path, model), model))["requests"]
+    assert (found.status, told in found.detail) == (status, True), found
+
+
+def leaves() -> Any:
+    """A factory of a model that ends the process."""
+    sys.exit("no key")
+
+
+class Leaving(ScriptedChat):
+    """A model that ends the process when it is asked."""
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        sys.exit("no key")
+
+
+def test_code_that_would_end_the_process_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", saved(tmp_path), "--model", "python:tests.guardrail.test_doctor:leaves"]) == 1
+    assert "FAIL  model: SystemExit: no key" in capsys.readouterr().out
+    found = by_check(examine(saved(tmp_path, Leaving()), Leaving()))["sampling"]
+    assert (found.status, found.detail) == ("fail", "SystemExit: no key")
+
+
+@pytest.mark.parametrize("days", ["nan", "inf", "-1", "soon"])
+def test_an_age_limit_that_limits_nothing_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], days: str
+) -> None:
+    path = saved(tmp_path, created="2020-01-01T00:00:00+00:00")
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", path, "--max-age-days", days])
+    assert ended.value.code == 2
+    assert "--max-age-days" in capsys.readouterr().err
+    if days != "soon":
+        with pytest.raises(UsageError, match="max_age_days must be a finite number of days"):
+            list(examine(path, max_age_days=float(days)))
+
+
+OTHER = ScriptedChat(name_of_model="large", script=MODEL.script)
+LARGE = "python:tests.guardrail.test_doctor:OTHER"
+
+
+def saved_cascade(tmp_path: Path, *thresholds: float | None) -> str:
+    """A cascade of the two models above; infeasible where no stage has a threshold."""
+    stages = tuple(make_artifact(model, threshold=at) for model, at in zip((MODEL, OTHER), thresholds, strict=True))
+    shares = tuple(StageShare(threshold=at, n_accepted=0 if at is None else 50, n_errors=0) for at in thresholds)
+    outcome = CascadeOutcome(
+        rule="lec_joint", alpha=0.1, delta=None, n=200, guarantee="", stages=shares, interval=None,
+        reason=None if any(at is not None for at in thresholds) else InfeasibleReason.TOO_FEW_ITEMS,
+    )  # fmt: skip
+    made = CascadeArtifact(
+        created=datetime.now(UTC).isoformat(), stages=stages, outcome=outcome, certificate=outcome, packages={}
+    )
+    return str(made.save(tmp_path / "cascade.json"))
+
+
+def test_a_cascade_is_checked_stage_by_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved_cascade(tmp_path, 0.5, 1.0)
+    assert main(["doctor", path, "--model", SCRIPTED, "--model", LARGE]) == 0
+    printed = capsys.readouterr().out
+    assert "a cascade of 2 stages" in printed
+    assert "threshold: 0.5, 1 for 10% error of the whole system" in printed
+    for stage in ("stage 1", "stage 2"):
+        for check in ("model", "requests", "sampling", "measuring"):
+            assert f"ok    {stage}: {check}" in printed
+    swapped = by_check(examine(path, [OTHER, MODEL]))
+    assert [swapped[f"stage {i}: model"].status for i in (1, 2)] == ["fail", "fail"]
+    one = by_check(examine(path, MODEL))["model"]
+    assert (one.status, "1 given, the artifact is for 2" in one.detail) == ("fail", True)
+    assert by_check(examine(path))["stage 2: model"].status == "warn"
+    assert by_check(examine(saved_cascade(tmp_path, None, None)))["threshold"].status == "fail"
+
+
+def test_several_models_for_one_guard_are_too_many(tmp_path: Path) -> None:
+    found = list(examine(saved(tmp_path), [MODEL, MODEL]))
+    assert (found[-1].check, found[-1].status) == ("model", "fail")
+
+
+def test_a_broken_cascade_is_the_end(tmp_path: Path) -> None:
+    path = Path(saved_cascade(tmp_path, 0.5, 1.0))
+    path.write_text(path.read_text().replace('"alpha": 0.1', '"alpha": 0.9'))
+    (found,) = examine(str(path))
+    assert (found.check, found.status, "modified after it was written" in found.detail) == ("artifact", "fail", True)
+
+
+class Stuck(ScriptedChat):
+    """An endpoint that answers every probe alike."""
+
+    guardrail_trusted = False
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        if messages[-1].content == PROMPT:
+            return ChatResult(generations=[ChatGeneration(message=self._message("same", kwargs))])
+        return super()._generate(messages, stop, run_manager, **kwargs)
+
+
+def test_an_endpoint_that_cannot_be_believed_fails(tmp_path: Path) -> None:
+    model = Stuck(script=MODEL.script)
+    found = by_check(examine(saved(tmp_path, model), model))["endpoint"]
+    assert (found.status, "were equal" in found.detail) == ("fail", True)
+
+
+def test_judges_that_cannot_judge_fail() -> None:
+    from guardrail.doctor import _verdicts
+    from guardrail.judges import JudgeSpec, available, make
+
+    class Broken:
+        spec = JudgeSpec(name="broken", version=1, params={})
+        answers: Any = (True, True)
+
+        def equivalent(self, question: str, pairs: Any) -> Any:
+            if isinstance(self.answers, Exception):
+                raise self.answers
+            return list(self.answers)
+
+    judge = Broken()
+    for answers in ((True, True), (False, False), (None, None), RuntimeError("no weights")):
+        judge.answers = answers
+        assert _verdicts(judge).status == "fail"
+    for name in {"exact", "numeric", "token_f1", "tool_call"} & set(available()):
+        assert _verdicts(make(name)).status == "ok", name
+
+
+def test_command_line_is_light_and_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "doctor" in capsys.readouterr().err
+    code = "import sys, guardrail.__main__; print(*({'torch', 'openai', 'starlette', 'typer'} & set(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == ""
+
+
+# -- models by text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("gpt", "names no provider"),
+        ("python:json", "names no attribute"),
+        ("python:no_such_module:x", "no module 'no_such_module'"),
+        ("python:json:nothing", "has no 'nothing'"),
+        ("python:json:dumps.x", "has no"),
+        ("python:math:pi", "is a float; it must be a LangChain chat model"),
+        ("no-such-provider:x", "openai-compatible:MODEL@BASE_URL"),
+    ],
+)
+def test_texts_that_name_no_model(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        resolve_model(text)
+
+
+def test_a_text_may_name_a_model_or_a_function_that_makes_one() -> None:
+    assert resolve_model(SCRIPTED) is MODEL
+    assert isinstance(resolve_model("python:guardrail.testing:ScriptedChat"), ScriptedChat)
+
+
+def test_a_provider_that_refuses_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("langchain.chat_models", reason="langchain is not installed")
+    pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UsageError) as caught:
+        resolve_model("openai:gpt-4o-mini")
+    for part in ("'openai:gpt-4o-mini'", "OpenAIError", "OPENAI_API_KEY for openai"):
+        assert part in str(caught.value)
+    found = by_check(examine(saved(tmp_path), "openai:gpt-4o-mini"))["model"]
+    assert (found.status, "set the key" in found.fix) == ("fail", True)

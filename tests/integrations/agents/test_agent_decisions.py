@@ -1,0 +1,539 @@
+"""What a person decided is what happens: whatever other middleware, cache, response format or message comes between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
+
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware, after_model, before_model, wrap_model_call
+from langchain.agents.middleware.types import hook_config
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
+from langchain_core.caches import InMemoryCache
+from langchain_core.globals import set_llm_cache
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.types import Command
+from pydantic import BaseModel
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.bindings import bindings_for
+from guardrail.errors import AbstainedError
+from guardrail.guard.chat_model import Guardrail
+from integrations._agents.agent_model import name_of
+from integrations.langchain_agents import GuardrailMiddleware
+from integrations.langgraph_review import GuardedState, guarded_nodes
+from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of, calls, sending
+
+APPROVE = {"type": "approve"}
+REJECT = {"type": "reject"}
+LAPSE = {"type": "lapse", "message": "nobody decided"}
+
+
+def respond(text: str) -> dict[str, Any]:
+    return {"type": "respond", "message": text}
+
+
+def edit(name: str, *, beside: str | None = None, **args: Any) -> dict[str, Any]:
+    text = {} if beside is None else {"text": beside}
+    return {"type": "edit", "edited_action": {"name": name, "args": args}, **text}
+
+
+def thread(name: str = "1") -> Any:
+    return {"configurable": {"thread_id": name}}
+
+
+def gate(made: CalibrationArtifact, **more: Any) -> GuardrailMiddleware:
+    return GuardrailMiddleware(**{"artifact": made, "tools": {"*": made}, "exempt": ["balance"], **more})
+
+
+def agent_of(model: AgentChat, *others: Any, tools: Sequence[Any] = TOOLS, first: bool = False) -> Any:
+    """An agent with a gate, listed last unless it shall be first."""
+    own = gate(artifact_of(model, tools=tools))
+    middleware = [own, *others] if first else [*others, own]
+    saver = InMemorySaver()
+    return create_agent(model, tools=tools, system_prompt=SYSTEM, middleware=middleware, checkpointer=saver)
+
+
+def structured_agent(model: AgentChat, strategy: Any, *, native: bool, **more: Any) -> Any:
+    """An agent with a response format, calibrated with what LangChain asks the model for."""
+    if native:
+        bound = bindings_for(TOOLS, **ProviderStrategy(Weather).to_model_kwargs())
+    else:
+        bound = bindings_for([*TOOLS, Weather], tool_choice="any")
+    made = artifact_of(model)
+    made = made.model_copy(update={"plan": made.plan.model_copy(update={"bindings": bound})})
+    return create_agent(
+        model,
+        tools=TOOLS,
+        system_prompt=SYSTEM,
+        middleware=[gate(made, **more)],
+        response_format=strategy,
+        checkpointer=InMemorySaver(),
+    )
+
+
+def shown(result: dict[str, Any]) -> dict[str, Any]:
+    (found,) = result["__interrupt__"]
+    value: dict[str, Any] = found.value
+    return value
+
+
+def decide(agent: Any, *decisions: dict[str, Any], config: Any = None) -> dict[str, Any]:
+    result: dict[str, Any] = agent.invoke(Command(resume={"decisions": list(decisions)}), config or thread())
+    return result
+
+
+def texts(result: dict[str, Any]) -> list[str]:
+    return [str(message.text) for message in result["messages"]]
+
+
+def unsure_transfer(text: str = "", *more: Any) -> AgentChat:
+    """Five different transfers, with the same text beside them; then "Done."."""
+    made = [calls(("transfer", {"to": "bob", "amount": 5 + k}), *more, text=text) for k in range(5)]
+    return AgentChat(steps={("pay bob", 0): made, ("pay bob", 1): ["Done."]})
+
+
+# -- a global cache ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cached() -> Iterator[None]:
+    set_llm_cache(InMemoryCache())
+    yield
+    set_llm_cache(None)
+
+
+@pytest.mark.usefixtures("cached")
+def test_a_cache_gives_nobody_the_decision_of_another_thread() -> None:
+    agent = agent_of(AgentChat(steps={("what?", 0): [f"ans{k}" for k in range(5)]}))
+    decisions = {"1": APPROVE, "2": {**REJECT, "message": "No."}, "3": respond("It is 500.")}
+    got = {}
+    for name, decision in decisions.items():
+        agent.invoke({"messages": "what?"}, thread(name))
+        got[name] = texts(decide(agent, decision, config=thread(name)))[-1]
+    assert got == {"1": "ans0", "2": "No.", "3": "It is 500."}
+
+
+@pytest.mark.usefixtures("cached")
+async def test_nor_does_it_async() -> None:
+    agent = agent_of(AgentChat(steps={("what?", 0): [f"ans{k}" for k in range(5)]}))
+
+    async def one(name: str, decision: dict[str, Any]) -> str:
+        await agent.ainvoke({"messages": "what?"}, thread(name))
+        return texts(await agent.ainvoke(Command(resume={"decisions": [decision]}), thread(name)))[-1]
+
+    got = await asyncio.gather(one("1", respond("Ann, yours is 900.")), one("2", APPROVE), one("3", APPROVE))
+    assert list(got) == ["Ann, yours is 900.", "ans0", "ans0"]
+
+
+# -- other middleware ----------------------------------------------------------------------------------------------
+
+
+@before_model
+def clock(state: Any, runtime: Any) -> dict[str, Any]:
+    return {"messages": [HumanMessage("(It is 12:00.)")]}
+
+
+@before_model
+def rebuilt(state: Any, runtime: Any) -> dict[str, Any]:
+    """The conversation with new ids, as trimming may leave it."""
+    again = [one.model_copy(update={"id": None}) for one in state["messages"][-3:]]
+    return {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *again]}
+
+
+@after_model
+def logbook(state: Any, runtime: Any) -> dict[str, Any]:
+    return {"messages": [HumanMessage("(noted)")]}
+
+
+@pytest.mark.parametrize("other", [clock, rebuilt, logbook], ids=["clock", "rebuilt", "logbook"])
+@pytest.mark.parametrize("first", [False, True])
+def test_middleware_that_writes_messages_makes_no_approval_void(other: Any, first: bool) -> None:
+    """The trap of point 1 again: approve "ans0", and be asked about "ans5"."""
+    model = Counter()
+    agent = agent_of(model, other, first=first)
+    candidate = shown(agent.invoke({"messages": "what?"}, thread()))["candidate"]["text"]
+    result = decide(agent, APPROVE)
+    assert "__interrupt__" not in result
+    assert candidate in texts(result)
+    assert "A person is checking this before it goes out." not in texts(result)
+    assert texts(result).count("what?") == 1
+    assert model.made == 5
+
+
+@pytest.mark.parametrize("decision", [APPROVE, respond("mine")])
+def test_middleware_that_asks_another_model_cannot_replace_what_was_decided(decision: dict[str, Any]) -> None:
+    other = AgentChat(steps={("what?", 0): ["other"]}, name_of_model="other")
+
+    @wrap_model_call
+    def swap(request: Any, handler: Callable[[Any], Any]) -> Any:
+        return handler(request.override(model=other))
+
+    agent = agent_of(AgentChat(), swap, first=True)
+    assert shown(agent.invoke({"messages": "what?"}, thread()))["candidate"]["text"] == "other"
+    other.steps = {("what?", 0): ["quite another"]}
+    assert texts(decide(agent, decision)) == ["what?", decision.get("message", "other")]
+
+
+class StopsOnce(AgentMiddleware):
+    """Ends the turn right after a decision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+
+    @hook_config(can_jump_to=["end"])
+    def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        self.seen += 1
+        return {"jump_to": "end"} if self.seen == 2 else None
+
+
+def test_a_decision_that_did_not_go_out_is_not_given_out_in_the_next_turn() -> None:
+    model = Counter()
+    agent = agent_of(model, StopsOnce())
+    agent.invoke({"messages": "what?"}, thread())
+    assert texts(decide(agent, APPROVE)) == ["what?"]
+    again = shown(agent.invoke({"messages": "and this?"}, thread()))
+    assert (again["question"], again["candidate"]["text"]) == ("and this?", "ans5")
+
+
+def test_what_an_application_adds_while_a_person_decides_stays() -> None:
+    agent = agent_of(Counter())
+    agent.invoke({"messages": "what?"}, thread())
+    agent.update_state(thread(), {"messages": [HumanMessage("else?")]})
+    assert shown(agent.invoke(None, thread()))["candidate"]["text"] == "ans0"
+    assert texts(decide(agent, APPROVE)) == ["what?", "else?", "ans0"]
+
+
+def test_what_comes_with_the_decision_stays() -> None:
+    agent = agent_of(Counter())
+    agent.invoke({"messages": "what?"}, thread())
+    both: Any = Command(resume={"decisions": [APPROVE]}, update={"messages": [HumanMessage("else?")]})
+    assert texts(agent.invoke(both, thread())) == ["what?", "else?", "ans0"]
+
+
+def test_an_application_may_remove_the_line_that_says_it_is_held() -> None:
+    agent = agent_of(Counter())
+    line = agent.invoke({"messages": "what?"}, thread())["messages"][-1]
+    agent.update_state(thread(), {"messages": [RemoveMessage(id=line.id)]})
+    agent.invoke(None, thread())
+    assert texts(decide(agent, APPROVE)) == ["what?", "ans0"]
+
+
+# -- text beside calls ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decision", [REJECT, respond("not now"), LAPSE])
+def test_text_beside_a_call_that_does_not_run_does_not_go_out(decision: dict[str, Any]) -> None:
+    agent = agent_of(unsure_transfer("I have sent it."))
+    agent.invoke({"messages": "pay bob"}, thread())
+    modes: Any = ["messages", "values"]
+    seen = list(agent.stream(Command(resume={"decisions": [decision]}), thread(), stream_mode=modes))
+    assert "I have sent it." not in str([chunk for mode, chunk in seen if mode == "messages"])
+    assert texts(seen[-1][1])[1] == ""
+    assert texts(seen[-1][1])[-1] == "Done."
+
+
+@pytest.mark.parametrize(
+    ("decisions", "text"),
+    [
+        ((APPROVE, APPROVE), "Both are on their way."),
+        ((APPROVE, edit("transfer", to="eve", amount=2)), "Both are on their way."),
+        ((APPROVE, REJECT), ""),
+        ((edit("transfer", beside="One is.", to="bob", amount=5), REJECT), "One is."),
+    ],
+)
+def test_text_beside_several_calls_goes_out_if_all_of_them_may_run(decisions: Any, text: str) -> None:
+    agent = agent_of(unsure_transfer("Both are on their way.", ("transfer", {"to": "eve", "amount": 1})))
+    agent.invoke({"messages": "pay bob"}, thread())
+    assert texts(decide(agent, *decisions))[1] == text
+
+
+# -- structured output ---------------------------------------------------------------------------------------------
+
+
+class Weather(BaseModel):
+    """The weather."""
+
+    degrees: int
+
+
+def structured_and_call() -> AgentChat:
+    both = [calls(("Weather", {"degrees": k}), ("transfer", {"to": "bob", "amount": k})) for k in range(5)]
+    return AgentChat(steps={("pay bob", 0): both, ("pay bob", 1): ["Done."]})
+
+
+@pytest.mark.parametrize(
+    ("decisions", "structured", "ran"),
+    [
+        ((REJECT, REJECT), None, "rejected"),
+        ((respond("no"), APPROVE), None, "sent 0 to bob"),
+        ((LAPSE, LAPSE), None, "was not run"),
+        ((APPROVE, APPROVE), 0, "sent 0 to bob"),
+        ((edit("Weather", degrees=7), REJECT), 7, "rejected"),
+    ],
+)
+def test_a_structured_answer_beside_a_call_is_decided_about(decisions: Any, structured: int | None, ran: str) -> None:
+    agent = structured_agent(structured_and_call(), ToolStrategy(Weather), native=False)
+    value = shown(agent.invoke({"messages": "pay bob"}, thread()))
+    assert [action["name"] for action in value["action_requests"]] == ["Weather", "transfer"]
+    result = decide(agent, *decisions)
+    found = result.get("structured_response")
+    assert (None if found is None else found.degrees) == structured
+    assert [one for one in result["messages"] if isinstance(one, ToolMessage) and ran in str(one.content)]
+    given_out = [call["name"] for one in result["messages"] for call in getattr(one, "tool_calls", [])]
+    assert ("Weather" in given_out) == (structured is not None)
+
+
+@pytest.mark.parametrize("name", ["", "qwen2.5-7b", "gpt-4o-mini", "unnamed"])
+def test_a_schema_as_response_format_is_asked_for_as_without_a_gate(name: str) -> None:
+    class Named(AgentChat):
+        model_name: str = name
+
+    model = Named(steps={("cold?", 0): [calls(("Weather", {"degrees": 3}))]})
+    native = name == "gpt-4o-mini"
+    if native:
+        model.steps = {("cold?", 0): [json.dumps({"degrees": 3})]}
+    agent = structured_agent(model, Weather, native=native)
+    assert agent.invoke({"messages": "cold?"}, thread())["structured_response"] == Weather(degrees=3)
+
+
+def test_the_name_is_that_of_the_innermost_text() -> None:
+    class Wrapped(AgentChat):
+        model: Any = None
+
+    assert name_of(Wrapped(model=AgentChat())) == "unnamed"
+    assert name_of(Wrapped(model="m")) == "m"
+
+
+@pytest.mark.parametrize("strategy", [Weather, ProviderStrategy(Weather)], ids=["schema", "provider"])
+@pytest.mark.parametrize(
+    ("decision", "text", "degrees"),
+    [
+        (APPROVE, '{"degrees": 0}', 0),
+        (edit("answer", text='{"degrees": 7}'), '{"degrees": 7}', 7),
+        (edit("answer", text="mild"), "mild", None),
+        (respond("mild"), "mild", None),
+        ({**REJECT, "message": "No."}, "No.", None),
+    ],
+)
+def test_native_structured_output_is_released_or_replaced_and_never_stuck(
+    strategy: Any, decision: dict[str, Any], text: str, degrees: int | None
+) -> None:
+    model = native_weather()
+    agent = structured_agent(model, strategy, native=True)
+    agent.invoke({"messages": "cold?"}, thread())
+    made = model.made
+    result = decide(agent, decision)
+    found = result.get("structured_response")
+    assert (texts(result)[-1], None if found is None else found.degrees) == (text, degrees)
+    assert model.made == made
+    assert texts(agent.invoke({"messages": "thanks"}, thread()))[-1]  # the thread goes on
+
+
+def test_native_structured_output_that_abstains_raises() -> None:
+    agent = structured_agent(native_weather(), ProviderStrategy(Weather), native=True, on_abstain="message")
+    with pytest.raises(AbstainedError):
+        agent.invoke({"messages": "cold?"}, thread())
+
+
+def native_weather() -> AgentChat:
+    different = [json.dumps({"degrees": k}) for k in range(5)]
+    return AgentChat(
+        steps={("cold?", 0): different, ("thanks", 0): ['{"degrees": 1}']}, profile={"structured_output": True}
+    )
+
+
+# -- at the tools --------------------------------------------------------------------------------------------------
+
+
+def command_of(form: str, call_id: str) -> Any:
+    messages = [ToolMessage("sent", tool_call_id=call_id), HumanMessage("aside")]
+    update: Any = {"messages": messages} if form == "mapping" else [("messages", messages)]
+    return Command(update=update)
+
+
+@pytest.mark.parametrize("form", ["text", "blocks", "mapping", "pairs"])
+def test_the_model_is_told_of_an_edit_whatever_the_tool_returns(form: str) -> None:
+    class Returns(AgentMiddleware):
+        def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+            call_id = request.tool_call["id"]
+            if form in ("text", "blocks"):
+                content: Any = "sent" if form == "text" else [{"type": "text", "text": "sent"}]
+                return ToolMessage(content, tool_call_id=call_id)
+            return command_of(form, call_id)
+
+    agent = agent_of(unsure_transfer(), Returns(), first=True)
+    agent.invoke({"messages": "pay bob"}, thread())
+    result = decide(agent, edit("transfer", to="bob", amount=7))
+    (answered,) = [one for one in result["messages"] if isinstance(one, ToolMessage)]
+    assert answered.text.startswith("Note: a person changed this call before it ran; it ran with to='bob', amount=7.")
+    assert answered.text.endswith("sent")
+    assert [one.text for one in result["messages"]].count("aside") == (form in ("mapping", "pairs"))
+
+
+def test_calls_that_share_an_id_are_decided_about_one_by_one() -> None:
+    ran: list[tuple[str, int]] = []
+
+    @tool
+    def transfer(to: str, amount: int) -> str:
+        """Send money."""
+        ran.append((to, amount))
+        return "sent"
+
+    twins: Any = [
+        {"name": "transfer", "args": {"to": "bob", "amount": k}, "id": "x", "type": "tool_call"} for k in (1, 1)
+    ]
+    other = AgentChat(
+        steps={("pay bob", 0): [AIMessage("", tool_calls=twins)], ("pay bob", 2): ["Done."]}, name_of_model="other"
+    )
+
+    @wrap_model_call
+    def swap(request: Any, handler: Callable[[Any], Any]) -> Any:
+        return handler(request.override(model=other))
+
+    agent = agent_of(
+        AgentChat(steps={("pay bob", 0): [sending(5)]}), swap, first=True, tools=[TOOLS[0], transfer, TOOLS[2]]
+    )
+    agent.invoke({"messages": "pay bob"}, thread())
+    decide(agent, REJECT, APPROVE)
+    assert ran == [("bob", 1)]
+
+
+# -- what a state cannot hold --------------------------------------------------------------------------------------
+
+WEI = 25 * 10**18
+
+
+@pytest.mark.parametrize("sure", [False, True])
+def test_a_call_that_a_state_cannot_hold_is_held_with_the_reason(sure: bool) -> None:
+    made = [calls(("transfer", {"to": "bob", "amount": WEI + (0 if sure else k)})) for k in range(5)]
+    agent = agent_of(AgentChat(steps={("pay bob", 0): made, ("pay bob", 1): ["Done."]}))
+    value = shown(agent.invoke({"messages": "pay bob"}, thread()))
+    assert value["verdict"]["reason"] == "unmeasured"
+    assert "the call of 'transfer' holds an integer of 65 bits" in value["verdict"]["detail"]
+    assert value["review_configs"][0]["allowed_decisions"] == ["reject", "respond"]
+    assert texts(decide(agent, respond("Too much."))) == ["pay bob", "Too much."]
+
+
+def test_so_is_one_of_another_model() -> None:
+    huge = calls(("transfer", {"to": "bob", "amount": WEI}))
+    other = AgentChat(steps={("pay bob", 0): [huge]}, name_of_model="other")
+
+    @wrap_model_call
+    def swap(request: Any, handler: Callable[[Any], Any]) -> Any:
+        return handler(request.override(model=other))
+
+    value = shown(agent_of(AgentChat(), swap, first=True).invoke({"messages": "pay bob"}, thread()))
+    assert "an integer of 65 bits" in value["verdict"]["detail"]
+    assert value["candidate"] == {"text": "", "tool_calls": []}
+
+
+def test_and_one_in_a_plain_graph() -> None:
+    model = AgentChat(steps={("pay bob", 0): [calls(("transfer", {"to": "bob", "amount": WEI}))]})
+    guard = Guardrail(model=model, artifact=unwrapped(artifact_of(model, tools=())))
+    builder = StateGraph(GuardedState)
+    entry, leave = guarded_nodes(guard).add_to(builder)
+    builder.add_edge(START, entry)
+    builder.add_edge(leave, END)
+    graph: Any = builder.compile(checkpointer=InMemorySaver())
+    value = shown(graph.invoke({"messages": ["pay bob"]}, thread()))
+    assert value["verdict"]["reason"] == "unmeasured"
+    assert "an integer of 65 bits" in value["verdict"]["detail"]
+    assert texts(graph.invoke(Command(resume={"decisions": [respond("mine")]}), thread()))[-1] == "mine"
+
+
+def unwrapped(made: CalibrationArtifact) -> CalibrationArtifact:
+    """An artifact without a system prompt."""
+    return made.model_copy(update={"prompt": made.prompt.model_copy(update={"system": None})})
+
+
+# -- what a second look found ---------------------------------------------------------------------------------------
+
+
+class Jumps(AgentMiddleware):
+    """Goes straight to the model, past the ``before_agent`` of all others."""
+
+    @hook_config(can_jump_to=["model"])
+    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        return {"jump_to": "model"}
+
+
+class FailsOnce(AgentMiddleware):
+    """Its second ``before_model`` fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+
+    def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        self.seen += 1
+        if self.seen == 2:
+            raise ConnectionError("redis down")
+        return None
+
+
+def test_an_approved_answer_goes_out_after_an_error_but_not_to_another_question() -> None:
+    model = Counter()
+    agent = agent_of(model, Jumps(), FailsOnce())
+    agent.invoke({"messages": "what?"}, thread())
+    with pytest.raises(ConnectionError):
+        decide(agent, APPROVE)
+    again = shown(agent.invoke({"messages": "and this?"}, thread()))
+    assert (again["question"], again["candidate"]["text"], model.made) == ("and this?", "ans5", 10)
+
+
+def test_it_goes_out_when_the_same_run_goes_on() -> None:
+    model = Counter()
+    agent = agent_of(model, Jumps(), FailsOnce())
+    agent.invoke({"messages": "what?"}, thread())
+    with pytest.raises(ConnectionError):
+        decide(agent, APPROVE)
+    assert texts(agent.invoke(None, thread())) == ["what?", "ans0"]
+    assert model.made == 5
+
+
+def lone_weather() -> AgentChat:
+    return AgentChat(steps={("cold?", 0): [calls(("Weather", {"degrees": k})) for k in range(5)]})
+
+
+@pytest.mark.parametrize(
+    ("decision", "text", "degrees"),
+    [
+        (APPROVE, "", 0),
+        (edit("answer", text='{"degrees": 7}'), "", 7),
+        (edit("answer", text='{"degrees": "about three"}'), '{"degrees": "about three"}', None),
+        (edit("answer", text="[7]"), "[7]", None),
+        (edit("answer", text="mild"), "mild", None),
+        (respond("mild"), "mild", None),
+    ],
+)
+def test_a_structured_answer_alone_is_shown_and_edited_as_json(
+    decision: dict[str, Any], text: str, degrees: int | None
+) -> None:
+    model = lone_weather()
+    agent = structured_agent(model, ToolStrategy(Weather, handle_errors=False), native=False)
+    value = shown(agent.invoke({"messages": "cold?"}, thread()))
+    assert value["action_requests"][0]["args"] == {"text": '{"degrees": 0}'}
+    result = decide(agent, decision)
+    found = result.get("structured_response")
+    assert (texts(result)[1], None if found is None else found.degrees) == (text, degrees)
+    assert model.made == 5
+
+
+def test_an_edited_structured_answer_that_fits_no_schema_goes_out_as_text() -> None:
+    agent = structured_agent(structured_and_call(), ToolStrategy(Weather, handle_errors=False), native=False)
+    agent.invoke({"messages": "pay bob"}, thread())
+    result = decide(agent, edit("Weather", degrees="about three"), APPROVE)
+    assert texts(result)[1:] == ['{"degrees": "about three"}', "sent 0 to bob", "Done."]
+    assert result.get("structured_response") is None

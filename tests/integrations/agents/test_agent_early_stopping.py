@@ -1,0 +1,243 @@
+"""Early stopping in agents: the verdicts of all samples, from fewer calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langgraph.checkpoint.memory import InMemorySaver
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError
+from guardrail.guard import early_stopping as stopping
+from guardrail.judges import ExactJudge, JudgeSpec
+from guardrail.types import SampleSet, SamplingPlan, Uncertainty
+from guardrail.uncertainty import Estimator, make, measure
+from guardrail.verdict import Verdict
+from integrations.langchain_agents import GuardrailMiddleware
+from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, artifact_of, calls, sending
+
+N = 10
+SPREAD, EQUAL, LATE = "spread?", "equal?", "late?"
+ANSWERS: dict[str, Sequence[str]] = {
+    SPREAD: ["x", "one", "two", "three", "four"],
+    EQUAL: ["x", "same"],
+    LATE: ["x", *["one"] * 4, "two", "three", "four", "five", "six", "seven"],
+}
+NUMBERS = {SPREAD: [1, 1, 2, 3, 4], EQUAL: [1, 1], LATE: [1, 1, 1, 1, 1, 2, 3, 4, 5, 6, 7]}
+THRESHOLDS = [0.325, 1.3]
+Case = tuple[str, str, float]
+CASES: list[Case] = [(kind, asked, cut) for kind in ("answer", "tool") for asked in ANSWERS for cut in THRESHOLDS]
+
+
+def exact(model: AgentChat, *, threshold: float) -> CalibrationArtifact:
+    """An artifact whose judge compares strings."""
+    spec = make("discrete_semantic_entropy", judge=ExactJudge()).spec
+    return artifact_of(model, threshold=threshold, n=N).model_copy(update={"estimator": spec})
+
+
+def chat(kind: str) -> AgentChat:
+    made: Mapping[str, Sequence[Any]] = ANSWERS
+    if kind == "tool":
+        made = {asked: [sending(amount) for amount in amounts] for asked, amounts in NUMBERS.items()}
+    steps: dict[tuple[str, int], Sequence[Any]] = {(asked, 0): replies for asked, replies in made.items()}
+    return AgentChat(steps=steps | {(asked, 1): ["done"] for asked in made})
+
+
+def ask(model: AgentChat, asked: str, guard: GuardrailMiddleware, *, asynchronous: bool = False) -> dict[str, Any]:
+    agent = create_agent(model, TOOLS, system_prompt=SYSTEM, middleware=[guard], checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "1"}}
+    given: Any = {"messages": asked}
+    return asyncio.run(agent.ainvoke(given, config)) if asynchronous else agent.invoke(given, config)
+
+
+def verdict_of(case: Case, early_stopping: Any, *, asynchronous: bool = False) -> tuple[Verdict, int]:
+    """The first verdict of a run, and the calls it took."""
+    kind, asked, threshold = case
+    model, seen = chat(kind), []
+    artifact = exact(model, threshold=threshold)
+    passing = {"exempt": ["balance", "transfer", "close"]}
+    gated: dict[str, Any] = passing if kind == "answer" else {"tools": {"*": artifact}}
+    guard = GuardrailMiddleware(
+        artifact if kind == "answer" else None,
+        **gated,
+        on_abstain="message",
+        early_stopping=early_stopping,
+        on_verdict=lambda verdict, messages: seen.append(verdict),
+    )
+    ask(model, asked, guard, asynchronous=asynchronous)
+    return seen[0], seen[0].cost.calls
+
+
+def differing(cases: Sequence[Case]) -> list[Case]:
+    """Cases whose verdict is another with early stopping than without."""
+    found = []
+    for case in cases:
+        (early, _), (full, _) = verdict_of(case, "auto"), verdict_of(case, "off")
+        if (early.accepted, early.reason, early.candidate) != (full.accepted, full.reason, full.candidate):
+            found.append(case)
+    return found
+
+
+def test_the_verdicts_are_those_of_all_samples() -> None:
+    assert differing(CASES) == []
+
+
+def test_a_rule_that_stops_too_soon_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(drawn: SampleSet, estimator: Estimator, n: int, threshold: float) -> Uncertainty:
+        return measure(drawn, estimator, SamplingPlan(n=len(drawn.samples)))  # as if there were no others
+
+    monkeypatch.setattr(stopping, "decide_early", hasty)
+    late: list[Case] = [("answer", LATE, 0.325), ("tool", LATE, 0.325)]
+    assert differing(late) == late
+
+
+@pytest.mark.parametrize("kind", ["answer", "tool"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_calls_are_saved_and_counted(kind: str, asynchronous: bool) -> None:
+    early, made = verdict_of((kind, SPREAD, 0.5), "auto", asynchronous=asynchronous)
+    assert (made, early.cost.saved, len(early.samples)) == (4, 7, 3)  # three meanings: at least .639 nats
+    assert "settled by 3 of 10 samples" in early.detail
+    full, all_made = verdict_of((kind, SPREAD, 0.5), "off", asynchronous=asynchronous)
+    assert (all_made, full.cost.saved) == (1 + N, 0)
+    open_until_the_end, made = verdict_of((kind, EQUAL, 0.5), "auto", asynchronous=asynchronous)
+    assert (made, open_until_the_end.cost.saved) == (1 + N, 0)
+
+
+def test_a_judge_about_which_nothing_is_known_stops_nothing_under_auto() -> None:
+    class Odd:
+        def __init__(self) -> None:
+            self.spec = JudgeSpec(name="odd", version=1, params={})
+
+        def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+            return [one == other for one, other in pairs]
+
+    judge = Odd()
+    spec = make("discrete_semantic_entropy", judge=judge).spec
+    for given, made in (("auto", 1 + N), ("on", 4)):
+        model = chat("answer")
+        artifact = exact(model, threshold=2.0).model_copy(update={"estimator": spec})
+        guard = GuardrailMiddleware(
+            artifact,
+            exempt=["balance", "transfer", "close"],
+            on_abstain="message",
+            judge=judge,
+            early_stopping=given,  # type: ignore[arg-type]
+        )
+        ask(model, EQUAL, guard)
+        assert model.made == made
+
+
+def two_calls(*numbers: int) -> list[Any]:
+    return [calls(("transfer", {"to": "bob", "amount": n}), ("close", {"account": str(n)})) for n in numbers]
+
+
+@pytest.mark.parametrize(("second", "samples"), [(0.5, 3), (1.3, 7)])
+def test_with_several_gates_the_last_one_decides_when_to_stop(second: float, samples: int) -> None:
+    model = AgentChat(steps={("q", 0): two_calls(1, 1, 2, 3, 4, 5)})
+    # Three meanings read .639 nats at least ({8, 1, 1} of 10), {2, 2, 1, 1, 1} of 7 at least 1.36 ({5, 2, 1, 1, 1}).
+    tools = {"transfer": exact(model, threshold=0.5), "close": exact(model, threshold=second)}
+    guard = GuardrailMiddleware(tools=tools, exempt=["balance"], on_abstain="message")
+    ask(model, "q", guard)
+    assert model.made == 1 + samples
+
+
+def test_a_message_that_no_gate_judges_needs_no_samples() -> None:
+    model = AgentChat(steps={("q", 0): [calls(("balance", {"account": "a"}))], ("q", 1): ["done"]})
+    guard = GuardrailMiddleware(tools={"*": exact(model, threshold=0.5)}, exempt=["balance"], on_abstain="message")
+    ask(model, "q", guard)
+    assert model.made == 2
+
+
+@pytest.mark.parametrize(("early_stopping", "samples"), [("auto", N), ("off", N), ("on", 3)])
+def test_a_person_sees_what_all_samples_say_unless_told_otherwise(early_stopping: Any, samples: int) -> None:
+    model = chat("answer")
+    artifact = exact(model, threshold=0.5)
+    everything = ["balance", "transfer", "close"]
+    guard = GuardrailMiddleware(artifact, exempt=everything, on_abstain="review", early_stopping=early_stopping)
+    (asked,) = ask(model, SPREAD, guard)["__interrupt__"]
+    assert model.made == 1 + samples
+    assert len(asked.value["alternatives"]) == (4 if samples == N else 3)
+    assert bool(asked.value["meanings"]) == (samples == N)
+    model = chat("answer")
+    guard = GuardrailMiddleware(
+        exact(model, threshold=2.0), exempt=everything, on_abstain="review", early_stopping=early_stopping
+    )
+    assert ask(model, EQUAL, guard)["messages"][-1].text == "x"
+    assert model.made == (1 + N if early_stopping == "off" else 4)  # an acceptance needs nobody to look
+
+
+class Comparing:
+    """An observer that compares scores."""
+
+    needs_scores = True
+
+    def __call__(self, verdict: Verdict, messages: Any) -> None:
+        assert verdict.cost.saved == 0
+
+
+def with_candidates() -> Callable[[Verdict], Any]:
+    def handler(verdict: Verdict) -> None:
+        return None
+
+    handler.candidates = type("Candidates", (), {"needs_samples": True})()  # type: ignore[attr-defined]
+    return handler
+
+
+@pytest.mark.parametrize(
+    ("conflict", "said"),
+    [
+        ({"on_verdict": Comparing(), "on_abstain": "message"}, "compares scores"),
+        ({"on_abstain": with_candidates()}, "calibrated list of answers"),
+    ],
+)
+def test_what_needs_all_samples_gets_them_and_cannot_be_combined_with_on(conflict: Any, said: str) -> None:
+    model = chat("answer")
+    settings: dict[str, Any] = {"artifact": exact(model, threshold=0.5), "exempt": ["balance", "transfer", "close"]}
+    ask(model, SPREAD, GuardrailMiddleware(**settings, **conflict))
+    assert model.made == 1 + N
+    with pytest.raises(UsageError, match=f'{said}.*early_stopping="off"'):
+        GuardrailMiddleware(**settings, **conflict, early_stopping="on")
+
+
+def test_an_adaptive_plan_stops_in_agents_too() -> None:
+    for asked, made in ((EQUAL, 4), (SPREAD, 1 + N)):
+        model = chat("answer")
+        artifact = exact(model, threshold=0.0)
+        plan = artifact.plan.model_copy(update={"unanimous_at": 3})
+        guard = GuardrailMiddleware(
+            artifact.model_copy(update={"plan": plan}),
+            exempt=["balance", "transfer", "close"],
+            on_abstain="message",
+            early_stopping="off",
+        )
+        ask(model, asked, guard)
+        assert model.made == made
+
+
+def test_another_word_is_refused() -> None:
+    with pytest.raises(UsageError, match='early_stopping must be "auto", "on" or "off"'):
+        GuardrailMiddleware(exact(chat("answer"), threshold=0.5), early_stopping="yes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("named", ["judge", "judges"])
+def test_judges_are_given_alone_or_by_name(named: str) -> None:
+    class Own:
+        def __init__(self) -> None:
+            self.spec = JudgeSpec(name="own", version=1, params={})
+
+        def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+            return [True for _ in pairs]
+
+    judge = Own()
+    artifact = exact(chat("answer"), threshold=0.5).model_copy(
+        update={"estimator": make("discrete_semantic_entropy", judge=judge).spec}
+    )
+    forms: list[Any] = [judge, {"own": judge}] if named == "judge" else [[judge], (judge,)]
+    for form in forms:
+        assert GuardrailMiddleware(artifact, **{named: form})
+    with pytest.raises(UsageError, match="two names of one argument"):
+        GuardrailMiddleware(artifact, judge=judge, judges=[judge])

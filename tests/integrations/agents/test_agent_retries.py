@@ -1,0 +1,173 @@
+"""A retry gets the verdict again, not another draw: otherwise a wrong answer would look certain sooner or later."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
+
+from langchain.agents import create_agent
+from langchain.agents.middleware import ModelFallbackMiddleware, ModelRetryMiddleware, wrap_model_call
+from langchain_core.messages import HumanMessage
+from langchain_core.runnables import RunnableLambda
+from langgraph.checkpoint.memory import InMemorySaver
+
+from guardrail.errors import AbstainedError, UnmeasuredError
+from guardrail.verdict import Reason
+from integrations._agents import agent_model as _abstentions
+from integrations._agents.agent_model import Abstentions, this_step
+from integrations.langchain_agents import GuardrailMiddleware
+from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of
+from tests.integrations.agents.test_langchain_agents import Alarmed
+
+CONFIG: Any = {"configurable": {"thread_id": "1"}}
+
+
+def retry() -> ModelRetryMiddleware:
+    return ModelRetryMiddleware(max_retries=3, initial_delay=0, jitter=False, on_failure="error")
+
+
+def agent_of(model: AgentChat, *others: Any, first: bool = False, **more: Any) -> Any:
+    made = artifact_of(model)
+    own = GuardrailMiddleware(made, tools={"*": made}, exempt=["balance"], on_abstain="raise", **more)
+    middleware = [own, *others] if first else [*others, own]
+    saver = InMemorySaver()
+    return create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=middleware, checkpointer=saver)
+
+
+def raised(agent: Any, asked: Any = "what?", config: Any = CONFIG) -> AbstainedError:
+    with pytest.raises(AbstainedError) as caught:
+        agent.invoke(asked if asked is None else {"messages": asked}, config)
+    return caught.value
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_retry_draws_nothing_and_gets_the_same_verdict(first: bool) -> None:
+    model = Counter()
+    error = raised(agent_of(model, retry(), first=first))
+    assert (error.verdict.reason, model.made) == (Reason.ABOVE_THRESHOLD, 5)
+    assert error.verdict.candidate is not None
+    assert error.verdict.candidate.text == "ans0"
+
+
+@pytest.mark.parametrize("first", [False, True])
+async def test_nor_does_it_async(first: bool) -> None:
+    model = Counter()
+    with pytest.raises(AbstainedError):
+        await agent_of(model, retry(), first=first).ainvoke({"messages": "what?"}, CONFIG)
+    assert model.made == 5
+
+
+def test_running_the_same_step_again_is_a_retry_too() -> None:
+    model = Counter()
+    agent = agent_of(model)
+    raised(agent)
+    assert raised(agent, None).verdict.candidate is not None
+    assert model.made == 5
+
+
+def test_another_turn_and_another_thread_are_asked_anew() -> None:
+    model = Counter()
+    agent = agent_of(model)
+    raised(agent)
+    raised(agent, "what?")
+    raised(agent, "what?", {"configurable": {"thread_id": "2"}})
+    assert model.made == 15
+
+
+def test_other_messages_in_the_same_step_are_another_question() -> None:
+    model = Counter()
+
+    @wrap_model_call
+    def rephrased(request: Any, handler: Any) -> Any:
+        try:
+            return handler(request)
+        except AbstainedError:
+            return handler(request.override(messages=[HumanMessage("what exactly?")]))
+
+    raised(agent_of(model, rephrased))
+    assert model.made == 10
+
+
+def test_what_could_not_be_measured_is_tried_again() -> None:
+    model = AgentChat(steps={("what?", 0): [ConnectionError("down")]})
+    error = raised(agent_of(model, retry()))
+    assert isinstance(error, UnmeasuredError)
+    assert model.made == 4  # of each attempt the first answer, which failed
+
+
+def test_what_an_alarm_held_back_is_tried_again() -> None:
+    model = AgentChat(steps={("what?", 0): ["Paris"]})
+    error = raised(agent_of(model, retry(), switch=Alarmed()))
+    assert (error.verdict.reason, model.made) == (Reason.SUSPENDED, 4 * 5)
+
+
+def test_a_fallback_model_answers_as_before() -> None:
+    other = AgentChat(steps={("what?", 0): ["other"]}, name_of_model="other")
+    agent = agent_of(Counter(), ModelFallbackMiddleware(other), unjudged="pass")
+    assert agent.invoke({"messages": "what?"}, CONFIG)["messages"][-1].text == "other"
+
+
+def test_only_the_latest_steps_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_abstentions, "STEPS", 2)
+    error = raised(agent_of(Counter()))
+    known, asked = Abstentions(), [HumanMessage("what?", id="1")]
+    for step in ("a", "b", "a", "c", None):
+        known.note(step, asked, error)
+    known.check("b", asked)
+    known.check(None, asked)
+    known.check("a", [HumanMessage("else?", id="1")])
+    for step in ("a", "c"):
+        with pytest.raises(AbstainedError):
+            known.check(step, asked)
+
+
+def test_outside_a_graph_there_is_no_step() -> None:
+    assert this_step() is None
+
+
+def down(verdict: Any) -> Any:
+    raise TimeoutError("nobody at the desk")
+
+
+@pytest.mark.parametrize("path", [down, RunnableLambda(down)], ids=["handler", "runnable"])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_failing_way_out_of_an_abstention_is_no_reason_to_draw_again(path: Any, first: bool) -> None:
+    model = Counter()
+    made = artifact_of(model)
+    own = GuardrailMiddleware(made, tools={"*": made}, exempt=["balance"], on_abstain=path)
+    middleware: list[Any] = [own, retry()] if first else [retry(), own]
+    agent: Any = create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=middleware)
+    with pytest.raises(AbstainedError) as caught:
+        agent.invoke({"messages": "what?"})
+    assert (caught.value.verdict.reason, model.made) == (Reason.ABOVE_THRESHOLD, 5)
+
+
+def test_middleware_that_takes_a_hold_for_a_failure_gets_it_again() -> None:
+    model = Counter()
+    made = artifact_of(model)
+
+    @wrap_model_call
+    def thrice(request: Any, handler: Any) -> Any:
+        for _ in range(2):
+            try:
+                return handler(request)
+            except Exception:
+                continue
+        return handler(request)
+
+    own = GuardrailMiddleware(made, tools={"*": made}, exempt=["balance"])
+    agent: Any = create_agent(
+        model, tools=TOOLS, system_prompt=SYSTEM, middleware=[own, thrice], checkpointer=InMemorySaver()
+    )
+    (found,) = agent.invoke({"messages": "what?"}, CONFIG)["__interrupt__"]
+    assert (found.value["candidate"]["text"], model.made) == ("ans0", 5)
+
+
+def test_a_deep_copy_of_the_middleware_remembers_nothing() -> None:
+    known = Abstentions()
+    known.note("a", [HumanMessage("what?", id="1")], raised(agent_of(Counter())))
+    copy.deepcopy(known).check("a", [HumanMessage("what?", id="1")])

@@ -1,0 +1,202 @@
+"""The agent's gated model: where it judges, what its judges show, and how many calls it makes at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
+
+from langchain.agents import create_agent
+from langchain_core.runnables import RunnableLambda
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from guardrail.judges import JudgeSpec
+from guardrail.prompting import PromptWrapping
+from guardrail.sampling.limits import current_limits
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.uncertainty import make
+from guardrail.verdict import Verdict
+from integrations.langchain_agents import GuardrailMiddleware
+from tests.guardrail.sampling.test_limits import Busy, Seen, soon
+from tests.guardrail.uncertainty.test_async_measuring import PATIENCE, Patient
+from tests.integrations.agents.agent_fakes import SYSTEM
+
+ASKED: Any = {"messages": "what?"}
+SAME = ["Paris", "It is Paris", "Paris, France", "In Paris", "Paris it is"]
+"""Other words for one thing; only a judge can say so."""
+PROMPT = PromptWrapping(system=SYSTEM)
+
+
+class Own:
+    """Somebody's judge; counts what it is asked."""
+
+    asked = 0
+
+    def __init__(self, same: Any, name: str = "own") -> None:
+        self.spec, self._same = JudgeSpec(name=name, version=1, params={}), same
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        self.asked += len(pairs)
+        return [self._same(one, other) for one, other in pairs]
+
+
+def middleware(model: ScriptedChat, *, judge: Any = None, n: int = 4, **more: Any) -> GuardrailMiddleware:
+    artifact = make_artifact(model, threshold=0.5, prompt=PROMPT, n=n)
+    if judge is not None:
+        spec = make("discrete_semantic_entropy", judge=judge).spec
+        artifact = artifact.model_copy(update={"estimator": spec})
+        more["judges"] = [judge]
+    return GuardrailMiddleware(artifact, **{"on_abstain": "message", **more})
+
+
+def agent_of(model: ScriptedChat, **more: Any) -> Any:
+    return create_agent(model, system_prompt=SYSTEM, middleware=[middleware(model, **more)])
+
+
+def judged_as(result: dict[str, Any]) -> Any:
+    return result["messages"][-1].response_metadata["guardrail"]
+
+
+# -- where it judges -----------------------------------------------------------------------------------------------
+
+
+def test_the_loop_runs_while_a_judge_thinks() -> None:
+    judge, model = Patient(), ScriptedChat(default=SAME)
+    agent = agent_of(model, judge=judge)
+
+    async def run() -> dict[str, Any]:
+        asked = asyncio.create_task(agent.ainvoke(ASKED))
+        while not (judge.thinking.is_set() or asked.done()):
+            await asyncio.sleep(0.001)
+        judge.loop_ran.set()  # reached only if the judge does not hold the loop up
+        return await asyncio.wait_for(asked, PATIENCE)
+
+    result = asyncio.run(run())
+    assert judge.threads
+    assert not judge.held_up
+    assert threading.get_ident() not in judge.threads
+    judge.threads.clear()
+    assert judged_as(agent.invoke(ASKED))["uncertainty"] == judged_as(result)["uncertainty"]
+
+
+def test_a_judge_that_costs_nothing_stays_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a thread for a comparison of strings")
+
+    monkeypatch.setattr(asyncio, "to_thread", refused)
+    assert judged_as(asyncio.run(agent_of(ScriptedChat(default=["Paris"])).ainvoke(ASKED)))["accepted"]
+
+
+# -- what streams show ---------------------------------------------------------------------------------------------
+
+MARK = "the judge's own words"
+
+
+def asking() -> Own:
+    """A judge that asks a chat model itself, knowing nothing of callbacks."""
+    chat = ScriptedChat(default=[MARK])
+    return Own(lambda one, other: chat.invoke("same?").text == MARK)
+
+
+def asking_a_graph() -> Own:
+    """A judge that asks a graph with a model in it."""
+    chat = ScriptedChat(default=[MARK])
+    graph: Any = StateGraph(MessagesState)
+    graph.add_node("judge", lambda state: {"messages": [chat.invoke(state["messages"])]})
+    graph.add_edge(START, "judge")
+    graph.add_edge("judge", END)
+    compiled = graph.compile()
+    return Own(lambda one, other: compiled.invoke({"messages": "same?"})["messages"][-1].text == MARK)
+
+
+JUDGES = {"model": asking, "graph": asking_a_graph}
+
+
+@pytest.mark.parametrize("subgraphs", [False, True])
+@pytest.mark.parametrize("judge", JUDGES)
+async def test_no_stream_shows_what_a_judge_asks(judge: str, subgraphs: bool) -> None:
+    def watched(verdict: Verdict, messages: Any) -> None:  # an observer asks, too
+        JUDGES[judge]().equivalent("", [("a", "b")])
+
+    own = JUDGES[judge]()
+    agent = agent_of(ScriptedChat(default=SAME), judge=own, on_verdict=watched)
+    modes: Any = {"stream_mode": ["values", "updates", "messages", "custom"], "subgraphs": subgraphs}
+    chunks = list(agent.stream(ASKED, **modes))
+    assert len(chunks) >= 3
+    assert MARK not in str(chunks)
+    asked, own.asked = own.asked, 0
+    chunks = [chunk async for chunk in agent.astream(ASKED, **modes)]
+    assert len(chunks) >= 3
+    assert MARK not in str(chunks)
+    assert own.asked == asked > 0
+
+
+@pytest.mark.filterwarnings("ignore:The v3 streaming protocol")
+@pytest.mark.parametrize("version", ["v2", "v3"])
+@pytest.mark.parametrize("judge", JUDGES)
+async def test_no_event_shows_what_a_judge_asks(judge: str, version: Any) -> None:
+    own = JUDGES[judge]()
+    agent = agent_of(ScriptedChat(default=SAME), judge=own)
+    events = agent.astream_events(ASKED, version=version)
+    seen = [event async for event in (events if version == "v2" else await events)]
+    assert own.asked
+    assert "Paris" in str(seen)
+    assert MARK not in str(seen)
+
+
+# -- how many calls at once ----------------------------------------------------------------------------------------
+
+
+def counted(n: int) -> Busy:
+    return Busy(default=["a", "b", "c"], seen=Seen(), crowd=n + 1)
+
+
+@pytest.mark.parametrize("exempt", [(), ("reads",)], ids=["all at once", "primary first"])
+@pytest.mark.parametrize("n", [1, 2])
+def test_the_limit_of_the_configuration_bounds_the_samples(n: int, exempt: Any) -> None:
+    model = counted(n)
+    agent = agent_of(model, n=10, exempt=exempt)
+    soon(lambda: agent.invoke(ASKED, {"max_concurrency": n}))
+    assert model.seen.calls == 11
+    assert model.seen.peak <= n
+    model = counted(n)
+    agent = agent_of(model, n=10, exempt=exempt)
+    asyncio.run(asyncio.wait_for(agent.ainvoke(ASKED, {"max_concurrency": n}), PATIENCE))
+    assert model.seen.calls == 11
+    assert model.seen.peak == n
+
+
+def test_the_middleware_s_own_limit_holds_within_it() -> None:
+    for given, own, peak in ((5, 2, 2), (2, 5, 2), (None, 3, 3)):
+        model = counted(99)
+        agent = agent_of(model, n=10, max_concurrency=own)
+        asyncio.run(agent.ainvoke(ASKED, {} if given is None else {"max_concurrency": given}))
+        assert model.seen.peak == peak
+
+
+def test_without_a_limit_there_is_none() -> None:
+    model = counted(99)
+    agent = agent_of(model, n=10, early_stopping="off")
+    asyncio.run(agent.ainvoke(ASKED))
+    assert model.seen.peak == 11
+
+
+def test_a_judge_and_a_fallback_are_under_the_same_limit() -> None:
+    limits: list[Any] = []
+
+    def noted(_: Any, __: Any = None) -> bool:
+        limits.append(next((limit.n for limit in current_limits()), None))
+        return False
+
+    model = counted(2)
+    taking_over: Any = RunnableLambda(lambda messages: str(noted(messages)))
+    agent = agent_of(model, judge=Own(noted), on_abstain=taking_over)
+    assert agent.invoke(ASKED, {"max_concurrency": 2})["messages"][-1].text == "False"
+    asyncio.run(agent.ainvoke(ASKED, {"max_concurrency": 2}))
+    assert len(limits) >= 2 * 2  # the judge and the fallback, sync and async
+    assert set(limits) == {2, 1}  # the judge's calls, and those inside the one slot of the fallback

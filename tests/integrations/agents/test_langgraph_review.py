@@ -1,0 +1,851 @@
+"""Interrupts that outlive the process: plain graphs, killed processes, other checkpointers, and the review queue."""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+pytest.importorskip("langgraph", reason="the `agents` extra is not installed")
+
+from langchain.agents import create_agent
+from langchain.tools import ToolRuntime
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, Send
+from typing_extensions import TypedDict
+
+from guardrail import Guardrail
+from guardrail.errors import UsageError
+from guardrail.types import ToolCall
+from integrations.langchain_agents import GuardrailMiddleware
+from integrations.langgraph_review import GuardedState, ReviewBridge, guarded_nodes
+from tests import postgres
+from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of, sending
+
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
+CONFIG: Any = {"configurable": {"thread_id": "1"}}
+APPROVE: Any = Command(resume={"decisions": [{"type": "approve"}]})
+
+
+def graph_of(model: AgentChat, **more: Any) -> Any:
+    made = artifact_of(model, tools=[])
+    made = made.model_copy(update={"prompt": made.prompt.model_copy(update={"system": None})})
+    nodes = guarded_nodes(Guardrail(model=model, artifact=made), **more)
+    builder = StateGraph(GuardedState)
+    entry, leave = nodes.add_to(builder)
+    builder.add_edge(START, entry)
+    builder.add_edge(leave, END)
+    return builder.compile(checkpointer=InMemorySaver())
+
+
+def shown(result: dict[str, Any]) -> dict[str, Any]:
+    (found,) = result["__interrupt__"]
+    value: dict[str, Any] = found.value
+    return value
+
+
+# -- plain graphs --------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_graph_releases_the_candidate_that_was_shown() -> None:
+    model = Counter()
+    graph = graph_of(model)
+    candidate = shown(graph.invoke({"messages": ["anything"]}, CONFIG))["candidate"]["text"]
+    result = graph.invoke(APPROVE, CONFIG)
+    assert result["messages"][-1].text == candidate
+    assert result["messages"][-1].response_metadata["guardrail"]["review"] == [
+        {"name": "answer", "decision": "approve"}
+    ]
+    assert model.made == 5
+    assert result["guardrail"] is None
+
+
+async def test_a_plain_graph_works_async() -> None:
+    model = Counter()
+    graph = graph_of(model)
+    candidate = shown(await graph.ainvoke({"messages": ["anything"]}, CONFIG))["candidate"]["text"]
+    assert (await graph.ainvoke(APPROVE, CONFIG))["messages"][-1].text == candidate
+    assert model.made == 5
+
+
+def test_an_accepted_answer_passes_a_plain_graph() -> None:
+    model = AgentChat(steps={("q", 0): ["Paris"]})
+    result = graph_of(model).invoke({"messages": ["q"]}, CONFIG)
+    assert "__interrupt__" not in result
+    assert result["messages"][-1].text == "Paris"
+
+
+@pytest.mark.parametrize(
+    ("decision", "text"),
+    [
+        ({"type": "respond", "message": "mine"}, "mine"),
+        ({"type": "edit", "edited_action": {"name": "answer", "args": {"text": "mended"}}}, "mended"),
+        ({"type": "reject"}, "I am not sure enough to answer this, so I would rather not guess."),
+    ],
+)
+def test_a_rejected_or_changed_message_keeps_no_tool_call(decision: dict[str, Any], text: str) -> None:
+    """A plain graph's own nodes run calls: only an approval may let them out."""
+    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))]})
+    graph = graph_of(model)
+    assert shown(graph.invoke({"messages": ["pay bob"]}, CONFIG))["candidate"]["tool_calls"]
+    last = graph.invoke(Command(resume={"decisions": [decision]}), CONFIG)["messages"][-1]
+    assert (last.text, last.tool_calls) == (text, [])
+
+
+def test_a_failed_model_has_nothing_to_approve_but_a_person_may_answer() -> None:
+    model = AgentChat(steps={("q", 0): [RuntimeError("down")]})
+    graph = graph_of(model)
+    value = shown(graph.invoke({"messages": ["q"]}, CONFIG))
+    assert (value["verdict"]["reason"], value["candidate"]["text"]) == ("unmeasured", "")
+    assert value["review_configs"][0]["allowed_decisions"] == ["reject", "respond"]
+    answer: Any = Command(resume={"decisions": [{"type": "respond", "message": "mine"}]})
+    assert graph.invoke(answer, CONFIG)["messages"][-1].text == "mine"
+
+
+# -- across processes ----------------------------------------------------------------------------------------------
+
+
+def run_process(what: str, url: str, out: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-W", "error", "-m", "tests.integrations.agents.review_process", what, url, str(out)]
+    # Strict: a checkpoint with anything but plain types would not load.
+    environment = {**os.environ, "LANGGRAPH_STRICT_MSGPACK": "true", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, cwd=ROOT, env=environment)
+
+
+def wait_for(path: Path, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    for _ in range(1200):
+        if path.exists() and path.read_text(encoding="utf-8").endswith("}"):
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return found
+        if process.poll() not in (None, 0):
+            break
+        time.sleep(0.05)
+    raise AssertionError(f"no result; exit status {process.poll()}")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the two processes of `kill_and_resume` left behind.
+
+    Attributes:
+        killed: Exit status of the first, which waited for a person.
+        asked: What it had shown and how many answers it had drawn.
+        resumed: Exit status of the second, in which the person approved.
+        done: The conversation it ended with and how many answers it drew.
+    """
+
+    killed: int
+    asked: dict[str, Any]
+    resumed: int
+    done: dict[str, Any]
+
+
+def kill_and_resume(url: str, folder: Path) -> Seen:
+    """Kill a process whose graph waits for a person, and let another one go on from the same checkpointer."""
+    asking = run_process("ask", url, folder / "asked.json")
+    try:
+        asked = wait_for(folder / "asked.json", asking)
+    finally:
+        asking.send_signal(signal.SIGKILL)
+        killed = asking.wait()
+    resuming = run_process("resume", url, folder / "done.json")
+    resumed = resuming.wait(timeout=60)
+    done = json.loads((folder / "done.json").read_text(encoding="utf-8")) if resumed == 0 else {}
+    return Seen(killed, asked, resumed, done)
+
+
+def test_a_killed_process_resumes_on_sqlite(tmp_path: Path) -> None:
+    pytest.importorskip("langgraph.checkpoint.sqlite", reason="langgraph-checkpoint-sqlite is not installed")
+    seen = kill_and_resume(str(tmp_path / "checkpoints.db"), tmp_path)
+    assert (seen.killed, seen.resumed) == (-signal.SIGKILL, 0)
+    assert seen.asked["value"]["candidate"]["tool_calls"] == [{"name": "transfer", "args": {"to": "bob", "amount": 5}}]
+    assert seen.asked["frozen"]["held"]["message"]["tool_calls"][0]["args"] == {"to": "bob", "amount": 5}
+    assert seen.done["calls"] == [{"to": "bob", "amount": 5}]
+    assert seen.done["texts"] == ["pay bob", "", "sent 5 to bob", "Done."]
+    assert (seen.asked["made"], seen.done["made"]) == (5, 5)  # the second: of the last answer; no transfer drawn again
+
+
+def test_a_killed_process_resumes_on_postgresql(tmp_path: Path) -> None:
+    pytest.importorskip("langgraph.checkpoint.postgres", reason="langgraph-checkpoint-postgres is not installed")
+    reason = postgres.missing()
+    if reason:
+        pytest.skip(reason)
+    with postgres.server() as url:
+        seen = kill_and_resume(url.replace("postgresql+psycopg://", "postgresql://"), tmp_path)
+    assert (seen.killed, seen.resumed) == (-signal.SIGKILL, 0)
+    assert seen.asked["value"]["candidate"]["tool_calls"] == [{"name": "transfer", "args": {"to": "bob", "amount": 5}}]
+    assert seen.asked["frozen"]["held"]["message"]["tool_calls"][0]["args"] == {"to": "bob", "amount": 5}
+    assert seen.done["calls"] == [{"to": "bob", "amount": 5}]
+    assert seen.done["texts"] == ["pay bob", "", "sent 5 to bob", "Done."]
+    assert (seen.asked["made"], seen.done["made"]) == (5, 5)  # the second: of the last answer; no transfer drawn again
+
+
+# -- the review queue ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Any]:
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    with review.ReviewStore(tmp_path / "reviews.db") as made:
+        yield made
+
+
+def decide(store: Any, which: Any = None, **decision: Any) -> None:
+    from guardrail.review import Decision
+
+    lease = store.claim("ann", item=None if which is None else which.id)
+    store.decide(lease, Decision(**decision))
+
+
+def test_the_queue_is_where_the_person_answers(store: Any) -> None:
+    model = Counter()
+    graph = graph_of(model)
+    bridge = ReviewBridge(store, metadata={"tenant": "t"})
+    candidate = shown(graph.invoke({"messages": ["anything"]}, CONFIG))["candidate"]["text"]
+    (item,) = bridge.enqueue(graph, CONFIG)
+    assert item.content.candidate is not None
+    assert item.content.candidate.text == candidate
+    assert item.content.question == "anything"
+    assert item.content.metadata["tenant"] == "t"
+    assert item.content.metadata["thread_id"] == "1"
+    assert len(item.content.alternatives) == 4
+    verdict = item.content.parsed_verdict()
+    assert verdict is not None
+    assert verdict.accepted is False
+    assert [one.id for one in bridge.enqueue(graph, CONFIG)] == [item.id]  # again: nothing new
+    assert bridge.resume(graph, CONFIG) is None
+    decide(store, action="approve")
+    result = bridge.resume(graph, CONFIG)
+    assert result is not None
+    assert result["messages"][-1].text == candidate
+    assert model.made == 5
+    assert bridge.resume(graph, CONFIG) is None  # nothing is open any more
+    assert bridge.enqueue(graph, CONFIG) == []
+
+
+@pytest.mark.parametrize(
+    ("decision", "text"),
+    [
+        ({"action": "respond", "text": "mine"}, "mine"),
+        ({"action": "edit", "candidate": {"text": "mended"}}, "mended"),
+        ({"action": "reject", "note": "no"}, "no"),
+    ],
+)
+async def test_every_decision_of_the_queue_comes_back(store: Any, decision: dict[str, Any], text: str) -> None:
+    graph = graph_of(Counter())
+    bridge = ReviewBridge(store)
+    await graph.ainvoke({"messages": ["anything"]}, CONFIG)
+    await bridge.aenqueue(graph, CONFIG)
+    assert await bridge.aresume(graph, CONFIG) is None
+    decide(store, **decision)
+    result = await bridge.aresume(graph, CONFIG)
+    assert result is not None
+    assert result["messages"][-1].text == text
+
+
+def thread(name: str) -> Any:
+    return {"configurable": {"thread_id": name}}
+
+
+def transferring(*amounts: int, text: str = "", more: Any = ()) -> Any:
+    """An agent that is unsure about a transfer; with other steps, if wanted."""
+    from tests.integrations.agents.agent_fakes import calls
+    from tests.integrations.agents.test_langchain_agents import agent_of, gate
+
+    def one(amount: int) -> Any:
+        return calls(("balance", {"account": "x"}), ("transfer", {"to": "bob", "amount": amount}), text=text)
+
+    make = one if text else sending
+    steps = {("pay bob", 0): [make(k) for k in amounts], **dict(more)}
+    for done in (1, 2):
+        steps.setdefault(("pay bob", done), ["Done."])
+    model = AgentChat(steps=steps)
+    return agent_of(model, gate(model))
+
+
+def queued(store: Any, agent: Any, config: Any = CONFIG, **more: Any) -> tuple[ReviewBridge, Any]:
+    bridge = ReviewBridge(store, **more)
+    agent.invoke({"messages": "pay bob"}, config)
+    (item,) = bridge.enqueue(agent, config)
+    return bridge, item
+
+
+def said(result: Any) -> list[str]:
+    return [str(message.text) for message in result["messages"]]
+
+
+OTHER_CALLS = {
+    "another tool": [ToolCall(name="close", arguments={"account": "a"})],
+    "a call more": [ToolCall(name="transfer", arguments={"to": "bob", "amount": 7})] * 2,
+    "no call": [],
+}
+
+
+@pytest.mark.parametrize("made", list(OTHER_CALLS.values()), ids=list(OTHER_CALLS))
+def test_an_edit_in_the_queue_changes_arguments_and_nothing_else(store: Any, made: list[ToolCall]) -> None:
+    """Refused when the reviewer makes it, so the item stays open."""
+    agent = transferring(5, 0, 1, 2, 3)
+    bridge, item = queued(store, agent)
+    with pytest.raises(UsageError, match="an edit changes arguments"):
+        decide(store, action="edit", candidate={"text": "x", "tool_calls": made})
+    assert store.item(item.id).state == "claimed"
+    assert bridge.resume(agent, CONFIG) is None
+    mended = ToolCall(name="transfer", arguments={"to": "bob", "amount": 7})
+    decide(store, item, action="edit", candidate={"tool_calls": [mended]})
+    assert said(bridge.resume(agent, CONFIG))[2].endswith("sent 7 to bob")
+
+
+def test_an_answer_is_not_edited_into_a_call(store: Any) -> None:
+    """It went out as an empty answer."""
+    graph = graph_of(Counter())
+    bridge = ReviewBridge(store)
+    graph.invoke({"messages": ["anything"]}, CONFIG)
+    bridge.enqueue(graph, CONFIG)
+    call = ToolCall(name="transfer", arguments={"to": "bob", "amount": 7})
+    with pytest.raises(UsageError, match="an edit replaces the text"):
+        decide(store, action="edit", candidate={"text": "x", "tool_calls": [call]})
+    assert bridge.resume(graph, CONFIG) is None
+
+
+def test_a_plain_graphs_message_with_calls_is_not_edited(store: Any) -> None:
+    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))]})
+    graph = graph_of(model)
+    graph.invoke({"messages": ["pay bob"]}, CONFIG)
+    (item,) = ReviewBridge(store).enqueue(graph, CONFIG)
+    assert item.content.allowed == ("approve", "reject", "respond")
+
+
+def test_an_edited_text_goes_out_and_a_call_that_is_not_decided_about_stays(store: Any) -> None:
+    """The model's own text went out, whatever the reviewer had written."""
+    agent = transferring(5, 0, 1, 2, 3, text="I will send 5.")
+    bridge, item = queued(store, agent)
+    assert item.content.fixed == (0,)
+    read = ToolCall(name="balance", arguments={"account": "x"})
+    mended = ToolCall(name="transfer", arguments={"to": "bob", "amount": 7})
+    other = read.model_copy(update={"arguments": {"account": "y"}})
+    with pytest.raises(UsageError, match="the call of balance needs no decision"):
+        decide(store, action="edit", candidate={"text": "I will send 7.", "tool_calls": [other, mended]})
+    decide(store, item, action="edit", candidate={"text": "I will send 7.", "tool_calls": [read, mended]})
+    result = said(bridge.resume(agent, CONFIG))
+    assert result[1:3] == ["I will send 7.", "x has 100"]
+    assert result[3].endswith("sent 7 to bob")
+
+
+@pytest.mark.parametrize("made", list(OTHER_CALLS.values()), ids=list(OTHER_CALLS))
+def test_a_decision_that_cannot_be_carried_out_runs_nothing_and_ends(
+    store: Any, made: list[ToolCall], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A store of an older version may hold one. It raised at every resume, for ever."""
+    from guardrail.review import Content
+
+    agent = transferring(5, 0, 1, 2, 3)
+    bridge, item = queued(store, agent)
+    with monkeypatch.context() as older:
+        older.setattr(Content, "why_not", lambda *_: None)
+        decide(store, action="edit", candidate={"text": "x", "tool_calls": made})
+    result = bridge.resume(agent, CONFIG)
+    assert result is not None
+    answer = result["messages"][2]
+    assert answer.status == "error"
+    assert "The reviewer's edit could not be carried out: an edit changes arguments" in answer.text
+    assert said(result)[-1] == "Done."
+    assert [event.what for event in store.trail(item.id)][-2:] == ["not_carried_out", "lapsed"]
+    assert "cannot be carried out" in caplog.text
+    assert bridge.resume(agent, CONFIG) is None
+
+
+def test_what_expires_ends_even_where_the_person_may_not_reject(tmp_path: Path) -> None:
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    now = 1000.0
+    with review.ReviewStore(tmp_path / "reviews.db", clock=lambda: now) as store:
+        graph = graph_of(Counter(), allowed=["approve"])
+        bridge = ReviewBridge(store, expires_in=60)
+        graph.invoke({"messages": ["anything"]}, CONFIG)
+        bridge.enqueue(graph, CONFIG)
+        now = 1061.0
+        store.expire()
+        assert said(bridge.resume(graph, CONFIG))[-1] == "Nobody decided in time."
+
+
+def test_labels_do_not_leak_between_candidates_or_conversations(store: Any) -> None:
+    """The queue's verdicts had no candidate, so approving "transfer 5" marked "transfer 5000" right."""
+    reviews = pytest.importorskip("calibrate.reviews")
+    agents = [transferring(amount, 0, 1, 2, 3) for amount in (5, 5000, 5)]
+    found = [queued(store, agent, thread(str(i)))[1] for i, agent in enumerate(agents)]
+    made = artifact_of(AgentChat())
+    decide(store, action="approve")
+
+    def labels() -> list[tuple[bool | None, bool]]:
+        return [(one.correct, one.open) for one in reviews.read_reviews(store, [made]).items]
+
+    # The third is the same call for the same words, but in a conversation of its own.
+    assert labels() == [(True, False), (None, True), (None, True)]
+    decide(store, action="reject")
+    assert labels() == [(True, False), (False, False), (None, True)]
+    assert reviews.read_reviews(store, [made]).both_ways == 0
+    pool = reviews.read_reviews(store, [made])
+    judged = [one.verdict.candidate for one in pool.items]
+    assert [one.tool_calls[0].arguments["amount"] for one in judged if one is not None] == [5, 5000, 5]
+    assert len(found) == 3
+
+
+def test_the_stored_verdict_says_what_was_judged(store: Any) -> None:
+    _, item = queued(store, transferring(5, 0, 1, 2, 3))
+    verdict = item.content.parsed_verdict()
+    assert verdict is not None
+    assert verdict.candidate is not None
+    assert verdict.candidate.tool_calls == item.content.candidate.tool_calls
+    assert verdict.alternatives == item.content.alternatives
+    assert sum(meaning.size for meaning in verdict.meanings) == 4
+
+
+# -- a new message while something waits ---------------------------------------------------------------------------
+
+NEVER_MIND = {("never mind", 0): ["As you like."]}
+
+
+@pytest.mark.parametrize("by", ["enqueue", "resume", "drop_stale"])
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_new_message_closes_the_item(store: Any, by: str, is_async: bool) -> None:
+    agent = transferring(5, 0, 1, 2, 3, more=NEVER_MIND)
+    told: list[Any] = []
+    bridge, item = queued(store, agent, on_stale=told.append)
+    agent.invoke({"messages": "never mind"}, CONFIG)
+    found = getattr(bridge, f"a{by}" if is_async else by)(agent, CONFIG)
+    found = await found if is_async else found
+    closed = store.item(item.id)
+    assert found == {"enqueue": [], "resume": None, "drop_stale": [closed]}[by]
+    assert told == [closed]
+    assert closed.state == "expired"
+    trail = store.trail(item.id)
+    assert [event.what for event in trail] == ["enqueued", "cancelled", "expired"]
+    assert "a new message came" in trail[1].detail["reason"]
+    assert store.claim("ann") is None
+    assert bridge.drop_stale(agent, CONFIG) == []
+
+
+def test_a_decision_that_came_after_the_new_message_is_noted_and_told_once(
+    store: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = transferring(5, 0, 1, 2, 3, more=NEVER_MIND)
+    told: list[Any] = []
+    bridge, item = queued(store, agent, on_stale=told.append)
+    agent.invoke({"messages": "never mind"}, CONFIG)
+    decide(store, action="approve")
+    assert bridge.resume(agent, CONFIG) is None
+    assert [one.id for one in told] == [item.id]
+    assert store.trail(item.id)[-1].what == "not_carried_out"
+    assert item.id in caplog.text
+    assert bridge.resume(agent, CONFIG) is None
+    assert len(told) == 1
+
+
+def test_what_was_carried_out_is_not_called_stale(store: Any) -> None:
+    agent = transferring(5, 0, 1, 2, 3, more=NEVER_MIND)
+    bridge, item = queued(store, agent)
+    decide(store, action="approve")
+    bridge.resume(agent, CONFIG)
+    agent.invoke({"messages": "never mind"}, CONFIG)
+    assert bridge.drop_stale(agent, CONFIG) == []
+    assert [event.what for event in store.trail(item.id)][-2:] == ["handed_over", "carried_out"]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_one_of_two_that_wait_side_by_side_is_closed_when_it_is_left_behind(store: Any, first: int) -> None:
+    class Parallel(TypedDict):
+        who: list[int]
+        said: Annotated[list[str], operator.add]
+
+    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
+    made = artifact_of(model)
+    middleware = [GuardrailMiddleware(made, tools={"*": made}, exempt=["balance"])]
+    inner: Any = create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=middleware)
+
+    def pay(state: Any) -> dict[str, Any]:
+        return {"said": [inner.invoke({"messages": "pay bob"})["messages"][-1].text]}
+
+    builder = StateGraph(Parallel)
+    builder.add_node("pay", pay)
+    builder.add_conditional_edges(START, lambda state: [Send("pay", {"who": [k]}) for k in state["who"]], ["pay"])
+    graph: Any = builder.compile(checkpointer=InMemorySaver())
+    bridge = ReviewBridge(store)
+    graph.invoke({"who": [1, 2], "said": []}, CONFIG)
+    items = bridge.enqueue(graph, CONFIG)
+    decide(store, items[first], action="approve")
+    bridge.resume(graph, CONFIG)
+    graph.invoke({"who": [], "said": []}, CONFIG)
+    bridge.enqueue(graph, CONFIG)
+    left, done = items[1 - first], items[first]
+    assert [event.what for event in store.trail(left.id)] == ["enqueued", "cancelled", "expired"]
+    assert [event.what for event in store.trail(done.id)][-1] == "carried_out"
+
+
+def test_only_the_threads_own_items_are_closed(store: Any) -> None:
+    agent = transferring(5, 0, 1, 2, 3, more=NEVER_MIND)
+    other = transferring(5, 0, 1, 2, 3)  # another graph with the same thread's name
+    bridge, first = queued(store, agent)
+    _, elsewhere = queued(store, agent, thread("2"))
+    _, others = queued(store, other)
+    agent.invoke({"messages": "never mind"}, CONFIG)
+    agent.invoke({"messages": "pay bob"}, CONFIG)
+    (again,) = bridge.enqueue(agent, CONFIG)
+    states = {name: store.item(one.id).state for name, one in
+              {"first": first, "elsewhere": elsewhere, "others": others, "again": again}.items()}  # fmt: skip
+    assert states == {"first": "expired", "elsewhere": "pending", "others": "pending", "again": "pending"}
+
+
+# -- runs that end early -------------------------------------------------------------------------------------------
+
+
+def flaky(fails: list[BaseException], ran: list[int], also: Any = None) -> Any:
+    """The tools, with a transfer that fails while there is an error left, and runs ``also`` before it returns."""
+    from langchain_core.tools import tool
+
+    from tests.integrations.agents.agent_fakes import balance, close
+
+    @tool
+    def transfer(to: str, amount: int) -> str:
+        """Send money."""
+        if fails:
+            raise fails.pop()
+        ran.append(amount)
+        if also is not None:
+            also()
+        return f"sent {amount} to {to}"
+
+    return [balance, transfer, close]
+
+
+def approved(store: Any, tools: Any, more: Any = (), **bridging: Any) -> tuple[Any, ReviewBridge, Any]:
+    """An agent, a bridge, and the item of its approved transfer of 5."""
+    from tests.integrations.agents.test_langchain_agents import agent_of, gate
+
+    steps = {("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."], **dict(more)}
+    model = AgentChat(steps=steps)
+    agent = agent_of(model, gate(model), tools=tools)
+    bridge, item = queued(store, agent, **bridging)
+    decide(store, item, action="approve")
+    return agent, bridge, item
+
+
+def happened(store: Any, item: Any) -> list[str]:
+    return [event.what for event in store.trail(item.id)][3:]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_an_approved_call_outlives_an_error_of_its_tool(store: Any, is_async: bool) -> None:
+    """Its interrupt was answered, so every later resume found nothing open, and the call was lost."""
+    ran: list[int] = []
+    agent, bridge, item = approved(store, flaky([ConnectionError("bank is down")], ran))
+
+    async def resume() -> Any:
+        return await bridge.aresume(agent, CONFIG) if is_async else bridge.resume(agent, CONFIG)
+
+    with pytest.raises(ConnectionError):
+        await resume()
+    assert happened(store, item) == ["taken_up", "handed_over", "put_down"]
+    result = await resume()
+    assert (said(result)[-1], ran) == ("Done.", [5])
+    assert happened(store, item)[3:] == ["taken_up", "carried_out"]
+    assert (await resume(), ran) == (None, [5])
+    assert happened(store, item)[5:] == []
+
+
+def stumbling(fails: list[BaseException], after: str = "tool") -> Any:
+    """A step before each model call that follows such a message; it fails while there is an error left."""
+    from langchain.agents.middleware import before_model
+
+    @before_model
+    def stumble(state: Any, runtime: Any) -> None:
+        if fails and state["messages"][-1].type == after:
+            raise fails.pop()
+
+    return stumble
+
+
+def test_what_fails_after_the_call_is_repeated_without_the_call(store: Any) -> None:
+    from tests.integrations.agents.test_langchain_agents import agent_of, gate
+
+    ran: list[int] = []
+    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
+    agent = agent_of(model, [stumbling([RuntimeError("down")]), gate(model)], tools=flaky([], ran))
+    bridge, item = queued(store, agent)
+    decide(store, item, action="approve")
+    with pytest.raises(RuntimeError):
+        bridge.resume(agent, CONFIG)
+    assert said(bridge.resume(agent, CONFIG))[-1] == "Done."
+    assert ran == [5]
+
+
+def test_a_killed_process_loses_no_approved_call(tmp_path: Path) -> None:
+    pytest.importorskip("langgraph.checkpoint.sqlite", reason="langgraph-checkpoint-sqlite is not installed")
+    pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    url = str(tmp_path / "checkpoints.db")
+    assert run_process("die", url, tmp_path / "died.json").wait(timeout=300) == -signal.SIGKILL
+    assert run_process("again", url, tmp_path / "again.json").wait(timeout=300) == 0
+    found = json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))
+    assert found["at_once"] is None  # the dead process still has the item
+    assert found["texts"] == ["pay bob", "", "sent 5 to bob", "Done."]
+    assert found["afterwards"] is None
+    assert found["made"] == 5  # of the last answer; no transfer drawn again
+    assert found["trail"][3:] == ["taken_up", "handed_over", "taken_up", "carried_out"]
+
+
+@pytest.mark.parametrize("moved", ["a message", "a message whose turn fails", "an update"])
+def test_a_thread_that_has_moved_on_is_not_run_again(store: Any, moved: str) -> None:
+    """A newer message took the place of the approved call, whether its own turn has ended or not."""
+    from tests.integrations.agents.test_langchain_agents import agent_of, gate
+
+    ran: list[int] = []
+    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], **NEVER_MIND})
+    fails: list[BaseException] = [ConnectionError("bank is down")]
+    stumbles: list[BaseException] = []
+    agent = agent_of(model, [stumbling(stumbles, after="human"), gate(model)], tools=flaky(fails, ran))
+    bridge, item = queued(store, agent)
+    decide(store, item, action="approve")
+    with pytest.raises(ConnectionError):
+        bridge.resume(agent, CONFIG)
+    if moved == "an update":
+        agent.update_state(CONFIG, {"messages": []}, as_node="model")
+    elif moved == "a message":
+        agent.invoke({"messages": "never mind"}, CONFIG)
+    else:
+        stumbles.append(RuntimeError("down"))
+        with pytest.raises(RuntimeError):
+            agent.invoke({"messages": "never mind"}, CONFIG)
+    before = agent.get_state(CONFIG)
+    assert bool(before.tasks) == (moved != "a message")
+    assert bridge.resume(agent, CONFIG) is None
+    assert (agent.get_state(CONFIG).config, ran) == (before.config, [])
+    assert happened(store, item)[2:] == ["put_down"]
+
+
+def test_a_graph_that_stops_where_it_should_is_left_there(store: Any) -> None:
+    """It has work left, but the run that was given the decision returned."""
+    from langchain.agents import create_agent
+
+    from tests.integrations.agents.agent_fakes import SYSTEM
+    from tests.integrations.agents.test_langchain_agents import gate
+
+    ran: list[int] = []
+    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
+    agent: Any = create_agent(
+        model,
+        tools=flaky([], ran),
+        system_prompt=SYSTEM,
+        middleware=[gate(model)],
+        checkpointer=InMemorySaver(),
+        interrupt_before=["tools"],
+    )
+    bridge, item = queued(store, agent)
+    decide(store, item, action="approve")
+    assert bridge.resume(agent, CONFIG) is not None
+    assert agent.get_state(CONFIG).next == ("tools",)
+    assert bridge.resume(agent, CONFIG) is None
+    assert ran == []
+    assert happened(store, item) == ["taken_up", "handed_over", "carried_out"]
+
+
+def test_what_lapsed_and_failed_is_carried_on_as_well(tmp_path: Path) -> None:
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    from tests.integrations.agents.test_langchain_agents import agent_of, gate
+
+    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
+    agent = agent_of(model, [stumbling([RuntimeError("down")]), gate(model)])
+    now = 1000.0
+    with review.ReviewStore(tmp_path / "reviews.db", clock=lambda: now) as store:
+        bridge, item = queued(store, agent, expires_in=60)
+        now = 1061.0
+        store.expire()
+        with pytest.raises(RuntimeError):
+            bridge.resume(agent, CONFIG)
+        assert said(bridge.resume(agent, CONFIG))[-1] == "Done."
+        assert [event.what for event in store.trail(item.id)][2:] == ["taken_up", "put_down", "taken_up", "lapsed"]
+        assert bridge.resume(agent, CONFIG) is None
+
+
+# -- two at once ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_who_comes_while_another_resumes_gets_none(store: Any, is_async: bool) -> None:
+    """Both ran the approved call."""
+    ran: list[int] = []
+    others: list[Any] = []
+
+    def comes() -> None:
+        if len(ran) > 1:  # that would be its own run
+            return
+        others.append(bridge.resume(agent, CONFIG))
+
+    agent, bridge, _ = approved(store, flaky([], ran, also=comes))
+    result = await bridge.aresume(agent, CONFIG) if is_async else bridge.resume(agent, CONFIG)
+    assert said(result)[-1] == "Done."
+    assert (ran, others) == ([5], [None])
+
+
+def test_who_read_the_interrupt_before_another_answered_it_gets_none(store: Any) -> None:
+    ran: list[int] = []
+    agent, bridge, item = approved(store, flaky([], ran))
+
+    class Slow:
+        """The agent; between the reading of its state and what follows another call resumes it."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(agent, name)
+
+        def get_state_history(self, *args: Any, **given: Any) -> Any:
+            found = list(agent.get_state_history(*args, **given))
+            assert bridge.resume(agent, CONFIG) is not None
+            return found
+
+    assert bridge.resume(Slow(), CONFIG) is None
+    assert ran == [5]
+    assert happened(store, item) == ["taken_up", "handed_over", "carried_out", "taken_up", "put_down"]
+    assert bridge.resume(agent, CONFIG) is None
+
+
+def test_a_run_that_was_broken_off_keeps_its_lease(tmp_path: Path) -> None:
+    """After Ctrl-C a tool may still be running, so nobody goes on before the lease is over."""
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    now = 1000.0
+    with review.ReviewStore(tmp_path / "reviews.db", clock=lambda: now) as store:
+        ran: list[int] = []
+        agent, bridge, _ = approved(store, flaky([KeyboardInterrupt()], ran), lease=60)
+        with pytest.raises(KeyboardInterrupt):
+            bridge.resume(agent, CONFIG)
+        now = 1059.9
+        assert bridge.resume(agent, CONFIG) is None
+        assert ran == []
+        now = 1060.0
+        assert said(bridge.resume(agent, CONFIG))[-1] == "Done."
+        assert ran == [5]
+
+
+# -- what the graph is run with ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Who:
+    """A graph's context."""
+
+    user: str
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_resumed_run_gets_the_callers_arguments(store: Any, is_async: bool) -> None:
+    """Without its context a tool failed, and nobody could give it one."""
+    from langchain_core.tools import tool
+
+    from tests.integrations.agents.agent_fakes import balance, close
+    from tests.integrations.agents.test_langchain_agents import agent_of, gate
+
+    @tool
+    def transfer(to: str, amount: int, runtime: ToolRuntime[Who, Any]) -> str:
+        """Send money."""
+        return f"sent {amount} to {to} for {runtime.context.user}"
+
+    model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
+    agent = agent_of(model, gate(model), tools=[balance, transfer, close], context_schema=Who)
+    bridge = ReviewBridge(store)
+    agent.invoke({"messages": "pay bob"}, CONFIG, context=Who("ann"))
+    bridge.enqueue(agent, CONFIG)
+    decide(store, action="approve")
+    with pytest.raises(AttributeError, match="user"):
+        bridge.resume(agent, CONFIG)
+    given: Any = {"context": Who("ann"), "durability": "sync"}
+    result = await bridge.aresume(agent, CONFIG, **given) if is_async else bridge.resume(agent, CONFIG, **given)
+    assert said(result)[2] == "sent 5 to bob for ann"
+
+
+WEI = ToolCall(name="transfer", arguments={"to": "bob", "amount": 25 * 10**18})
+
+
+@pytest.mark.parametrize("number", [-(2**63) - 1, -(2**63), 2**64 - 1, 2**64])
+def test_a_number_is_storable_if_langgraph_stores_it(number: int) -> None:
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+    from guardrail.plain_json import json_fault
+
+    try:
+        JsonPlusSerializer().dumps_typed({"amount": number})
+    except TypeError:
+        assert json_fault({"amount": number}, packed=True) is not None
+    else:
+        assert json_fault({"amount": number}, packed=True) is None
+
+
+def test_an_edit_with_a_number_that_langgraph_cannot_store_is_refused_and_can_be_made_again() -> None:
+    """It was kept, and stopped the graph at every resume."""
+    from pydantic import ValidationError
+
+    agent = transferring(5, 0, 1, 2, 3)
+    agent.invoke({"messages": "pay bob"}, CONFIG)
+    edit = {"type": "edit", "edited_action": {"name": "transfer", "args": dict(WEI.arguments)}}
+    with pytest.raises(ValidationError, match=r"an integer of 65 bits.*Correct them, or reject the call"):
+        agent.invoke(Command(resume={"decisions": [edit]}), CONFIG)
+    assert said(agent.invoke(APPROVE, CONFIG))[-1] == "Done."
+
+
+def test_the_queue_refuses_a_number_that_langgraph_cannot_store(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from guardrail.review import Content
+
+    agent = transferring(5, 0, 1, 2, 3)
+    bridge, item = queued(store, agent)
+    with pytest.raises(UsageError, match="transfer hold an integer of 65 bits"):
+        decide(store, action="edit", candidate={"tool_calls": [WEI]})
+    with monkeypatch.context() as older:  # that recorded it
+        older.setattr(Content, "why_not", lambda *_: None)
+        decide(store, item, action="edit", candidate={"tool_calls": [WEI]})
+    result = bridge.resume(agent, CONFIG)
+    assert result is not None
+    assert (
+        "could not be carried out: the arguments of transfer hold an integer of 65 bits" in result["messages"][2].text
+    )
+    assert said(result)[-1] == "Done."
+
+
+# -- calibrated lists ----------------------------------------------------------------------------------------------
+
+
+def test_the_queue_shows_the_calibrated_list(store: Any) -> None:
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    made = artifact_of(AgentChat())
+    fields: Any = {"epsilon": 0.3, "n": 50, "n_without": 5, "attainable": 0.12, "population": "held_back"}
+    other = review.CandidateRule(artifact="sha256:other", quantile=0.0, **fields)
+    rule = review.CandidateRule(artifact=made.digest, quantile=0.5, **fields)
+    agent = transferring(5, 5, 5, 7, 9)  # samples 5, 5, 7, 9: shares .5, .25, .25; scores 0, .5, .5
+    _, item = queued(store, agent, candidates=[other, rule])
+    assert [share for _, share in item.content.candidate_set.answers] == [0.5, 0.25, 0.25]
+    short = rule.model_copy(update={"quantile": 0.4})
+    _, item = queued(store, transferring(5, 5, 5, 7, 9), candidates=short)
+    (only,) = item.content.candidate_set.answers
+    assert (json.loads(only[0])[0]["arguments"]["amount"], only[1]) == (5, 0.5)
+    _, item = queued(store, transferring(5, 5, 5, 7, 9), candidates=other)
+    assert item.content.candidate_set is None
+
+
+def test_what_nobody_decides_in_time_is_rejected(tmp_path: Path) -> None:
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    now = 1000.0
+    with review.ReviewStore(tmp_path / "reviews.db", clock=lambda: now) as store:
+        graph = graph_of(Counter())
+        bridge = ReviewBridge(store, expires_in=60)
+        graph.invoke({"messages": ["anything"]}, CONFIG)
+        bridge.enqueue(graph, CONFIG)
+        now = 1061.0
+        store.expire()
+        result = bridge.resume(graph, CONFIG)
+        assert result is not None
+        assert result["messages"][-1].text == "Nobody decided in time."

@@ -1,0 +1,171 @@
+"""What the frameworks' guards share: the store of verdicts, and which calls may run."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, SystemMessage
+
+from guardrail import Bindings, Verdict
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import ArtifactMismatchError
+from guardrail.prompting import PromptWrapping
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.uncertainty import make
+from integrations._frameworks.guard import MOST_IN_MEMORY, FrameworkGuard, VerdictStore, arguments_of, refuse_settings
+from tests.guardrail.uncertainty.test_async_measuring import Patient
+
+TOOLS = Bindings(tools=({"type": "function", "function": {"name": "pay", "parameters": {}}},))
+ASKED = PromptWrapping().messages("?")
+
+
+def paying(amount: int) -> AIMessage:
+    return AIMessage("", tool_calls=[{"name": "pay", "args": {"amount": amount}, "id": "x", "type": "tool_call"}])
+
+
+def artifact(model: ScriptedChat, **given: Any) -> CalibrationArtifact:
+    return make_artifact(model, n=4, **{"bindings": TOOLS, **given})
+
+
+def gate(*amounts: int, on_abstain: Any = "review", **given: Any) -> FrameworkGuard:
+    model = ScriptedChat(script={"?": [paying(amount) for amount in amounts]})
+    return FrameworkGuard(model, artifact(model, **given), on_abstain=on_abstain, verdicts=None, guard_options={})
+
+
+@pytest.fixture
+def verdict() -> Verdict:
+    return asyncio.run(gate(5).ask(ASKED, TOOLS)).verdict
+
+
+def test_a_store_outlives_its_process_and_is_shared(tmp_path: Path, verdict: Verdict) -> None:
+    path = tmp_path / "verdicts.sqlite"
+    first = VerdictStore(path)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: first.put(f"call_{i}", "s", verdict), range(50)))
+    second = VerdictStore(path)
+    assert all(second.get(f"call_{i}", "s") == verdict for i in range(50))
+    assert second.get("call_1", "another subject") is None
+    first.close()
+    second.close()
+
+
+def test_memory_is_bounded_and_the_forgotten_is_unknown(verdict: Verdict) -> None:
+    store = VerdictStore()
+    for i in range(MOST_IN_MEMORY + 1):
+        store.put(f"call_{i}", "", verdict)
+    assert store.get("call_0") is None
+    assert store.get("call_1") is not None
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_keeps_its_verdicts(tmp_path: Path, verdict: Verdict) -> None:
+    """A connection carried across a fork would make the child believe that it holds locks, and lose what it writes."""
+    store = VerdictStore(tmp_path / "verdicts.sqlite")
+    store.put("parent", "", verdict)
+    child = multiprocessing.get_context("fork").Process(target=store.put, args=("child", "", verdict))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert store.get("child") == store.get("parent") == verdict
+
+
+async def test_only_the_judged_call_may_run() -> None:
+    one = gate(5)
+    answer = await one.ask(ASKED, TOOLS, holdable={"pay"})
+    (call,) = answer.message.tool_calls
+    assert answer.verdict.accepted
+    assert one.may_run(call["id"], {"amount": 5})
+    assert one.may_run(call["id"], {"amount": 5.0})
+    assert not one.may_run(call["id"], {"amount": 6})
+    assert not one.may_run("another id", {"amount": 5})
+    assert not one.may_run(None, {"amount": 5})
+
+
+async def test_a_held_call_is_the_candidate_and_may_not_run() -> None:
+    one = gate(5, 50, 500, 55, 505)
+    answer = await one.ask(ASKED, TOOLS, holdable={"pay"})
+    (call,) = answer.message.tool_calls
+    assert (call["args"], answer.verdict.accepted) == ({"amount": 5}, False)
+    assert not one.may_run(call["id"], {"amount": 5})
+
+
+async def test_a_call_of_a_tool_that_cannot_wait_is_not_proposed() -> None:
+    answer = await gate(5, 50, 500, 55, 505).ask(ASKED, TOOLS, holdable={"other"})
+    assert answer.message.tool_calls == []
+
+
+async def test_a_call_a_person_gave_may_run() -> None:
+    one = gate(5, 50, 500, 55, 505, on_abstain=lambda verdict: paying(7))
+    (call,) = (await one.ask(ASKED, TOOLS)).message.tool_calls
+    assert one.may_run(call["id"], {"amount": 7})
+    assert not one.may_run(call["id"], {"amount": 5})
+
+
+async def test_answers_are_known_by_content_and_an_abstention_wins() -> None:
+    sure = gate(5, bindings=None)
+    model = ScriptedChat(script={"sure": ["Paris"], "unsure": ["a", "b", "c", "d", "e"]})
+    made = artifact(model, bindings=None)
+    one = FrameworkGuard(model, made, on_abstain="message", verdicts=sure.verdicts, guard_options={})
+    said, unsaid = PromptWrapping().messages("sure"), PromptWrapping().messages("unsure")
+    for asked in (said, unsaid):
+        answer = await one.ask(asked, Bindings())
+        one.note_answer(asked, str(answer.message.text), answer)
+    assert one.given_out(said, "Paris")[0] is True
+    passed, verdict = one.given_out(unsaid, one.guard.abstain_message)
+    assert (passed, verdict is not None and verdict.accepted) == (False, False)
+    assert one.given_out(said, "never seen") == (False, None)
+    one.note_answer(unsaid, one.guard.abstain_message, await one.ask(said, Bindings()))
+    assert one.given_out(unsaid, one.guard.abstain_message)[0] is False
+
+
+async def test_the_same_words_to_another_question_are_another_answer() -> None:
+    model = ScriptedChat(script={"sure": ["Yes"]})
+    one = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message", verdicts=None, guard_options={})
+    asked = PromptWrapping().messages("sure")
+    one.note_answer(asked, "Yes", await one.ask(asked, Bindings()))
+    other = PromptWrapping().messages("another")
+    assert one.given_out(other, "Yes") == (False, None)
+    assert one.given_out([*asked, AIMessage("Yes"), *other], "Yes") == (False, None)
+    assert one.given_out([*other, AIMessage("No"), *asked], "Yes") == (False, None)
+    assert one.given_out([], "Yes") == (False, None)
+    assert one.given_out([SystemMessage("Be brief."), *asked, paying(5)], "Yes")[0] is True
+
+
+async def test_the_loop_runs_while_a_judge_thinks() -> None:
+    judge, model = Patient(), ScriptedChat(default=["Paris", "Rome", "Oslo"])
+    spec = make("discrete_semantic_entropy", judge=judge).spec
+    made = artifact(model, bindings=None).model_copy(update={"estimator": spec})
+    one = FrameworkGuard(model, made, on_abstain="message", verdicts=None, guard_options={"judge": judge})
+    asked = asyncio.create_task(one.ask(ASKED, Bindings()))
+    while not (judge.thinking.is_set() or asked.done()):
+        await asyncio.sleep(0.001)
+    judge.loop_ran.set()  # reached only if the judge does not hold the loop up
+    await asked
+    assert judge.threads
+    assert not judge.held_up
+
+
+async def test_a_request_must_offer_what_was_calibrated() -> None:
+    with pytest.raises(ArtifactMismatchError, match="does not offer"):
+        await gate(5).ask(ASKED, Bindings())
+    forced = TOOLS.model_copy(update={"tool_choice": "any"})
+    with pytest.raises(ArtifactMismatchError, match="leaves it to the model"):
+        await gate(5, bindings=forced).ask(ASKED, TOOLS)
+    formed = Bindings(response_format={"type": "json_object"})
+    with pytest.raises(ArtifactMismatchError, match="structured"):
+        await gate(5, bindings=formed).ask(ASKED, Bindings())
+
+
+def test_settings_and_arguments() -> None:
+    refuse_settings({"a": 1}, {"a": 1, "timeout": 3, "b": None}, {"timeout"}, "settings")
+    with pytest.raises(ArtifactMismatchError, match="a=2"):
+        refuse_settings({"a": 1}, {"a": 2}, (), "settings")
+    assert (arguments_of('{"a": 1}'), arguments_of(""), arguments_of(None)) == ({"a": 1}, {}, {})
+    for wrong in ("[1]", '"x"', "{"):
+        with pytest.raises(ValueError):
+            arguments_of(wrong)

@@ -1,0 +1,324 @@
+"""The guard in LiteLLM: the hook on scripted replies, and a real proxy on loopback before a scripted server.
+
+LiteLLM needs other versions of packages than this project's environment has: `make test-litellm` runs these in an
+environment of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("litellm", reason="litellm is not installed here; run `make test-litellm`")
+
+from guardrail import Bindings, PromptWrapping, SamplingPlan
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError
+from guardrail.sampling.sampler import draw
+from guardrail.testing import make_artifact
+from integrations.litellm_proxy import CalibratedGuardrail, LiteLLMChat
+from tests.integrations.openai.scripted_server import PAY, SURE, UNSURE, Served, Upstream
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # LiteLLM's own, of which there are many
+
+N = 4
+KEY = f"sk-{secrets.token_hex(24)}"  # of the proxy; newer ones do not start without
+
+
+def artifact(**given: Any) -> CalibrationArtifact:
+    return make_artifact(LiteLLMChat(name_of_model="small"), n=N, **given)
+
+
+def guardrail(upstream: Upstream, *, bindings: Bindings | None = None, **given: Any) -> CalibratedGuardrail:
+    options = {"probe": "off", "early_stopping": "off", **given.pop("guard_options", {})}
+    given = {"event_hook": "pre_call", "default_on": True, "artifact": artifact(bindings=bindings), **given}
+    return CalibratedGuardrail(guardrail_name="calibrated", complete=upstream.complete, guard_options=options, **given)
+
+
+async def ask(one: CalibratedGuardrail, question: str, call_type: str = "acompletion", **body: Any) -> dict[str, Any]:
+    data = {"model": "small", "messages": [{"role": "user", "content": question}], **body}
+    data["proxy_server_request"] = {"body": dict(data)}
+    found: dict[str, Any] = await one.async_pre_call_hook(None, None, data, call_type)
+    return found
+
+
+async def test_the_judged_candidate_becomes_the_response_and_nothing_else_is_asked() -> None:
+    upstream = Upstream()
+    data = await ask(guardrail(upstream), SURE)
+    response = data["mock_response"]
+    assert response.choices[0].message.content == "Paris is it"
+    assert len(upstream.calls) == N + 1
+    assert response.usage.completion_tokens == 2 * (N + 1)
+    assert all(call["cache"] == {"no-cache": True, "no-store": True} for call in [*upstream.calls, data])
+    assert sorted(call["temperature"] for call in upstream.calls) == [0.0, 0.7, 0.7, 0.7, 0.7]
+    assert {call["max_tokens"] for call in upstream.calls} == {64}
+
+
+async def test_an_unsure_answer_abstains_with_200_or_an_error() -> None:
+    upstream = Upstream()
+    data = await ask(guardrail(upstream, guard_options={"abstain_message": "Not sure."}), UNSURE)
+    assert data["mock_response"].choices[0].message.content == "Not sure."
+    assert data["metadata"]["guardrail_headers"]["x-guardrail-accepted"] == "false"
+    assert "Rome" not in repr(data)
+    with pytest.raises(Exception, match="guardrail_above_threshold") as caught:
+        await ask(guardrail(upstream, on_abstain="raise"), UNSURE)
+    assert caught.value.status_code == 400  # type: ignore[attr-defined]
+    assert "Rome" not in str(caught.value)
+
+
+async def test_a_model_that_fails_is_an_outage_not_a_bad_answer() -> None:
+    upstream = Upstream()
+    upstream.broken = True
+    with pytest.raises(Exception, match="guardrail_unmeasured") as caught:
+        await ask(guardrail(upstream, on_abstain="raise"), SURE)
+    assert caught.value.status_code == 503  # type: ignore[attr-defined]
+
+
+async def test_tool_calls_are_judged_canonically() -> None:
+    tools = Bindings(tools=(PAY,))
+    data = await ask(guardrail(Upstream(), bindings=tools), "Pay 5", tools=[PAY])
+    (call,) = data["mock_response"].choices[0].message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("pay", {"amount": 5})
+    data = await ask(guardrail(Upstream(), bindings=tools), "Pay?", tools=[PAY])
+    assert not data["mock_response"].choices[0].message.tool_calls
+    with pytest.raises(Exception, match="does not offer"):
+        await ask(guardrail(Upstream(), bindings=tools), "Pay 5")
+    with pytest.raises(Exception, match="without tools"):
+        await ask(guardrail(Upstream()), "Pay 5", tools=[PAY])
+
+
+@pytest.mark.parametrize("name", ["temperature", "n", "seed", "mock_response", "anything_new"])
+async def test_wishes_about_drawing_are_refused(name: str) -> None:
+    upstream = Upstream()
+    body: dict[str, Any] = {name: 2}
+    with pytest.raises(Exception, match=name):
+        await ask(guardrail(upstream), SURE, **body)
+    assert upstream.calls == []
+
+
+async def test_wishes_can_be_replaced_but_not_n() -> None:
+    one = guardrail(Upstream(), client_settings="replace")
+    assert "mock_response" in await ask(one, SURE, temperature=0.3)
+    with pytest.raises(Exception, match="n=2"):
+        await ask(one, SURE, n=2)
+    assert "mock_response" in await ask(guardrail(Upstream()), SURE, n=1)
+
+
+async def test_the_older_names_of_parameters_still_work() -> None:
+    upstream = Upstream()
+    older: dict[str, Any] = {"settings": "replace", "options": {"probe": "off", "abstain_message": "Not sure."}}
+    one = CalibratedGuardrail(
+        guardrail_name="calibrated",
+        complete=upstream.complete,
+        event_hook="pre_call",
+        default_on=True,
+        artifact=artifact(),
+        **older,
+    )
+    data = await ask(one, UNSURE, temperature=0.3)
+    assert data["mock_response"].choices[0].message.content == "Not sure."
+
+
+async def test_what_cannot_be_judged_is_refused_and_what_makes_no_text_passes() -> None:
+    one = guardrail(Upstream())
+    for kind in ("anthropic_messages", "aresponses", "atext_completion"):
+        with pytest.raises(Exception, match="cannot be judged"):
+            await ask(one, SURE, kind)
+    assert "mock_response" not in await ask(one, SURE, "aembedding")
+    with pytest.raises(Exception, match="no artifact"):
+        await ask(one, SURE, model="other")
+    assert "mock_response" not in await ask(guardrail(Upstream(), other_models="pass"), SURE, model="other")
+
+
+async def test_a_client_cannot_write_the_verdicts_headers() -> None:
+    one = guardrail(Upstream(), other_models="pass")
+    forged = {"guardrail_headers": {"x-guardrail-accepted": "true"}}
+    for model in ("other", "small"):
+        data = await ask(one, UNSURE, model=model, metadata=dict(forged))
+        headers = await one.async_post_call_response_headers_hook(data, None, None)
+        assert (headers or {}).get("x-guardrail-accepted") == {"other": None, "small": "false"}[model]
+
+
+@pytest.mark.parametrize(
+    ("choice", "sent"),
+    [(None, None), ("any", "required"), ("pay", {"type": "function", "function": {"name": "pay"}})],
+)
+async def test_a_tool_choice_is_sent_in_openais_words(choice: str | None, sent: Any) -> None:
+    upstream = Upstream()
+    chat = LiteLLMChat(name_of_model="small", complete=upstream.complete)
+    await chat.bind_tools([PAY], tool_choice=choice).ainvoke("Pay 5")
+    (call,) = upstream.calls
+    assert (call.get("tool_choice"), call["tools"]) == (sent, [PAY])
+
+
+def test_other_modes_are_refused_and_clients_cannot_opt_out() -> None:
+    for mode in ("post_call", "during_call", None):
+        with pytest.raises(UsageError, match="pre_call"):
+            guardrail(Upstream(), event_hook=mode)
+    hooks = pytest.importorskip("litellm.types.guardrails").GuardrailEventHooks
+    data = {"metadata": {"disable_global_guardrail": True}, "disable_global_guardrail": True}
+    assert guardrail(Upstream()).should_run_guardrail(data, hooks.pre_call) is True
+
+
+def test_samples_are_drawn_through_the_adapter() -> None:
+    chat = LiteLLMChat(name_of_model="small", complete=Upstream().complete)
+    (drawn,) = draw(chat, [PromptWrapping().messages(UNSURE)], SamplingPlan(n=2, max_tokens=8))
+    assert drawn.primary is not None
+    assert drawn.primary.text == "Rome"
+    assert len({sample.text for sample in drawn.samples}) == 2
+
+
+# -- a real proxy ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Upstream]]:
+    pytest.importorskip("fastapi", reason="the proxy's packages are not installed; run `make test-litellm`")
+    program = Path(sys.executable).with_name("litellm")
+    if not program.is_file():
+        pytest.skip("the proxy's program is not installed; run `make test-litellm`")
+    folder = tmp_path_factory.mktemp("proxy")
+    served = Served()
+    artifact().save(folder / "artifact.json")
+    payer = LiteLLMChat(name_of_model="payer")
+    make_artifact(payer, n=N, bindings=Bindings(tools=(PAY,))).save(folder / "payer.json")
+    (folder / "guard.py").write_text("from integrations.litellm_proxy import CalibratedGuardrail\n")
+    model = {"model": "openai/small-upstream", "api_base": served.url, "api_key": "none"}
+    params = {
+        "guardrail": "guard.CalibratedGuardrail",
+        "mode": "pre_call",
+        "default_on": True,
+        "artifact": {"small": str(folder / "artifact.json"), "payer": str(folder / "payer.json")},
+        "guard_options": {"probe": "off", "early_stopping": "off", "abstain_message": "Not sure."},
+    }
+    config = {
+        "model_list": [{"model_name": name, "litellm_params": model} for name in ("small", "payer")],
+        "guardrails": [{"guardrail_name": "calibrated", "litellm_params": params}],
+        "litellm_settings": {"cache": True, "cache_params": {"type": "local"}},
+    }
+    (folder / "config.yaml").write_text(json.dumps(config))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = (folder / "log.txt").open("w")
+    local = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MASTER_KEY": KEY, "LITELLM_TELEMETRY": "False"}
+    environment = {**os.environ, **local, "NO_PROXY": "*"}
+    process = subprocess.Popen(
+        [str(program), "--config", str(folder / "config.yaml"), "--host", "127.0.0.1", "--port", str(port)],
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        cwd=folder,
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_until_up(url, process, folder / "log.txt")
+        yield url, served.upstream
+    finally:
+        process.terminate()
+        process.wait(30)
+        log.close()
+        served.close()
+
+
+def _wait_until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Until the proxy answers; it says nothing else when it is ready."""
+    for _ in range(1200):
+        assert process.poll() is None, log.read_text()[-3000:]
+        try:
+            urllib.request.urlopen(f"{url}/health/liveliness", timeout=1).read()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(log.read_text()[-3000:])
+
+
+def post(url: str, question: str, **body: Any) -> tuple[int, dict[str, str], str]:
+    content = json.dumps({"model": "small", "messages": [{"role": "user", "content": question}], **body}).encode()
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions", content, {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return reply.status, dict(reply.headers), reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, dict(error.headers), error.read().decode()
+
+
+def test_a_proxy_gives_the_judged_candidate(proxy: tuple[str, Upstream]) -> None:
+    url, upstream = proxy
+    for _ in range(2):  # the second time nothing may come out of the proxy's cache
+        before = len(upstream.calls)
+        status, headers, text = post(url, SURE)
+        assert status == 200, text
+        found = json.loads(text)
+        assert found["choices"][0]["message"]["content"] == "Paris is it"
+        assert found["usage"]["completion_tokens"] == 2 * (N + 1)
+        assert headers["x-guardrail-accepted"] == "true"
+        assert len(upstream.calls) - before == N + 1
+
+
+def test_a_proxy_abstains_and_shows_no_candidate(proxy: tuple[str, Upstream]) -> None:
+    status, headers, text = post(proxy[0], UNSURE)
+    assert (status, headers["x-guardrail-accepted"]) == (200, "false")
+    assert json.loads(text)["choices"][0]["message"]["content"] == "Not sure."
+    assert "Rome" not in text + str(headers)
+
+
+@pytest.mark.parametrize(("question", "whole"), [(SURE, "Paris is it"), (UNSURE, "Not sure.")])
+def test_a_proxy_streams_after_the_verdict_only(proxy: tuple[str, Upstream], question: str, whole: str) -> None:
+    url, upstream = proxy
+    before = len(upstream.calls)
+    status, headers, text = post(url, question, stream=True, stream_options={"include_usage": True})
+    assert status == 200, text
+    chunks = [json.loads(line) for line in re.findall(r"^data: (\{.*)$", text, flags=re.MULTILINE)]
+    deltas = [choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"]]
+    assert "".join(deltas) == whole
+    assert text.rstrip().endswith("data: [DONE]")
+    assert headers["x-guardrail-accepted"] == str(question == SURE).lower()
+    assert len(upstream.calls) - before == N + 1
+    assert not any(call.get("stream") for call in upstream.calls)
+    assert question == SURE or "Rome" not in text
+
+
+@pytest.mark.parametrize("sure", [True, False])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_proxy_gives_accepted_tool_calls_only(proxy: tuple[str, Upstream], sure: bool, stream: bool) -> None:
+    status, _, text = post(proxy[0], "Pay 5" if sure else "Pay?", model="payer", tools=[PAY], stream=stream)
+    assert status == 200, text
+    listed = re.findall(r"^data: (\{.*)$", text, flags=re.MULTILINE) if stream else [text]
+    choices = [choice for one in listed for choice in json.loads(one)["choices"]]
+    calls = [call for one in choices for call in one["delta" if stream else "message"].get("tool_calls") or []]
+    finish = [one["finish_reason"] for one in choices if one.get("finish_reason")]
+    assert [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in calls] == (
+        [("pay", {"amount": 5})] if sure else []
+    )
+    assert finish == ["tool_calls" if sure else "stop"]
+
+
+def test_a_proxy_refuses_wishes_and_other_endpoints(proxy: tuple[str, Upstream]) -> None:
+    status, _, text = post(proxy[0], SURE, temperature=0.1)
+    assert status == 400
+    assert "temperature=0.1" in text
+    request = urllib.request.Request(
+        f"{proxy[0]}/v1/completions",
+        json.dumps({"model": "small", "prompt": SURE}).encode(),
+        {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"},
+    )
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=60)
+    assert caught.value.code == 400
+    caught.value.close()

@@ -1,0 +1,538 @@
+"""The guard in the OpenAI Agents SDK, on the real runner with a scripted model."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+agents = pytest.importorskip("agents", reason="openai-agents is not installed")
+
+from agents import (  # noqa: E402
+    Agent,
+    Model,
+    ModelResponse,
+    ModelSettings,
+    OpenAIChatCompletionsModel,
+    OutputGuardrailTripwireTriggered,
+    RunConfig,
+    Runner,
+    RunState,
+    SQLiteSession,
+    Usage,
+    WebSearchTool,
+    function_tool,
+    set_tracing_disabled,
+)
+from agents.retry import ModelRetrySettings, RetryDecision, retry_policies  # noqa: E402
+from agents.testing import assistant_message, function_call  # noqa: E402
+from openai import AsyncOpenAI  # noqa: E402
+
+from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan, UnmeasuredError  # noqa: E402
+from guardrail.artifact import CalibrationArtifact  # noqa: E402
+from guardrail.errors import ArtifactMismatchError, UsageError  # noqa: E402
+from guardrail.sampling.sampler import adraw, draw  # noqa: E402
+from guardrail.testing import ScriptedChat, make_artifact  # noqa: E402
+from integrations.openai_agents_guard import AgentsModelChat, GuardedModel, VerdictStore, agent_bindings  # noqa: E402
+from tests.integrations.openai.scripted_server import SURE as SURE_QUESTION  # noqa: E402
+from tests.integrations.openai.scripted_server import Served  # noqa: E402
+
+N = 4
+Said = str | tuple[str, dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def _no_traces() -> Iterator[None]:
+    set_tracing_disabled(True)
+    yield
+    set_tracing_disabled(False)
+
+
+class Scripted(Model):
+    """Answers turn by turn: greedy calls the first of a turn's answers, sampled calls the others in order."""
+
+    model = "scripted"
+    guardrail_trusted = True
+
+    def __init__(self, *turns: Sequence[Said]) -> None:
+        self.turns = turns
+        self.calls: list[dict[str, Any]] = []
+        self._drawn: dict[int, int] = {}
+
+    async def get_response(
+        self, system_instructions: Any, input: Any, model_settings: Any, tools: Any, *rest: Any, **named: Any
+    ) -> ModelResponse:
+        turn = sum(isinstance(item, dict) and item.get("type") == "function_call_output" for item in input)
+        answers = self.turns[min(turn, len(self.turns) - 1)]
+        given = copy.deepcopy(model_settings)
+        self.calls.append({"system": system_instructions, "input": input, "settings": given, "tools": tools})
+        if model_settings.temperature == 0:
+            said = answers[0]
+        else:
+            place = self._drawn[turn] = self._drawn.get(turn, -1) + 1
+            others = answers[1:] or answers
+            said = others[place % len(others)]
+        item = assistant_message(said) if isinstance(said, str) else function_call(*said, call_id=f"inner{place_of()}")
+        usage = Usage(requests=1, input_tokens=10, output_tokens=2, total_tokens=12)
+        return ModelResponse(output=[item], usage=usage, response_id=None)
+
+    def stream_response(self, *args: Any, **named: Any) -> AsyncIterator[Any]:
+        raise AssertionError("a guard never streams from the inner model")
+
+
+def run(one: Agent[Any], asked: Any, **given: Any) -> Any:
+    """`Runner.run_sync`, which leaves its event loop open, without that."""
+    return asyncio.run(Runner.run(one, asked, **given))
+
+
+_places = iter(range(10**6))
+
+
+def place_of() -> int:
+    return next(_places)
+
+
+def artifact(inner: Model, **given: Any) -> CalibrationArtifact:
+    return make_artifact(AgentsModelChat(model=inner), n=N, **given)
+
+
+def guarded(inner: Model, *, bindings: Bindings | None = None, system: str | None = "Be brief.", **given: Any) -> Any:
+    fitted = {name: given.pop(name) for name in ("estimator", "threshold") if name in given}
+    made = artifact(inner, bindings=bindings, prompt=PromptWrapping(system=system), **fitted)
+    return GuardedModel(inner, made, probe="off", early_stopping="off", **given)
+
+
+def agent(model: Model, **given: Any) -> Agent[Any]:
+    return Agent(name="one", instructions="Be brief.", model=model, **given)
+
+
+async def test_a_sure_answer_is_given_out_and_all_calls_are_counted() -> None:
+    inner = Scripted(["Paris", "Paris", "paris", "Paris.", "Paris"])
+    result = await Runner.run(agent(guarded(inner)), "Capital of France?")
+    assert result.final_output == "Paris"
+    assert len(inner.calls) == N + 1
+    usage = result.context_wrapper.usage
+    assert (usage.requests, usage.input_tokens, usage.output_tokens) == (N + 1, 10 * (N + 1), 2 * (N + 1))
+
+
+async def test_what_the_inner_model_is_asked_is_the_request_with_the_plans_settings() -> None:
+    inner = Scripted(["Paris"])
+    settings = ModelSettings(metadata={"who": "me"}, timeout=5.0)
+    before = copy.deepcopy(settings)
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
+    asked: Any = [{"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, image]}]
+    await Runner.run(agent(guarded(inner), model_settings=settings), copy.deepcopy(asked))
+    temperatures = sorted(call["settings"].temperature for call in inner.calls)
+    assert temperatures == [0.0, 0.7, 0.7, 0.7, 0.7]
+    assert {call["settings"].top_p for call in inner.calls if call["settings"].temperature} == {0.9}
+    assert {call["settings"].max_tokens for call in inner.calls} == {64}
+    assert all(call["settings"].metadata == {"who": "me"} for call in inner.calls)
+    assert all(call["input"] == asked and call["system"] == "Be brief." for call in inner.calls)
+    assert settings == before
+
+
+async def test_an_unsure_answer_abstains_and_the_candidate_is_nowhere() -> None:
+    model = guarded(Scripted(["Rome", "Oslo", "Bern", "Riga", "Kiev"]), abstain_message="Not sure.")
+    result = await Runner.run(agent(model), "Capital of Atlantis?")
+    assert result.final_output == "Not sure."
+    assert "Rome" not in json.dumps(result.to_input_list())
+
+
+async def test_raise_and_a_person() -> None:
+    unsure: list[Said] = ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
+    with pytest.raises(AbstainedError) as caught:
+        await Runner.run(agent(guarded(Scripted(unsure), on_abstain="raise")), "?")
+    assert caught.value.verdict.candidate is not None
+    assert caught.value.verdict.candidate.text == "Rome"
+    model = guarded(Scripted(unsure), on_abstain=lambda verdict: "a person says Rome")
+    result = await Runner.run(agent(model, output_guardrails=[model.output_guardrail]), "?")
+    assert result.final_output == "a person says Rome"
+
+
+APART: list[Said] = ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
+RETRIES: dict[str, Any] = {
+    "always": lambda context: True,
+    "unsafe, too": lambda context: RetryDecision(retry=True, approve_unsafe_replay=True),
+    "of the SDK": retry_policies.any(retry_policies.provider_suggested(), lambda context: True),
+}
+
+
+def retrying(policy: Any) -> ModelSettings:
+    return ModelSettings(retry=ModelRetrySettings(max_retries=3, policy=policy, backoff={"initial_delay": 0.0}))
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("policy", RETRIES)
+async def test_the_runner_does_not_retry_a_measured_abstention(policy: str, streamed: bool) -> None:
+    inner = Scripted([*APART, *["Rome"] * 20])  # certain of Rome when asked again
+    model = guarded(inner, on_abstain="raise")
+    one = agent(model, model_settings=retrying(RETRIES[policy]))
+
+    async def ask() -> None:
+        if streamed:
+            [event async for event in Runner.run_streamed(one, "Capital of Atlantis?").stream_events()]
+        else:
+            await Runner.run(one, "Capital of Atlantis?")
+
+    with pytest.raises(AbstainedError) as caught:
+        await ask()
+    assert not isinstance(caught.value, UnmeasuredError)
+    assert len(inner.calls) == N + 1
+
+
+async def test_the_runner_may_retry_what_could_not_be_measured() -> None:
+    class Back(Scripted):
+        async def get_response(self, *given: Any, **named: Any) -> ModelResponse:
+            response = await super().get_response(*given, **named)
+            if len(self.calls) <= N + 1:
+                raise ConnectionError("down")
+            return response
+
+    inner = Back(["Paris"])
+    one = agent(guarded(inner, on_abstain="raise"), model_settings=retrying(RETRIES["always"]))
+    assert (await Runner.run(one, "Capital of France?")).final_output == "Paris"
+    assert len(inner.calls) == 2 * (N + 1)
+
+
+async def test_the_runner_does_not_draw_again_when_the_abstention_path_fails() -> None:
+    def unreachable(_: Any) -> str:
+        raise ConnectionError("nobody there")
+
+    inner = Scripted([*APART, *["Rome"] * 20])
+    one = agent(guarded(inner, on_abstain=unreachable), model_settings=retrying(RETRIES["always"]))
+    with pytest.raises(ConnectionError):
+        await Runner.run(one, "Capital of Atlantis?")
+    assert len(inner.calls) == N + 1
+
+
+async def test_the_output_guardrail_trips_on_an_abstention_and_on_what_was_never_judged() -> None:
+    sure, unsure = ["Paris"], ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
+    for said, trips in ((sure, False), (unsure, True)):
+        model = guarded(Scripted(said))
+        one = agent(model, output_guardrails=[model.output_guardrail])
+        if not trips:
+            assert (await Runner.run(one, "?")).final_output == "Paris"
+            continue
+        with pytest.raises(OutputGuardrailTripwireTriggered) as caught:
+            await Runner.run(one, "?")
+        info = caught.value.guardrail_result.output.output_info
+        assert info["guardrail_accepted"] is False
+        assert "Rome" not in json.dumps(info)
+    model = guarded(Scripted(sure))
+    bypassed = RunConfig(model=Scripted(["Unjudged"]))
+    with pytest.raises(OutputGuardrailTripwireTriggered):
+        await Runner.run(agent(model, output_guardrails=[model.output_guardrail]), "?", run_config=bypassed)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_accepted_answer_to_one_question_lets_nobody_answer_another(streamed: bool) -> None:
+    model = guarded(Scripted(["Yes"]))
+    one = agent(model, output_guardrails=[model.output_guardrail])
+    other = RunConfig(model=guarded(Scripted(["Yes"])))
+
+    async def ask(asked: Any, **given: Any) -> Any:
+        if not streamed:
+            return (await Runner.run(one, asked, **given)).final_output
+        result = Runner.run_streamed(one, asked, **given)
+        async for _ in result.stream_events():
+            pass
+        return result.final_output
+
+    assert await ask("Is it Paris?") == "Yes"
+    earlier: Any = [{"role": "user", "content": "Is it Paris?"}, {"role": "assistant", "content": "Yes"}]
+    again: Any = [*earlier, {"role": "user", "content": "Is it Rome?"}]
+    for asked in ("Is it Rome?", again):
+        with pytest.raises(OutputGuardrailTripwireTriggered) as caught:
+            await ask(asked, run_config=other)
+        assert caught.value.guardrail_result.output.output_info["guardrail_reason"] == "not_judged"
+    assert await ask(again) == "Yes"
+
+
+async def test_the_output_guardrail_knows_answers_of_a_session() -> None:
+    model = guarded(Scripted(["Yes"]))
+    one = agent(model, output_guardrails=[model.output_guardrail])
+    session = SQLiteSession("one")
+    try:
+        for asked in ("Is it Paris?", "Is it Rome?"):
+            assert (await Runner.run(one, asked, session=session)).final_output == "Yes"
+        with pytest.raises(OutputGuardrailTripwireTriggered):
+            await Runner.run(one, "Is it Oslo?", session=session, run_config=RunConfig(model=Scripted(["Yes"])))
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize("sure", [True, False])
+async def test_a_stream_begins_after_the_verdict_and_holds_the_accepted_candidate_only(sure: bool) -> None:
+    said: list[Said] = ["Paris is it"] if sure else ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
+    inner = Scripted(said)
+    result = Runner.run_streamed(agent(guarded(inner, abstain_message="Not sure.")), "?")
+    deltas, calls_at_first = [], None
+    seen = ""
+    async for event in result.stream_events():
+        seen += repr(event)
+        if event.type == "raw_response_event":
+            calls_at_first = calls_at_first or len(inner.calls)
+            if event.data.type == "response.output_text.delta":
+                deltas.append(event.data.delta)
+    assert calls_at_first == N + 1
+    assert "".join(deltas) == result.final_output == ("Paris is it" if sure else "Not sure.")
+    assert sure or "Rome" not in seen
+    assert result.context_wrapper.usage.output_tokens == 2 * (N + 1)
+
+
+# -- tools -------------------------------------------------------------------------------------------------------------
+
+
+class Bank:
+    """An agent with one tool that cannot be undone."""
+
+    def __init__(self, inner: Scripted, **given: Any) -> None:
+        self.inner = inner
+        self.paid: list[int] = []
+        blank = self._tool(needs_approval=False)
+        self.bindings = asyncio.run(agent_bindings(agent(inner, tools=[blank])))
+        self.model = guarded(inner, bindings=self.bindings, **given)
+
+    def _tool(self, **given: Any) -> Any:
+        def pay(amount: int) -> str:
+            """Pay an amount."""
+            self.paid.append(amount)
+            return f"paid {amount}"
+
+        return function_tool(pay, **given)
+
+    def agent(self, **given: Any) -> Agent[Any]:
+        given = given or {"needs_approval": self.model.needs_approval}
+        return agent(self.model, tools=[self._tool(**given)])
+
+
+SURE: list[Said] = [("pay", {"amount": 5})]
+SPELLED: list[Said] = [("pay", {"amount": 5}), ("pay", {"amount": 5.0})]
+UNSURE: list[Said] = [("pay", {"amount": n}) for n in (5, 50, 500, 55, 505)]
+
+
+def test_a_sure_call_runs_and_numbers_are_canonical() -> None:
+    for said in (SURE, SPELLED):
+        bank = Bank(Scripted(said, ["Done"]))
+        result = run(bank.agent(), "Pay 5")
+        assert (result.final_output, bank.paid, result.interruptions) == ("Done", [5], [])
+        assert len(bank.inner.calls) == 2 * (N + 1)
+
+
+def test_by_default_an_unsure_call_is_not_even_proposed() -> None:
+    bank = Bank(Scripted(UNSURE, ["Done"]), abstain_message="Not sure.")
+    result = run(bank.agent(), "Pay 5")
+    assert (result.final_output, bank.paid) == ("Not sure.", [])
+
+
+@pytest.mark.parametrize("approved", [True, False])
+def test_a_person_decides_about_the_very_call_that_was_judged_days_later(tmp_path: Path, approved: bool) -> None:
+    store = tmp_path / "verdicts.sqlite"
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))
+    result = run(bank.agent(), "Pay 5")
+    assert (bank.paid, len(bank.inner.calls)) == ([], N + 1)
+    (waiting,) = result.interruptions
+    verdict = bank.model.verdict(waiting.raw_item.call_id)
+    assert verdict is not None
+    assert not verdict.accepted
+    written = result.to_state().to_string()
+
+    later = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))  # another process
+
+    async def resume() -> Any:
+        state = await RunState.from_string(later.agent(), written)
+        (item,) = state.get_interruptions()
+        state.approve(item) if approved else state.reject(item)
+        return await Runner.run(later.agent(), state)
+
+    resumed = asyncio.run(resume())
+    assert resumed.final_output == "Done"
+    assert later.paid == ([5] if approved else [])
+    assert len(later.inner.calls) == N + 1  # the turn after the tool; nothing was drawn again for the call
+
+
+def test_an_accepted_call_beside_a_lost_store_waits_for_a_person() -> None:
+    bank = Bank(Scripted(SURE, ["Done"]), on_abstain="review")
+    bank.model._gate.verdicts.get = lambda *_: None
+    result = run(bank.agent(), "Pay 5")
+    assert (bank.paid, len(result.interruptions)) == ([], 1)
+
+
+def test_a_held_call_needs_a_tool_that_waits() -> None:
+    bank = Bank(Scripted(UNSURE), on_abstain="review")
+    with pytest.raises(UsageError, match="would run held-back calls"):
+        run(bank.agent(needs_approval=False), "Pay 5")
+    assert bank.paid == []
+
+
+def test_the_tool_guardrail_rejects_a_held_call_and_the_model_goes_on() -> None:
+    bank = Bank(Scripted(UNSURE, ["I did not pay"]), on_abstain="review")
+    result = run(bank.agent(tool_input_guardrails=[bank.model.tool_guardrail]), "Pay 5")
+    assert (result.final_output, bank.paid) == ("I did not pay", [])
+    (told,) = [item["output"] for item in bank.inner.calls[-1]["input"] if item.get("type") == "function_call_output"]
+    assert told.startswith("This call was not run")
+
+
+def test_the_tool_guardrail_lets_accepted_and_approved_calls_run() -> None:
+    bank = Bank(Scripted(SURE, ["Done"]))
+    one = bank.agent(tool_input_guardrails=[bank.model.tool_guardrail])
+    one.output_guardrails = [bank.model.output_guardrail]  # knows the answer, though the run called a tool before it
+    assert run(one, "Pay 5").final_output == "Done"
+    assert bank.paid == [5]
+
+
+def test_handoffs_are_tools_and_are_judged() -> None:
+    expert = agent(Scripted(["from the expert"]))
+    expert.name = "expert"
+    inner = Scripted([("transfer_to_expert", {})])
+    first = agent(inner, handoffs=[expert])
+    model = guarded(inner, bindings=asyncio.run(agent_bindings(first)))
+    first.model = model
+    assert run(first, "?").final_output == "from the expert"
+    assert len(inner.calls) == N + 1
+
+
+# -- structured answers ------------------------------------------------------------------------------------------------
+
+
+class City(BaseModel):
+    name: str
+    country: str = "unknown"
+
+
+@pytest.mark.parametrize("sure", [True, False])
+def test_structured_answers_are_objects_or_errors(sure: bool) -> None:
+    names = ["Paris"] * 5 if sure else ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
+    said: list[Said] = [json.dumps({"name": name, "country": "X"}) for name in names]
+    inner = Scripted(said)
+    bindings = asyncio.run(agent_bindings(agent(inner, output_type=City)))
+    model = guarded(inner, bindings=bindings, estimator="lexical_similarity", threshold=0.01)
+    one = agent(model, output_type=City, output_guardrails=[model.output_guardrail])
+    if sure:
+        assert run(one, "?").final_output == City(name="Paris", country="X")
+    else:
+        with pytest.raises(AbstainedError):
+            run(one, "?")
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "frequency_penalty", "max_tokens"])
+def test_settings_that_would_change_the_answers_are_refused(name: str) -> None:
+    one: Any = {name: 1}
+    inner = Scripted(["Paris"])
+    with pytest.raises(ArtifactMismatchError, match=name):
+        run(agent(guarded(inner), model_settings=ModelSettings(**one)), "?")
+    assert inner.calls == []
+
+
+def test_settings_calibrated_with_are_kept_and_bound() -> None:
+    inner, kept = Scripted(["Paris"]), ModelSettings(frequency_penalty=0.5)
+    made = make_artifact(
+        AgentsModelChat(model=inner, calibrated_settings=kept), n=N, prompt=PromptWrapping(system="Be brief.")
+    )
+    with pytest.raises(ArtifactMismatchError, match="revision"):
+        GuardedModel(inner, made)
+    model = GuardedModel(inner, made, calibrated_settings=kept, probe="off")
+    run(agent(model, model_settings=ModelSettings(frequency_penalty=0.5)), "?")
+    assert {call["settings"].frequency_penalty for call in inner.calls} == {0.5}
+    with pytest.raises(UsageError, match="seed"):
+        GuardedModel(inner, made, calibrated_settings=ModelSettings(extra_args={"seed": 1}))
+
+
+def test_another_prompt_other_tools_hosted_tools_and_server_side_conversations_are_refused() -> None:
+    inner = Scripted(["Paris"])
+    model = guarded(inner)
+    with pytest.raises(ArtifactMismatchError, match="system message"):
+        run(Agent(name="x", instructions="Ramble.", model=model), "?")
+    with pytest.raises(ArtifactMismatchError, match="without tools"):
+        run(agent(model, tools=[function_tool(place_of, name_override="t", description_override="")]), "?")
+    with pytest.raises(UsageError, match="runs at the provider"):
+        run(agent(model, tools=[WebSearchTool()]), "?")
+    with pytest.raises(UsageError, match="conversation_id"):
+        run(agent(model), "?", conversation_id="conv")
+    bank = Bank(Scripted(SURE, ["Done"]))
+    with pytest.raises(ArtifactMismatchError, match="does not offer"):
+        run(agent(bank.model), "?")
+    assert inner.calls == []
+
+
+def test_a_failing_model_is_unmeasured_and_abstains() -> None:
+    class Broken(Scripted):
+        async def get_response(self, *args: Any, **named: Any) -> ModelResponse:
+            raise ConnectionError("down")
+
+    model = guarded(Broken(), on_abstain="raise")
+    with pytest.raises(AbstainedError) as caught:
+        run(agent(model), "?")
+    assert caught.value.verdict.reason.value == "unmeasured"
+
+
+# -- the adapters ------------------------------------------------------------------------------------------------------
+
+
+def test_calibration_draws_through_the_same_adapter() -> None:
+    chat = AgentsModelChat(model=Scripted(["a", "b", "c"]))
+    (drawn,) = draw(chat, [PromptWrapping(system="S").messages("Q?")], SamplingPlan(n=2, max_tokens=8))
+    assert drawn.primary is not None
+    assert drawn.primary.text == "a"
+    assert sorted(sample.text for sample in drawn.samples) == ["b", "c"]
+    assert drawn.cost.output_tokens == 6
+
+
+def test_any_langchain_chat_model_can_be_guarded() -> None:
+    chat = ScriptedChat(script={"Capital of France?": ["Paris"]})
+    model = GuardedModel(chat, make_artifact(chat, prompt=PromptWrapping(system="Be brief.")))
+    assert run(agent(model), "Capital of France?").final_output == "Paris"
+
+
+def test_a_long_conversation_goes_to_the_model_as_it_was() -> None:
+    """The second turn holds the call, its result and the answer; the inner model gets the very items."""
+    bank = Bank(Scripted(SURE, ["Done"]))
+    run(bank.agent(), "Pay 5")
+    items = bank.inner.calls[-1]["input"]
+    assert [item.get("type", item.get("role")) for item in items] == ["user", "function_call", "function_call_output"]
+    assert all(call["input"] == items for call in bank.inner.calls[N + 1 :])
+
+
+# -- the SDK's own model on the wire -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", ["discrete_semantic_entropy", "sequence_nll"])
+async def test_the_sdks_chat_completions_model_on_the_wire(estimator: str) -> None:
+    """Settings, tools and log-probabilities arrive at a server and come back."""
+    served = Served()
+    try:
+        async with AsyncOpenAI(base_url=served.url, api_key="none", max_retries=0) as client:
+            inner = OpenAIChatCompletionsModel(model="small", openai_client=client)
+            bindings = await agent_bindings(agent(inner, tools=[_pay_tool()]))
+            model = guarded(inner, bindings=bindings, estimator=estimator, threshold=0.5)
+            result = await Runner.run(agent(model, tools=[_pay_tool()]), SURE_QUESTION)
+            before = len(served.upstream.calls)
+            asked = PromptWrapping(system="Be brief.").messages(SURE_QUESTION)
+            await adraw(AgentsModelChat(model=inner), [asked], model.guard.artifact.plan)
+        assert result.final_output == "Paris is it"
+    finally:
+        served.close()
+    calls, at_calibration = served.upstream.calls[:before], served.upstream.calls[before:]
+    assert sorted(map(json.dumps, calls)) == sorted(map(json.dumps, at_calibration))
+    greedy = [call for call in calls if call["temperature"] == 0]
+    assert (len(greedy), len(calls)) == ((1, N + 1) if estimator == "discrete_semantic_entropy" else (1, 1))
+    assert all(call["messages"][0] == {"role": "system", "content": "Be brief."} for call in calls)
+    assert all(call["tools"][0]["function"]["name"] == "pay" and call["max_tokens"] == 64 for call in calls)
+    assert all(call.get("logprobs") is (True if estimator == "sequence_nll" else None) for call in calls)
+
+
+def _pay_tool() -> Any:
+    def pay(amount: int) -> str:
+        """Pay an amount."""
+        return f"paid {amount}"
+
+    return function_tool(pay)

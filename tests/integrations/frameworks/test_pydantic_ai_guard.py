@@ -1,0 +1,518 @@
+"""The guard in pydantic-ai, on real agents with a scripted model."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim is not installed")
+
+from openai import AsyncOpenAI
+from pydantic_ai import (
+    Agent,
+    DeferredToolRequests,
+    DeferredToolResults,
+    ModelRetry,
+    NativeOutput,
+    ToolDenied,
+    ToolOutput,
+    UnexpectedModelBehavior,
+    WebSearchTool,
+)
+from pydantic_ai.capabilities import NativeTool
+from pydantic_ai.messages import (
+    BinaryContent,
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.usage import RequestUsage
+
+from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan
+from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.sampling.sampler import adraw, draw
+from guardrail.testing import make_artifact
+from guardrail.verdict import Reason
+from integrations.pydantic_ai_guard import GuardCapability, GuardedModel, PydanticAIChat, VerdictStore, agent_bindings
+from tests.integrations.openai.scripted_server import SURE as SURE_QUESTION
+from tests.integrations.openai.scripted_server import Served
+
+N = 4
+Said = str | tuple[str, dict[str, Any]]
+
+
+class Scripted(Model):
+    """Answers turn by turn: greedy calls the first of a turn's answers, sampled calls the others in order."""
+
+    guardrail_trusted = True
+
+    def __init__(self, *turns: Sequence[Said], settings: ModelSettings | None = None) -> None:
+        super().__init__(settings=settings)
+        self.turns = turns
+        self.calls: list[dict[str, Any]] = []
+        self._drawn: dict[int, int] = {}
+
+    @property
+    def model_name(self) -> str:
+        return "scripted"
+
+    @property
+    def system(self) -> str:
+        return "test"
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        settings: Any = dict(model_settings or {})
+        parts = [part for message in messages if isinstance(message, ModelRequest) for part in message.parts]
+        turn = sum(part.part_kind in ("tool-return", "retry-prompt") for part in parts)
+        answers = self.turns[min(turn, len(self.turns) - 1)]
+        self.calls.append({"messages": messages, "settings": settings, "parameters": model_request_parameters})
+        if settings.get("temperature") == 0:
+            said = answers[0]
+        else:
+            place = self._drawn[turn] = self._drawn.get(turn, -1) + 1
+            others = answers[1:] or answers
+            said = others[place % len(others)]
+        part = TextPart(said) if isinstance(said, str) else ToolCallPart(*said)
+        usage = RequestUsage(input_tokens=10, output_tokens=2)
+        return ModelResponse(parts=[part], usage=usage, model_name="scripted")
+
+
+SURE_TEXT: list[Said] = ["Paris", "Paris", "paris", "Paris.", "Paris"]
+UNSURE_TEXT: list[Said] = ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
+
+
+def made(inner: Model, **given: Any) -> Any:
+    given = {"prompt": PromptWrapping(system="Be brief."), **given}
+    return make_artifact(PydanticAIChat(model=inner), n=N, **given)
+
+
+def guarded(inner: Model, *, fitted: dict[str, Any] | None = None, **given: Any) -> GuardedModel:
+    return GuardedModel(inner, made(inner, **(fitted or {})), probe="off", early_stopping="off", **given)
+
+
+def agent(model: Model, **given: Any) -> Agent[Any, Any]:
+    return Agent(model, instructions="Be brief.", **given)
+
+
+async def test_a_sure_answer_is_given_out_and_all_tokens_are_counted() -> None:
+    inner = Scripted(SURE_TEXT)
+    result = await agent(guarded(inner)).run("Capital of France?")
+    assert result.output == "Paris"
+    assert len(inner.calls) == N + 1
+    assert (result.usage.input_tokens, result.usage.output_tokens) == (10 * (N + 1), 2 * (N + 1))
+    last = result.all_messages()[-1]
+    assert last.metadata is not None
+    assert last.metadata["guardrail"]["accepted"] is True
+
+
+async def test_what_the_inner_model_is_asked_is_the_request_with_the_plans_settings() -> None:
+    inner = Scripted(SURE_TEXT)
+    settings = ModelSettings(timeout=5.0)
+    before = copy.deepcopy(settings)
+    picture = BinaryContent(b"png", media_type="image/png")
+    await agent(guarded(inner), model_settings=settings).run(["What is it?", picture])
+    assert sorted(call["settings"]["temperature"] for call in inner.calls) == [0.0, 0.7, 0.7, 0.7, 0.7]
+    assert {call["settings"]["max_tokens"] for call in inner.calls} == {64}
+    assert all(call["settings"]["timeout"] == 5.0 for call in inner.calls)
+    for call in inner.calls:
+        ((request,), parameters) = (call["messages"], call["parameters"])
+        (part,) = request.parts
+        assert isinstance(part, UserPromptPart)
+        assert list(part.content) == ["What is it?", picture]
+        assert [one.content for one in parameters.instruction_parts] == ["Be brief."]
+    assert settings == before
+
+
+async def test_an_unsure_answer_abstains_and_the_candidate_is_nowhere() -> None:
+    result = await agent(guarded(Scripted(UNSURE_TEXT), abstain_message="Not sure.")).run("Capital of Atlantis?")
+    assert result.output == "Not sure."
+    assert b"Rome" not in result.all_messages_json()
+
+
+async def test_raise_and_a_person() -> None:
+    with pytest.raises(AbstainedError) as caught:
+        await agent(guarded(Scripted(UNSURE_TEXT), on_abstain="raise")).run("?")
+    assert caught.value.verdict.candidate is not None
+    assert caught.value.verdict.candidate.text == "Rome"
+    model = guarded(Scripted(UNSURE_TEXT), on_abstain=lambda verdict: "a person says Rome")
+    one = agent(model)
+    one.output_validator(model.output_validator)
+    assert (await one.run("?")).output == "a person says Rome"
+
+
+async def test_the_output_validator_raises_on_an_abstention_and_on_what_was_never_judged() -> None:
+    sure = guarded(Scripted(SURE_TEXT))
+    one = agent(sure)
+    one.output_validator(sure.output_validator)
+    assert (await one.run("?")).output == "Paris"
+    with pytest.raises(UnexpectedModelBehavior, match="not judged"):
+        await one.run("?", model=Scripted(["Unjudged"]))
+    with pytest.raises(UnexpectedModelBehavior, match="not judged"):
+        await one.run("Another?", model=Scripted(SURE_TEXT))
+    earlier = (await one.run("And then?")).all_messages()
+    assert (await one.run("?", message_history=earlier)).output == "Paris"
+    unsure = guarded(Scripted(UNSURE_TEXT))
+    one = agent(unsure)
+    one.output_validator(unsure.output_validator)
+    with pytest.raises(AbstainedError):
+        await one.run("?")
+
+
+def refusing(one: Agent[Any, Any], text: str) -> Agent[Any, Any]:
+    """An agent whose validator asks again for as long as it gets this text."""
+
+    @one.output_validator
+    def check(output: str) -> str:
+        if output == text:
+            raise ModelRetry("Answer the question.")
+        return output
+
+    return one
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_a_retry_asks_nothing_again_that_was_abstained_on(inline: bool) -> None:
+    class Profiled(Scripted):
+        @property
+        def profile(self) -> Any:
+            return {**super().profile, "supports_inline_system_prompts": inline}
+
+    inner = Profiled(UNSURE_TEXT, ["Rome"])
+    with pytest.raises(AbstainedError) as caught:
+        await refusing(agent(guarded(inner, abstain_message="Not sure."), retries=5), "Not sure.").run("?")
+    assert (caught.value.message, caught.value.verdict.reason) == ("Not sure.", Reason.ABOVE_THRESHOLD)
+    assert len(inner.calls) == N + 1
+    person = guarded(inner := Profiled(UNSURE_TEXT, ["Rome"]), on_abstain=lambda verdict: "a person says Bern")
+    with pytest.raises(AbstainedError):
+        await refusing(agent(person, retries=5), "a person says Bern").run("?")
+    assert len(inner.calls) == N + 1
+
+
+async def test_a_retry_after_anything_else_is_a_request_with_another_prompt() -> None:
+    for inner, text in ((Scripted(SURE_TEXT), "Paris"), (Scripted(["", "a"]), "Not sure.")):
+        one = refusing(agent(guarded(inner, abstain_message="Not sure."), retries=5), text)
+        with pytest.raises(ArtifactMismatchError, match="system message differs"):  # pydantic-ai adds a note about it
+            await one.run("?")
+
+
+async def test_an_abstention_that_is_raised_is_not_retried() -> None:
+    inner = Scripted([*UNSURE_TEXT, *["Rome"] * 20])
+    with pytest.raises(AbstainedError):
+        await agent(guarded(inner, on_abstain="raise"), retries=5).run("?")
+    assert len(inner.calls) == N + 1
+
+
+async def test_a_later_question_is_asked_after_an_abstention() -> None:
+    inner = Scripted([*UNSURE_TEXT, *["Rome"] * 20])
+    one = agent(guarded(inner, abstain_message="Not sure."))
+    earlier = await one.run("?")
+    assert earlier.output == "Not sure."
+    assert (await one.run("And now?", message_history=earlier.all_messages())).output == "Rome"
+
+
+@pytest.mark.parametrize("sure", [True, False])
+async def test_a_stream_begins_after_the_verdict_and_holds_the_accepted_candidate_only(sure: bool) -> None:
+    inner = Scripted(["Paris is it"] if sure else UNSURE_TEXT)
+    one = agent(guarded(inner, abstain_message="Not sure."))
+    seen, calls_at_first = [], None
+    async with one.run_stream("?") as result:
+        async for text in result.stream_text(delta=True, debounce_by=None):
+            calls_at_first = calls_at_first or len(inner.calls)
+            seen.append(text)
+    assert calls_at_first == N + 1
+    assert "".join(seen) == ("Paris is it" if sure else "Not sure.")
+    events = [repr(event) async for event in _events(one)]
+    assert sure or not any("Rome" in event for event in events)
+
+
+async def _events(one: Agent[Any, Any]) -> Any:
+    async with one.run_stream_events("?") as stream:
+        async for event in stream:
+            yield event
+
+
+# -- tools -------------------------------------------------------------------------------------------------------------
+
+
+SURE: list[Said] = [("pay", {"amount": 5})]
+SPELLED: list[Said] = [("pay", {"amount": 5}), ("pay", {"amount": 5.0})]
+UNSURE: list[Said] = [("pay", {"amount": n}) for n in (5, 50, 500, 55, 505)]
+
+
+class Bank:
+    """An agent with one tool that cannot be undone, guarded by the capability."""
+
+    def __init__(self, inner: Scripted, **given: Any) -> None:
+        self.inner = inner
+        self.paid: list[int] = []
+        self.bindings = asyncio.run(agent_bindings(self._agent(inner)))
+        options = {"probe": "off", "early_stopping": "off", **given.pop("guard_options", {})}
+        self.guard = GuardCapability(made(inner, bindings=self.bindings), guard_options=options, **given)
+        self.agent = self._agent(inner, capabilities=[self.guard])
+
+    def _agent(self, inner: Model, **given: Any) -> Agent[Any, Any]:
+        one = agent(inner, output_type=[str, DeferredToolRequests], **given)
+
+        @one.tool_plain
+        def pay(amount: int) -> str:
+            """Pay an amount."""
+            self.paid.append(amount)
+            return f"paid {amount}"
+
+        return one
+
+    def run(self, *asked: Any, **given: Any) -> Any:
+        return asyncio.run(self.agent.run(*asked, **given))
+
+
+def test_a_sure_call_runs_and_numbers_are_canonical() -> None:
+    for said in (SURE, SPELLED):
+        bank = Bank(Scripted(said, ["Done"]), on_abstain="review")
+        assert (bank.run("Pay 5").output, bank.paid) == ("Done", [5])
+        assert len(bank.inner.calls) == 2 * (N + 1)
+
+
+def test_by_default_an_unsure_call_is_not_even_proposed() -> None:
+    bank = Bank(Scripted(UNSURE, ["Done"]), guard_options={"abstain_message": "Not sure."})
+    assert (bank.run("Pay 5").output, bank.paid) == ("Not sure.", [])
+
+
+@pytest.mark.parametrize("approved", [True, False])
+def test_a_person_decides_about_the_very_call_that_was_judged_days_later(tmp_path: Path, approved: bool) -> None:
+    store = tmp_path / "verdicts.sqlite"
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))
+    result = bank.run("Pay 5")
+    assert isinstance(result.output, DeferredToolRequests)
+    (waiting,) = result.output.approvals
+    assert (bank.paid, len(bank.inner.calls)) == ([], N + 1)
+    verdict = bank.guard.verdict(waiting.tool_call_id)
+    assert verdict is not None
+    assert not verdict.accepted
+    assert result.output.metadata[waiting.tool_call_id]["guardrail"]["accepted"] is False
+    written = result.all_messages_json()
+
+    later = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))  # another process
+    decision: Any = True if approved else ToolDenied("no")
+    resumed = later.run(
+        message_history=ModelMessagesTypeAdapter.validate_json(written),
+        deferred_tool_results=DeferredToolResults(approvals={waiting.tool_call_id: decision}),
+    )
+    assert resumed.output == "Done"
+    assert later.paid == ([5] if approved else [])
+    assert len(later.inner.calls) == N + 1  # the turn after the tool; nothing was drawn again for the call
+
+
+def test_a_held_call_can_be_given_back_to_the_model() -> None:
+    bank = Bank(Scripted(UNSURE, ["I did not pay"]), on_abstain="review", held="retry")
+    assert (bank.run("Pay 5").output, bank.paid) == ("I did not pay", [])
+
+
+def test_hold_needs_the_capability() -> None:
+    inner = Scripted(UNSURE)
+    with pytest.raises(UsageError, match="GuardCapability"):
+        GuardedModel(inner, made(inner), on_abstain="review")  # type: ignore[arg-type]
+
+
+def test_a_call_whose_verdict_is_lost_does_not_run() -> None:
+    bank = Bank(Scripted(SURE, ["Done"]), on_abstain="review")
+    bank.guard.verdicts.get = lambda *_: None  # type: ignore[method-assign]
+    bank.run("Pay 5")
+    assert bank.paid == []
+
+
+def test_another_model_cannot_go_round_the_capability() -> None:
+    bank = Bank(Scripted(SURE, ["Done"]))
+
+    class Other(Scripted):
+        @property
+        def model_name(self) -> str:
+            return "other"
+
+    with pytest.raises(ArtifactMismatchError, match="other"):
+        bank.run("Pay 5", model=Other(SURE))
+    assert bank.paid == []
+
+
+# -- structured answers ------------------------------------------------------------------------------------------------
+
+
+class City(BaseModel):
+    name: str
+
+
+@pytest.mark.parametrize("sure", [True, False])
+@pytest.mark.parametrize("native", [True, False])
+def test_structured_answers_are_objects_or_errors(sure: bool, native: bool) -> None:
+    names = ["Paris"] * 5 if sure else ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
+    said: list[Said] = [json.dumps({"name": name}) if native else ("final_result", {"name": name}) for name in names]
+
+    class Able(Scripted):
+        @property
+        def profile(self) -> Any:
+            return {**super().profile, "supports_json_schema_output": True}
+
+    inner = Able(said)
+    wanted: Any = NativeOutput(City) if native else City
+    bindings = asyncio.run(agent_bindings(agent(inner, output_type=wanted)))
+    assert bindings.tool_choice == (None if native else "any")
+    assert (bindings.response_format is not None) is native
+    fitted = {"bindings": bindings, "estimator": "lexical_similarity", "threshold": 0.01}
+    one = agent(guarded(inner, fitted=fitted), output_type=wanted)
+    if sure:
+        assert asyncio.run(one.run("?")).output == City(name="Paris")
+    else:
+        with pytest.raises(AbstainedError):
+            asyncio.run(one.run("?"))
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "seed", "frequency_penalty", "max_tokens"])
+async def test_settings_that_would_change_the_answers_are_refused(name: str) -> None:
+    inner = Scripted(SURE_TEXT)
+    one: Any = {name: 1}
+    with pytest.raises(ArtifactMismatchError, match=name):
+        await agent(guarded(inner), model_settings=one).run("?")
+    assert inner.calls == []
+
+
+async def test_the_models_own_settings_are_kept_and_bound_and_a_seed_is_refused() -> None:
+    plain = made(Scripted(SURE_TEXT))
+    inner = Scripted(SURE_TEXT, settings=ModelSettings(frequency_penalty=0.5))
+    with pytest.raises(ArtifactMismatchError, match="revision"):
+        GuardedModel(inner, plain)
+    await agent(guarded(inner)).run("?")
+    assert {call["settings"]["frequency_penalty"] for call in inner.calls} == {0.5}
+    with pytest.raises(UsageError, match="seed"):
+        guarded(Scripted(SURE_TEXT, settings=ModelSettings(seed=1)))
+
+
+async def test_another_prompt_and_other_tools_are_refused() -> None:
+    inner = Scripted(SURE_TEXT)
+    model = guarded(inner)
+    with pytest.raises(ArtifactMismatchError, match="system message"):
+        await Agent(model, instructions="Ramble.").run("?")
+    with pytest.raises(ArtifactMismatchError, match="without tools"):
+        await agent(model, tools=[lambda: "x"]).run("?")
+    tools = Bindings(tools=({"type": "function", "function": {"name": "pay", "parameters": {}}},))
+    with pytest.raises(ArtifactMismatchError, match="does not offer"):
+        await agent(guarded(inner, fitted={"bindings": tools})).run("?")
+    assert inner.calls == []
+
+
+async def test_native_tools_are_refused() -> None:
+    class Able(Scripted):
+        @classmethod
+        def supported_native_tools(cls) -> Any:
+            return frozenset({WebSearchTool})
+
+    one = agent(guarded(Able(SURE_TEXT)), capabilities=[NativeTool(WebSearchTool())])
+    with pytest.raises(UsageError, match="native tools"):
+        await one.run("?")
+
+
+async def test_a_failing_model_is_unmeasured_and_abstains() -> None:
+    class Broken(Scripted):
+        async def request(self, *args: Any, **named: Any) -> ModelResponse:
+            raise ConnectionError("down")
+
+    with pytest.raises(AbstainedError) as caught:
+        await agent(guarded(Broken(), on_abstain="raise")).run("?")
+    assert caught.value.verdict.reason.value == "unmeasured"
+
+
+# -- the adapter -------------------------------------------------------------------------------------------------------
+
+
+def test_calibration_draws_through_the_same_adapter() -> None:
+    chat = PydanticAIChat(model=Scripted(["a", "b", "c"]))
+    (drawn,) = draw(chat, [PromptWrapping(system="S").messages("Q?")], SamplingPlan(n=2, max_tokens=8))
+    assert drawn.primary is not None
+    assert drawn.primary.text == "a"
+    assert sorted(sample.text for sample in drawn.samples) == ["b", "c"]
+    assert drawn.cost.output_tokens == 6
+    (part,) = chat.model.calls[0]["parameters"].instruction_parts
+    assert part.content == "S"
+
+
+def test_log_probabilities_are_read() -> None:
+    class Telling(Scripted):
+        async def request(self, *args: Any, **named: Any) -> ModelResponse:
+            response = await super().request(*args, **named)
+            listed = [{"token": "a", "logprob": -0.5, "bytes": None, "top_logprobs": []}]
+            response.provider_details = {"logprobs": listed}
+            return response
+
+    inner = Telling(["a"])
+    (drawn,) = draw(PydanticAIChat(model=inner), [PromptWrapping().messages("?")], SamplingPlan(n=0, logprobs=True))
+    assert drawn.primary is not None
+    assert drawn.primary.logprobs == (-0.5,)
+    assert inner.calls[0]["settings"]["openai_logprobs"] is True
+
+
+def test_a_long_conversation_goes_to_the_model_as_it_was() -> None:
+    bank = Bank(Scripted(SURE, ["Done"]))
+    bank.run("Pay 5")
+    history = bank.inner.calls[-1]["messages"]
+    assert all(call["messages"] == history for call in bank.inner.calls[N + 1 :])
+    kinds = [type(part) for message in history for part in message.parts]
+    assert kinds == [UserPromptPart, ToolCallPart, ToolReturnPart]
+
+
+# -- pydantic-ai's own model on the wire -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("estimator", "structured"),
+    [("discrete_semantic_entropy", True), ("discrete_semantic_entropy", False), ("sequence_nll", False)],
+)
+async def test_the_openai_model_on_the_wire(estimator: str, structured: bool) -> None:
+    """What a server receives at run time is what it receives at calibration, and log-probabilities come back."""
+
+    class Pay(BaseModel):
+        """Pay an amount."""
+
+        amount: int
+
+    served = Served()
+    wanted: Any = ToolOutput(Pay, name="pay") if structured else str
+    try:
+        async with AsyncOpenAI(base_url=served.url, api_key="none", max_retries=0) as client:
+            inner = OpenAIChatModel("small", provider=OpenAIProvider(openai_client=client))
+            bindings = await agent_bindings(agent(inner, output_type=wanted))
+            fitted = {"bindings": bindings, "estimator": estimator, "threshold": 0.5}
+            model = guarded(inner, fitted=fitted)
+            result = await agent(model, output_type=wanted).run("Pay 5" if structured else SURE_QUESTION)
+            assert result.output == (Pay(amount=5) if structured else "Paris is it")
+            plan = model.guard.artifact.plan
+            asked = PromptWrapping(system="Be brief.").messages("Pay 5" if structured else SURE_QUESTION)
+            before = len(served.upstream.calls)
+            await adraw(PydanticAIChat(model=inner), [asked], plan)
+    finally:
+        served.close()
+    at_run_time, at_calibration = served.upstream.calls[:before], served.upstream.calls[before:]
+    assert len(at_run_time) == (N + 1 if estimator == "discrete_semantic_entropy" else 1)
+    assert sorted(map(json.dumps, at_run_time)) == sorted(map(json.dumps, at_calibration))
+    assert all(call.get("logprobs") is (True if estimator == "sequence_nll" else None) for call in at_run_time)

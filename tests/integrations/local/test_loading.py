@@ -1,0 +1,114 @@
+"""Loading from folders, and the identity that an artifact binds to."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from langchain_core.messages import HumanMessage
+
+from guardrail.errors import UsageError
+from guardrail.specs import identify
+from guardrail.types import SamplingPlan
+from integrations.transformers_chat import TransformersChat
+from tests.integrations.conftest import byte_tokenizer, tiny_chat, tiny_model
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny-llama"
+    tiny_model().save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def copied(saved: Path, to: Path) -> Path:
+    return Path(shutil.copytree(saved, to))
+
+
+def test_a_folder_answers_like_the_model_that_was_saved(saved: Path) -> None:
+    plan = SamplingPlan(n=2, temperature=1.0, max_tokens=6)
+    loaded = TransformersChat(model=str(saved))
+    found, expected = (chat.draw_samples([[HumanMessage("hi")]], plan, seeds=[7])[0] for chat in (loaded, tiny_chat()))
+    assert [sample.text for sample in found.samples] == [sample.text for sample in expected.samples]
+
+
+def test_half_precision_is_loaded_as_float32_on_a_cpu_unless_asked_otherwise(saved: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "half"
+    copy.deepcopy(tiny_model()).half().save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    assert TransformersChat(model=str(folder), device="cpu")._local.model.dtype is torch.float32
+    assert TransformersChat(model=str(folder), device="cpu", dtype="bfloat16")._local.model.dtype is torch.bfloat16
+    with pytest.raises(UsageError, match="'float99'"):
+        TransformersChat(model=str(folder), dtype="float99")
+
+
+def test_missing_folders_and_files_are_named(saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nowhere' does not exist"):
+        TransformersChat(model=str(tmp_path / "nowhere"))
+    folder = copied(saved, tmp_path / "broken")
+    for file in (*folder.glob("*.safetensors"), folder / "tokenizer.json"):
+        file.unlink()
+    with pytest.raises(UsageError, match=r"broken' lacks weights \(\*\.safetensors\), a tokenizer"):
+        TransformersChat(model=str(folder))
+
+
+def test_a_model_without_a_chat_template_needs_one(saved: Path, tmp_path: Path) -> None:
+    tokenizer = copy.deepcopy(byte_tokenizer())
+    tokenizer.chat_template = None
+    with pytest.raises(UsageError, match="no chat template"):
+        TransformersChat.from_model(tiny_model(), tokenizer)
+    template = "{{ messages[-1].content }}:"
+    chat = TransformersChat.from_model(tiny_model(), tokenizer, chat_template=template)
+    assert chat.invoke("hi", max_tokens=3).usage_metadata["input_tokens"] == 3  # type: ignore[index]
+    assert tokenizer.chat_template is None, "the caller's tokenizer was changed"
+
+
+def test_identity_survives_renaming_and_notices_changes(saved: Path, tmp_path: Path) -> None:
+    first = identify(TransformersChat(model=str(saved)))
+    assert first.provider == "transformers"
+    assert first.model == "tiny-llama"
+    assert first.revision is not None
+    assert first.revision.startswith("sha256:")
+    renamed = identify(TransformersChat(model=str(copied(saved, tmp_path / "renamed")) + "/"))
+    assert renamed.model == "renamed"
+    assert first.differences(renamed) == []
+
+    changed = copied(saved, tmp_path / "changed")
+    model: Any = copy.deepcopy(tiny_model())
+    model.lm_head.weight.data[0, 0] += 0.001
+    model.save_pretrained(changed)
+    assert first.differences(identify(TransformersChat(model=str(changed)))) != []
+
+    template = copied(saved, tmp_path / "template")
+    jinja = template / "chat_template.jinja"
+    jinja.write_text(jinja.read_text() + " ")
+    assert identify(TransformersChat(model=str(template))).revision != first.revision
+    readme = copied(saved, tmp_path / "readme")
+    (readme / "README.md").write_text("words")
+    assert identify(TransformersChat(model=str(readme))).revision == first.revision
+
+
+def test_files_are_hashed_once_while_they_stay_the_same(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = identify(TransformersChat(model=str(saved)))
+    monkeypatch.setattr("hashlib.file_digest", lambda *_: pytest.fail("hashed again"))
+    assert identify(TransformersChat(model=str(saved))) == first
+
+
+def test_identity_of_a_model_in_memory_is_that_of_its_tensors() -> None:
+    first = identify(tiny_chat())
+    assert (
+        identify(TransformersChat.from_model(copy.deepcopy(tiny_model()), byte_tokenizer())).revision == first.revision
+    )
+    other: Any = copy.deepcopy(tiny_model())
+    other.model.norm.weight.data += 0.001
+    assert identify(TransformersChat.from_model(other, byte_tokenizer())).revision != first.revision
+
+
+def test_tracing_sees_provider_and_name() -> None:
+    params = tiny_chat()._get_ls_params()
+    assert (params["ls_provider"], params["ls_model_name"]) == ("transformers", "tiny-llama")

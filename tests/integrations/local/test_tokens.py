@@ -1,0 +1,112 @@
+"""Pieces, stop strings and streams on byte-level tokens, where a character may take several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from integrations._local.tokens import Detokenizer, StopDetector, TextStream
+from tests.integrations.conftest import byte_tokenizer
+
+HIDDEN = frozenset(byte_tokenizer().all_special_ids)
+TEXTS = st.text(alphabet=st.sampled_from("the yesno\n A😀é漢STOP<>"), max_size=24)
+
+
+def detokenizer() -> Detokenizer:
+    return Detokenizer(byte_tokenizer(), HIDDEN)
+
+
+def ids_of(text: str) -> list[int]:
+    ids: list[int] = byte_tokenizer().encode(text, add_special_tokens=False)
+    return ids
+
+
+@given(TEXTS)
+@settings(max_examples=60)
+def test_pieces_add_up_to_the_text(text: str) -> None:
+    ids = ids_of(text)
+    pieces = detokenizer().pieces(ids)
+    assert len(pieces) == len(ids)
+    assert "".join(pieces) == text
+
+
+def test_a_split_character_belongs_to_its_last_token() -> None:
+    assert detokenizer().pieces(ids_of("a😀b")) == ["a", "", "", "", "😀", "b"]
+    assert detokenizer().pieces(ids_of("😀")[:2]) == ["", "\ufffd"], "an unfinished character is shown as it decodes"
+
+
+class Strange:
+    """A decoder that looks back: it drops a space at the very beginning and merges "n" + "o" with what precedes."""
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        return "".join(" abn"[token] for token in ids).replace("abn", "*").lstrip()
+
+
+def test_pieces_of_a_decoder_that_looks_back_still_add_up() -> None:
+    pieces = Detokenizer(Strange(), frozenset()).pieces([0, 1, 2, 3, 1])
+    assert len(pieces) == 5
+    assert "".join(pieces) == "*a"
+
+
+@given(TEXTS, st.sampled_from([("STOP",), ("\n",), ("e", "the"), ("😀",), ("ST", "STOP")]))
+@settings(max_examples=80)
+def test_streamed_text_is_the_stripped_text_before_the_stop(text: str, stops: tuple[str, ...]) -> None:
+    """And at no moment does the reader hold more than a beginning of it."""
+    starts = [text.find(stop) for stop in stops if stop in text]
+    expected = text[: min(starts, default=None)].strip()
+    stream, shown = TextStream(detokenizer(), stops), ""
+    for token in ids_of(text):
+        shown += stream.push(token)
+        assert expected.startswith(shown)
+    assert shown + stream.close() == expected
+
+
+def test_a_beginning_of_a_stop_string_is_held_back_and_then_shown() -> None:
+    stream = TextStream(detokenizer(), ("STOP",))
+    assert [stream.push(token) for token in ids_of("aSTAR")] == ["a", "", "", "STA", "R"]
+    stream = TextStream(detokenizer(), ("STOP",))
+    assert [stream.push(token) for token in ids_of("aSTOPb")] == ["a", "", "", "", "", ""]
+    assert stream.close() == ""
+
+
+@given(TEXTS, st.sampled_from([("STOP",), ("\n",), ("no", "😀")]))
+@settings(max_examples=60)
+def test_the_watch_sees_a_stop_string_when_it_is_complete(text: str, stops: tuple[str, ...]) -> None:
+    watch, ids = StopDetector(detokenizer(), stops), ids_of(text)
+    for count, token in enumerate(ids, start=1):
+        seen = watch.push(token)
+        complete = any(stop in detokenizer().decode(ids[:count]) for stop in stops)
+        assert seen == complete
+        if seen:
+            break
+
+
+def test_a_token_that_reaches_into_the_stop_keeps_its_part_before_it() -> None:
+    """ " the" ... "e" begins inside the token "the": it stays as "th", with its log-probability."""
+    ids = ids_of("yes the")
+    values = [-float(place) for place in range(len(ids))]
+    answer = detokenizer().answer(ids, values, ended=True, stops=("e t", "he"), pieces=True)
+    assert detokenizer().pieces(ids) == ["yes", " ", "the"]
+    assert answer.text == "yes t"
+    assert answer.tokens == ("yes", " ", "t")
+    assert answer.logprobs == (0.0, -1.0, -2.0)
+
+
+def test_hidden_tokens_are_left_out_of_everything() -> None:
+    tool, end = byte_tokenizer().convert_tokens_to_ids(["<|tool|>", "<|end|>"])
+    ids = [*ids_of("yes"), tool, *ids_of("no"), end]
+    answer = detokenizer().answer(ids, [-1.0, -2.0, -3.0, -4.0], ended=True, stops=(), pieces=True)
+    assert answer.text == "yesno"
+    assert answer.tokens == ("yes", "no")
+    assert answer.logprobs == (-1.0, -3.0)
+    assert answer.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_without_tokens_the_answer_is_empty(ended: bool) -> None:
+    answer = detokenizer().answer([], [], ended=ended, stops=("x",), pieces=True)
+    assert (answer.text, answer.tokens, answer.logprobs) == ("", (), ())
+    assert answer.finish_reason == ("stop" if ended else "length")

@@ -1,0 +1,463 @@
+"""`OpenAICompatibleChat` against a scripted endpoint: what is sent and read, what it costs, what stays secret."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.tools import tool
+from pydantic import BaseModel, SecretStr
+
+from guardrail import CalibrationArtifact, Guardrail, Reason, SamplingPlan, Unmeasured, UsageError
+from guardrail.errors import GuardrailError
+from guardrail.models import resolve_model
+from guardrail.sampling.native import NativeSampler
+from guardrail.sampling.prober import known_report, probe
+from guardrail.sampling.sampler import adraw, draw
+from guardrail.specs import identify
+from guardrail.testing import make_artifact
+from integrations._openai.endpoint import _retry_after
+from integrations._openai.replies import option_scores
+from integrations.openai_chat import OpenAICompatibleChat
+from tests.integrations.openai.faulty_endpoint import Endpoint, serving
+
+KEY = "sk-very-secret-0123456789"
+ANSWERS = {"sure?": ["Paris"], "unsure?": ["Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel"]}
+QUESTION = [HumanMessage("unsure?")]
+PLAN = SamplingPlan(n=4, max_tokens=5, stop=("\n",))
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with serving(Endpoint(answers=ANSWERS)) as served:
+        yield served
+
+
+def chat(endpoint: Endpoint, **settings: Any) -> OpenAICompatibleChat:
+    return OpenAICompatibleChat(**{"model": "m", "base_url": endpoint.url, "api_key": KEY, "timeout": 10, **settings})
+
+
+# -- sampling
+
+
+def test_it_is_a_native_sampler_that_falls_back_to_single_calls(endpoint: Endpoint) -> None:
+    model = chat(endpoint)
+    assert isinstance(model, NativeSampler)
+    (drawn,) = draw(model, [QUESTION], PLAN)
+    assert drawn.problem is None
+    assert drawn.primary is not None
+    assert drawn.primary.text == "Rome"
+    assert len(drawn.samples) == 4
+    assert (drawn.cost.calls, drawn.cost.input_tokens, drawn.cost.output_tokens) == (5, 35, 5)
+    assert endpoint.requests == 5
+    primary, *samples = sorted(endpoint.bodies, key=lambda body: body["temperature"])
+    assert (primary["temperature"], primary["max_tokens"], primary["stop"]) == (0.0, 5, ["\n"])
+    assert [(body["temperature"], body["top_p"]) for body in samples] == [(0.7, 0.9)] * 4
+    assert len({body["seed"] for body in endpoint.bodies}) == 5
+    assert all(0 <= body["seed"] < 2**31 for body in endpoint.bodies)
+    assert not any("n" in body or "max_completion_tokens" in body for body in endpoint.bodies)
+
+
+def test_one_call_for_all_samples_where_a_probe_has_shown_that_it_works(endpoint: Endpoint) -> None:
+    model = chat(endpoint)
+    probe(model, PLAN)
+    report = known_report(model)
+    assert report is not None
+    assert (report.n, report.seed, report.fingerprint) == (True, True, "fp_1")
+    assert report.cost.calls == endpoint.requests == 4
+    (drawn,) = draw(model, [QUESTION], PLAN)
+    assert drawn.cost.calls == 2
+    assert endpoint.requests == 6
+    assert [body.get("n") for body in endpoint.bodies[4:]].count(4) == 1
+    assert len({sample.text for sample in drawn.samples}) > 1
+
+
+def test_the_same_question_draws_the_same_samples_again(endpoint: Endpoint) -> None:
+    model = chat(endpoint, several_per_call=True)
+    first, again = (draw(model, [QUESTION], PLAN)[0] for _ in range(2))
+    assert [s.text for s in first.samples] == [s.text for s in again.samples]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_without_a_seed_of_the_plan_every_request_has_a_fresh_one(endpoint: Endpoint, together: bool) -> None:
+    model = chat(endpoint, several_per_call=together)
+    for _ in range(2):
+        draw(model, [QUESTION], PLAN.model_copy(update={"seed": None}))
+    seeds = [body["seed"] for body in endpoint.bodies]
+    assert len(set(seeds)) == len(seeds) == (4 if together else 10)
+    assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+def test_a_server_that_refuses_seeds_is_asked_without(endpoint: Endpoint) -> None:
+    model = chat(endpoint, send_seed=False)
+    report, _ = probe(model, PLAN)
+    (drawn,) = draw(model, [QUESTION], PLAN)
+    assert report is not None
+    assert (report.failed, drawn.problem) == ("", None)
+    assert model.invoke("hello", seed=5).content
+    assert not [body for body in endpoint.bodies if "seed" in body]
+
+
+def test_a_later_probe_asks_what_no_cache_has_seen(endpoint: Endpoint) -> None:
+    model = chat(endpoint)
+    for _ in range(2):
+        probe(model, PLAN, again=True)
+    seeds = [{body["seed"] for body in endpoint.bodies[k : k + 4]} for k in (0, 4)]
+    assert [len(used) for used in seeds] == [2, 2]
+    assert not seeds[0] & seeds[1]
+
+
+@pytest.mark.parametrize("seed", [0, None])
+def test_samples_do_not_look_certain_because_a_cache_answers_equal_requests(
+    endpoint: Endpoint, seed: int | None
+) -> None:
+    endpoint.answers = {"who?": [f"name{i}" for i in range(1000)]}  # four equal ones: once in 10^9
+    endpoint.mode = "cached"  # and n is ignored
+    model = chat(endpoint)
+    artifact = make_artifact(model, n=4)
+    plan = artifact.plan.model_copy(update={"seed": seed})
+    verdict = Guardrail(model=model, artifact=artifact.model_copy(update={"plan": plan})).assess("who?")
+    assert (verdict.accepted, verdict.reason) == (False, Reason.ABOVE_THRESHOLD)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_cache_that_does_not_look_at_seeds_is_found_out(endpoint: Endpoint, asynchronous: bool) -> None:
+    endpoint.mode = "cached_but_seed"  # it tells requests apart by n, which it ignores
+    model = chat(endpoint)
+    guard = Guardrail(model=model, artifact=make_artifact(model, n=4))
+    verdict = asyncio.run(guard.aassess("sure?")) if asynchronous else guard.assess("sure?")
+    assert verdict.uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES
+    assert verdict.cost.calls == endpoint.requests == 5 + 1  # the probe, one of its calls without n, and the candidate
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_later_waves_do_not_ask_for_the_greedy_answer_again(endpoint: Endpoint, asynchronous: bool) -> None:
+    endpoint.answers = {"who?": [f"name{i}" for i in range(10_000)]}  # ten different ones, by the plan's seed
+    model = chat(endpoint, several_per_call=False)
+    artifact = make_artifact(model, threshold=math.log(10) - 1e-9)  # undecided until the last of the waves 3, 2, 2, 3
+    waves, whole = (Guardrail(model=model, artifact=artifact, early_stopping=how, probe="off") for how in ("on", "off"))
+    verdict = asyncio.run(waves.aassess("who?")) if asynchronous else waves.assess("who?")
+    assert (len(verdict.samples), verdict.cost.calls, endpoint.requests) == (10, 11, 11)
+    assert [body["temperature"] for body in endpoint.bodies].count(0) == 1
+    full = whole.assess("who?")
+    assert (full.candidate, full.accepted) == (verdict.candidate, verdict.accepted)
+
+
+def test_async_draws_the_same_in_two_event_loops_and_leaves_no_socket(endpoint: Endpoint) -> None:
+    model = chat(endpoint)
+    expected = draw(model, [QUESTION], PLAN)[0]
+    kept = endpoint.open
+    for _ in range(2):
+        found = asyncio.run(adraw(model, [QUESTION], PLAN))[0]
+        assert (found.primary, found.samples) == (expected.primary, expected.samples)
+        wait_for(lambda: endpoint.open == kept)  # the loop is closed, and its connections with it
+
+
+def wait_for(condition: Any, seconds: float = 5.0) -> None:
+    """Wait for the server's side of an event; fails when it does not come."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def test_several_prompts_at_once_keep_their_own_answers(endpoint: Endpoint) -> None:
+    prompts = [[HumanMessage("sure?")], QUESTION, [HumanMessage("sure?")]]
+    drawn = draw(chat(endpoint), prompts, PLAN)
+    assert [found.question for found in drawn] == ["sure?", "unsure?", "sure?"]
+    assert {sample.text for sample in drawn[2].samples} == {"Paris"}
+    assert [found.cost.calls for found in drawn] == [5, 5, 5]
+
+
+def test_log_probabilities_and_end_tokens(endpoint: Endpoint) -> None:
+    plan = SamplingPlan(n=2, logprobs=True)
+    primary = draw(chat(endpoint), [[HumanMessage("sure?")]], plan)[0].primary
+    assert primary is not None
+    assert (primary.tokens, primary.logprobs, primary.token_bytes) == (("Paris",), (-1.5,), None)
+
+
+@pytest.mark.parametrize("mode", ["nan", "-inf", "no_logprobs"])
+def test_log_probabilities_that_are_none_are_unmeasured(endpoint: Endpoint, mode: str) -> None:
+    endpoint.mode = mode
+    (drawn,) = draw(chat(endpoint), [QUESTION], SamplingPlan(n=2, logprobs=True))
+    assert drawn.problem is None
+    assert all(sample.logprobs is None for sample in (drawn.primary, *drawn.samples) if sample is not None)
+
+
+# -- options
+
+
+def listed(**tokens: float) -> dict[str, Any]:
+    tops = [{"token": token.replace("_", " "), "logprob": value} for token, value in tokens.items()]
+    return {"logprobs": {"content": [{"token": "x", "logprob": -1.0, "top_logprobs": tops}]}}
+
+
+def test_options_sum_over_the_tokens_of_a_label() -> None:
+    found = option_scores(listed(A=math.log(0.2), _A=math.log(0.3), B=math.log(0.1), x=-9.0), ("A", "B"))
+    assert not isinstance(found, str)
+    assert found.labels == ("A", "B")
+    assert found.loglikelihoods == pytest.approx((math.log(0.5), math.log(0.1)))
+    assert found.probabilities == pytest.approx((5 / 6, 1 / 6))
+
+
+@pytest.mark.parametrize(
+    ("choice", "labels", "why"),
+    [
+        (listed(A=-0.1), ("A", "B"), "'B' is not among the 1 first tokens"),
+        (listed(A=-0.1, B=-math.inf), ("A", "B"), "'B' is not among"),
+        (listed(A=-0.1, b=-1.0), ("A", "B"), "'B' is not among"),  # another token, perhaps of another word
+        (listed(A=-0.1, B=math.nan), ("A", "B"), "not log-probabilities"),
+        (listed(A=-0.1, B=0.5), ("A", "B"), "not log-probabilities"),
+        (listed(A=-0.1, AB=-1.0), ("A", "AB"), "'A' begins option 'AB'"),
+        ({"logprobs": None}, ("A", "B"), "no top_logprobs"),
+        ({"logprobs": {"content": []}}, ("A", "B"), "no top_logprobs"),
+        ({"logprobs": {"content": [{"token": "A"}]}}, ("A", "B"), "no top_logprobs"),
+    ],
+)
+def test_options_that_cannot_be_read_are_unmeasured_never_zero(choice: Any, labels: Any, why: str) -> None:
+    found = option_scores(choice, labels)
+    assert isinstance(found, str)
+    assert why in found
+
+
+def test_options_end_to_end(endpoint: Endpoint) -> None:
+    endpoint.options = {"B": math.log(0.6), " A": math.log(0.3)}
+    (drawn,) = draw(chat(endpoint), [QUESTION], SamplingPlan(n=0, options=("A", "B")))
+    assert drawn.primary is not None
+    assert drawn.primary.text == "B"
+    assert drawn.options is not None
+    assert drawn.options.probabilities == pytest.approx((1 / 3, 2 / 3))
+    (body,) = endpoint.bodies
+    assert (body["temperature"], body["top_p"], body["max_tokens"], body["top_logprobs"]) == (1.0, 1.0, 1, 20)
+    (missing,) = draw(chat(endpoint), [QUESTION], SamplingPlan(n=0, options=("A", "B", "C")))
+    assert (missing.primary, missing.problem) == (None, Unmeasured.NO_OPTIONS)
+    (both,) = draw(chat(endpoint), [QUESTION], SamplingPlan(n=2, options=("A", "B")))
+    assert both.primary is not None
+    assert (both.primary.text, both.cost.calls, both.problem) == ("Rome", 4, None)
+
+
+# -- requests
+
+
+def test_messages_and_names_of_the_limit(endpoint: Endpoint) -> None:
+    call = {"name": "add", "args": {"a": 1}, "id": "c1", "type": "tool_call"}
+    asked: list[Any] = [SystemMessage("s"), HumanMessage("h"), AIMessage("", tool_calls=[call])]
+    messages = [*asked, ToolMessage("2", tool_call_id="c1")]
+    chat(endpoint, max_tokens=9, extra_body={"top_k": 3}).invoke(messages)
+    body = endpoint.bodies[-1]
+    assert [message["role"] for message in body["messages"]] == ["system", "user", "assistant", "tool"]
+    assert json.loads(body["messages"][2]["tool_calls"][0]["function"]["arguments"]) == {"a": 1}
+    assert (body["max_tokens"], body["top_k"]) == (9, 3)
+    newer = chat(endpoint, token_limit="max_completion_tokens")
+    newer.invoke("h", max_tokens=3)
+    assert (endpoint.bodies[-1]["max_completion_tokens"], "max_tokens" in endpoint.bodies[-1]) == (3, False)
+    chat(endpoint, max_tokens=9).invoke("h", max_completion_tokens=4)
+    assert endpoint.bodies[-1]["max_tokens"] == 4
+    with pytest.raises(UsageError, match="does not know top_k"):
+        newer.invoke("h", top_k=3)
+
+
+@pytest.mark.parametrize(
+    "name", ["temperature", "top_p", "max_tokens", "max_completion_tokens", "n", "seed", "stop", "tools", "messages"]
+)
+def test_extra_fields_cannot_replace_what_a_plan_or_a_call_asks_for(endpoint: Endpoint, name: str) -> None:
+    with pytest.raises(UsageError, match=rf"extra_body names {name}, .*calibrate with another plan"):
+        chat(endpoint, extra_body={"top_k": 3, name: 1})
+    smuggled = chat(endpoint).model_copy(update={"extra_body": {name: 1}})
+    for ask in (lambda: smuggled.invoke("sure?"), lambda: draw(smuggled, [QUESTION], PLAN)):
+        with pytest.raises(UsageError, match=f"extra_body names {name}"):
+            ask()
+    assert endpoint.requests == 0
+
+
+def test_plain_calls_and_several_answers(endpoint: Endpoint) -> None:
+    model = chat(endpoint, temperature=0.0, seed=5, stop=["."])
+    message = model.invoke("sure?", logprobs=True)
+    assert message.content == "Paris"
+    assert message.usage_metadata == {"input_tokens": 7, "output_tokens": 1, "total_tokens": 8}
+    assert message.response_metadata["finish_reason"] == "stop"
+    assert message.response_metadata["logprobs"]["content"][0]["logprob"] == -1.5
+    assert (endpoint.bodies[-1]["seed"], endpoint.bodies[-1]["stop"]) == (5, ["."])
+    result = model.generate([[HumanMessage("sure?")]], n=3)
+    assert [generation.text for generation in result.generations[0]] == ["Paris"] * 3
+    usages = [generation.message.usage_metadata for generation in result.generations[0]]  # type: ignore[union-attr]
+    assert usages[0] is not None
+    assert (usages[0]["output_tokens"], usages[1:]) == (3, [None, None])
+    assert asyncio.run(model.ainvoke("sure?")).content == "Paris"
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_streaming(endpoint: Endpoint, asynchronous: bool) -> None:
+    endpoint_answers = {"q": ["one two three"]}
+    endpoint.answers = endpoint_answers
+    model = chat(endpoint, temperature=0.0)
+
+    async def collect() -> list[Any]:
+        return [chunk async for chunk in model.astream("q")]
+
+    chunks = asyncio.run(collect()) if asynchronous else list(model.stream("q"))
+    texts = [chunk.content for chunk in chunks if chunk.content]
+    assert texts == ["one", " two", " three"]
+    whole = chunks[0]
+    for chunk in chunks[1:]:
+        whole += chunk
+    assert whole.usage_metadata == {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}
+    assert whole.response_metadata["finish_reason"] == "stop"
+    with pytest.raises(UsageError, match="a stream has one answer"):
+        list(model.stream("q", n=2))
+
+
+# -- tools and structured output
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+class City(BaseModel):
+    """A city."""
+
+    name: str
+
+
+def test_tools(endpoint: Endpoint) -> None:
+    endpoint.mode = "tool"
+    bound = chat(endpoint).bind_tools([add], tool_choice="any", parallel_tool_calls=False)
+    message = bound.invoke("sure?")
+    assert [(call["name"], call["args"]) for call in message.tool_calls] == [("add", {"a": 1, "b": 2})]
+    body = endpoint.bodies[-1]
+    assert (body["tools"][0]["function"]["name"], body["tool_choice"]) == ("add", "required")
+    assert body["parallel_tool_calls"] is False
+    chunks = list(bound.stream("sure?"))
+    assert [call["args"] for chunk in chunks for call in chunk.tool_calls] == [{"a": 1, "b": 2}]
+    with pytest.raises(UsageError, match="is not an offered tool"):
+        chat(endpoint).bind_tools([add], tool_choice="subtract")
+    (drawn,) = chat(endpoint).draw_samples([QUESTION], PLAN, seeds=[0], tools=[add], tool_choice="required")
+    assert [call.arguments for call in drawn.samples[0].tool_calls] == [{"a": 1, "b": 2}]
+    assert endpoint.bodies[-1]["tool_choice"] == "required"
+
+
+def test_structured_output(endpoint: Endpoint) -> None:
+    endpoint.answers = {"q": ['{"name": "Oslo"}'], "bad": ["Oslo"]}
+    model = chat(endpoint)
+    assert model.with_structured_output(City).invoke("q") == City(name="Oslo")
+    wanted = endpoint.bodies[-1]["response_format"]
+    assert wanted["json_schema"]["schema"]["required"] == ["name"]
+    assert model.with_structured_output(City.model_json_schema(), method="json_mode").invoke("q") == {"name": "Oslo"}
+    raw = model.with_structured_output(City, include_raw=True)
+    assert raw.invoke("q")["parsed"] == City(name="Oslo")
+    bad = raw.invoke("bad")
+    assert (bad["parsed"], bad["raw"].content) == (None, "Oslo")
+    assert bad["parsing_error"] is not None
+    endpoint.mode = "tool"
+    chosen = model.with_structured_output(add.args_schema, method="function_calling")  # type: ignore[arg-type]
+    assert chosen.invoke("q").model_dump() == {"a": 1, "b": 2}
+    with pytest.raises(UsageError, match="choose json_schema"):
+        model.with_structured_output(City, method="magic")  # type: ignore[arg-type]
+
+
+# -- retries
+
+
+def test_retries_heed_retry_after_and_every_request_is_counted(endpoint: Endpoint) -> None:
+    endpoint.mode, endpoint.faults = "429", 2
+    (drawn,) = draw(chat(endpoint), [QUESTION], PLAN)
+    assert drawn.problem is None
+    assert drawn.cost.calls == endpoint.requests == 7
+
+
+def test_a_retry_after_past_the_deadline_is_not_waited_for(endpoint: Endpoint) -> None:
+    endpoint.mode, endpoint.retry_after = "429", "3600"
+    started = time.monotonic()
+    (drawn,) = draw(chat(endpoint, timeout=60), [QUESTION], PLAN)
+    assert time.monotonic() - started < 60
+    assert (drawn.problem, drawn.cost.calls) == (Unmeasured.MODEL_FAILED, 5)
+
+
+def test_retry_after_forms() -> None:
+    assert _retry_after({"retry-after": "3"}) == 3.0
+    assert _retry_after({"retry-after-ms": "20", "retry-after": "3"}) == 0.02
+    assert _retry_after({"retry-after": "soon"}) is None
+    assert _retry_after({"retry-after": "-1"}) is None
+    assert _retry_after({"retry-after": "nan"}) is None
+    assert _retry_after({"retry-after": "Fri, 31 Dec 1999 23:59:59 GMT"}) is None
+    later = _retry_after({"retry-after": "Fri, 31 Dec 2999 23:59:59 GMT"})
+    assert later is not None
+    assert later > 1e9
+
+
+def test_a_rejected_request_is_not_repeated_and_names_no_key(endpoint: Endpoint) -> None:
+    endpoint.mode = "400"
+    with pytest.raises(GuardrailError, match="bad request") as caught:
+        chat(endpoint).invoke("sure?")
+    assert endpoint.requests == 1
+    assert endpoint.headers[0]["authorization"] == f"Bearer {KEY}"
+    assert KEY not in str(caught.value)
+    assert "***" in str(caught.value)
+
+
+# -- secrets and identity
+
+
+def test_keys_stay_secret(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    model = chat(endpoint, default_headers={"X-Token": "header-secret"})
+    guard = Guardrail(model=model, artifact=make_artifact(model))
+    message = guard.invoke("sure?")
+    endpoint.mode = "400"
+    failed = guard.invoke("sure?")
+    shown = [repr(model), str(model), repr(guard), str(message), str(failed), guard.artifact.model_dump_json()]
+    shown += [str(model._identifying_params), str(model._get_ls_params()), str(guard.assess("sure?")), caplog.text]
+    shown += [str(identify(model)), str(known_report(model))]
+    for text in shown:
+        assert not any(secret in text for secret in (KEY, "header-secret"))
+    assert endpoint.headers[0]["x-token"] == "header-secret"
+
+
+def test_credentials_in_an_address_are_refused_unnamed(endpoint: Endpoint) -> None:
+    with pytest.raises(UsageError, match="holds a user name or password") as caught:
+        chat(endpoint, base_url="http://user:hunter2@localhost/v1")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_settings_by_argument_over_environment(monkeypatch: pytest.MonkeyPatch, endpoint: Endpoint) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    with pytest.raises(UsageError, match="no API key"):
+        OpenAICompatibleChat(model="m")
+    OpenAICompatibleChat(model="m", base_url=endpoint.url).invoke("sure?")  # endpoints of one's own may want none
+    monkeypatch.setenv("OPENAI_API_KEY", "from-env")
+    monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
+    OpenAICompatibleChat(model="m").invoke("sure?")
+    assert endpoint.headers[-1]["authorization"] == "Bearer from-env"
+    OpenAICompatibleChat(model="m", api_key=SecretStr("given")).invoke("sure?")
+    assert endpoint.headers[-1]["authorization"] == "Bearer given"
+
+
+def test_identity_is_the_name_and_the_pinned_fingerprint(endpoint: Endpoint) -> None:
+    assert identify(chat(endpoint)) == identify(chat(endpoint, base_url="http://elsewhere.invalid/v1"))
+    pinned = chat(endpoint, system_fingerprint="fp_1")
+    assert identify(pinned).revision == "fp_1"
+    assert draw(pinned, [QUESTION], PLAN)[0].problem is None
+    (moved,) = draw(chat(endpoint, system_fingerprint="fp_0"), [QUESTION], PLAN)
+    assert moved.problem is Unmeasured.MODEL_FAILED
+    assert "system_fingerprint is 'fp_1', but 'fp_0' was calibrated" in moved.problem_detail
+
+
+def test_a_model_by_text(endpoint: Endpoint, tmp_path: Any) -> None:
+    model = resolve_model(f"openai-compatible:org/m:v1@{endpoint.url}")
+    assert isinstance(model, OpenAICompatibleChat)
+    assert (model.model, model.base_url) == ("org/m:v1", endpoint.url)
+    path = make_artifact(model).save(tmp_path / "artifact.json")
+    guard = Guardrail(model=f"openai-compatible:org/m:v1@{endpoint.url}", artifact=path)
+    assert guard.artifact == CalibrationArtifact.load(path)
+    assert guard.invoke("sure?").content == "Paris"
