@@ -36,15 +36,14 @@ test-litellm: ## The LiteLLM proxy tests, in an environment of their own (.venv-
 	@test -x .venv-litellm/bin/pytest || { $(PYTHON) -m venv .venv-litellm && \
 	  .venv-litellm/bin/pip install -q -e '.[litellm]' 'pytest>=8' 'pytest-asyncio>=1.0'; }
 	@LITELLM_LOCAL_MODEL_COST_MAP=True .venv-litellm/bin/python -m pytest -q -p no:cacheprovider --noconftest \
-	  tests/integrations/test_litellm_proxy.py tests/integrations/test_frameworks_docs.py
+	  tests/integrations/frameworks/test_litellm_proxy.py tests/integrations/frameworks/test_frameworks_docs.py
 
 test-newest: $(READY) ## The LangChain and agent tests against the newest releases (in build/, .venv stays as it is)
 	@$(BIN)/python -m pip install -q --no-deps --upgrade --target build/newest 'langchain-core<2' 'langchain<2' 'langgraph<2'
 	@PYTHONPATH=build/newest $(BIN)/python -m pytest -q -p no:cacheprovider --benchmark-disable -n 2 --dist loadfile \
-	  tests/guardrail/test_langchain_standard.py tests/guardrail/test_drop_in.py \
-	  tests/guardrail/test_chat_model.py tests/guardrail/test_tools.py \
-	  tests/guardrail/test_retrying.py tests/integrations/test_lang*.py tests/integrations/test_agent*.py \
-	  tests/integrations/test_note_channel.py tests/integrations/test_gated_model.py
+	  tests/guardrail/guard/test_langchain_standard.py tests/guardrail/guard/test_drop_in.py \
+	  tests/guardrail/guard/test_chat_model.py tests/guardrail/guard/test_tools.py \
+	  tests/guardrail/guard/test_retrying.py tests/integrations/agents
 
 postgres-test: $(READY) ## Everything that can run on PostgreSQL, on a private server started for it
 	@$(BIN)/python -m pytest -q -k postgres

@@ -1,7 +1,7 @@
 """A process that runs a guarded agent on a durable checkpointer.
 
 `ask` pauses and hangs, `resume` goes on. `die` has the queue's approval carried out and is killed by its own tool,
-`again` repeats that. Run by tests/integrations/test_langgraph_review.py, which kills the first one.
+`again` repeats that. Run by tests/integrations/agents/test_langgraph_review.py, which kills the first one.
 """
 
 from __future__ import annotations
