@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from guardrail.errors import UsageError
 from guardrail.judges import JsonJudge, ToolCallJudge, normalise, token_f1
-from guardrail.judges.json_value import canonical_json, read_json
+from guardrail.judges.json_value import canonical_value, read_json
 from guardrail.judges.numbers import Number, figures, parse_number, same_figures, same_number
 from guardrail.judges.tool_call import read_calls
 from guardrail.specs import CorrectnessSpec
@@ -223,7 +223,7 @@ def _only_field_is(answer: str, reference: str) -> bool:
         wanted = reference
     if isinstance(only, str) and not isinstance(wanted, dict | list):
         return normalise(only) == normalise(wanted if isinstance(wanted, str) else reference)
-    return not isinstance(wanted, dict | list | str) and canonical_json(only) == canonical_json(wanted)
+    return not isinstance(wanted, dict | list | str) and canonical_value(only) == canonical_value(wanted)
 
 
 class ToolCalls:

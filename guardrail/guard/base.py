@@ -2,31 +2,92 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Self
 
-from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.outputs import ChatGenerationChunk
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.retry import ExponentialJitterParams, RunnableRetry
 from pydantic import field_validator, model_validator
 
 from ..errors import AbstainedError, UsageError
 from ..models import resolve_model
+from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
 from ..verdict import Reason, Verdict
 from .messages import as_chunk
 
-__all__ = ["GuardedChatModel", "Retriable", "Retry", "is_result", "may_be_retried"]
+__all__ = ["GuardedChatModel", "Retriable", "Retry", "SteppedChatModel", "is_result", "may_be_retried"]
 
 _ABSENT = object()
 _STREAMING = "streaming"  # LangChain gives it to any chat model; a guard's stream is always one chunk
 
 
-class GuardedChatModel(BaseChatModel):
+class SteppedChatModel(BaseChatModel):
+    """A chat model whose answers are steps (`guardrail.sampling.effects`), within the call's ``max_concurrency``."""
+
+    @abstractmethod
+    def _answer(
+        self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, run_manager: Any, given: Mapping[str, Any]
+    ) -> Steps[ChatResult]:
+        """The steps to the result of one call.
+
+        Args:
+            messages: The prompt.
+            stop: Stop strings of the call.
+            run_manager: Callbacks of the call's run.
+            given: Other arguments of the call.
+        """
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return run(self._answer(messages, stop, run_manager, kwargs))
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return await arun(self._answer(messages, stop, run_manager, kwargs))
+
+    def invoke(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AIMessage:
+        """The accepted answer, or what the abstention path gives."""
+        with bounded(limit_of(config)):
+            return super().invoke(input, config, stop=stop, **kwargs)
+
+    async def ainvoke(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AIMessage:
+        """`invoke` without blocking the event loop."""
+        with bounded(limit_of(config)):
+            return await super().ainvoke(input, config, stop=stop, **kwargs)
+
+
+class GuardedChatModel(SteppedChatModel):
     """Base of the chat models that answer only behind a gate."""
 
     # -- settings ----------------------------------------------------------------------------------------------------
@@ -69,30 +130,6 @@ class GuardedChatModel(BaseChatModel):
         return type(self)(**{**fields, **update})
 
     # -- calls: `max_concurrency` of the configuration bounds them all -----------------------------------------------
-
-    def invoke(
-        self,
-        input: LanguageModelInput,
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: Any,
-    ) -> AIMessage:
-        """The accepted answer, or what the abstention path gives."""
-        with bounded(limit_of(config)):
-            return super().invoke(input, config, stop=stop, **kwargs)
-
-    async def ainvoke(
-        self,
-        input: LanguageModelInput,
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: Any,
-    ) -> AIMessage:
-        """`invoke` without blocking the event loop."""
-        with bounded(limit_of(config)):
-            return await super().ainvoke(input, config, stop=stop, **kwargs)
 
     def batch(
         self,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
+from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatResult
@@ -207,26 +207,8 @@ class Cascade(GuardedChatModel):
 
     # -- acting ------------------------------------------------------------------------------------------------------
 
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        return run(self._answer(messages, stop, run_manager, kwargs))
-
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        return await arun(self._answer(messages, stop, run_manager, kwargs))
-
     def _answer(
-        self, messages: Sequence[BaseMessage], stop: list[str] | None, run_manager: Any, given: dict[str, Any]
+        self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, run_manager: Any, given: Mapping[str, Any]
     ) -> Steps[ChatResult]:
         self._refuse_overrides(stop, given)
         callbacks = child_callbacks(run_manager)
@@ -243,7 +225,7 @@ class Cascade(GuardedChatModel):
         """Name of the model that gave the verdict's answer."""
         return self.artifact.stages[verdict.stage - 1].model.model
 
-    def _refuse_overrides(self, stop: list[str] | None, kwargs: dict[str, Any]) -> None:
+    def _refuse_overrides(self, stop: Sequence[str] | None, kwargs: Mapping[str, Any]) -> None:
         if stop is not None or kwargs:
             given = sorted(kwargs) + (["stop"] if stop is not None else [])
             raise ArtifactMismatchError(

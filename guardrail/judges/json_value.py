@@ -15,7 +15,7 @@ from ..types import Bindings
 from .base import BatchJudge
 from .text import normalise
 
-__all__ = ["JsonJudge", "canonical_json", "is_structured", "read_json"]
+__all__ = ["JsonJudge", "canonical_value", "is_structured", "read_json"]
 
 
 def is_structured(bindings: Bindings | None) -> bool:
@@ -48,12 +48,12 @@ def read_json(text: str) -> Any:
     return value
 
 
-def canonical_json(value: Any) -> str:
+def canonical_value(value: Any) -> str:
     """One text for equal values of `read_json`: keys sorted, no white space, one way to write each number."""
     if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(key)}:{canonical_json(value[key])}" for key in sorted(value)) + "}"
+        return "{" + ",".join(f"{json.dumps(key)}:{canonical_value(value[key])}" for key in sorted(value)) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(canonical_json, value)) + "]"
+        return "[" + ",".join(map(canonical_value, value)) + "]"
     return _number(value) if isinstance(value, Decimal) else json.dumps(value)
 
 
@@ -114,7 +114,7 @@ class JsonJudge(BatchJudge):
     def identity(self, text: str) -> str:
         """Canonical JSON of the value, or the normalised text; the first word says which."""
         try:
-            return f"json {canonical_json(read_json(text))}"
+            return f"json {canonical_value(read_json(text))}"
         except ValueError:
             return f"text {normalise(text)}"
 

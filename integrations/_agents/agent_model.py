@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
+from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable
 from langgraph.config import get_config
 from pydantic import ConfigDict, Field, InstanceOf
 
@@ -26,7 +26,7 @@ from guardrail.bindings import Effect, bindings_for, names
 from guardrail.errors import AbstainedError, ArtifactMismatchError
 from guardrail.guard.abstention import Abstention, Form, OnAbstain, Wording, take_path
 from guardrail.guard.assess import Assessment, Assessor
-from guardrail.guard.base import is_result
+from guardrail.guard.base import SteppedChatModel, is_result
 from guardrail.guard.decide import Gate
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import candidate_message, total_usage, with_verdict
@@ -34,8 +34,7 @@ from guardrail.guard.observers import Observers
 from guardrail.guard.structured import form_of
 from guardrail.prompting import question_text
 from guardrail.sampling.callbacks import child_callbacks, note_verdict
-from guardrail.sampling.effects import Steps, arun, run
-from guardrail.sampling.limits import bounded, limit_of
+from guardrail.sampling.effects import Steps
 from guardrail.sampling.native import is_native
 from guardrail.sampling.replies import only_storable
 from guardrail.sampling.sampler import Sampler
@@ -123,7 +122,7 @@ class Outcome:
     held: HeldMessage | None = None
 
 
-class AgentModel(BaseChatModel):
+class AgentModel(SteppedChatModel):
     """One model call of an agent, judged.
 
     It returns the accepted candidate, or takes the abstention path, or raises `held_back` with the frozen candidate.
@@ -156,48 +155,6 @@ class AgentModel(BaseChatModel):
     max_concurrency: int | None = None
     disable_streaming: bool = True
     cache: Any = False
-
-    def invoke(
-        self,
-        input: LanguageModelInput,
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: Any,
-    ) -> AIMessage:
-        """What may go out, within ``max_concurrency`` of the agent's configuration."""
-        with bounded(limit_of(config)):
-            return super().invoke(input, config, stop=stop, **kwargs)
-
-    async def ainvoke(
-        self,
-        input: LanguageModelInput,
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: Any,
-    ) -> AIMessage:
-        """`invoke` without blocking the event loop."""
-        with bounded(limit_of(config)):
-            return await super().ainvoke(input, config, stop=stop, **kwargs)
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        return run(self._answer(messages, stop, run_manager, kwargs))
-
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        return await arun(self._answer(messages, stop, run_manager, kwargs))
 
     def _answer(
         self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, run_manager: Any, given: Mapping[str, Any]
