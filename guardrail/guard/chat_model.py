@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -24,6 +25,7 @@ from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
 from ..sampling.sampler import Sampler
 from ..specs import identify
+from ..types import Sample
 from ..uncertainty import from_spec
 from ..verdict import Verdict
 from .abstention import ABSTENTION, Abstention, Form, Wording, take_path
@@ -139,7 +141,7 @@ class Guardrail(GuardedChatModel):
         rate = agreement_rate(artifact, estimator.needs, stops_early=wanted)
         self._assessor = Assessor(
             sampler=Sampler(self.model, plan, max_concurrency=self.max_concurrency),
-            gates=lambda _: {"answer": gate},
+            gates=partial(_always, {"answer": gate}),  # unlike a lambda, part of a deep copy
             trust=EndpointTrust(self.model, plan, rate=rate, enabled=self.probe == "auto"),
             observers=observers,
             early=early,
@@ -290,3 +292,8 @@ class Guardrail(GuardedChatModel):
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> Any:
         return self.model._get_ls_params(stop=stop, **kwargs)
+
+
+def _always(gates: Mapping[str, Gate], candidate: Sample | None) -> Mapping[str, Gate]:
+    """These gates, for every candidate."""
+    return gates

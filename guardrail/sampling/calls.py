@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -126,11 +126,15 @@ def side_by_side(run: Callable[[Item], Made], items: Sequence[Item], workers: in
     limits = limits_for_threads()
     pool = ThreadPoolExecutor(min(workers, len(items)), thread_name_prefix="guardrail")
     try:
-        futures = []
+        futures: list[Future[Made]] = []
         for item in items:
             context = copy_context()
             context.run(adopt_limits, limits)
-            futures.append(pool.submit(context.run, run, item))
+            try:
+                futures.append(pool.submit(context.run, run, item))
+            except RuntimeError:  # the interpreter ends and starts no thread any more: this one makes the call
+                futures.append(Future())
+                futures[-1].set_result(context.run(run, item))
         done, _ = wait(futures, return_when=FIRST_EXCEPTION)
         for future in done:  # what one of them raised, before waiting for any other
             future.result()

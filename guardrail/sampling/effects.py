@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -46,29 +47,31 @@ def run(steps: Steps[Result]) -> Result:
     """The result of some steps, whose effects are carried out in this thread."""
     resume: Callable[[Any], Effect] = steps.send
     given: Any = None
-    while True:
-        try:
-            effect = resume(given)
-        except StopIteration as done:
-            result: Result = done.value
-            return result
-        try:
-            resume, given = steps.send, effect.run()
-        except BaseException as error:
-            resume, given = steps.throw, error
+    with closing(steps):  # Ctrl-C may arrive right here, between two effects
+        while True:
+            try:
+                effect = resume(given)
+            except StopIteration as done:
+                result: Result = done.value
+                return result
+            try:
+                resume, given = steps.send, effect.run()
+            except BaseException as error:
+                resume, given = steps.throw, error
 
 
 async def arun(steps: Steps[Result]) -> Result:
     """`run` without blocking the event loop."""
     resume: Callable[[Any], Effect] = steps.send
     given: Any = None
-    while True:
-        try:
-            effect = resume(given)
-        except StopIteration as done:
-            result: Result = done.value
-            return result
-        try:
-            resume, given = steps.send, await effect.arun()
-        except BaseException as error:
-            resume, given = steps.throw, error
+    with closing(steps):  # as above
+        while True:
+            try:
+                effect = resume(given)
+            except StopIteration as done:
+                result: Result = done.value
+                return result
+            try:
+                resume, given = steps.send, await effect.arun()
+            except BaseException as error:
+                resume, given = steps.throw, error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import pickle
 import re
@@ -516,3 +517,25 @@ def test_a_tampered_configuration_is_refused() -> None:
     config["artifact"]["content"]["outcome"]["threshold"] = 9.0
     with pytest.raises(ArtifactTamperedError):
         Guardrail.from_config(config, model=MODEL)
+
+
+class CountingJudge:
+    """Compares strings, and counts the pairs."""
+
+    def __init__(self) -> None:
+        self.spec = JudgeSpec(name="counting", version=1, params={})
+        self.pairs = 0
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        self.pairs += len(pairs)
+        return [one == other for one, other in pairs]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda guard: guard.model_copy(deep=True)])
+def test_a_deep_copy_asks_its_own_judge(copied: Callable[[Guardrail], Guardrail]) -> None:
+    judge, model = CountingJudge(), ScriptedChat(default=["a", "b", "c"])
+    spec = make("discrete_semantic_entropy", judge=judge).spec
+    artifact = make_artifact(model).model_copy(update={"estimator": spec})
+    made = copied(Guardrail(model=model, artifact=artifact, judge=judge))
+    made.assess("q")
+    assert (judge.pairs, made.judge.pairs > 0) == (0, True)

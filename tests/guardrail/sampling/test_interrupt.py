@@ -1,16 +1,21 @@
-"""Ctrl-C: no further call begins, and the caller gets it at once."""
+"""Ctrl-C: no further call begins, and the caller gets it at once; and calls while the interpreter ends."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import threading
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 
 from guardrail import Guardrail
+from guardrail.sampling.effects import Effect, arun, run
 from guardrail.testing import ScriptedChat, make_artifact
 
 PATIENCE = 30
@@ -69,3 +74,62 @@ def test_a_signal_reaches_a_caller_whose_calls_are_under_way(config: Any) -> Non
         if thread.name.startswith("guardrail"):
             thread.join(PATIENCE)
     assert next(model.begun) == 2
+
+
+class InterruptedSteps(Generator[Effect, Any, None]):
+    """Steps that Ctrl-C keeps from going on: it arrives between their effect and its result."""
+
+    def __init__(self, steps: Generator[Effect, Any, None]) -> None:
+        self._steps = steps
+
+    def send(self, given: Any) -> Effect:
+        if given is not None:
+            raise KeyboardInterrupt
+        return self._steps.send(None)
+
+    def throw(self, *error: Any) -> Effect:
+        return self._steps.throw(*error)
+
+    def close(self) -> None:
+        self._steps.close()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_steps_are_closed_before_the_caller_gets_it(asynchronous: bool) -> None:
+    closed = []
+
+    async def answer() -> int:
+        return 1
+
+    def steps() -> Generator[Effect, Any, None]:
+        try:
+            yield Effect(lambda: 1, answer)
+        finally:
+            closed.append(True)
+
+    interrupted = InterruptedSteps(steps())
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(arun(interrupted)) if asynchronous else run(interrupted)
+    assert closed
+
+
+LAST = """
+import threading, time
+from guardrail import Guardrail
+from guardrail.testing import ScriptedChat, make_artifact
+
+model = ScriptedChat(default=["an answer"])
+guard = Guardrail(model=model, artifact=make_artifact(model))
+
+def ask():
+    threading.main_thread().join()
+    print(guard.invoke("q").content)
+
+threading.Thread(target=ask).start()
+"""
+
+
+def test_a_thread_that_outlives_the_main_one_gets_its_answers() -> None:
+    """The interpreter waits for the thread, but gives a pool no further threads."""
+    made = subprocess.run([sys.executable, "-c", LAST], capture_output=True, text=True, timeout=PATIENCE * 4)
+    assert made.stdout == "an answer\n", made.stderr
