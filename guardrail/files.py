@@ -54,7 +54,8 @@ def atomic_write(path: Path, content: str | bytes | Iterable[bytes], *, mode: in
     """
     refuse_special(path)
     whole = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}.part")
+    # Eight random characters: a name of up to 240 bytes still fits a file system that takes 255.
+    temporary = path.with_name(f".{path.name}.{uuid4().hex[:8]}.part")
     # Created with the final permissions, so that nobody can open a secret while it is being written.
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode)
     try:

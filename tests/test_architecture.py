@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from calibrate.report import default_rules
+from calibrate.thresholds.registry import compared_rules
+from guardrail.types import Sample, ToolCall
+from guardrail.uncertainty import answer_text
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("calibrate", "guardrail", "integrations")
 LIGHT = {"langchain_core", "numpy", "pydantic", "typing_extensions"}
@@ -135,6 +140,13 @@ def test_public_names_are_sorted_and_exist(package: str) -> None:
     module = __import__(package, fromlist=["__all__"])
     assert list(module.__all__) == sorted(module.__all__)
     assert all(hasattr(module, name) for name in module.__all__)
+
+
+def test_former_public_names_still_mean_the_same() -> None:
+    calls = Sample(text="", tool_calls=(ToolCall(name="pay", arguments={"b": 1, "a": 2}),))
+    assert answer_text(Sample(text=" Paris\n")) == "Paris"
+    assert answer_text(calls) == calls.comparable != ""
+    assert default_rules() == compared_rules() != ()
 
 
 def test_every_module_can_be_imported_first() -> None:

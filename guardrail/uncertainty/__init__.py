@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..specs import Clustering, EstimatorSpec, Support
-from ..types import Missing
+from ..types import Missing, Sample
 from .base import Attainable, Estimator, Evidence, Needs
 from .clustering import Clusters, cluster
 from .graph import similarity_matrix
@@ -15,6 +15,12 @@ from .registry import from_spec, list_estimators, make_estimator
 make = make_estimator
 available = list_estimators
 
+
+def answer_text(sample: Sample) -> str:
+    """Former name of `Sample.comparable`."""
+    return sample.comparable
+
+
 __all__ = [
     "Attainable",
     "Clustering",
@@ -25,6 +31,7 @@ __all__ = [
     "Missing",
     "Needs",
     "Support",
+    "answer_text",
     "available",
     "cluster",
     "from_spec",

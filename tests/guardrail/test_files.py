@@ -106,3 +106,10 @@ def test_canonical_json_has_one_text_for_equal_values() -> None:
     # The digest of the empty text, from FIPS 180-4's test vectors.
     assert sha256_hex("", 16) == "e3b0c44298fc1c14"
     assert sha256_hex("\u00e9") == sha256_hex(b"\xc3\xa9")
+
+
+def test_a_long_name_leaves_room_for_the_temporary_file(tmp_path: Path) -> None:
+    target = tmp_path / ("n" * 240)
+    atomic_write(target, "whole")
+    assert target.read_text() == "whole"
+    assert list(tmp_path.iterdir()) == [target]
