@@ -130,12 +130,16 @@ def request_seed(plan: SamplingPlan, messages: Iterable[BaseMessage], wave: int 
     """
     if plan.seed is None:
         return None
-    digest = hashlib.sha256(str(plan.seed).encode())
+    read = tuple(messages)
+    seed = _seed(plan.seed, read)
+    if not wave:
+        return seed
+    own = int.from_bytes(hashlib.sha256(f"{seed}/wave {wave}".encode()).digest()[:8], "big") >> 1
+    return _seed(own, read)
+
+
+def _seed(base: int, messages: Iterable[BaseMessage]) -> int:
+    digest = hashlib.sha256(str(base).encode())
     for message in messages:
         digest.update(f"\x00{message.type}\x00{message.text}".encode())
-    seed = _seed(digest.digest())
-    return _seed(hashlib.sha256(f"{seed}/wave {wave}".encode()).digest()) if wave else seed
-
-
-def _seed(digest: bytes) -> int:
-    return int.from_bytes(digest[:8], "big") >> 1
+    return int.from_bytes(digest.digest()[:8], "big") >> 1

@@ -132,6 +132,14 @@ def probe(model: BaseChatModel, plan: SamplingPlan, *, again: bool = False) -> t
     """
     if not needs_probe(model) or not wants_probe(plan):
         return None, Cost()
+    if not again and (found := _settled(known_report(model, logprobs=plan.logprobs), plan)) is not None:
+        return found, Cost()
+    # The probe runs within one slot, taken first: a guard inside a call may wait for this probe and hold the last slot.
+    with in_flight():
+        return _probe(model, plan, again=again)
+
+
+def _probe(model: BaseChatModel, plan: SamplingPlan, *, again: bool) -> tuple[ProbeReport | None, Cost]:
     known = _of(model)
     while True:
         with known.lock:
@@ -164,6 +172,13 @@ async def aprobe(model: BaseChatModel, plan: SamplingPlan, *, again: bool = Fals
     """`probe` on the event loop. Calls that arrive meanwhile share its result and pay nothing."""
     if not needs_probe(model) or not wants_probe(plan):
         return None, Cost()
+    if not again and (found := _settled(known_report(model, logprobs=plan.logprobs), plan)) is not None:
+        return found, Cost()
+    async with ain_flight():  # as in `probe`
+        return await _aprobe(model, plan, again=again)
+
+
+async def _aprobe(model: BaseChatModel, plan: SamplingPlan, *, again: bool) -> tuple[ProbeReport | None, Cost]:
     known, key = _of(model), (id(asyncio.get_running_loop()), plan.logprobs)
     while True:
         found = None if again else _settled(known_report(model, logprobs=plan.logprobs), plan)

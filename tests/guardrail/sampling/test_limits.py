@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, ClassVar
 
 import pytest
@@ -19,7 +21,7 @@ from pydantic import ValidationError
 from guardrail import Guardrail, UsageError
 from guardrail.guard.cascade import Cascade
 from guardrail.judges.chat import ChatJudge
-from guardrail.sampling import limits as _limits
+from guardrail.sampling import limits, prober
 from guardrail.sampling.limits import (
     Limit,
     ain_flight,
@@ -28,7 +30,9 @@ from guardrail.sampling.limits import (
     in_flight,
     limit_of,
 )
+from guardrail.sampling.prober import probe
 from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import SamplingPlan
 from guardrail.uncertainty import make
 from tests.guardrail.guard.test_routing import artifact as cascade_artifact
 
@@ -305,6 +309,35 @@ def test_the_probe_is_counted(n: int, depth: int) -> None:
     assert seen.peak <= n
 
 
+def test_a_probe_that_waits_for_a_slot_keeps_nobody_waiting_who_holds_it() -> None:
+    """A guard inside a call (which holds the last slot) and one beside it meet at the same endpoint for the first time.
+
+    If the one beside it announced its probe before it has a slot, the one inside would wait for that probe for ever.
+    """
+    model = Untrusted(seen=Seen())
+    plan = SamplingPlan(n=2)
+
+    def both() -> list[Any]:
+        with bounded(1), ThreadPoolExecutor(1) as pool:
+            (limit,) = current_limits()
+            beside = copy_context()
+            with in_flight():
+                waiting = pool.submit(beside.run, probe, model, plan)
+                while not limit._queue and not _probing(model):
+                    time.sleep(0.001)
+                inside = probe(model, plan)
+            return [inside, waiting.result(PATIENCE)]
+
+    (report, cost), (same, nothing) = soon(both)
+    assert report is not None
+    assert (cost.calls > 0, nothing.calls, same) == (True, 0, report)
+
+
+def _probing(model: BaseChatModel) -> bool:
+    """Whether a probe of this model was announced to other threads."""
+    return bool(prober._of(model).threads)
+
+
 class Judging(Busy):
     """Says yes in an object."""
 
@@ -382,7 +415,7 @@ def test_an_interrupted_thread_keeps_no_slot(monkeypatch: pytest.MonkeyPatch) ->
         def result(self, timeout: float | None = None) -> None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(_limits, "Future", Interrupted)
+    monkeypatch.setattr(limits, "Future", Interrupted)
     with bounded(3), bounded(2):
         inner, outer = current_limits()
         for _ in range(3):

@@ -364,3 +364,10 @@ def test_calls_within_calls_do_not_wait_for_each_other_s_threads() -> None:
         return side_by_side(lambda number: number, range(3), 3)
 
     assert side_by_side(outer, range(4), 2) == [[0, 1, 2]] * 4
+
+
+def test_seeds_of_requests_and_of_their_waves_stay_what_they_were() -> None:
+    """Recorded with the first release: another seed draws other samples for the same question."""
+    plan = SamplingPlan(n=5, seed=7)
+    seeds = [request_seed(plan, [HumanMessage("q")], wave) for wave in range(3)]
+    assert seeds == [6012974611894258217, 94795034596607799, 5023562544274138077]
