@@ -440,7 +440,7 @@ def test_misuse(tmp_path: Path) -> None:
         ("sqlite://", "in memory"),
         (":memory:", "in memory"),
         ("mysql://x/y", "SQLite and PostgreSQL"),
-        ("://", "no database URL"),
+        ("://", "not a database URL"),
     ):
         with pytest.raises(UsageError, match=message):
             ReviewStore(wrong)

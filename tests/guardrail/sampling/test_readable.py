@@ -50,7 +50,7 @@ def invalid(text: str) -> AIMessage:
         (calling({"list": [{"amount": -math.inf}]}), "the number -inf"),
         (calling({"to": nested(3000)}), "nested"),
         (calling({"to": {1, 2}}), "a set"),
-        (invalid("I sent it"), "no JSON object .4 characters"),
+        (invalid("I sent it"), "not a JSON object .4 characters"),
         (invalid(""), "'pay'"),
     ],
 )
