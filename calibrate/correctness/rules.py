@@ -8,9 +8,10 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from guardrail.errors import UsageError
-from guardrail.judges import JsonJudge, TokenF1Judge, ToolCallJudge, normalise
+from guardrail.judges import JsonJudge, ToolCallJudge, normalise, token_f1
 from guardrail.judges.json_value import canonical_value, read_json
 from guardrail.judges.numbers import Number, labels_agree, parse_number
+from guardrail.judges.text import contradicts, overlap
 from guardrail.judges.tool_call import read_calls
 from guardrail.specs import CorrectnessSpec
 
@@ -41,10 +42,12 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class TokenF1:
-    """Right iff the answer is the same as a reference to `TokenF1Judge`: enough common words, behind its guards.
+    """Right iff token-F1 with a reference is at least ``threshold`` and nothing tells the two apart.
 
-    The paper's rule for open answers has the same threshold of 0.5 over all words and no guards: to it "not in Paris" is
-    "in Paris", and "C++" is "C#". Where numbers decide use `Numeric`, where short names decide use `Exact` with aliases.
+    F1 over all words is the paper's rule for open answers (0.5). It counts words and is blind to which: to it "not in
+    Paris" is "in Paris", and "C++" is "C#". So F1 over content words (`overlap`) must reach the threshold too, and the
+    two must not contradict each other in numbers, marks or negation. A number in one of them only is a further detail.
+    Where numbers decide use `Numeric`, where short names decide use `Exact` with aliases.
 
     Attributes:
         threshold: Smallest F1 that counts as right, in (0, 1].
@@ -64,9 +67,14 @@ class TokenF1:
         return CorrectnessSpec(name="token_f1", version=3, params={"threshold": self.threshold})
 
     def label(self, answer: str, question: Question) -> Label:
-        """Sameness with any reference."""
-        pairs = [(answer, reference) for reference in question.references]
-        return Label(True in TokenF1Judge(self.threshold).equivalent(question.question, pairs))
+        """Overlap with the best matching reference that does not contradict the answer."""
+        return Label(any(self._same(question.question, answer, reference) for reference in question.references))
+
+    def _same(self, question: str, answer: str, reference: str) -> bool:
+        if normalise(answer) == normalise(reference):
+            return True
+        found = min(token_f1(answer, reference), overlap(question, answer, reference))
+        return found >= self.threshold and not contradicts(answer, reference)
 
 
 _ROUNDING = 1e-6

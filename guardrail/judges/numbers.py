@@ -90,6 +90,9 @@ _WORD = re.compile(r"[^\W\d_]+(?:['.-][^\W\d_]+)*")
 _UNIT = re.compile(
     rf"[\u00b0%{_SIGNS}][^\W\d_]*|[^\W\d_]{{1,9}}(?:\^-?\d|[23])?(?:[/\u00b7][^\W\d_]{{1,12}}(?:\^-?\d|[23])?)*"
 )
+_CLAUSE = re.compile(r"(?<![.,;:)])[.,;:)]++(?=\s|$)|(?<=[^\W\d_]{3})[?!]+(?=\s|$)| [(\[]|\u2014")
+"""Where an explanation begins that is no part of the label."""
+_POWER = re.compile(r"(?<=[^\W\d_])\^?-?[1-3](?!\w)")
 _SUM = re.compile(r"[-\d\s.,+*/()^%$]+")
 _SPELLINGS = {
     "$": "us$ usd dollar dollars",
@@ -99,7 +102,12 @@ _SPELLINGS = {
     "\u20b9": "inr rs rs. rupee rupees",
     "%": "percent pct",
 }
+_UNITS = """meter m metre|kilometer km kms kilometre|centimeter cm centimetre|millimeter mm millimetre|mile mi|foot ft feet
+|inch inche|yard yd|gram g|kilogram kg kgs kilo|milligram mg|tonne t|pound lb lbs|ounce oz|liter l L litre|milliliter ml mL
+|second s sec|minute min|hour h hr|day d|week wk|year yr|watt W|volt V|ampere A amp|joule J|newton N|hertz Hz|ohm \u03a9"""
+"""Spellings of one unit; none is converted into another."""
 _ALIASES = {word: sign for sign, words in _SPELLINGS.items() for word in words.split()}
+_ALIASES |= {word: row.split()[0] for row in _UNITS.split("|") for word in row.split()[1:]}
 _ATTACHED = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "mn": 10**6, "bn": 10**9}
 _ONES = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
 eighteen nineteen"""
@@ -117,12 +125,11 @@ _CHANGING = frozenset(
     not no never neither nor without isn't than least most under over above below within exceeding between up down out to
     or and plus minus more less fewer greater larger smaller half halves third thirds quarter quarters twice thrice double
     triple times root square squared cube cubed factorial power log ln exp sin cos tan sqrt max min mod modulo choose
-    divided multiplied by version point through until till from vs ad bc ce bce am pm o'clock score gross grand mil tens
+    divided multiplied by version point through until till from vs ad bc ce bce am pm a.m p.m b.c a.d o'clock score gross grand mil tens
     hundreds thousands millions billions trillions dozens
     """.split()
 )
 """Words that make another number of the one beside them."""
-_UNIT_LETTERS = frozenset("mgshlLWVANJ\u03a9")
 _PHRASES = frozenset(
     """
     in on at of for with is are was were as left that which who when where if because since after before during while it
@@ -242,13 +249,17 @@ def _labelled(value: Fraction, money: str, after: str) -> Number | None:
     scale = re.match(r"[A-Za-z]{1,2}\b", after)
     if scale and scale[0] in _ATTACHED | ({"m": 10**6, "b": 10**9} if money else {}):
         value, after = value * {"m": 10**6, "b": 10**9, **_ATTACHED}[scale[0]], after[scale.end() :]
+    if any(map(str.isdecimal, _POWER.sub("", after))) or after.startswith(".."):
+        return None  # a second number, or one that goes on
+    named, rest = after, ""
+    clause = _CLAUSE.search(after)
+    if clause is not None:
+        named, rest = after[: clause.start()], normalise(after[clause.start() :].strip(" .,;:?!()[]\u2014"))
     found: list[str] = []
-    for chunk in after.split(" "):
-        bare = chunk.strip('.,;:)("') if found or after[:1] == " " else chunk.rstrip(".,;:)")
-        bare = bare.rstrip("!?") if len(bare) > 3 else bare
-        if bare and not (_WORD.fullmatch(bare) or _UNIT.fullmatch(bare)):
+    for chunk in named.split(" "):
+        if chunk and not (_WORD.fullmatch(chunk) or _UNIT.fullmatch(chunk)):
             return None
-        found += [_singular(bare)] if bare else []
+        found += [_singular(chunk)] if chunk else []
     while found and found[0] in MULTIPLES:
         value *= MULTIPLES[found.pop(0)]
     if found[:2] == ["per", "cent"]:
@@ -258,21 +269,25 @@ def _labelled(value: Fraction, money: str, after: str) -> Number | None:
     end = next((i for i, word in enumerate(found) if word in _PHRASES), len(found))
     sign = _ALIASES.get(money.casefold(), money)
     label = found[:end] if found[:1] == [sign] else [sign, *found[:end]] if sign else found[:end]
-    changing = [word for word in found if word in _CHANGING or re.search("illi(?:on|ard)$", word)]
+    said = " ".join([*found[end:], rest]).strip()
+    changing = [word for word in (*found[:end], *said.split()) if word in _CHANGING or word.endswith(("illion", "illiard"))]
     if found[:1] == ["square"] and end > 1:
         changing.remove("square")
-    is_variable = len(label) == 1 and len(label[0]) == 1 and label[0].isalpha() and label[0] not in _UNIT_LETTERS
+    is_variable = end == 1 and len(found[0]) == 1 and found[0].isalpha()
     if label[:1] == ["%"]:
         value /= 100
-    return Number(value, " ".join(label), " ".join(found[end:]), bool(changing) or is_variable)
+    return Number(value, " ".join(label), said, bool(changing) or is_variable)
 
 
 def _singular(word: str) -> str:
-    """One spelling for a word of a label: that of its currency, else without a capital and a plural s if it is long."""
+    """One spelling for a word of a label: that of its unit or currency, else without a capital and a plural s."""
     small = word.casefold()
-    if small in _ALIASES or len(word) < 4 or not (word.islower() or word.istitle()):
-        return _ALIASES.get(small, small if small in _CHANGING else word)
-    return small[:-1] if small.endswith("s") and not small.endswith("ss") and small not in _CHANGING else small
+    if word in _ALIASES or (len(word) > 2 and small in _ALIASES):
+        return _ALIASES.get(word) or _ALIASES[small]
+    if small in _CHANGING or len(word) < 4 or not (word.islower() or word.istitle()):
+        return small if small in _CHANGING else word
+    single = small[:-1] if small.endswith("s") and not small.endswith("ss") else small
+    return _ALIASES.get(single, single)
 
 
 # -- The judge ---------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from functools import lru_cache
 
 __all__ = [
     "MULTIPLES",
+    "contradicts",
     "guards_hold",
     "is_refusal",
     "normalise",
@@ -36,6 +37,7 @@ _ONE_WAY = str.maketrans(
         **dict.fromkeys("\u201c\u201d\u201e\u00ab\u00bb", '"'),
         **dict.fromkeys("\u00d7\u2217\u22c5", "*"),
         **dict.fromkeys("\u00f7\u2044\u2215", "/"),
+        **dict.fromkeys("\u00a9\u00ad\u00ae\u200b\u200e\u200f\u2060\u2122\ufeff", ""),  # of no meaning
         **{"\u2260": "!=", "\u2264": "<=", "\u2265": ">=", "\u2192": "->", "\u21d2": "=>"},
     }
 )
@@ -44,6 +46,7 @@ _RAISED = re.compile("[\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u207a\u207b]+")
 _FRACTION = re.compile("(?<=\\d)(?=[\u00bc-\u00be\u2150-\u215e])")
 """Where NFKC would make 51 / 2 of 5 1/2."""
 _LOWERED = re.compile("(?<=\\d)(?=[\u2080-\u2089])")
+_QUOTED = re.compile("\u2018([^\u2018\u2019]*)\u2019(?!\\w)")
 _EMPHASIS = re.compile(r'(?<![^\s("])([*`]{1,3})(?=[^\s*`])([^*`\n]+)(?<=\S)([*`]{1,3})(?=[\s.,;:!?)"]|$)')
 
 
@@ -58,6 +61,7 @@ def written(text: str) -> str:
     if not text.isascii():
         text = _RAISED.sub(lambda found: f"^{found[0]}", text)
         text = _LOWERED.sub("_", _FRACTION.sub(" ", text))
+        text = _QUOTED.sub(r'"\1"', text.replace("\u2122", ""))
         text = unicodedata.normalize("NFKC", text).translate(_ONE_WAY)
     if "*" in text or "`" in text:
         text = _EMPHASIS.sub(lambda found: found[2] if found[1] == found[3] else found[0], text)
@@ -77,17 +81,19 @@ class _Shapes(dict[int, str]):
 
 
 _SHAPES = _Shapes()
-_CHUNK = re.compile(r'"?([a0]+(?:[-\'.,:/][a0]+)*)([.,:!?]?"?[.,:!?]?)')
+_CHUNK = re.compile(r'"?([a0]+(?:[-\'.,:/][a0]+)*)((?:(?<=aaa)\')?[.,:!?]?"?[.,:!?]?)')
 """The shape of words of prose, between two spaces."""
-_LOOSE = re.compile(r'["\'(]*([a0]+(?:[-\'.,:;/][a0]+)*)([)"\'.,:;!?]*)')
+_LOOSE = re.compile(r'["\'(]*(?:\.\.\.?)?([a0]+(?:[-\'.,:;/][a0]+)*)((?:(?<=aaa)-)?[)"\'.,:;!?]*)')
 _JOINT = re.compile(
-    r"(?P<split>(?<=aa)-|-(?=aa)|(?<=\ba)\.(?=a)|(?<=a),(?=a))|(?P<kept>(?<=0)[-.,:/](?=0)|(?<=a)'(?=a)|\.)|."
+    r"(?P<split>(?<=aa)-|-(?=aa)|(?<=\ba)\.(?=a)|(?<=a),(?=a))|(?P<kept>(?<=0)[-.,:/](?=0)|(?<=[a0])'(?=a)|\.)|."
 )
 """What stands between two runs of letters and digits: a space in its place, or as it is, or not prose ("x-1", "a/b")."""
 _BETWEEN_WORDS = re.compile(r"(?<=aa)[/;](?=aa)")
 _SEPARATORS = re.compile("[-'.,:;/]")
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _CONTRACTED = {"can't": "cannot", "won't": "will not", "shan't": "shall not"}
+_NAMED = frozenset("flat level major minor negative plus positive sharp team".split())
+"""Words that make a name of the letter before them."""
 _ARTICLES = frozenset({"a", "an", "the"})
 
 
@@ -111,19 +117,29 @@ def prose(plain: str) -> list[str] | None:
     """The folded words of a `written` text; None if it is not plain prose."""
     shape = plain.translate(_SHAPES)
     chunks, shapes = plain.split(" "), shape.split(" ")
-    if shape.count('"') % 2:
-        return None
     calls = plain[:1].islower()  # "!" and "?" end sentences, which begin with a capital: "sort!" is code
     found: list[str] = []
     for i, (chunk, form) in enumerate(zip(chunks, shapes, strict=True)):
-        after = shapes[i + 1].lstrip('"') if i + 1 < len(shapes) else ""
-        if (chunk == "a" and after.startswith("aa")) or (after and chunk.casefold() in ("an", "the")):
+        after = shapes[i + 1].removeprefix('"') if i + 1 < len(shapes) else ""
+        word = chunk.removeprefix('"')
+        if after and (word.casefold() in ("an", "the") or _is_article(word, after, i, chunks)):
             continue
         own = _words_of(chunk, form)
         if own is None or (calls and form.endswith(("!", "?", '!"', '?"'))):
             return None
         found += own
     return found
+
+
+def _is_article(word: str, after: str, place: int, chunks: Sequence[str]) -> bool:
+    """Whether "a" is an article: before a word; the capital only as the first word, and not before what names it.
+
+    "A, C", "A B", "A and B", "option A", "A minor" and "A positive" keep their letter.
+    """
+    following = chunks[place + 1].strip('"').casefold() if word in ("a", "A") and after.startswith("aa") else ""
+    if word == "a" or not following:
+        return bool(following)
+    return not place and after.startswith("aaa") and following not in _FUNCTION and following not in _NAMED
 
 
 def _words_of(chunk: str, shape: str, *, loose: bool = False) -> list[str] | None:
@@ -144,6 +160,8 @@ def _words_of(chunk: str, shape: str, *, loose: bool = False) -> list[str] | Non
     if not is_word and form != shape.rstrip(".,:;") and not (loose and form == "0000"):
         return None  # quotes and brackets of a number or a variable
     body = chunk[found.start(1) : found.end(1)]
+    if "'" in after and not loose and not body.endswith("s"):
+        return None  # a prime, not the plural's apostrophe
     if loose:
         form = _BETWEEN_WORDS.sub(",", form)
     pieces, start = [], 0
@@ -337,6 +355,12 @@ def guards_hold(a: str, b: str) -> bool:
     return _guarded(normalise(a)) == _guarded(normalise(b))
 
 
+def contradicts(a: str, b: str) -> bool:
+    """Whether two answers differ in what `guards_hold` compares; numbers and letters of only one are a further detail."""
+    ours, theirs = _guarded(normalise(a)), _guarded(normalise(b))
+    return ours[::2] != theirs[::2] or bool(ours[1] and theirs[1] and ours[1] != theirs[1])
+
+
 @lru_cache(maxsize=1024)
 def _guarded(normal: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
     chunks = unspaced(_EQUALS.sub(" ", normal)).split(" ")
@@ -358,7 +382,7 @@ def _guarded(normal: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
             elif any(map(str.isdecimal, word)) or word.removesuffix("s") in _COUNTED:
                 counted.append(word)
             elif len(word) == 1 and word.isascii():
-                if word != "i" and (not following or following in _FUNCTION):  # not an initial, nor "x = 5"
+                if word != "i" and (not following or following in _FUNCTION or following in _NAMED):  # not an initial, nor "x = 5"
                     counted.append(word.lower())
                 continue
             following = word
