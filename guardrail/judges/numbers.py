@@ -173,14 +173,13 @@ def parse_number(text: str) -> Number | None:
 
 
 def _plain(text: str) -> str:
-    """A `written` text without LaTeX around numbers, quotes around the whole, and the mark of a heading."""
+    """A `written` text without LaTeX around numbers and the mark of a heading."""
     if "\\" in text or "{" in text:
         for pattern, plain in _LATEX:
             text = pattern.sub(plain, text)
     if "$" in text:
         text = _MATHS.sub(r" \2 ", text)
-    text = written(text).lstrip("# ")
-    return text[1:-1] if len(text) > 2 and text[0] == text[-1] and text[0] in "\"'" else text
+    return written(text).lstrip("# ")
 
 
 def _spelt(plain: str) -> int | None:
@@ -245,7 +244,7 @@ def _labelled(value: Fraction, money: str, after: str) -> Number | None:
     """A number with the label behind it; None if what stands there is no label."""
     attached = re.match(r"(?:st|nd|rd|th)\b|-(?=[^\W\d_]{2})", after)
     if attached and (attached[0] == "-" or value.denominator == 1):
-        after = f" {after[attached.end() :]}"
+        after = f" {'' if attached[0] == '-' else 'th '}{after[attached.end() :]}"
     scale = re.match(r"[A-Za-z]{1,2}\b", after)
     if scale and scale[0] in _ATTACHED | ({"m": 10**6, "b": 10**9} if money else {}):
         value, after = value * {"m": 10**6, "b": 10**9, **_ATTACHED}[scale[0]], after[scale.end() :]

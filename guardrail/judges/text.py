@@ -17,10 +17,12 @@ __all__ = [
     "MULTIPLES",
     "contradicts",
     "guards_hold",
+    "is_hedged",
     "is_refusal",
     "normalise",
     "overlap",
     "prose",
+    "shared",
     "token_f1",
     "unspaced",
     "word_tuple",
@@ -88,7 +90,7 @@ _JOINT = re.compile(
     r"(?P<split>(?<=aa)-|-(?=aa)|(?<=\ba)\.(?=a)|(?<=a),(?=a))|(?P<kept>(?<=0)[-.,:/](?=0)|(?<=[a0])'(?=a)|\.)|."
 )
 """What stands between two runs of letters and digits: a space in its place, or as it is, or not prose ("x-1", "a/b")."""
-_BETWEEN_WORDS = re.compile(r"(?<=aa)[/;](?=aa)")
+_BETWEEN_WORDS = re.compile(r"(?<=aaa)[/;](?=aaa)")
 _SEPARATORS = re.compile("[-'.,:;/]")
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _CONTRACTED = {"can't": "cannot", "won't": "will not", "shan't": "shall not"}
@@ -125,6 +127,8 @@ def prose(plain: str) -> list[str] | None:
         if after and (word.casefold() in ("an", "the") or _is_article(word, after, i, chunks)):
             continue
         own = _words_of(chunk, form)
+        if own and i and shapes[i - 1].endswith("0") and "aa" in form and len(own[0]) < 4 and not chunk.islower():
+            own[0] = chunk[: len(own[0])]  # a unit, perhaps: "5 mW" is not "5 MW"
         if own is None or (calls and form.endswith(("!", "?", '!"', '?"'))):
             return None
         found += own
@@ -159,8 +163,10 @@ def _words_of(chunk: str, shape: str, *, loose: bool = False) -> list[str] | Non
         return None
     if not is_word and form != shape.rstrip(".,:;") and not (loose and form == "0000"):
         return None  # quotes and brackets of a number or a variable
+    if form == "a" and "," in after and not loose:
+        return None  # a list of letters
     body = chunk[found.start(1) : found.end(1)]
-    if "'" in after and not loose and not body.endswith("s"):
+    if "'" in after and not (body.endswith("s") if not loose else len(body) > 2 or chunk[0] == "'"):
         return None  # a prime, not the plural's apostrophe
     if loose:
         form = _BETWEEN_WORDS.sub(",", form)
@@ -215,8 +221,8 @@ _REST = (
 _I = r"(?:i|we) (?:(?:am|are|really|just|simply|honestly|actually|currently) )?"
 _UNABLE = "(?:cannot|can not|could not|will not|would rather not|would prefer not to|prefer not to|not able to|unable to)"
 _CLAUSE = (
-    rf"(?:{_I}(?:{_UNABLE}|decline to|must decline to) {_ACT}{_REST}"
-    rf"|{_I}(?:do not (?:know|have|understand|recall|remember)|have no){_REST}"
+    rf"(?:{_I}(?:{_UNABLE}|decline to|must decline to|refuse to) {_ACT}{_REST}"
+    rf"|{_I}(?:do not (?:know|have|understand|recall|remember)|have (?:no|not a clue)){_REST}"
     rf"|(?:{_I})?(?:not (?:sure|certain|aware)|unsure|uncertain){_REST}"
     r"|no (?:idea|clue|comment|answer|opinion|information)|unknown|rather not say)"
 )
@@ -228,6 +234,7 @@ _REFUSAL = re.compile(
     rf"{_SORRY}|(?:{_SORRY} )?(?:(?:but|that) )?(?:as an ai(?: language)?(?: model| assistant)? )?"
     rf"{_CLAUSE}(?: (?:{_CLAUSE}|{_SORRY}))?"
 )
+_HEDGED = re.compile(rf"{_SORRY} (?:(?:but|that) )?{_CLAUSE}")
 _SPELT_OUT = {"i'm": "i am", "we're": "we are", "i'd": "i would", "we'd": "we would"}
 _LONGEST_REFUSAL = 200
 """Characters."""
@@ -240,11 +247,23 @@ def is_refusal(text: str) -> bool:
     Every word must be part of a phrase of a closed vocabulary: a text with a number, a name or any other word is an
     answer. A refusal that is missed is one more meaning; an answer taken for a refusal would hide what it says.
     """
-    if len(text) > _LONGEST_REFUSAL:
-        return False
+    return len(text) <= _LONGEST_REFUSAL and _REFUSAL.fullmatch(_spelt_out(text)) is not None
+
+
+@lru_cache(maxsize=1024)
+def is_hedged(text: str) -> bool:
+    """Whether an answer begins with an apology for having none, whatever follows ("I'm sorry, but I cannot find ...").
+
+    No two answers are merged for it. Its words are mostly those of the question, so word similarities do not count them.
+    """
+    return _HEDGED.match(_spelt_out(text[:_LONGEST_REFUSAL])) is not None
+
+
+def _spelt_out(text: str) -> str:
+    """The words of a text in lower case, without sentence marks and contractions."""
     found = [word.strip(".,;!") for word in written(text).casefold().split(" ")]
     said = [word for one in found for word in (_SPELT_OUT.get(one) or " ".join(_folded(one))).split(" ")]
-    return _REFUSAL.fullmatch(" ".join(said).casefold()) is not None
+    return " ".join(said).casefold()
 
 
 # -- Words -------------------------------------------------------------------------------------------------------------
@@ -297,10 +316,11 @@ _FUNCTION = frozenset(
     a an the this that these those it its he him his she her they them their we us our you your i me my who whom whose
     which what when where why how there here of in on at to from by with for as into onto about over under between among
     during through since until upon and or but nor so if then than because while although though however therefore thus
-    hence is are was were be been being am do does did doing done has have had having will would shall should can could
-    may might must not no s t also only just even still too very quite rather really actually usually generally mostly
+    hence is are was were be been being do does did doing done has have had having will would shall should can could
+    might must not no s t also only just even still too very quite rather really actually usually generally mostly
     often sometimes always probably likely perhaps maybe approximately roughly exactly currently now some any all both
-    each every such same other answer answers
+    each every such same other answer answers cannot unable sorry unfortunately afraid apologize sure certain unsure verify
+    know think believe help
     """.split()
 )
 
@@ -314,13 +334,28 @@ def overlap(question: str, a: str, b: str) -> float:
     """Token-F1 of what two answers say: of their content words, less those of the question. In [0, 1], symmetric.
 
     Where one of them has no such word, of their content words; where one has none of these either, of all words.
+    Numbers do not count beside other words: the guards compare them, and "5 km" shares its number with "5 miles".
     """
+    ours, theirs = _said(question, a, b)
+    named = [[word for word in own if not word[-1].isdecimal()] for own in (ours, theirs)]
+    if all(named):
+        return _f1(*named)
+    return _f1(ours, theirs) if ours and theirs else token_f1(a, b)
+
+
+def shared(question: str, a: str, b: str) -> float:
+    """Jaccard similarity of the sets of words that `overlap` compares, numbers included. In [0, 1], symmetric."""
+    ours, theirs = map(set, _said(question, a, b))
+    return len(ours & theirs) / len(ours | theirs) if ours and theirs else float(normalise(a) == normalise(b))
+
+
+def _said(question: str, a: str, b: str) -> tuple[Sequence[str], Sequence[str]]:
     asked = frozenset(word_tuple(question))
     ours, theirs = _content(a), _content(b)
     new = [[word for word in own if word not in asked] for own in (ours, theirs)]
     if all(new):
-        return _f1(*new)
-    return _f1(ours, theirs) if ours and theirs else token_f1(a, b)
+        return new[0], new[1]
+    return (ours, theirs) if ours and theirs else (word_tuple(a), word_tuple(b))
 
 
 # -- What common words do not outweigh ---------------------------------------------------------------------------------
@@ -337,6 +372,8 @@ MULTIPLES = {
 }
 """Words that multiply the number before them."""
 _COUNTED = frozenset({*MULTIPLES, "squared", "cubed", "factorial", "half", "twice", "double", "minus", "negative"})
+_BOUNDS = frozenset("least most than under over below above log ln sqrt sin cos tan".split())
+"""Words that make another number of the one behind them."""
 _NEGATIONS = frozenset(
     {"not", "no", "never", "none", "neither", "nor", "without", "cannot", "false", "nobody", "nothing", "nowhere"}
 )
@@ -365,28 +402,34 @@ def contradicts(a: str, b: str) -> bool:
 def _guarded(normal: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
     chunks = unspaced(_EQUALS.sub(" ", normal)).split(" ")
     shapes = [chunk.translate(_SHAPES) for chunk in chunks]
-    marks, counted, negated = [], [], False
+    marks, counted, letters, negated = [], [], [], False
     following = ""  # the next word of more than one letter
     for i in reversed(range(len(chunks))):
         own = _words_of(chunks[i], shapes[i], loose=True)
         if own is None:
-            beside = slice(i, i + 1) if any(map(str.isalnum, chunks[i])) else slice(max(0, i - 1), i + 2)
-            if chunks[i] not in _JOINING or "aa" not in shapes[i - 1] or "aa" not in "".join(shapes[i + 1 : i + 2]):
-                marks.append(" ".join(chunks[beside]).rstrip(".,:;"))
+            before, after = "".join(shapes[max(0, i - 1) : i]), "".join(shapes[i + 1 : i + 2])
+            if any(map(str.isalnum, chunks[i])):
+                marks.append(chunks[i].rstrip(".,:;"))
+            elif chunks[i] not in _JOINING or "aa" not in before or "aa" not in after:
+                marks.append(" ".join(chunks[max(0, i - 1) : i + 2]))
             following = chunks[i]
             continue
         for word in reversed(own):
             negated |= word in _NEGATIONS
             if word[0].isdecimal():
                 counted.append(_NUMBER.sub(_digits, word) if _NUMBER.fullmatch(word) or word[-1].isalpha() else word)
-            elif any(map(str.isdecimal, word)) or word.removesuffix("s") in _COUNTED:
+            elif any(map(str.isdecimal, word)) or not _COUNTED.isdisjoint((word, word.removesuffix("s"))):
+                counted.append(word)
+            elif word in _BOUNDS and following[:1].isdecimal():
                 counted.append(word)
             elif len(word) == 1 and word.isascii():
-                if word != "i" and (not following or following in _FUNCTION or following in _NAMED):  # not an initial, nor "x = 5"
-                    counted.append(word.lower())
+                if word != "i" and (not following or following in _FUNCTION or following in _NAMED):
+                    letters.append(word)  # no initial, and not "x = 5"
                 continue
             following = word
-    return tuple(sorted(marks)), tuple(sorted(counted)), negated
+            if following == "or" and letters:
+                letters.append(word)
+    return tuple(sorted(marks)), (*sorted(counted), *letters), negated
 
 
 def _digits(number: re.Match[str]) -> str:
