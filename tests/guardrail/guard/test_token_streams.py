@@ -50,8 +50,6 @@ class Streaming(ScriptedChat):
             if run_manager is not None:
                 chunk = ChatGenerationChunk(message=AIMessageChunk(content=word))
                 await run_manager.on_llm_new_token(word, chunk=chunk)
-                    word, chunk=ChatGenerationChunk(message=AIMessageChunk(content=word))
-                )
         return result
 
 
