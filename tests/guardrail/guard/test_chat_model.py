@@ -63,7 +63,7 @@ def test_the_metadata_of_an_answer_quotes_no_sample() -> None:
     message = guard.invoke(UNSURE)
     assert message.response_metadata["guardrail"]["candidate"]["text"] == message.content == "Secretville"
     assert not any(sample in str(message.model_dump()) for sample in HELD_BACK[1:])
-    assert guard.assess(UNSURE).meanings[0].text == "Hiddenton"  # the verdict has them
+    assert guard.assess(UNSURE).alternatives[0][0] == "Hiddenton"  # the verdict has them
 
 
 def test_usage_is_summed_over_all_samples() -> None:
