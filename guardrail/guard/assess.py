@@ -95,9 +95,7 @@ class Assessor:
             if not by_name:
                 return Assessment(drawn)
             verdict = self.trust.record(strictest(by_name.values()), problem)
-            seen: Verdict = yield Effect(
-                lambda: self.observers.apply(verdict, messages), lambda: self.observers.aapply(verdict, messages)
-            )
+            seen = yield from self.observers.apply_steps(verdict, messages)
             return Assessment(drawn, seen, by_name)
 
     def _decide(self, found: Drawn) -> Steps[dict[str, Verdict]]:

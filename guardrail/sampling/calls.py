@@ -19,7 +19,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 
 from ..types import Sample
-from .callbacks import drop_streaming_handlers
+from .callbacks import drop_streaming_handlers, without_tokens
 from .limits import adopt_limits, ain_flight, current_limits, in_flight, limits_for_threads
 from .replies import read_reply
 
@@ -145,7 +145,10 @@ def side_by_side(run: Callable[[Item], Made], items: Sequence[Item], workers: in
 
 def quiet_copy(model: BaseChatModel) -> BaseChatModel:
     """A copy that neither reads a response cache (samples would be equal) nor streams (samples would leak)."""
-    return model.model_copy(update={"cache": False, "disable_streaming": True})
+    quiet = model.model_copy(update={"cache": False, "disable_streaming": True})
+    for name in ("_generate", "_agenerate"):  # of the class: a copy of a copy must not call the first one
+        object.__setattr__(quiet, name, without_tokens(getattr(type(quiet), name).__get__(quiet)))
+    return quiet
 
 
 def _at_once(wanted: int | None) -> int:
