@@ -57,8 +57,9 @@ class Turning(ScriptedChat):
 
 
 def turning(**settings: Any) -> tuple[Turning, Guardrail]:
+    """A guard that remembers nothing, so that only the retry itself keeps it from drawing again."""
     model = Turning()
-    settings = {"on_abstain": "raise", "early_stopping": "off", **settings}
+    settings = {"on_abstain": "raise", "early_stopping": "off", "remember": 0, **settings}
     return model, Guardrail(model=model, artifact=make_artifact(model, n=4), **settings)
 
 
@@ -148,7 +149,7 @@ def test_no_question_of_a_batch_gets_the_answer_to_another() -> None:
 def test_a_retried_batch_has_one_limit(asynchronous: bool) -> None:
     seen = Seen()
     model = Busy(default=["a", "b", "c"], seen=seen, crowd=3)
-    asked = tried(Guardrail(model=model, artifact=make_artifact(model), early_stopping="off"))
+    asked = tried(Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", remember=0))
     config: Any = {"max_concurrency": 2}
     if asynchronous:
         asyncio.run(asked.abatch(["q"] * 3, config))
