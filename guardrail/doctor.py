@@ -247,7 +247,11 @@ def _needs(plan: SamplingPlan, estimator: Estimator) -> Finding:
     if lacking:
         detail = f"{estimator.name} needs {', '.join(lacking)}, which the plan does not draw"
         return Finding("plan for the estimator", "fail", detail, "calibrate again")
-    drawn = f"one {plan.primary} answer and {plan.n} samples at temperature {plan.temperature:g}" if plan.n else "one answer"
+    drawn = (
+        f"one {plan.primary} answer and {plan.n} samples at temperature {plan.temperature:g}"
+        if plan.n
+        else "one answer"
+    )
     return Finding("plan for the estimator", "ok", f"draws what {estimator.name} needs: {drawn}")
 
 
@@ -335,13 +339,13 @@ def _longest(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:
     """Whether the model keeps to the longest answer that it is asked for."""
     if not needs_probe(model) or is_native(model) or not wants_probe(plan):
         return
-    short = SamplingPlan(
-        n=0, max_tokens=LONGEST, primary=plan.primary, temperature=plan.temperature, top_p=plan.top_p
-    )
+    short = SamplingPlan(n=0, max_tokens=LONGEST, primary=plan.primary, temperature=plan.temperature, top_p=plan.top_p)
     drawn = draw(model, [[HumanMessage(PROMPT)]], short, callbacks=[])[0]
     if drawn.problem is None and drawn.cost.output_tokens > LONGEST:
         found = f"{drawn.cost.output_tokens} tokens where {LONGEST} were asked for: the model ignores max_tokens"
-        yield Finding("endpoint", "warn", found, "set the longest answer in the model itself, or bound its cost otherwise")
+        yield Finding(
+            "endpoint", "warn", found, "set the longest answer in the model itself, or bound its cost otherwise"
+        )
 
 
 SAMPLED = "calibrate collect --temperature 1 --top-p 1 --primary sampled"

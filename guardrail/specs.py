@@ -46,9 +46,9 @@ def identify(model: BaseChatModel) -> ModelIdentity:
     """Identity of any chat model.
 
     A model with a method ``guardrail_identity()`` identifies itself, as ``TransformersChat`` does with the hash of its
-    weights. Otherwise LangChain's tracing parameters give provider and model name (Azure: the model if it is named, else
-    the deployment; Bedrock: the base model if it is named, else the model id), without a revision: a model that the
-    provider changes under the same name is not noticed.
+    weights. Otherwise LangChain's tracing parameters give provider and model name (Azure: the model if it is named,
+    else the deployment; Bedrock: the base model if it is named, else the model id), without a revision: a model that
+    the provider changes under the same name is not noticed.
 
     Raises:
         UsageError: The model's class has a field for its name, and it is empty.
@@ -65,8 +65,8 @@ def identify(model: BaseChatModel) -> ModelIdentity:
     name = params.get("ls_model_name") or next((value for name in fields if (value := getattr(model, name))), None)
     if not name and fields:
         raise UsageError(
-            f"this {type(model).__name__} names no model ({', '.join(fields)} are empty), so no artifact can be bound to "
-            f"it. Make it with {fields[0]}=..."
+            f"this {type(model).__name__} names no model ({', '.join(fields)} are empty), so no artifact can be bound "
+            f"to it. Make it with {fields[0]}=..."
         )
     return ModelIdentity(provider=provider, model=str(name or type(model).__name__))
 
