@@ -328,6 +328,7 @@ def names(*effects: Effect, allowed_in: str | None = None) -> frozenset[str]:
 # its own. A plan's word that is not listed is a keyword of the call under the same name.
 
 _WORDS: dict[str, dict[str, str | None]] = {
+    "AzureChatOpenAI": {"max_tokens": "max_completion_tokens", "seed": "seed"},
     "BaseChatOpenAI": {"seed": "seed"},
     "ChatAnthropic": {"logprobs": None},
     "ChatBedrock": {"max_tokens": ".max_tokens", "temperature": ".temperature", "logprobs": None},
