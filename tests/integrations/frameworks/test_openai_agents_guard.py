@@ -359,7 +359,7 @@ def test_a_person_decides_about_the_very_call_that_was_judged_days_later(tmp_pat
 
 def test_an_accepted_call_beside_a_lost_store_waits_for_a_person() -> None:
     bank = Bank(Scripted(SURE, ["Done"]), on_abstain="review")
-    bank.model._gate.verdicts.get = lambda *_: None
+    bank.model._gate.verdicts.find = lambda _: None
     result = run(bank.agent(), "Pay 5")
     assert (bank.paid, len(result.interruptions)) == ([], 1)
 

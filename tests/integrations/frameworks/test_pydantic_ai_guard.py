@@ -336,7 +336,7 @@ def test_hold_needs_the_capability() -> None:
 
 def test_a_call_whose_verdict_is_lost_does_not_run() -> None:
     bank = Bank(Scripted(SURE, ["Done"]), on_abstain="review")
-    bank.guard.verdicts.get = lambda *_: None  # type: ignore[method-assign]
+    bank.guard.verdicts.find = lambda _: None  # type: ignore[method-assign]
     bank.run("Pay 5")
     assert bank.paid == []
 
