@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from ..types import Sample
 from ..uncertainty import from_spec
 from ..verdict import Verdict
 from .abstention import ABSTENTION, Abstention, Form, Wording, take_path
-from .assess import Assessor
+from .assess import REMEMBERED, Abstentions, Assessor
 from .base import GuardedChatModel
 from .config import from_config, to_config
 from .decide import Gate
@@ -98,6 +99,10 @@ class Guardrail(GuardedChatModel):
     on_verdict: Any = Field(default=None, repr=False)
     """Called with every final verdict and its messages, before it is acted on: one function or several, e.g.
     ``[drift.watch, audit_sample(store, rate=0.1)]``. If one fails, an accepted answer is held back."""
+    remember: Any = Field(default=REMEMBERED, repr=False)
+    """Seconds for which an abstention is given again, without another draw, to a caller who asks the same again: a
+    retry would otherwise go on until a wrong answer looks certain (docs/langchain.md). 0 for never; or an `Abstentions`
+    that several guards share."""
     max_concurrency: int | None = Field(default=None, ge=1)
     """Calls in flight at once for one question, for models without a native sampler (default 16). ``max_concurrency``
     of a call's or a batch's configuration bounds the whole call or batch as well."""
@@ -117,6 +122,14 @@ class Guardrail(GuardedChatModel):
     @classmethod
     def _load(cls, value: Any) -> Any:
         return CalibrationArtifact.load(value) if isinstance(value, str | Path) else value
+
+    @field_validator("remember")
+    @classmethod
+    def _seconds(cls, value: Any) -> Any:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(value, Abstentions) or (number and 0 <= value < math.inf):
+            return value
+        raise ValueError(f"remember must be seconds (0 for never) or an Abstentions to share, got {value!r}")
 
     @model_validator(mode="after")
     def _same_procedure(self) -> Self:
@@ -145,6 +158,7 @@ class Guardrail(GuardedChatModel):
             trust=EndpointTrust(self.model, plan, rate=rate, enabled=self.probe == "auto"),
             observers=observers,
             early=early,
+            abstentions=self.remember if isinstance(self.remember, Abstentions) else Abstentions(self.remember),
         )
         return self
 

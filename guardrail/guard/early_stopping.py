@@ -206,8 +206,13 @@ def _up_to(n: int, plan: SamplingPlan) -> SamplingPlan:
 
 
 def _joined(drawn: SampleSet, more: SampleSet) -> SampleSet:
-    """Two waves as one set: the first one's primary answer, all samples, the first problem."""
-    problem = drawn if drawn.problem is not None else more
+    """Two waves as one set: the first one's primary answer, all samples, the first problem.
+
+    A failure of the transport in the first wave does not hide a problem of the second that depends on the question.
+    """
+    hidden = more.problem is not None and more.problem.depends_on_question
+    first = drawn.problem is not None and (drawn.problem.depends_on_question or not hidden)
+    problem = drawn if first else more
     return drawn.model_copy(
         update={
             "samples": (*drawn.samples, *more.samples),
