@@ -38,7 +38,13 @@ from pydantic_ai import Agent, ModelRetry, RunContext  # noqa: E402
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering  # noqa: E402
 from pydantic_ai.exceptions import ApprovalRequired, UnexpectedModelBehavior  # noqa: E402
 from pydantic_ai.messages import InstructionPart, ModelMessage, ModelResponse, TextPart, ToolCallPart  # noqa: E402
-from pydantic_ai.models import CompletedStreamedResponse, Model, ModelRequestParameters, StreamedResponse  # noqa: E402
+from pydantic_ai.models import (  # noqa: E402
+    CompletedStreamedResponse,
+    Model,
+    ModelRequestContext,
+    ModelRequestParameters,
+    StreamedResponse,
+)
 from pydantic_ai.models.wrapper import WrapperModel  # noqa: E402
 from pydantic_ai.settings import ModelSettings  # noqa: E402
 from pydantic_ai.tools import ToolDefinition  # noqa: E402
@@ -344,6 +350,21 @@ class GuardCapability(AbstractCapability[Any]):
             found._gate.holds = is_reviewed(self.on_abstain)
             self._wrapped[id(model)] = found
         return found
+
+    async def after_model_request(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
+    ) -> ModelResponse:
+        """Refuse a response that the guarded model did not give.
+
+        Raises:
+            UsageError: Another capability's model answered in its place (``BatchModelRequests`` does).
+        """
+        if "guardrail" not in (response.metadata or {}):
+            raise UsageError(
+                "another capability answered in place of the guarded model, so nothing judged this response. Remove "
+                "that capability (such as BatchModelRequests) from the agent."
+            )
+        return response
 
     # -- the tools -----------------------------------------------------------------------------------------------------
 
