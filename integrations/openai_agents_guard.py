@@ -234,9 +234,11 @@ class GuardedModel(Model):
         """Draw, judge, and return the accepted candidate or the result of the abstention path."""
         if previous_response_id is not None or conversation_id is not None or prompt is not None:
             raise UsageError(
-                "a guarded model cannot use previous_response_id, conversation_id or a stored prompt: each sample "
-                "would become part of the conversation that the server keeps. Use a Session, or pass the items."
+                "a guarded model cannot use previous_response_id, auto_previous_response_id, conversation_id or a "
+                "stored prompt: each sample would become part of the conversation that the server keeps. Use a "
+                "Session, or pass the items."
             )
+        _refuse_fragment(input)
         given = {field.name: getattr(model_settings, field.name) for field in fields(model_settings)}
         kept = {field.name: getattr(self._calibrated, field.name) for field in fields(self._calibrated)}
         refuse_settings(kept, given, HARMLESS, "model_settings")
@@ -384,6 +386,31 @@ class GuardedModel(Model):
                     "function_tool(tool_input_guardrails=[guarded.tool_guardrail]) on every tool."
                 )
         return frozenset(tool.name for tool in tools)
+
+
+def _refuse_fragment(input: str | list[TResponseInputItem]) -> None:
+    """Refuse what is left of a conversation that a server keeps: results of calls that are not in it.
+
+    With ``auto_previous_response_id`` the runner takes the response for the server's and sends only what is new.
+
+    Raises:
+        UsageError: The call of a result is missing.
+    """
+    if isinstance(input, str):
+        return
+    items: Any = input
+    known = {item.get("call_id") for item in items if item.get("type") == "function_call"}
+    lost = [
+        item.get("call_id")
+        for item in items
+        if item.get("type") == "function_call_output" and item.get("call_id") not in known
+    ]
+    if lost:
+        raise UsageError(
+            f"the results of the calls {lost} came without these calls, so this is a part of a conversation, and the "
+            "verdict would be about that part. A guarded model cannot use auto_previous_response_id, which leaves the "
+            "rest to the server. Use a Session, or pass all items."
+        )
 
 
 def _flat(verdict: Verdict) -> dict[str, Any]:
