@@ -19,6 +19,7 @@ from langchain_core.messages import BaseMessage
 
 from ..plain_json import sha256_hex
 from ..sampling.callbacks import streaming_disabled
+from ..sampling.calls import in_sample
 from ..sampling.effects import Effect, Steps, computation
 from ..sampling.sampler import Sampler
 from ..types import Cost, Sample, SampleSet
@@ -164,8 +165,9 @@ class Assessor:
             messages: The prompt.
             callbacks: For the sampling calls.
         """
-        key = "" if self.abstentions is None else self._key(messages)
-        known = None if self.abstentions is None else self.abstentions.get(key)
+        memory = None if in_sample() else self.abstentions
+        key = "" if memory is None else self._key(messages)
+        known = None if memory is None else memory.get(key)
         if known is not None:
             return known
         with streaming_disabled():
@@ -189,8 +191,8 @@ class Assessor:
                 lambda: self.observers.apply(verdict, messages), lambda: self.observers.aapply(verdict, messages)
             )
             made = Assessment(drawn, seen, by_name)
-            if self.abstentions is not None and problem.reason is None:
-                self.abstentions.note(key, made)
+            if memory is not None and problem.reason is None:
+                memory.note(key, made)
             return made
 
     def _key(self, messages: Sequence[BaseMessage]) -> str:

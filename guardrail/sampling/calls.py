@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextvars import copy_context
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from .callbacks import drop_streaming_handlers
 from .limits import adopt_limits, ain_flight, current_limits, in_flight, limits_for_threads
 from .replies import read_reply
 
-__all__ = ["SAMPLE_INDEX", "Call", "Reply", "amake_calls", "make_calls", "quiet_copy", "side_by_side"]
+__all__ = ["SAMPLE_INDEX", "Call", "Reply", "amake_calls", "in_sample", "make_calls", "quiet_copy", "side_by_side"]
 
 DEFAULT_CONCURRENCY = 16
 """Calls in flight at once, unless the caller says otherwise."""
@@ -79,7 +80,7 @@ def make_calls(
     quiet, ambient = quiet_copy(model), _ambient(callbacks)
 
     def make(call: Call) -> Reply:
-        with in_flight():
+        with in_flight(), _as_sample():
             started = time.perf_counter()
             try:
                 return _reply(quiet.generate([call.messages], **call.settings(ambient)), started)
@@ -98,6 +99,7 @@ async def amake_calls(
 
     async def make(call: Call) -> Reply:
         async with slots, ain_flight():
+            _in_sample.set(True)  # in this task alone
             started = time.perf_counter()
             try:
                 return _reply(await quiet.agenerate([call.messages], **call.settings(ambient)), started)
@@ -105,6 +107,23 @@ async def amake_calls(
                 return _error(error, started)
 
     return await asyncio.gather(*(make(call) for call in calls))
+
+
+_in_sample: ContextVar[bool] = ContextVar("guardrail_in_sample", default=False)
+
+
+@contextmanager
+def _as_sample() -> Iterator[None]:
+    token = _in_sample.set(True)
+    try:
+        yield
+    finally:
+        _in_sample.reset(token)
+
+
+def in_sample() -> bool:
+    """Whether the code runs inside a call that draws: a guard in there is a model whose answers have to vary."""
+    return _in_sample.get()
 
 
 def side_by_side(run: Callable[[Item], Made], items: Sequence[Item], workers: int) -> list[Made]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage
 
-from ..errors import READING, UnreadableReplyError
+from ..errors import READING, PromptTooLongError, UnreadableReplyError
 from ..plain_json import json_fault, spelled, text_fault
 from ..types import Sample, SampleSet, ToolCall, Unmeasured
 
@@ -47,6 +47,8 @@ def cause_of(error: Exception) -> Unmeasured:
     Errors of code that reads replies count as unreadable ones: some integrations raise them where a filter took the
     answer away. In doubt the question is the cause, so that nothing draws it again.
     """
+    if isinstance(error, PromptTooLongError):
+        return Unmeasured.REJECTED
     status = _status(error)
     if status is not None and not 200 <= status < 300:
         return Unmeasured.REJECTED if 400 <= status < 500 and status not in _PASSING else Unmeasured.MODEL_FAILED

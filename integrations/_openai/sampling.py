@@ -182,20 +182,20 @@ def outcome_of(
     samples: tuple[Sample, ...] = ()
     choices: tuple[dict[str, Any], ...] = ()
     reply: dict[str, Any] = {}
-    problem = ""
+    problem, cause = "", Unmeasured.UNREADABLE
     try:
         reply = parsed(attempted.content)
         usage = usage_of(reply)
         given, made = usage["input_tokens"], usage["output_tokens"]
         choices = tuple(choices_of(reply, max_tokens=ask.settings["max_tokens"]))
         if pinned is not None and reply.get("system_fingerprint") != pinned:
-            fingerprint = reply.get("system_fingerprint")
+            fingerprint, cause = reply.get("system_fingerprint"), Unmeasured.MODEL_FAILED
             raise MalformedReplyError(f"system_fingerprint is {fingerprint!r}, but {pinned!r} was calibrated")
         samples = tuple(read_reply(message_of(choice, reply, None)) for choice in choices)
     except Exception as error:  # a reply of the wrong shape is a missing measurement
         problem, samples, choices = describe_error(error), (), ()
     cost = Cost(calls=attempted.attempts, input_tokens=given, output_tokens=made, seconds=seconds)
-    return Outcome(choices, samples, problem, cost, started, reply=reply, cause=Unmeasured.UNREADABLE)
+    return Outcome(choices, samples, problem, cost, started, reply=reply, cause=cause)
 
 
 def after(first: Outcome, second: Outcome) -> Outcome:

@@ -31,6 +31,7 @@ MODEL = ScriptedChat(
     }
 )
 PLAN = SamplingPlan(n=10)
+DATA = make_artifact(MODEL).data
 
 
 def drawing(
@@ -129,12 +130,12 @@ def test_auto_leaves_unknown_judges_and_native_samplers_alone() -> None:
         def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
             return [False for _ in pairs]
 
-    assert saves_calls(MODEL, PLAN, EXACT)
-    assert not saves_calls(MODEL, PLAN, make("discrete_semantic_entropy", judge=Odd()))
-    assert not saves_calls(MODEL, PLAN, make("eigenvalue"))
-    assert not saves_calls(MODEL, SamplingPlan(n=3), EXACT)
-    assert not saves_calls(MODEL, SamplingPlan(n=10, follow_ups=("p_true",)), EXACT)
-    assert not saves_calls(Native(), PLAN, EXACT)
+    assert saves_calls(MODEL, PLAN, EXACT, DATA)
+    assert not saves_calls(MODEL, PLAN, make("discrete_semantic_entropy", judge=Odd()), DATA)
+    assert not saves_calls(MODEL, PLAN, make("eigenvalue"), DATA)
+    assert not saves_calls(MODEL, SamplingPlan(n=3), EXACT, DATA)
+    assert not saves_calls(MODEL, SamplingPlan(n=10, follow_ups=("p_true",)), EXACT, DATA)
+    assert not saves_calls(Native(), PLAN, EXACT, DATA)
 
 
 class Native(ScriptedChat):
