@@ -71,12 +71,21 @@ class Assessor:
     primary_first: bool = False
     usable: Callable[[SampleSet], SampleSet] = lambda drawn: drawn
 
-    def assess_steps(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Steps[Assessment]:
+    def assess_steps(
+        self,
+        messages: Sequence[BaseMessage],
+        callbacks: Callbacks,
+        *,
+        question: str | None = None,
+        turns: str | None = None,
+    ) -> Steps[Assessment]:
         """The verdict on one prompt: probe, draw, decide, observe.
 
         Args:
             messages: The prompt.
             callbacks: For the sampling calls.
+            question: What judges read as the question; None for the last human message.
+            turns: The turns of the conversation, where they were not calibrated: the verdict says so.
         """
         with streaming_disabled():
             problem: EndpointProblem = yield Effect(self.trust.check, self.trust.acheck)
@@ -84,7 +93,7 @@ class Assessor:
             if problem.reason is not None:  # the primary answer alone, for a person to see
                 plan = plan.primary_only()
             found = yield from draw_until_decided(
-                replace(self.sampler, plan=plan, callbacks=callbacks),
+                replace(self.sampler, plan=plan, callbacks=callbacks, question=question),
                 messages,
                 lambda candidate: tuple(_by_digest(self.gates(candidate)).values()),
                 early=self.early,
@@ -95,6 +104,9 @@ class Assessor:
             if not by_name:
                 return Assessment(drawn)
             verdict = self.trust.record(strictest(by_name.values()), problem)
+            if turns is not None:
+                why = f"The promise does not cover it: no calibration prompt had the turns {turns[:200]}."
+                verdict = verdict.model_copy(update={"turns": turns, "detail": f"{verdict.detail} {why}"})
             seen = yield from self.observers.apply_steps(verdict, messages)
             return Assessment(drawn, seen, by_name)
 
