@@ -131,7 +131,7 @@ class CalibrationArtifact(Persisted):
 
     def unknown_turns(self, messages: Sequence[BaseMessage]) -> str | None:
         """The turns of a prompt if there were none such at calibration, otherwise None."""
-        found = turns_of(messages)
+        found = turns_of(messages, self.plan.bindings)
         return None if found in (self.turns or (ONE_QUESTION,)) else found
 
     def at(self, *, alpha: float | None = None, delta: float | None = None, rule: str | None = None) -> Self:

@@ -23,7 +23,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from pydantic import Field, field_validator, model_validator
 
 from .errors import ArtifactMismatchError, UsageError
-from .types import Frozen
+from .types import Bindings, Frozen
 
 __all__ = ["ONE_QUESTION", "PromptWrapping", "question_text", "role_of", "turns_of"]
 
@@ -47,9 +47,22 @@ def role_of(message: BaseMessage) -> str:
     return next((role for kind, role in _CLASSES if isinstance(message, kind)), message.type)
 
 
-def turns_of(messages: Sequence[BaseMessage]) -> str:
-    """Who speaks in a prompt, in order, the system message left out: "human" or "human,ai,human"."""
-    return ",".join(role for role in map(role_of, messages) if role != "system")
+def turns_of(messages: Sequence[BaseMessage], bindings: Bindings | None = None) -> str:
+    """Who speaks in a prompt, in order, the system message left out: "human" or "human,ai,human".
+
+    Args:
+        messages: The prompt.
+        bindings: Of the plan. Where it has tools, calls of tools and their results are left out: they are steps to the
+            answer of one question, as many as it takes.
+    """
+    tools = bindings is not None and bool(bindings.tools)
+    listed = []
+    for message in messages:
+        role = role_of(message)
+        step = role == "tool" or (role == "ai" and bool(getattr(message, "tool_calls", ())))
+        if role != "system" and not (tools and step):
+            listed.append(role)
+    return ",".join(listed)
 
 
 def question_text(messages: Sequence[BaseMessage]) -> str:

@@ -235,7 +235,7 @@ class _Drawing:
         asked = self.asked(question)
         if self.prompt.slots:
             drawn = drawn.model_copy(update={"question": self.prompt.question_of(asked)})
-        return Record.of(question, drawn, turns=turns_of(asked))
+        return Record.of(question, drawn, turns=turns_of(asked, self.plan.bindings))
 
     def batches(self, size: int) -> Iterator[list[Record]]:
         """Batches, one after the other."""
