@@ -238,7 +238,9 @@ class FrameworkGuard:
         self.holds = is_reviewed(on_abstain)
         identify(model)  # its complaints come as they are, not as a validation error of the guard
         path = "message" if self.holds else on_abstain
-        self.guard = Guardrail(model=model, artifact=artifact, on_abstain=path, **guard_options)
+        # An agent's conversation grows with every tool it calls, so it is marked where a plain guard would refuse it.
+        options = {"turns": "mark", **guard_options}
+        self.guard = Guardrail(model=model, artifact=artifact, on_abstain=path, **options)
         self.verdicts = verdicts or VerdictStore()
 
     async def ask(
@@ -355,7 +357,8 @@ def _held_calls(verdict: Verdict, holdable: Collection[str]) -> AIMessage | None
         {"name": call.name, "args": call.arguments, "id": f"call_{uuid4().hex[:24]}", "type": "tool_call"}
         for call in candidate.tool_calls
     ]
-    return AIMessage(content=candidate.text, tool_calls=calls, response_metadata={"finish_reason": "tool_calls"})
+    # Without the text beside the calls: a person decides about the calls only.
+    return AIMessage(content="", tool_calls=calls, response_metadata={"finish_reason": "tool_calls"})
 
 
 def _same_bindings(known: Bindings, asked: Bindings) -> None:
