@@ -303,7 +303,7 @@ class Unmeasured(StrEnum):
     SAMPLING_SHORTFALL = "sampling_shortfall"
     """Fewer samples came back than the plan asks for."""
     MODEL_FAILED = "model_failed"
-    """The model or its server raised an error or timed out."""
+    """The model or its server could not be reached, raised an error or timed out."""
     DEGENERATE_SAMPLES = "degenerate_samples"
     """A probe showed that the endpoint's samples do not vary as sampling must."""
     NO_LOGPROBS = "no_logprobs"
@@ -320,6 +320,23 @@ class Unmeasured(StrEnum):
     """An imported record does not have this score."""
     NOT_FINITE = "not_finite"
     """The formula gave NaN or an infinity."""
+    UNREADABLE = "unreadable"
+    """A reply cannot be read, judged and given out as it is, or the model's own code failed on it."""
+    REJECTED = "rejected"
+    """The server refused this very request (HTTP 4xx): a filter, a prompt that is too long, an unknown setting."""
+
+    @property
+    def depends_on_question(self) -> bool:
+        """Whether the question itself may be the cause: then this is a result, and nothing draws it again.
+
+        False for failures of the transport (and for an endpoint that a probe refuses): they would hit any question, so
+        another attempt selects nothing.
+        """
+        return self not in _TRANSPORT
+
+
+_TRANSPORT = frozenset({Unmeasured.MODEL_FAILED, Unmeasured.DEGENERATE_SAMPLES})
+"""Reasons that say nothing about the question. A new reason depends on the question unless it is listed here."""
 
 
 class SampleSet(Frozen):

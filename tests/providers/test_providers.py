@@ -85,7 +85,8 @@ PROVIDERS = {
             "azure_deployment": "chat", "azure_endpoint": url, "api_version": "2024-10-21", "api_key": "k",
             "max_retries": 0,
         },
-        {"temperature": 0.31, "top_p": 0.55, "max_tokens": 999}, words("max_completion_tokens", "top_p", "stop"), ("azure", "chat"), "seed",
+        {"temperature": 0.31, "top_p": 0.55, "max_tokens": 999},
+        words("max_completion_tokens", "top_p", "stop"), ("azure", "chat"), "seed",
     ),
     "anthropic": Provider(
         "langchain_anthropic", "ChatAnthropic",
