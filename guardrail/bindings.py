@@ -376,7 +376,7 @@ def carried(model: BaseChatModel, settings: Mapping[str, Any]) -> Carried:
     Raises:
         UsageError: The model does not take one of them, or takes only temperature 1 and is asked for another.
     """
-    words, fields, call = _words(model), {}, {}
+    words, fields, call = _words(model), dict[str, Any](), dict[str, Any]()
     omitted = _omitted(model, settings)
     for name, value in settings.items():
         word = words.get(name, None if name == "seed" else name)

@@ -44,6 +44,7 @@ class Provider(NamedTuple):
         settings: What a request has to say: the path of each of the plan's settings in the request.
         identity: Provider and model that an artifact binds.
         seed: Where a seed goes, or empty.
+        logprobs: Whether its replies show log-probabilities.
     """
 
     package: str
@@ -53,6 +54,7 @@ class Provider(NamedTuple):
     settings: dict[str, str]
     identity: tuple[str, str]
     seed: str = ""
+    logprobs: bool = False
 
     def make(self, server: Server, **changed: Any) -> BaseChatModel:
         kind = getattr(pytest.importorskip(self.package), self.name)
@@ -71,13 +73,13 @@ PROVIDERS = {
         "langchain_openai", "ChatOpenAI",
         lambda url: {"model": "gpt-4o-mini", "base_url": f"{url}/v1", "api_key": "k", "max_retries": 0},
         {"temperature": 0.31, "top_p": 0.55, "max_tokens": 999},
-        words("max_completion_tokens", "top_p", "stop"), ("openai", "gpt-4o-mini"), "seed",
+        words("max_completion_tokens", "top_p", "stop"), ("openai", "gpt-4o-mini"), "seed", True,
     ),
     "vllm": Provider(
         "langchain_openai", "ChatOpenAI",
         lambda url: {"model": "org/weights", "base_url": f"{url}/v1", "api_key": "EMPTY", "max_retries": 0},
         {"temperature": 0.31, "max_tokens": 999},
-        words("max_completion_tokens", "top_p", "stop"), ("openai", "org/weights"), "seed",
+        words("max_completion_tokens", "top_p", "stop"), ("openai", "org/weights"), "seed", True,
     ),
     "azure": Provider(
         "langchain_openai", "AzureChatOpenAI",
@@ -86,7 +88,7 @@ PROVIDERS = {
             "max_retries": 0,
         },
         {"temperature": 0.31, "top_p": 0.55, "max_tokens": 999},
-        words("max_completion_tokens", "top_p", "stop"), ("azure", "chat"), "seed",
+        words("max_completion_tokens", "top_p", "stop"), ("azure", "chat"), "seed", True,
     ),
     "anthropic": Provider(
         "langchain_anthropic", "ChatAnthropic",
@@ -104,7 +106,7 @@ PROVIDERS = {
     "ollama": Provider(
         "langchain_ollama", "ChatOllama", lambda url: {"model": "llama3:8b", "base_url": url},
         {"temperature": 0.31, "num_predict": 999, "stop": ["!"]},
-        words("num_predict", "top_p", "stop", inside="options."), ("ollama", "llama3:8b"), ".seed",
+        words("num_predict", "top_p", "stop", inside="options."), ("ollama", "llama3:8b"), ".seed", True,
     ),
     "mistral": Provider(
         "langchain_mistralai", "ChatMistralAI",
@@ -114,7 +116,7 @@ PROVIDERS = {
     "groq": Provider(
         "langchain_groq", "ChatGroq",
         lambda url: {"model": "llama-3.3-70b-versatile", "base_url": url, "api_key": "k", "max_retries": 0},
-        {"temperature": 0.31, "max_tokens": 999}, USUAL, ("groq", "llama-3.3-70b-versatile"), "seed",
+        {"temperature": 0.31, "max_tokens": 999}, USUAL, ("groq", "llama-3.3-70b-versatile"), "seed", True,
     ),
     "bedrock": Provider(
         "langchain_aws", "ChatBedrockConverse", lambda url: {"model": CLAUDE, "base_url": url},
@@ -186,12 +188,13 @@ def test_a_guarded_question_is_asked_by_the_plan(provider: Provider, server: Ser
     before = model.model_dump()
     guard = Guardrail(model=model, artifact=planned(model), early_stopping="off", max_concurrency=1)
     verdict = guard.assess(QUESTION)
-    assert (verdict.accepted, verdict.candidate.text) == (True, "Paris"), verdict.detail
+    assert verdict.accepted, verdict.detail
+    assert guard.invoke(QUESTION).text == "Paris"
 
     primary, *samples = asked(server, provider.settings)
     common = {"max_tokens": 48, "stop": ["#"]}
     assert {name: primary[name] for name in ("temperature", *common)} == {"temperature": 0, **common}
-    assert samples == [{"temperature": 0.7, "top_p": 0.9, **common}] * 3
+    assert samples[:3] == [{"temperature": 0.7, "top_p": 0.9, **common}] * 3
     # Under no other name: a setting of the plan, or of the model itself, that a server would read as well.
     every = {"max_tokens", "max_completion_tokens", "num_predict", "maxTokens", "maxOutputTokens", "top_p", "topP", "p"}
     own = {path.rpartition(".")[2] for path in provider.settings.values()}
@@ -224,6 +227,19 @@ def test_what_an_artifact_binds(provider: Provider, server: Server) -> None:
     taken = carried(model, {"seed": 7})
     sent = {**{f".{name}": value for name, value in taken.fields.items()}, **taken.call}
     assert sent == ({provider.seed: 7} if provider.seed else {})
+
+
+@each_provider
+def test_log_probabilities(provider: Provider, server: Server) -> None:
+    model = provider.make(server)
+    artifact = make_artifact(model, n=3, estimator="semantic_entropy")
+    if provider.logprobs:
+        guard = Guardrail(model=model, artifact=artifact, early_stopping="off")
+        verdict = guard.assess(QUESTION)
+        assert verdict.accepted, verdict.detail
+    else:
+        with pytest.raises(ValueError, match="does not take logprobs, which the plan asks for"):
+            Guardrail(model=model, artifact=artifact)
 
 
 @each_provider
