@@ -20,6 +20,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.bindings import carried
 from guardrail.doctor import examine
 from guardrail.errors import UsageError
+from guardrail.judges.chat import ChatJudge
 from guardrail.models import resolve_model
 from guardrail.specs import identify
 from guardrail.testing import make_artifact
@@ -227,6 +228,17 @@ def test_what_an_artifact_binds(provider: Provider, server: Server) -> None:
     taken = carried(model, {"seed": 7})
     sent = {**{f".{name}": value for name, value in taken.fields.items()}, **taken.call}
     assert sent == ({provider.seed: 7} if provider.seed else {})
+
+
+@each_provider
+@pytest.mark.parametrize("reply", ["structured", "text"])
+def test_a_judge_is_asked_at_temperature_0(provider: Provider, reply: Any, server: Server) -> None:
+    judge = ChatJudge(provider.make(server), reply=reply)
+    server.answer = lambda body: "yes"
+    judge.equivalent(QUESTION, [("a", "b")])
+    (sent,) = asked(server, provider.settings)
+    assert sent["temperature"] == 0
+    assert sent["max_tokens"] in (16, 256)
 
 
 @each_provider
