@@ -59,6 +59,25 @@ def _openai(said: str, logprobs: bool) -> Any:
     return {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice], "usage": USED}
 
 
+def _responses(said: str, logprobs: bool) -> Any:
+    text = {"type": "output_text", "text": said, "annotations": []}
+    message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [text]}
+    used = {
+        "input_tokens": 5, "output_tokens": 1, "total_tokens": 6,
+        "input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0},
+    }  # fmt: skip
+    common = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "status": "completed"}
+    return {
+        "id": "x",
+        "object": "response",
+        "created_at": 0,
+        "model": "m",
+        "output": [message],
+        "usage": used,
+        **common,
+    }
+
+
 def _anthropic(said: str, logprobs: bool) -> Any:
     used = {"input_tokens": 5, "output_tokens": 1}
     return {
@@ -95,6 +114,7 @@ def _converse(said: str, logprobs: bool) -> Any:
 
 FORMS: dict[str, Callable[[str, bool], Any]] = {
     "/chat/completions": _openai,
+    "/responses": _responses,
     "/messages": _anthropic,
     ":generateContent": _gemini,
     "/api/chat": _ollama,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 
 from guardrail import Guardrail
@@ -230,6 +231,27 @@ def test_what_an_artifact_binds(provider: Provider, server: Server) -> None:
     assert sent == ({provider.seed: 7} if provider.seed else {})
 
 
+class Listening(BaseCallbackHandler):
+    """Keeps the tokens that it is shown."""
+
+    def __init__(self) -> None:
+        self.tokens: list[str] = []
+
+    def on_llm_new_token(self, token: str, **details: Any) -> None:
+        self.tokens.append(token)
+
+
+def test_a_class_that_always_streams_shows_no_token(server: Server) -> None:
+    listening, own = Listening(), Listening()
+    model = PROVIDERS["ollama"].make(server, callbacks=[own])
+    guard = Guardrail(model=model, artifact=planned(model))
+    assert guard.invoke(QUESTION, {"callbacks": [listening]}).text == "Paris"
+    assert (listening.tokens, own.tokens) == ([], [])
+    model.invoke(QUESTION, {"callbacks": [listening]})
+    assert "Paris" in "".join(listening.tokens)  # the control
+    assert "Paris" in "".join(own.tokens)
+
+
 @each_provider
 @pytest.mark.parametrize("reply", ["structured", "text"])
 def test_a_judge_is_asked_at_temperature_0(provider: Provider, reply: Any, server: Server) -> None:
@@ -276,6 +298,19 @@ def test_doctor_names_a_temperature_that_is_refused(provider: Provider, server: 
     findings = [finding for finding in examine(path, model) if finding.status == "fail"]
     assert findings
     assert any(finding.fix.startswith("this model only takes temperature 1") for finding in findings), findings
+
+
+def test_the_responses_api(server: Server) -> None:
+    model = PROVIDERS["openai"].make(server, use_responses_api=True)
+    with pytest.raises(ValueError, match="does not take stop"):
+        Guardrail(model=model, artifact=planned(model))
+    plan = PLAN.model_copy(update={"stop": ()})
+    guard = Guardrail(model=model, artifact=planned(model, plan), early_stopping="off", max_concurrency=1)
+    verdict = guard.assess(QUESTION)
+    assert verdict.accepted, verdict.detail
+    primary, *samples = asked(server, {name: name for name in ("temperature", "max_output_tokens", "seed")})
+    assert primary == {"temperature": 0, "max_output_tokens": 48, "seed": None}
+    assert samples == [{"temperature": 0.7, "max_output_tokens": 48, "seed": None}] * 3
 
 
 def test_models_whose_profile_knows_it() -> None:
