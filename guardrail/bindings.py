@@ -338,11 +338,8 @@ _WORDS: dict[str, dict[str, str | None]] = {
     "ChatGroq": {"seed": "seed"},
     "ChatMistralAI": {"seed": "random_seed", "logprobs": None},
     "ChatOpenAI": {"max_tokens": "max_completion_tokens", "seed": "seed"},
-    "ChatOllama": {
-        "max_tokens": ".num_predict", "temperature": ".temperature", "top_p": ".top_p", "stop": ".stop",
-        "seed": ".seed",
-    },
-}  # fmt: skip
+    "ChatOllama": {"max_tokens": ".num_predict", "temperature": ".temperature", "top_p": ".top_p", "seed": ".seed"},
+}
 """The words of a class, found by its name or that of a base, so that no provider's package is imported.
 
 ".name" is a field of the model, for classes whose calls do not take the setting or take it in vain; None is a setting
@@ -379,6 +376,8 @@ def carried(model: BaseChatModel, settings: Mapping[str, Any]) -> Carried:
     """
     words, fields, call = _words(model), dict[str, Any](), dict[str, Any]()
     omitted = _omitted(model, settings)
+    if "stop" in settings and "stop" in type(model).model_fields and getattr(model, "stop", None):
+        fields["stop"] = None  # ChatOllama refuses a call's where it has its own; elsewhere the call's are used anyway
     for name, value in settings.items():
         word = words.get(name, None if name == "seed" else name)
         if name in omitted:

@@ -237,7 +237,7 @@ class Listening(BaseCallbackHandler):
     def __init__(self) -> None:
         self.tokens: list[str] = []
 
-    def on_llm_new_token(self, token: str, **details: Any) -> None:
+    def on_llm_new_token(self, token: Any, **details: Any) -> None:
         self.tokens.append(token)
 
 
@@ -286,6 +286,15 @@ def test_a_model_that_takes_only_temperature_1(provider: Provider, server: Serve
     sent = asked(server, provider.settings)
     assert len(sent) == 4
     assert {(one["temperature"], one["top_p"]) for one in sent} <= {(None, None), (None, 1)}
+
+
+@each_provider
+def test_doctor_finds_nothing_wrong(provider: Provider, server: Server, tmp_path: Path) -> None:
+    model = provider.make(server)
+    path = str(planned(model).save(tmp_path / "artifact.json"))
+    findings = {finding.check: finding for finding in examine(path, model, question=QUESTION)}
+    assert {finding.status for finding in findings.values()} <= {"ok", "warn"}, findings
+    assert findings["requests"].status == "ok", findings["requests"]
 
 
 @each_provider

@@ -101,7 +101,7 @@ class FieldsOnly(StandIn):
 
 
 class ChatOllama(FieldsOnly):
-    stop: list[str] | None = None
+    stop: list[str] | None = Field(default_factory=lambda: ["!"])
 
     def _settings(self, stop: Any = None, **call: Any) -> dict[str, Any]:
         if self.stop is not None and stop is not None:
@@ -218,7 +218,7 @@ class Responses(BaseChatOpenAI):
 def test_stop_strings_that_langchain_drops_are_refused() -> None:
     with pytest.raises(UsageError, match="does not take stop"):
         draw(Responses(), [QUESTION], PLAN)
-    assert carried(Responses(), {"seed": 1, "max_tokens": 5}) == ({}, {"max_tokens": 5})
+    assert carried(Responses(), {"seed": 1, "max_tokens": 5}) == ({}, {"max_completion_tokens": 5})
 
 
 @pytest.mark.parametrize(
