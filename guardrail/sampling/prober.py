@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from ..errors import UsageError, describe_error
 from ..types import Cost, Sample, SamplingPlan
-from .calls import quiet_copy, side_by_side, with_settings
+from .calls import side_by_side, with_settings
 from .limits import ain_flight, in_flight
 from .native import is_native
 from .probe import (
@@ -243,7 +243,7 @@ def _ask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
             reply = model.answer_probe(call)
             return _both(reply, model.answer_probe(replace(call, n=1))) if wants_alone(call, reply) else reply
         with in_flight():
-            quiet, params = with_settings(quiet_copy(model), _params(call))
+            quiet, params = with_settings(model, _params(call))
             message = quiet.invoke([HumanMessage(call.prompt)], {"callbacks": []}, **params)
         return _reply(message, call)
     except UsageError:
@@ -258,7 +258,7 @@ async def _aask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
             reply = await model.aanswer_probe(call)
             return _both(reply, await model.aanswer_probe(replace(call, n=1))) if wants_alone(call, reply) else reply
         async with ain_flight():
-            quiet, params = with_settings(quiet_copy(model), _params(call))
+            quiet, params = with_settings(model, _params(call))
             message = await quiet.ainvoke([HumanMessage(call.prompt)], {"callbacks": []}, **params)
         return _reply(message, call)
     except UsageError:

@@ -320,7 +320,8 @@ def _refused(message: AIMessage) -> bool:
 def read_reply(message: AIMessage) -> Sample:
     """A `Sample` from a chat model's message.
 
-    Log-probabilities are read in OpenAI's form (``response_metadata["logprobs"]["content"]``). A list that is
+    Log-probabilities are read in OpenAI's form (``response_metadata["logprobs"]["content"]``, or for Ollama the list
+    itself). A list that is
     incomplete, holds a NaN or an infinity, or is that of another text counts as not measured. Tokens after the text
     (end tokens, stop strings) are left out. The tokens of tool calls are taken as they are: what a call was written
     like is not known.
@@ -331,7 +332,9 @@ def read_reply(message: AIMessage) -> Sample:
     text = message.content if isinstance(message.content, str) else str(message.text)
     refuse_unreadable(message, text)
     metadata = message.response_metadata
-    found: dict[str, Any] = {} if metadata.get("logprobs") is None else _measured(_without_end(metadata["logprobs"]))
+    given = metadata.get("logprobs")
+    given = {"content": given} if isinstance(given, list) else given
+    found: dict[str, Any] = {} if given is None else _measured(_without_end(given))
     if not (message.tool_calls or message.additional_kwargs.get("function_call")):
         found = _of_text(text, found)
     if message.tool_calls:
