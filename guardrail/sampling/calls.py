@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from langchain_core.callbacks import Callbacks
-from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models import BaseChatModel, BaseLanguageModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, LLMResult
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import RunnableConfig, RunnableSerializable
 from langchain_core.runnables.config import ensure_config
 
 from ..types import Sample
@@ -162,9 +162,46 @@ def side_by_side(run: Callable[[Item], Made], items: Sequence[Item], workers: in
         pool.shutdown(wait=False, cancel_futures=True)
 
 
+QUIET = "guardrail_quiet"
+"""Class attribute of models that draw through this package themselves: nothing inside them is copied."""
+
+
 def quiet_copy(model: BaseChatModel) -> BaseChatModel:
-    """A copy that neither reads a response cache (samples would be equal) nor streams (samples would leak)."""
-    return model.model_copy(update={"cache": False, "disable_streaming": True})
+    """A copy that neither reads a response cache (samples would be equal) nor streams (samples would leak).
+
+    So are the models inside it: those in its fields and private attributes, also within lists, dicts and Runnables.
+    """
+    copied: BaseChatModel = _quiet(model, {})
+    return copied
+
+
+def _quiet(value: Any, seen: dict[int, Any]) -> Any:
+    """The value, or a copy of it if a model inside it has to be quiet."""
+    if id(value) in seen:
+        return seen[id(value)]
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        made = [_quiet(one, seen) for one in value]
+        return type(value)(made) if any(a is not b for a, b in zip(made, value, strict=True)) else value
+    if type(value) is dict:
+        kept = {name: _quiet(one, seen) for name, one in value.items()}
+        return kept if any(kept[name] is not value[name] for name in value) else value
+    if not isinstance(value, BaseLanguageModel | RunnableSerializable) or getattr(type(value), QUIET, False):
+        return value
+    seen[id(value)] = value  # a model that holds itself
+    fields = {name: getattr(value, name, None) for name in type(value).model_fields}
+    changed = {name: made for name, one in fields.items() if (made := _quiet(one, seen)) is not one}
+    hidden = value.__pydantic_private__ or {}
+    private = {name: made for name, one in hidden.items() if (made := _quiet(one, seen)) is not one}
+    if isinstance(value, BaseLanguageModel):
+        changed["cache"] = False
+    if isinstance(value, BaseChatModel):
+        changed["disable_streaming"] = True
+    if changed or private:
+        copied = value.model_copy(update=changed)
+        for name, made in private.items():
+            copied.__pydantic_private__[name] = made
+        seen[id(value)] = copied
+    return seen[id(value)]
 
 
 def _at_once(wanted: int | None) -> int:

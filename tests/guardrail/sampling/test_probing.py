@@ -196,7 +196,7 @@ class Remote(ScriptedChat):
     """A fake of somebody else's endpoint: it is probed. Answers its probe from a list, in the order of the calls."""
 
     guardrail_trusted = False
-    replies: list[Any] = Field(default_factory=lambda: ["a", "b", "c", "g"])
+    replies: list[Any] = Field(default_factory=lambda: ["a", "b", "c", "g", "d"])
     _seen: list[dict[str, Any]] = PrivateAttr(default_factory=list)
     _lock: Any = PrivateAttr(default_factory=threading.Lock)
 
@@ -211,7 +211,7 @@ class Remote(ScriptedChat):
         return ChatResult(generations=[ChatGeneration(message=self._message(answer, kwargs))])
 
 
-SCRIPT: dict[str, list[Any]] = {"sure?": ["yes"], "unsure?": ["a", "b", "c", "d"]}
+SCRIPT: dict[str, list[Any]] = {"sure?": ["yes"], "unsure?": ["a", "b", "c", "d", "e"]}
 
 
 def guard(model: Remote, **settings: Any) -> Guardrail:
@@ -221,11 +221,11 @@ def guard(model: Remote, **settings: Any) -> Guardrail:
 def test_any_chat_model_is_probed_once_and_the_first_verdict_pays() -> None:
     model = Remote(script=SCRIPT)
     guarded = guard(model)
-    assert guarded.assess("sure?").cost.calls == 15
+    assert guarded.assess("sure?").cost.calls == 16
     assert guarded.assess("sure?").cost.calls == 11
     assert guard(model).assess("sure?").cost.calls == 11  # another guard on the same object
-    assert len(model._seen) == 4
-    assert sorted(call["temperature"] for call in model._seen) == [0.0, 1.0, 1.0, 1.0]
+    assert len(model._seen) == 5
+    assert sorted(call["temperature"] for call in model._seen) == [0.0, 1.0, 1.0, 1.0, 1.0]
     report = known_report(model)
     assert report is not None
     assert (report.n, report.seed, report.distinct) == (None, None, report.samples)
@@ -239,8 +239,8 @@ def test_async_probe_is_shared_by_a_thousand_calls() -> None:
         return await asyncio.gather(*(aprobe(model, PLAN) for _ in range(1000)))
 
     found = asyncio.run(main())
-    assert len(model._seen) == 4
-    assert sum(cost.calls for _, cost in found) == 4
+    assert len(model._seen) == 5
+    assert sum(cost.calls for _, cost in found) == 5
     assert all(report is not None and not report.failed for report, _ in found)
 
 
@@ -251,11 +251,11 @@ def test_a_failed_probe_is_shared_once_and_then_repeated() -> None:
         return await asyncio.gather(*(aprobe(model, PLAN) for _ in range(50)))
 
     assert all(report is not None and report.failed for report, _ in asyncio.run(main()))
-    assert len(model._seen) == 4
+    assert len(model._seen) == 5
     verdict = guard(model).assess("sure?")
     assert (verdict.accepted, verdict.uncertainty.reason) == (False, Unmeasured.MODEL_FAILED)
     assert "could not be probed: ConnectionError: down" in verdict.detail
-    model.replies[:] = ["a", "b", "c", "g"]
+    model.replies[:] = ["a", "b", "c", "g", "d"]
     assert guard(model).assess("sure?").accepted
 
 
@@ -272,15 +272,15 @@ def test_a_cancelled_probe_is_taken_over() -> None:
 
     report, cost = asyncio.run(main())
     assert not report.failed
-    assert cost.calls == 4
+    assert cost.calls == 5
 
 
 def test_the_samples_of_the_probe_are_equal_requests_where_no_seeds_can_be_sent() -> None:
     model = Remote(script=SCRIPT)
     probe(model, PLAN)  # so that a cache of equal requests shows, as it would answer the samples of a question
     sampled = [call for call in model._seen if call["temperature"] == 1]
-    assert len(sampled) == 3
-    assert sampled == [sampled[0]] * 3
+    assert len(sampled) == 4
+    assert sampled == [sampled[0]] * 4
 
 
 class Endpoint(ScriptedChat):
@@ -309,8 +309,8 @@ def test_threads_share_a_probe() -> None:
     model = Remote(script=SCRIPT)
     guarded = guard(model)
     found = guarded.batch(["sure?"] * 20, {"max_concurrency": 10})
-    assert len(model._seen) == 4
-    assert sum(message.response_metadata["guardrail"]["cost"]["calls"] for message in found) == 20 * 11 + 4
+    assert len(model._seen) == 5
+    assert sum(message.response_metadata["guardrail"]["cost"]["calls"] for message in found) == 20 * 11 + 5
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -411,7 +411,7 @@ def test_an_endpoint_that_turns_degenerate_is_found_out(caplog: pytest.LogCaptur
     assert "far more often than at calibration" in caplog.text
     assert verdicts[0].accepted
     assert guarded.assess("sure?").uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES
-    model.replies[:] = ["a", "b", "c", "g"]
+    model.replies[:] = ["a", "b", "c", "g", "d"]
     assert not guarded.assess("sure?").accepted  # what is known stays until it is asked again
     probe(model, PLAN, again=True)
     assert guarded.assess("sure?").accepted
@@ -423,6 +423,6 @@ def test_an_endpoint_is_probed_again_now_and_then() -> None:
     verdict = guard(model, probe="off").assess("unsure?")
     for _ in range(PROBE_AGAIN_AFTER):
         trust.record(verdict, trust.check())
-    assert len(model._seen) == 4
-    assert trust.check().cost.calls == 4
+    assert len(model._seen) == 5
+    assert trust.check().cost.calls == 5
     assert trust.check().cost.calls == 0
