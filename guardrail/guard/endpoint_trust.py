@@ -41,7 +41,7 @@ two equally likely answers does so in at most three of four questions: once in .
 UNFIT_FOR = 60.0
 """Seconds after which an endpoint that a probe refused is probed again."""
 PROBE_AGAIN_AFTER = 1000
-"""Questions after which an endpoint is probed again without a cause: 4 calls among thousands."""
+"""Questions after which an endpoint is probed again without a cause: 5 calls among thousands."""
 
 log = logging.getLogger("guardrail")
 

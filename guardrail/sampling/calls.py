@@ -164,27 +164,30 @@ def side_by_side(run: Callable[[Item], Made], items: Sequence[Item], workers: in
 
 QUIET = "guardrail_quiet"
 """Class attribute of models that draw through this package themselves: nothing inside them is copied."""
+LEVELS, MOST_INSIDE = 2, 64
+"""How deep models are looked for in lists and dicts, and in how long ones: what holds models is short and flat."""
 
 
 def quiet_copy(model: BaseChatModel) -> BaseChatModel:
     """A copy that neither reads a response cache (samples would be equal) nor streams (samples would leak).
 
-    So are the models inside it: those in its fields and private attributes, also within lists, dicts and Runnables.
+    So are the models inside it: those in its fields and private attributes, also within lists, dicts and Runnables. One
+    that only a function holds is not reached; the probe finds its cache (`guardrail.sampling.probe.later_call`).
     """
     copied: BaseChatModel = _quiet(model, {})
     return copied
 
 
-def _quiet(value: Any, seen: dict[int, Any]) -> Any:
+def _quiet(value: Any, seen: dict[int, Any], levels: int = LEVELS) -> Any:
     """The value, or a copy of it if a model inside it has to be quiet."""
     if id(value) in seen:
         return seen[id(value)]
-    if isinstance(value, list | tuple) and type(value) in (list, tuple):
-        made = [_quiet(one, seen) for one in value]
-        return type(value)(made) if any(a is not b for a, b in zip(made, value, strict=True)) else value
-    if type(value) is dict:
-        kept = {name: _quiet(one, seen) for name, one in value.items()}
-        return kept if any(kept[name] is not value[name] for name in value) else value
+    if type(value) in (list, tuple, dict) and levels and len(value) <= MOST_INSIDE:
+        held = list(value.values() if type(value) is dict else value)
+        made = [_quiet(one, seen, levels - 1) for one in held]
+        if all(a is b for a, b in zip(made, held, strict=True)):
+            return value
+        return dict(zip(value, made, strict=True)) if type(value) is dict else type(value)(made)
     if not isinstance(value, BaseLanguageModel | RunnableSerializable) or getattr(type(value), QUIET, False):
         return value
     seen[id(value)] = value  # a model that holds itself
@@ -198,8 +201,8 @@ def _quiet(value: Any, seen: dict[int, Any]) -> Any:
         changed["disable_streaming"] = True
     if changed or private:
         copied = value.model_copy(update=changed)
-        for name, made in private.items():
-            copied.__pydantic_private__[name] = made
+        if copied.__pydantic_private__ is not None:
+            copied.__pydantic_private__.update(private)
         seen[id(value)] = copied
     return seen[id(value)]
 

@@ -211,7 +211,7 @@ def wants_probe(plan: SamplingPlan) -> bool:
 
 
 def probe_calls(*, logprobs: bool, seed: int = 1) -> tuple[ProbeCall, ...]:
-    """The four calls: two answers at once, another seed, that seed again, and greedy. All ask the same question.
+    """The first four calls: two answers at once, another seed, that seed again, and greedy. All ask the same question.
 
     Args:
         logprobs: Whether to ask for log-probabilities.

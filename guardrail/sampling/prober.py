@@ -275,14 +275,14 @@ def _ask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
         if isinstance(model, Probeable):
             reply = model.answer_probe(call)
             return _both(reply, model.answer_probe(replace(call, n=1))) if wants_alone(call, reply) else reply
-        quiet, asked = quiet_copy(model), [HumanMessage(call.prompt)]
+        quiet, asked, params = quiet_copy(model), [HumanMessage(call.prompt)], _params(model, call)
         with in_flight():
             try:
-                message = quiet.invoke(asked, {"callbacks": []}, **_params(model, call))
+                message = quiet.invoke(asked, {"callbacks": []}, **params)
             except Exception as error:
-                if not _refuses_seeds(model, error):
+                if not _refuses_seed(model, params, error):
                     raise
-                message = quiet.invoke(asked, {"callbacks": []}, **_params(model, call))
+                message = quiet.invoke(asked, {"callbacks": []}, **params)
         return _reply(message, call)
     except Exception as error:  # any error of a model: the probe comes to no conclusion
         return ProbeReply(error=describe_error(error, asking=True))
@@ -293,14 +293,14 @@ async def _aask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
         if isinstance(model, Probeable):
             reply = await model.aanswer_probe(call)
             return _both(reply, await model.aanswer_probe(replace(call, n=1))) if wants_alone(call, reply) else reply
-        quiet, asked = quiet_copy(model), [HumanMessage(call.prompt)]
+        quiet, asked, params = quiet_copy(model), [HumanMessage(call.prompt)], _params(model, call)
         async with ain_flight():
             try:
-                message = await quiet.ainvoke(asked, {"callbacks": []}, **_params(model, call))
+                message = await quiet.ainvoke(asked, {"callbacks": []}, **params)
             except Exception as error:
-                if not _refuses_seeds(model, error):
+                if not _refuses_seed(model, params, error):
                     raise
-                message = await quiet.ainvoke(asked, {"callbacks": []}, **_params(model, call))
+                message = await quiet.ainvoke(asked, {"callbacks": []}, **params)
         return _reply(message, call)
     except Exception as error:
         return ProbeReply(error=describe_error(error, asking=True))
@@ -336,10 +336,11 @@ def seeded(model: BaseChatModel) -> bool:
     return takes_seeds(model) and known_report(model) is not None
 
 
-def _refuses_seeds(model: BaseChatModel, error: Exception) -> bool:
-    """Whether a call may be made again without a seed, because the server refused it as such; remembered then."""
-    if not takes_seeds(model) or cause_of(error) is not Unmeasured.REJECTED:
+def _refuses_seed(model: BaseChatModel, params: dict[str, Any], error: Exception) -> bool:
+    """Whether the server refused a call as such that had a seed; the seed is then taken out, also of later calls."""
+    if "seed" not in params or cause_of(error) is not Unmeasured.REJECTED:
         return False
+    del params["seed"]
     _of(model).refuses_seeds = True
     return True
 

@@ -128,7 +128,7 @@ POLICIES: dict[str, Callable[[Guardrail], Any]] = {
     "with_retry": lambda guard: guard.with_retry(wait_exponential_jitter=False, stop_after_attempt=ATTEMPTS).invoke(
         "q"
     ),
-    "LangChain's retry": lambda guard: RunnableRetry(
+    "LangChain's retry": lambda guard: RunnableRetry[Any, Any](
         bound=guard, retry_exception_types=(Exception,), max_attempt_number=ATTEMPTS, **AT_ONCE
     ).invoke("q"),
     "loop": loop,
@@ -180,7 +180,7 @@ def stopped(setting: str, share: float, threshold: float, samples: tuple[str, ..
     artifact = make_artifact(model, threshold=threshold + 1e-6, n=5)
     data = artifact.data.model_copy(update={"n_questions": 1000, "n_unmeasured": round(1000 * share)})
     found = artifact.model_copy(update={"data": data})
-    guard = Guardrail(model=model, artifact=found, early_stopping=setting)  # type: ignore[arg-type]
+    guard = Guardrail(model=model, artifact=found, early_stopping=setting)
     return guard.assess("q").accepted
 
 

@@ -163,7 +163,7 @@ class Endpoint:
     def _cached(self, body: Mapping[str, Any], mode: str) -> dict[str, Any]:
         """The reply that the same request got before; in the mode "cached_but_seed" whatever its seed.
 
-        In the mode "cached_late" also whatever its n, and only after four requests have come, as if they had been in
+        In the mode "cached_late" also whatever its n, and only after three requests have come, as if they had been in
         flight together.
         """
         if mode == "cached_late":
@@ -171,7 +171,7 @@ class Endpoint:
             self.passed[late] = self.passed.get(late, 0) + 1
             made = self.completion(body, mode)
             first = self.cache.setdefault(late, made)
-            return made if self.passed[late] <= 4 else first
+            return made if self.passed[late] <= 3 else first
         key = {name: value for name, value in body.items() if mode == "cached" or name != "seed"}
         return self.cache.setdefault(json.dumps(key, sort_keys=True), self.completion(body, mode))
 
