@@ -8,7 +8,7 @@ import os
 import secrets
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -17,9 +17,10 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 
-from ..errors import describe_error
+from ..bindings import carried
+from ..errors import UsageError, describe_error
 from ..types import Cost, Sample, SamplingPlan, Unmeasured
-from .calls import quiet_copy, side_by_side
+from .calls import quiet_copy, side_by_side, with_settings
 from .effects import Effect, Steps, arun, run
 from .limits import ain_flight, in_flight
 from .native import is_native
@@ -230,9 +231,7 @@ async def _aprobe(model: BaseChatModel, plan: SamplingPlan, *, again: bool) -> t
 
 def _asked(model: BaseChatModel, plan: SamplingPlan) -> Steps[ProbeReport]:
     """The calls of one probe, and what follows from them."""
-    calls: Sequence[ProbeCall] = probe_calls(
-        logprobs=plan.logprobs, seed=secrets.randbelow(LARGEST_SEED - SEEDS_OF_A_PROBE)
-    )
+    calls: Sequence[ProbeCall] = _calls(plan)
     before = Cost()
     replies: list[ProbeReply] = yield _together(model, calls)
     if longer := longer_calls(calls, replies, plan):
@@ -258,6 +257,15 @@ def _together(model: BaseChatModel, calls: Sequence[ProbeCall]) -> Effect:
     return Effect(lambda: side_by_side(partial(_ask, model), calls, len(calls)), gathered)
 
 
+def _calls(plan: SamplingPlan) -> tuple[ProbeCall, ...]:
+    calls = probe_calls(logprobs=plan.logprobs, seed=secrets.randbelow(LARGEST_SEED - SEEDS_OF_A_PROBE))
+    if plan.primary == "greedy":
+        return calls
+    # A model that takes no other temperature than 1 is not asked at 0, and needs room for its thoughts.
+    longest = max(plan.max_tokens, calls[0].max_tokens)
+    return tuple(replace(call, temperature=1.0, max_tokens=longest) for call in calls)
+
+
 def _settled(report: ProbeReport | None, plan: SamplingPlan) -> ProbeReport | None:
     """A report that holds for a plan: one of a model that said nothing holds for answers as short only."""
     if report is not None and report.silent_at is not None and report.silent_at < plan.max_tokens:
@@ -278,12 +286,14 @@ def _ask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
         quiet, asked, params = quiet_copy(model), [HumanMessage(call.prompt)], _params(model, call)
         with in_flight():
             try:
-                message = quiet.invoke(asked, {"callbacks": []}, **params)
+                message = _made(quiet, params).invoke(asked, {"callbacks": []})
             except Exception as error:
                 if not _refuses_seed(model, params, error):
                     raise
-                message = quiet.invoke(asked, {"callbacks": []}, **params)
+                message = _made(quiet, params).invoke(asked, {"callbacks": []})
         return _reply(message, call)
+    except UsageError:
+        raise
     except Exception as error:  # any error of a model: the probe comes to no conclusion
         return ProbeReply(error=describe_error(error, asking=True))
 
@@ -296,12 +306,14 @@ async def _aask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
         quiet, asked, params = quiet_copy(model), [HumanMessage(call.prompt)], _params(model, call)
         async with ain_flight():
             try:
-                message = await quiet.ainvoke(asked, {"callbacks": []}, **params)
+                message = await _made(quiet, params).ainvoke(asked, {"callbacks": []})
             except Exception as error:
                 if not _refuses_seed(model, params, error):
                     raise
-                message = await quiet.ainvoke(asked, {"callbacks": []}, **params)
+                message = await _made(quiet, params).ainvoke(asked, {"callbacks": []})
         return _reply(message, call)
+    except UsageError:
+        raise
     except Exception as error:
         return ProbeReply(error=describe_error(error, asking=True))
 
@@ -309,6 +321,11 @@ async def _aask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
 def _both(together: ProbeReply, alone: ProbeReply) -> ProbeReply:
     """The one answer to a call without n, with the cost of the call with n that was of no use."""
     return replace(alone, texts=alone.texts[:1], cost=together.cost + alone.cost)
+
+
+def _made(quiet: BaseChatModel, params: Mapping[str, Any]) -> Any:
+    asked, settings = with_settings(quiet, params)
+    return asked.bind(**settings)
 
 
 def _params(model: BaseChatModel, call: ProbeCall) -> dict[str, Any]:
@@ -321,14 +338,9 @@ def _params(model: BaseChatModel, call: ProbeCall) -> dict[str, Any]:
 
 
 def takes_seeds(model: BaseChatModel) -> bool:
-    """Whether every call of a LangChain model can be sent a seed: OpenAI's chat completions, unless refused there."""
-    if not any(kind.__name__ == "BaseChatOpenAI" for kind in type(model).__mro__):
-        return False
-    try:
-        responses = getattr(model, "_use_responses_api", lambda payload: True)({})  # that API has no seed
-    except Exception:  # it is private: another version may differ
-        return False
-    return not responses and not _of(model).refuses_seeds
+    """Whether every call of a LangChain model can be sent a seed (`guardrail.bindings.carried`); not if refused once."""
+    found = carried(model, {"seed": 0})
+    return bool(found.fields or found.call) and not _of(model).refuses_seeds
 
 
 def seeded(model: BaseChatModel) -> bool:

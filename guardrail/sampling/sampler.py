@@ -134,10 +134,10 @@ class Sampler:
             common["stop"] = list(plan.stop)
         if plan.logprobs:
             common["logprobs"] = True
-        primary = {**common, "temperature": 0.0}
         sampled = {**common, "temperature": plan.temperature, "top_p": plan.top_p}
+        greedy = None if plan.primary == "sampled" else {**common, "temperature": 0.0}
         return [
-            Call(list(messages), primary if index < 0 else {**sampled, **seeds(index)}, index, self.name)
+            Call(list(messages), greedy if index < 0 and greedy else {**sampled, **seeds(index)}, index, self.name)
             for messages in prompts
             for seeds in [self._seeds(messages)]
             for index in range(self.first, plan.n)
