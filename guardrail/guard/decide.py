@@ -11,9 +11,9 @@ from ..artifact import CalibrationArtifact
 from ..gate import accepts
 from ..judges import ExactJudge, normalise
 from ..outcome import Infeasible
-from ..types import SampleSet, SamplingPlan, Uncertainty
+from ..types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from ..uncertainty import Clusters, Estimator, Evidence, Needs, cluster, measure
-from ..verdict import Meaning, Reason, Verdict
+from ..verdict import CONFIGURATION, Meaning, Reason, Verdict
 
 __all__ = ["Gate", "adaptive_subset", "decide", "unanimous"]
 
@@ -142,6 +142,8 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
         way_out = "Fix the cause and retry, or hand the question to a person."
         if uncertainty.reason is not None and uncertainty.reason.depends_on_question:
             way_out = "Hand the question to a person; nothing draws it again."
+        elif uncertainty.reason is Unmeasured.MISCONFIGURED:
+            way_out = CONFIGURATION
         return (
             f"Held back: the uncertainty could not be measured ({uncertainty.reason}: {uncertainty.detail}). The "
             f"answer itself may be fine. {way_out}"

@@ -547,7 +547,9 @@ async def test_a_capability_that_answers_in_place_of_the_guard_is_refused() -> N
     guard = GuardCapability(made(inner), guard_options={"probe": "off", "early_stopping": "off"})
     with pytest.raises(UsageError, match="in place of the guarded model"):
         await agent(inner, capabilities=[Answering(), guard]).run("?")
-    async with agent(inner, capabilities=[guard]).run_stream("?") as result:  # the verdict is in a stream's response, too
+    async with agent(inner, capabilities=[guard]).run_stream(
+        "?"
+    ) as result:  # the verdict is in a stream's response, too
         assert await result.get_output() == "Paris"
 
 
