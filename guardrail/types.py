@@ -292,8 +292,8 @@ class Unmeasured(StrEnum):
     MODEL_FAILED = "model_failed"
     """The model or its server could not be reached, raised an error or timed out."""
     MISCONFIGURED = "misconfigured"
-    """The endpoint answers no call at all: the key, the model's name or the address is wrong (HTTP 401, 403, 404), or no
-    server is there."""
+    """The endpoint answers no call at all: its key, model name or address is wrong (HTTP 401, 403, 404), or there is no
+    server."""
     DEGENERATE_SAMPLES = "degenerate_samples"
     """A probe showed that the endpoint's samples do not vary as sampling must."""
     NO_LOGPROBS = "no_logprobs"

@@ -28,7 +28,7 @@ from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
-from ._frameworks.chat import Approval, FrameworkChat, check_call, guard_settings, settings_revision
+from ._frameworks.chat import Approval, FrameworkChat, check_call, guard_settings, settings_revision, shared_chat
 from ._frameworks.guard import Answer, FrameworkGuard, VerdictStore, arguments_of, refuse_settings
 
 require("agents", extra="openai-agents")
@@ -166,7 +166,10 @@ class GuardedModel(Model):
 
     Args:
         model: A model of the SDK, or any LangChain chat model (`OpenAICompatibleChat`, `TransformersChat`, ...).
-        artifact: The calibration artifact, or the path of its JSON file.
+        artifact: Judges final answers (and structured output), and every call where ``tools`` is not given: an artifact
+            or its file. None lets answers pass.
+        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool.
+        exempt: Tools whose calls pass: those that only read.
         judge: The judge object, for an artifact whose judge cannot be made by name; or such judges by name.
         on_abstain: "message", "raise", a Runnable or a handler as for `Guardrail`; or "review": a held-back call of
             function tools is proposed nevertheless, and the tool's ``needs_approval=guarded.needs_approval`` asks a
@@ -187,8 +190,10 @@ class GuardedModel(Model):
     def __init__(
         self,
         model: Model | BaseChatModel,
-        artifact: CalibrationArtifact | str | Path,
+        artifact: CalibrationArtifact | str | Path | None = None,
         *,
+        tools: Mapping[str, CalibrationArtifact | str | Path] | None = None,
+        exempt: Sequence[str] = (),
         judge: Any = None,
         on_abstain: OnAbstain | Approval = "message",
         calibrated_settings: ModelSettings | None = None,
@@ -201,13 +206,16 @@ class GuardedModel(Model):
             raise UsageError("calibrated_settings= is for models of the Agents SDK; configure the chat model itself.")
         self._model = model
         self._calibrated = calibrated_settings or ModelSettings()
-        chat = AgentsModelChat(model=model, calibrated_settings=self._calibrated) if isinstance(model, Model) else model
+        chat = shared_chat(AgentsModelChat, model, self._calibrated) if isinstance(model, Model) else model
         self._gate = FrameworkGuard(
             chat,
             artifact,
+            tools=tools,
+            exempt=exempt,
+            judge=judge,
             on_abstain=on_abstain,
             verdicts=verdicts,
-            guard_options=guard_settings(artifact, judge, guard_options, options),
+            guard_options=guard_settings(guard_options, options),
         )
 
     @property
@@ -255,7 +263,7 @@ class GuardedModel(Model):
         finally:
             _request.reset(token)
         await self._note(input, answer, output_schema)
-        return to_response(answer.message, answer.verdict.cost.calls)
+        return to_response(answer.message, answer.calls)
 
     async def stream_response(
         self,
@@ -353,7 +361,7 @@ class GuardedModel(Model):
             passed, verdict = await self._gate.given_out(from_items(None, context.turn_input), output)
         except UsageError:  # items that this model would refuse to judge
             passed, verdict = False, None
-        info = {"guardrail_accepted": False, "guardrail_reason": "not_judged"} if verdict is None else _flat(verdict)
+        info = _flat(verdict) if passed or verdict is not None else {"guardrail_accepted": False, **NOT_JUDGED}
         return GuardrailFunctionOutput(output_info=info, tripwire_triggered=not passed)
 
     async def _note(
@@ -378,12 +386,14 @@ class GuardedModel(Model):
         """
         for tool in tools:
             assert isinstance(tool, FunctionTool)  # request_bindings refused all others
+            if tool.name in self._gate.exempt:
+                continue
             checks = [one.guardrail_function for one in tool.tool_input_guardrails or ()]
             if tool.needs_approval not in (True, self.needs_approval) and self._check_call not in checks:
                 raise UsageError(
                     f'tool {tool.name!r} would run held-back calls: on_abstain="review" needs '
                     "function_tool(needs_approval=guarded.needs_approval) or "
-                    "function_tool(tool_input_guardrails=[guarded.tool_guardrail]) on every tool."
+                    "function_tool(tool_input_guardrails=[guarded.tool_guardrail]) on every tool that is not exempt."
                 )
         return frozenset(tool.name for tool in tools)
 
@@ -413,8 +423,13 @@ def _refuse_fragment(input: str | list[TResponseInputItem]) -> None:
         )
 
 
-def _flat(verdict: Verdict) -> dict[str, Any]:
-    """A verdict without any text of an answer."""
+NOT_JUDGED = {"guardrail_reason": "not_judged"}
+
+
+def _flat(verdict: Verdict | None) -> dict[str, Any]:
+    """A verdict without any text of an answer; None is what passes without a gate."""
+    if verdict is None:
+        return {"guardrail_accepted": True, **NOT_JUDGED}
     return {
         "guardrail_accepted": verdict.accepted,
         "guardrail_reason": verdict.reason.value,

@@ -8,7 +8,7 @@ agent = Agent(GuardedModel(model, "calibration.json"))
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
@@ -29,7 +29,15 @@ from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
-from ._frameworks.chat import FrameworkChat, check_call, guard_settings, is_reviewed, settings_revision
+from ._frameworks.chat import (
+    FrameworkChat,
+    Latest,
+    check_call,
+    guard_settings,
+    is_reviewed,
+    settings_revision,
+    shared_chat,
+)
 from ._frameworks.guard import CHOSEN, FrameworkGuard, VerdictStore, is_of_call, refuse_settings
 
 require("pydantic_ai", extra="pydantic-ai")
@@ -174,7 +182,10 @@ class GuardedModel(WrapperModel):
 
     Args:
         model: A model of pydantic-ai, or its name.
-        artifact: The calibration artifact, or the path of its JSON file.
+        artifact: Judges final answers (and structured output), and every call where ``tools`` is not given: an artifact
+            or its file. None lets answers pass.
+        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool.
+        exempt: Tools whose calls pass: those that only read.
         judge: The judge object, for an artifact whose judge cannot be made by name; or such judges by name.
         on_abstain: "message", "raise", a Runnable or a handler, as for `Guardrail`. "review" needs `GuardCapability`.
         calibrated_settings: Settings of every call at calibration in addition to the plan (see `PydanticAIChat`).
@@ -192,8 +203,10 @@ class GuardedModel(WrapperModel):
     def __init__(
         self,
         model: Model | str,
-        artifact: CalibrationArtifact | str | Path,
+        artifact: CalibrationArtifact | str | Path | None = None,
         *,
+        tools: Mapping[str, CalibrationArtifact | str | Path] | None = None,
+        exempt: Sequence[str] = (),
         judge: Any = None,
         on_abstain: OnAbstain = "message",
         calibrated_settings: Mapping[str, Any] | None = None,
@@ -205,14 +218,42 @@ class GuardedModel(WrapperModel):
             raise UsageError('on_abstain="review" needs GuardCapability, which keeps held-back calls from running.')
         super().__init__(model)
         calibrated_settings = options.pop("settings", calibrated_settings)  # the older spelling
-        self._chat = PydanticAIChat(model=self.wrapped, calibrated_settings=dict(calibrated_settings or {}))
-        self._gate = FrameworkGuard(
-            self._chat,
+        self._set_up(
             artifact,
+            calibrated_settings,
+            tools=tools,
+            exempt=exempt,
+            judge=judge,
             on_abstain=on_abstain,
             verdicts=verdicts,
-            guard_options=guard_settings(artifact, judge, guard_options, options),
+            guard_options=guard_settings(guard_options, options),
         )
+
+    def _set_up(
+        self,
+        artifact: CalibrationArtifact | str | Path | None,
+        calibrated_settings: Mapping[str, Any] | None,
+        **given: Any,
+    ) -> None:
+        self._chat = shared_chat(PydanticAIChat, self.wrapped, dict(calibrated_settings or {}))
+        self._gate = FrameworkGuard(self._chat, artifact, **given)
+
+    @classmethod
+    def _reviewed(cls, model: Model, capability: GuardCapability) -> GuardedModel:
+        """The model of a capability, under any of its ``on_abstain``."""
+        made = cls.__new__(cls)
+        WrapperModel.__init__(made, model)
+        made._set_up(
+            capability.artifact,
+            capability.calibrated_settings,
+            tools=capability.tools,
+            exempt=capability.exempt,
+            judge=capability.judge,
+            on_abstain=capability.on_abstain,
+            verdicts=capability.verdicts,
+            guard_options=capability.guard_options,
+        )
+        return made
 
     @property
     def guard(self) -> Guardrail:
@@ -238,6 +279,7 @@ class GuardedModel(WrapperModel):
                 asked,
                 # Calls of external tools come out in `DeferredToolRequests.calls`, which the application runs.
                 holdable={tool.name for tool in model_request_parameters.function_tools if tool.kind != "external"},
+                answers={tool.name for tool in model_request_parameters.output_tools},
                 parsed=asked.response_format is not None or asked.tool_choice is not None,
             )
         finally:
@@ -309,9 +351,14 @@ class GuardCapability(AbstractCapability[Any]):
     process. The approved call runs as it was judged; nothing is drawn again for it.
     """
 
-    artifact: CalibrationArtifact | str | Path
-    """The calibration artifact, or the path of its JSON file."""
+    artifact: CalibrationArtifact | str | Path | None = None
+    """Judges final answers (and structured output), and every call where ``tools`` is not given: an artifact or its
+    file. None lets answers pass."""
     _: KW_ONLY
+    tools: Mapping[str, CalibrationArtifact | str | Path] | None = None
+    """Judges messages that call a tool: artifact or file by tool name; "*" is every other tool."""
+    exempt: Sequence[str] = ()
+    """Tools whose calls pass: those that only read."""
     judge: Any = None
     """As for `GuardedModel`."""
     on_abstain: Any = "message"
@@ -328,28 +375,15 @@ class GuardCapability(AbstractCapability[Any]):
     """Older spelling of ``calibrated_settings``."""
     options: InitVar[Mapping[str, Any] | None] = None
     """Older spelling of ``guard_options``."""
-    _wrapped: dict[int, GuardedModel] = field(default_factory=dict, init=False, repr=False)
+    _wrapped: Latest[GuardedModel] = field(default_factory=lambda: Latest(MODELS), init=False, repr=False)
 
     def __post_init__(self, settings: Mapping[str, Any] | None, options: Mapping[str, Any] | None) -> None:
         self.calibrated_settings = self.calibrated_settings if settings is None else settings
         self.guard_options = self.guard_options if options is None else options
 
     def get_wrapper_model(self, model: Model) -> Model | None:
-        """The guarded model; one for each model, which keeps the results of the endpoint's probe."""
-        found = self._wrapped.get(id(model))
-        if found is None or found.wrapped is not model:
-            found = GuardedModel(
-                model,
-                self.artifact,
-                judge=self.judge,
-                on_abstain="message" if is_reviewed(self.on_abstain) else self.on_abstain,
-                calibrated_settings=self.calibrated_settings,
-                verdicts=self.verdicts,
-                guard_options=self.guard_options,
-            )
-            found._gate.holds = is_reviewed(self.on_abstain)
-            self._wrapped[id(model)] = found
-        return found
+        """The guarded model; one for each of the models used last."""
+        return self._wrapped.get(id(model), lambda: GuardedModel._reviewed(model, self))
 
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
@@ -400,19 +434,20 @@ class GuardCapability(AbstractCapability[Any]):
             ApprovalRequired: A person decides about it.
             ModelRetry: It does not run, and the model is informed.
         """
-        if tool_def.kind == "output":
+        if tool_def.kind == "output" or call.tool_name in self.exempt:
             return
         found = await self.verdicts.afind(call.tool_call_id)
         arguments = call.args_as_dict()
+        verdict = None if found is None else found[1]
         same = found is not None and is_of_call(found[0], call.tool_name, arguments)
         if ctx.tool_call_approved and (found is None or same or _is_edit(ctx, call, found[0])):
             # A store in memory may have forgotten the verdict, or another process had it; any other would know it.
             if found is not None or not self.verdicts.is_complete:
                 return
-        elif found is not None and same and (found[1].accepted or found[0].startswith(CHOSEN)):
+        elif found is not None and same and (verdict is None or verdict.accepted or found[0].startswith(CHOSEN)):
             return
-        elif found is not None and self.held == "approve" and is_reviewed(self.on_abstain) and same:
-            raise ApprovalRequired(metadata={"guardrail": found[1].to_metadata()})
+        elif verdict is not None and self.held == "approve" and is_reviewed(self.on_abstain) and same:
+            raise ApprovalRequired(metadata={"guardrail": verdict.to_metadata()})
         raise _not_run()
 
     def verdict(self, call_id: str) -> Verdict | None:
@@ -420,6 +455,8 @@ class GuardCapability(AbstractCapability[Any]):
         return self.verdicts.get(call_id)
 
 
+MODELS = 16
+"""Models that a capability keeps guarded: an agent has one, unless each run brings its own."""
 _running: ContextVar[ToolCallPart] = ContextVar("guardrail_pydantic_ai_call")
 """The call that is being run, as the model proposed it or a person edited it."""
 

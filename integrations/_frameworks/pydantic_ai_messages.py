@@ -23,6 +23,8 @@ from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.types import Bindings
 
+from .chat import Carried
+
 __all__ = ["as_parameters", "from_messages", "read_response", "request_bindings", "to_messages", "to_response"]
 
 MESSAGES = "pydantic_ai_messages"
@@ -44,9 +46,15 @@ def from_messages(messages: Sequence[ModelMessage], parameters: ModelRequestPara
         made = _request(message) if isinstance(message, ModelRequest) else [_response(message)]
         for place, one in enumerate(made):
             # The first of its parts carries the whole message.
-            one.additional_kwargs[MESSAGES] = [message] if place == 0 else []
+            one.additional_kwargs[MESSAGES] = Carried([message], _pictures(message)) if place == 0 else []
         found += made
     return found
+
+
+def _pictures(message: ModelMessage) -> list[object]:
+    """What a message holds beside text."""
+    contents = [part.content for part in message.parts if isinstance(part, its.UserPromptPart)]
+    return [one for content in contents if not isinstance(content, str) for one in content if not isinstance(one, str)]
 
 
 def _instructions(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> str | None:

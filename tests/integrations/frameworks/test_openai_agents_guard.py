@@ -468,12 +468,16 @@ def test_another_prompt_other_tools_hosted_tools_and_server_side_conversations_a
 async def test_a_run_that_leaves_its_first_turn_to_the_server_is_refused(streamed: bool) -> None:
     """The second turn would hold the tool's result alone, and its verdict would be about that fragment."""
     bank = await asyncio.to_thread(Bank, Scripted(SURE, ["Done"]))
-    with pytest.raises(UsageError, match="auto_previous_response_id"):
+
+    async def ask() -> None:
         if streamed:
-            run = Runner.run_streamed(bank.agent(), "Pay 5", auto_previous_response_id=True)
-            [event async for event in run.stream_events()]
+            result = Runner.run_streamed(bank.agent(), "Pay 5", auto_previous_response_id=True)
+            [event async for event in result.stream_events()]
         else:
             await Runner.run(bank.agent(), "Pay 5", auto_previous_response_id=True)
+
+    with pytest.raises(UsageError, match="auto_previous_response_id"):
+        await ask()
     assert len(bank.inner.calls) == N + 1
     assert (await Runner.run(bank.agent(), "Pay 5")).final_output == "Done"
 
