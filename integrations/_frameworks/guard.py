@@ -341,8 +341,9 @@ class FrameworkGuard:
                 one = verdict  # the strictest gate holds all calls of the message
             await self.verdicts.aput(str(call["id"]), chosen + subject, one)
         if verdict is None:
-            usage = total_usage(judged.drawn.cost)
-            return Answer(message.model_copy(update={"usage_metadata": usage}), None, judged.drawn.cost.calls)
+            metadata = {**message.response_metadata, "guardrail": None}
+            update = {"response_metadata": metadata, "usage_metadata": total_usage(judged.drawn.cost)}
+            return Answer(message.model_copy(update=update), None, judged.drawn.cost.calls)
         return Answer(with_verdict(message, verdict), verdict, verdict.cost.calls)
 
     async def _judged(self, messages: Sequence[BaseMessage], asked: Bindings, answers: Collection[str]) -> Assessment:

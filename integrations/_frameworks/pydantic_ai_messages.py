@@ -29,6 +29,8 @@ __all__ = ["as_parameters", "from_messages", "read_response", "request_bindings"
 
 MESSAGES = "pydantic_ai_messages"
 """Key in a message's ``additional_kwargs`` of the messages it was made from."""
+KEPT = ("guardrail", ABSTAINED)
+"""Keys of a guard's ``response_metadata``, kept in a response's ``metadata``."""
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
@@ -250,8 +252,7 @@ def to_response(message: AIMessage) -> ModelResponse:
     for call in message.tool_calls:
         parts.append(its.ToolCallPart(call["name"], call["args"], tool_call_id=str(call["id"])))
     usage = message.usage_metadata
-    verdict = message.response_metadata.get("guardrail")
-    abstained = {ABSTAINED: True} if message.response_metadata.get(ABSTAINED) else {}
+    kept = {name: message.response_metadata[name] for name in KEPT if name in message.response_metadata}
     return ModelResponse(
         parts=parts,
         usage=RequestUsage(
@@ -259,5 +260,5 @@ def to_response(message: AIMessage) -> ModelResponse:
         ),
         model_name=message.response_metadata.get("model_name"),
         finish_reason="tool_call" if message.tool_calls else "stop",
-        metadata=None if verdict is None else {"guardrail": verdict, **abstained},
+        metadata=kept or None,
     )

@@ -186,6 +186,15 @@ async def test_the_runner_does_not_retry_a_measured_abstention(policy: str, stre
     assert len(inner.calls) == N + 1
 
 
+@pytest.mark.parametrize("remember", [300.0, 0])
+async def test_asking_again_until_an_answer_is_accepted_gets_the_abstention_again(remember: float) -> None:
+    inner = Scripted([*APART, *["Rome"] * 20])
+    for _ in range(2):  # a model per run, as applications do that make their agents per request
+        model = guarded(inner, abstain_message="Not sure.", remember=remember)
+        result = await Runner.run(agent(model), "Capital of Atlantis?")
+    assert (result.final_output, len(inner.calls)) == (("Not sure.", N + 1) if remember else ("Rome", 2 * (N + 1)))
+
+
 async def test_the_runner_may_retry_what_could_not_be_measured() -> None:
     class Back(Scripted):
         async def get_response(self, *given: Any, **named: Any) -> ModelResponse:
@@ -385,6 +394,20 @@ def test_the_tool_guardrail_lets_accepted_and_approved_calls_run() -> None:
     one.output_guardrails = [bank.model.output_guardrail]  # knows the answer, though the run called a tool before it
     assert run(one, "Pay 5").final_output == "Done"
     assert bank.paid == [5]
+
+
+def test_exempt_tools_run_without_a_check_and_answers_without_an_artifact_pass() -> None:
+    said: list[Said] = [("pay", {"amount": n}) for n in (5, 50, 500, 55, 505)]
+    bank = Bank(Scripted(said, ["a", "b", "c", "d", "e"]), on_abstain="review")
+    made = artifact(bank.inner, bindings=bank.bindings, prompt=PromptWrapping(system="Be brief."))
+    options: Any = {"probe": "off", "early_stopping": "off", "on_abstain": "review"}
+    bank.model = GuardedModel(bank.inner, tools={"*": made}, exempt=["pay"], **options)
+    one = bank.agent(needs_approval=False)
+    one.output_guardrails = [bank.model.output_guardrail]
+    assert (run(one, "Pay 5").final_output, bank.paid) == ("a", [5])
+    assert len(bank.inner.calls) == 2
+    bank.model = GuardedModel(bank.inner, made, tools={}, exempt=["pay"], **options)
+    assert run(bank.agent(needs_approval=False), "Pay 5").final_output != "a"  # now answers are judged
 
 
 def test_handoffs_are_tools_and_are_judged() -> None:

@@ -24,6 +24,7 @@ from pydantic_ai import (
     DeferredToolResults,
     ModelRetry,
     NativeOutput,
+    RetryModelRequest,
     RunContext,
     ToolApproved,
     ToolDefinition,
@@ -237,6 +238,37 @@ async def test_an_abstention_that_is_raised_is_not_retried() -> None:
     assert len(inner.calls) == N + 1
 
 
+class Insisting(AbstractCapability[Any]):
+    """Asks again until an answer is accepted, without a word in the history."""
+
+    async def after_model_request(self, ctx: Any, *, request_context: Any, response: ModelResponse) -> ModelResponse:
+        assert response.metadata is not None
+        if not response.metadata["guardrail"]["accepted"] and request_context.attempt < 3:
+            raise RetryModelRequest
+        return response
+
+
+@pytest.mark.parametrize("remember", [300.0, 0])
+@pytest.mark.parametrize("again", ["attempt", "run", "another agent"])
+async def test_asking_again_until_an_answer_is_accepted_gets_the_abstention_again(again: str, remember: float) -> None:
+    inner = Scripted([*UNSURE_TEXT, *["Rome"] * 20])  # certain of Rome when asked again
+    made_of = made(inner)
+    options = {"probe": "off", "early_stopping": "off", "abstain_message": "Not sure.", "remember": remember}
+
+    def one() -> Agent[Any, Any]:
+        others = [Insisting()] if again == "attempt" else []
+        return agent(inner, capabilities=[GuardCapability(made_of, guard_options=options), *others])
+
+    first = one()
+    result = await first.run("?")
+    if again != "attempt":
+        result = await (first if again == "run" else one()).run("?")
+    if remember:
+        assert (result.output, len(inner.calls)) == ("Not sure.", N + 1)
+    else:
+        assert (result.output, len(inner.calls)) == ("Rome", 2 * (N + 1))
+
+
 async def test_a_later_question_is_asked_after_an_abstention() -> None:
     inner = Scripted([*UNSURE_TEXT, *["Rome"] * 20])
     one = agent(guarded(inner, abstain_message="Not sure."))
@@ -363,6 +395,19 @@ def test_a_call_whose_verdict_is_lost_does_not_run() -> None:
     bank.guard.verdicts.find = lambda _: None  # type: ignore[method-assign]
     bank.run("Pay 5")
     assert bank.paid == []
+
+
+def test_exempt_tools_run_and_others_are_judged_by_their_own_artifacts() -> None:
+    for said, paid in ((SURE, [5]), (UNSURE, []), ([("quote", {"amount": n}) for n in (5, 50, 500, 55, 505)], [])):
+        inner = Scripted(said, ["Done"])
+        bank = Bank(inner, on_abstain="review")
+        own = made(inner, bindings=bank.bindings)
+        options = {"probe": "off", "early_stopping": "off"}
+        guard = GuardCapability(tools={"pay": own}, exempt=["quote"], on_abstain="review", guard_options=options)
+        bank.agent = bank._agent(inner, capabilities=[guard])
+        output = bank.run("Pay 5").output
+        assert bank.paid == paid
+        assert (output == "Done") is (said is not UNSURE)  # an answer passes: it has no artifact
 
 
 # -- what runs is what was judged --------------------------------------------------------------------------------------
