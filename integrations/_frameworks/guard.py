@@ -33,19 +33,33 @@ from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import candidate_message, total_usage, with_verdict
 from guardrail.guard.observers import Observers, as_observers, early_stopping_conflict
 from guardrail.guard.structured import form_of
-from guardrail.plain_json import canonical_json, sha256_hex
+from guardrail.plain_json import canonical_json, sha256_hex, spelled
+from guardrail.prompting import question_text
 from guardrail.sampling.effects import Steps, arun
 from guardrail.specs import identify
 from guardrail.types import Bindings, Sample, SampleSet, ToolCall, canonical_calls
 from guardrail.verdict import Verdict
 
 from .._agents.artifact_set import ANY_TOOL, ArtifactSet, highest_agreement, load
+from .._agents.decisions import ALL_DECISIONS, DecisionType, checked
+from .._agents.held import FrozenMessage, HeldMessage, ReviewTarget, ToolCallOrder, order_for, review_request
 from .chat import SHARED, Latest, is_reviewed
 
-__all__ = ["Answer", "FrameworkGuard", "VerdictStore", "arguments_of", "is_of_call", "refuse_settings"]
+__all__ = [
+    "CHOSEN",
+    "Answer",
+    "CallReviews",
+    "FrameworkGuard",
+    "VerdictStore",
+    "arguments_of",
+    "is_of_call",
+    "refuse_settings",
+]
 
 CHOSEN = "chosen:"
 """Marks calls that a person or another model gave on the abstention path: they run, by the caller's choice."""
+EDIT = "edit:"
+"""Before a call's id: the key of the arguments that a person gave it."""
 FORMAT = 1
 """Version of a verdict store; 0, which SQLite gives a file without one, is the first."""
 MOST_IN_MEMORY = 10_000
@@ -99,18 +113,19 @@ class VerdictStore:
         """
         return self._memory is None or self._expires_in is not None
 
-    def put(self, key: str, subject: str, verdict: Verdict | None) -> None:
+    def put(self, key: str, subject: str, verdict: Verdict | None, question: str = "") -> None:
         """Remember a verdict.
 
         Args:
             key: Call id, or the key of an answer.
             subject: What was judged; `get` with another subject finds nothing.
             verdict: The verdict; None if it passes without one.
+            question: What was asked, for a reviewer.
         """
         now = self._clock()
         with self._connected() as db, db:
-            row = (key, subject, "null" if verdict is None else verdict.model_dump_json(), now)
-            db.execute("REPLACE INTO verdict (id, subject, verdict, stored) VALUES (?, ?, ?, ?)", row)
+            row = (key, subject, "null" if verdict is None else verdict.model_dump_json(), now, spelled(question))
+            db.execute("REPLACE INTO verdict (id, subject, verdict, stored, question) VALUES (?, ?, ?, ?, ?)", row)
             if self._expires_in is not None:
                 self._delete_before(db, now - self._expires_in)
             if self._memory is not None:
@@ -137,6 +152,12 @@ class VerdictStore:
                 "Upgrade acrc-guardrail to the version that wrote it, or ask again."
             ) from error
 
+    def question(self, key: str) -> str:
+        """What was asked when this was judged; "" if that is not known."""
+        with self._connected() as db:
+            row = db.execute("SELECT question FROM verdict WHERE id = ?", (key,)).fetchone()
+        return "" if row is None or row[0] is None else str(row[0])
+
     def delete(self, key: str) -> bool:
         """Delete one verdict: its call is held from now on. Whether there was one."""
         with self._connected() as db, db:
@@ -151,9 +172,9 @@ class VerdictStore:
         with self._connected() as db, db:
             return self._delete_before(db, self._clock() - older_than)
 
-    async def aput(self, key: str, subject: str, verdict: Verdict | None) -> None:
+    async def aput(self, key: str, subject: str, verdict: Verdict | None, question: str = "") -> None:
         """`put` without blocking the event loop."""
-        await asyncio.to_thread(self.put, key, subject, verdict)
+        await asyncio.to_thread(self.put, key, subject, verdict, question)
 
     async def aget(self, key: str, subject: str | None = None) -> Verdict | None:
         """`get` without blocking the event loop."""
@@ -180,9 +201,11 @@ class VerdictStore:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             check_version(version or None, FORMAT, f"the verdict store {self._name}", "name another file")
             db.execute(f"PRAGMA user_version={FORMAT}")
-        db.execute("CREATE TABLE IF NOT EXISTS verdict (id TEXT PRIMARY KEY, subject TEXT, verdict TEXT, stored REAL)")
-        if "stored" not in {row[1] for row in db.execute("PRAGMA table_info(verdict)")}:
-            db.execute("ALTER TABLE verdict ADD COLUMN stored REAL")  # a file of before verdicts could expire
+        db.execute("CREATE TABLE IF NOT EXISTS verdict (id TEXT PRIMARY KEY, subject TEXT, verdict TEXT)")
+        there = {row[1] for row in db.execute("PRAGMA table_info(verdict)")}
+        for name, kind in (("stored", "REAL"), ("question", "TEXT")):  # files of older versions do not have them
+            if name not in there:
+                db.execute(f"ALTER TABLE verdict ADD COLUMN {name} {kind}")
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
@@ -200,6 +223,60 @@ class VerdictStore:
             raise UsageError(
                 f"{self._name} cannot be used as a verdict store ({error}). Name another file, or check this one."
             ) from error
+
+
+class CallReviews:
+    """What people are asked about held-back calls, and what becomes of the calls.
+
+    Args:
+        verdicts: Where the verdicts on the calls are kept.
+        allowed: What a person may decide.
+
+    Raises:
+        UsageError: An unknown decision, or none.
+    """
+
+    def __init__(self, verdicts: VerdictStore, allowed: Sequence[DecisionType]) -> None:
+        unknown = sorted(set(allowed) - set(ALL_DECISIONS))
+        if unknown or not allowed:
+            raise UsageError(f"allowed_decisions are some of {ALL_DECISIONS}, got {tuple(allowed)!r}")
+        self.verdicts, self._allowed = verdicts, tuple(allowed)
+
+    async def review_request(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What a person is shown about a held-back call; None for a call that this guard does not hold back.
+
+        Plain JSON in the form of the interrupts of `integrations.langgraph_review`, with the ``call_id`` on top.
+        """
+        found = await self.verdicts.afind(call_id)
+        if found is None or found[1] is None or found[1].accepted or not is_of_call(found[0], name, arguments):
+            return None
+        verdict = found[1].model_copy(update={"samples": ()})
+        call = {"name": name, "args": dict(arguments), "id": call_id, "type": "tool_call"}
+        target = ReviewTarget(name=name, call_id=call_id, args=dict(arguments), verdict=verdict)
+        question = await asyncio.to_thread(self.verdicts.question, call_id)
+        held = HeldMessage(
+            question=question, message=FrozenMessage(text="", tool_calls=(call,)), judged=(target,), verdict=verdict
+        )
+        return {**review_request(held, self._allowed), "call_id": call_id}
+
+    def order(self, value: Mapping[str, Any], decision: Mapping[str, Any]) -> ToolCallOrder:
+        """What becomes of a held-back call after a decision about its review request.
+
+        Raises:
+            pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.
+        """
+        (asked,), (config,) = value["action_requests"], value["review_configs"]
+        (checked_one,) = checked({"decisions": [decision]}, config["allowed_decisions"], [asked["name"]])["decisions"]
+        return order_for({"name": asked["name"], "args": asked["args"]}, checked_one)
+
+    async def note_edit(self, call_id: str, args: Mapping[str, Any]) -> None:
+        """Remember the arguments with which a person lets a call run."""
+        await self.verdicts.aput(f"{EDIT}{call_id}", canonical_json(dict(args)), None)
+
+    async def edit_of(self, call_id: str) -> dict[str, Any] | None:
+        """The arguments that a person gave a call, if any."""
+        found = await self.verdicts.afind(f"{EDIT}{call_id}")
+        return None if found is None else arguments_of(found[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +332,7 @@ class FrameworkGuard:
         on_abstain: As for `Guardrail`, or "review": a held-back tool call is proposed and runs once a person approves.
         verdicts: Where verdicts on tool calls are kept.
         guard_options: Further settings of `Guardrail`.
+        allowed_decisions: What a person may decide about a held-back call.
     """
 
     def __init__(
@@ -268,6 +346,7 @@ class FrameworkGuard:
         on_abstain: Any,
         verdicts: VerdictStore | None,
         guard_options: Mapping[str, Any],
+        allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
     ) -> None:
         self.holds = is_reviewed(on_abstain)
         identify(model)  # its complaints come as they are, not as a validation error of the guard
@@ -292,6 +371,7 @@ class FrameworkGuard:
         )
         self.guard, self.artifacts, self._assess = shared.guard, shared.artifacts, shared.assess
         self.verdicts = verdicts or VerdictStore()
+        self.reviews = CallReviews(self.verdicts, allowed_decisions)
 
     async def ask(
         self,
@@ -339,7 +419,7 @@ class FrameworkGuard:
             one = None if call["name"] in self.exempt else judged.by_name.get(call["name"], verdict)
             if not judged.accepted and one is not None and one.accepted:
                 one = verdict  # the strictest gate holds all calls of the message
-            await self.verdicts.aput(str(call["id"]), chosen + subject, one)
+            await self.verdicts.aput(str(call["id"]), chosen + subject, one, question_text(messages))
         if verdict is None:
             metadata = {**message.response_metadata, "guardrail": None}
             update = {"response_metadata": metadata, "usage_metadata": total_usage(judged.drawn.cost)}
@@ -364,6 +444,8 @@ class FrameworkGuard:
         if found is None or not is_of_call(found[0], name, arguments):
             return False
         return found[1] is None or found[1].accepted or found[0].startswith(CHOSEN)
+
+    # -- answers -----------------------------------------------------------------------------------------------------
 
     async def note_answer(self, asked: Sequence[BaseMessage], given: Any, answer: Answer) -> None:
         """Remember what was given out in a conversation: an answer, or the text of an abstention.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim is not installed")
 
@@ -57,7 +57,14 @@ from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.testing import make_artifact
 from guardrail.verdict import Reason
-from integrations.pydantic_ai_guard import GuardCapability, GuardedModel, PydanticAIChat, VerdictStore, agent_bindings
+from integrations.pydantic_ai_guard import (
+    GuardCapability,
+    GuardedModel,
+    PydanticAIChat,
+    ReviewBridge,
+    VerdictStore,
+    agent_bindings,
+)
 from tests.integrations.openai.scripted_server import SURE as SURE_QUESTION
 from tests.integrations.openai.scripted_server import Served
 
@@ -503,6 +510,97 @@ def resumed_with(bank: Bank, result: Any, decision: Any, amount: int = 5) -> Any
     return bank.run(
         message_history=history, deferred_tool_results=DeferredToolResults(approvals={waiting.tool_call_id: decision})
     )
+
+
+EDIT = {"type": "edit", "edited_action": {"name": "pay", "args": {"amount": 7}}}
+DECIDED: dict[str, tuple[dict[str, Any], list[int], str]] = {
+    "approve": ({"type": "approve"}, [5], "paid 5"),
+    "edit": (EDIT, [7], "Note: a person changed this call before it ran; it ran with amount=7."),
+    "reject": (
+        {"type": "reject", "message": "too much"},
+        [],
+        "A person rejected this call of pay; it was not run. The ",
+    ),
+    "respond": ({"type": "respond", "message": "I paid it by hand"}, [], "I paid it by hand"),
+}
+
+
+def told(bank: Bank) -> str:
+    (found,) = [
+        str(part.content)
+        for message in bank.inner.calls[-1]["messages"]
+        for part in message.parts
+        if isinstance(part, ToolReturnPart)
+    ]
+    return found
+
+
+@pytest.mark.parametrize("kind", DECIDED)
+def test_a_person_approves_edits_rejects_or_responds(kind: str, tmp_path: Path) -> None:
+    decision, paid, said = DECIDED[kind]
+    store = tmp_path / "verdicts.sqlite"
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))
+    written = bank.run("Pay what I owe").all_messages_json()
+    later = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))  # another process
+    history = ModelMessagesTypeAdapter.validate_json(written)
+    (value,) = asyncio.run(later.guard.review_requests(history))
+    assert (value["question"], value["candidate"]["tool_calls"]) == (
+        "Pay what I owe",
+        [{"name": "pay", "args": {"amount": 5}}],
+    )
+    done = asyncio.run(later.guard.resume(later.agent, history, {value["call_id"]: decision}))
+    assert (done.output, later.paid) == ("Done", paid)
+    assert told(later).startswith(said)
+    assert len(later.inner.calls) == N + 1  # the answer after it; nothing was drawn again for the call
+
+
+def test_a_decision_that_cannot_be_carried_out_is_refused() -> None:
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", allowed_decisions=["approve", "edit"])
+    result = bank.run("Pay 5")
+    (value,) = asyncio.run(bank.guard.review_requests(result))
+    for wrong in (
+        {"type": "respond", "message": "no"},
+        {"type": "edit", "edited_action": {"name": "quote", "args": {}}},
+    ):
+        with pytest.raises(ValidationError):
+            asyncio.run(bank.guard.decide(result, {value["call_id"]: wrong}))
+    with pytest.raises(UsageError, match="no held-back call"):
+        asyncio.run(bank.guard.decide(result, {"another": {"type": "approve"}}))
+    with pytest.raises(UsageError, match="allowed_decisions"):
+        Bank(Scripted(UNSURE), on_abstain="review", allowed_decisions=["aprove"])
+
+
+@pytest.mark.parametrize("kind", DECIDED)
+def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    store = review.ReviewStore(tmp_path / "reviews.db")
+    bank, bridge = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review"), ReviewBridge(store)
+    result = bank.run("Pay what I owe")
+    for _ in range(2):
+        (item,) = asyncio.run(bridge.enqueue(bank.guard, result))  # the second time nothing is added
+    assert (item.content.question, item.content.kind) == ("Pay what I owe", "tool_call")
+    assert asyncio.run(bridge.resume(bank.guard, bank.agent, result)) is None
+    given, paid, said = DECIDED[kind]
+    call = review.Candidate.from_stored({"text": "", "tool_calls": [{"name": "pay", "arguments": {"amount": 7}}]})
+    more = {"edit": {"candidate": call}, "respond": {"text": given.get("message")}}.get(kind, {})
+    note = {"note": given["message"]} if kind == "reject" else {}
+    store.decide(store.claim("ann", item=item.id), review.Decision(action=kind, **more, **note))
+    done = asyncio.run(bridge.resume(bank.guard, bank.agent, result))
+    assert (done.output, bank.paid) == ("Done", paid)
+    assert told(bank).startswith(said)
+    assert asyncio.run(bridge.resume(bank.guard, bank.agent, result)) is None  # it is carried out once
+
+
+async def test_a_run_that_fails_after_the_decision_can_be_resumed_again(tmp_path: Path) -> None:
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    store = review.ReviewStore(tmp_path / "reviews.db")
+    bank = await asyncio.to_thread(Bank, Scripted(UNSURE, ["Done"]), on_abstain="review")
+    bridge, result = ReviewBridge(store), await bank.agent.run("Pay 5")
+    (item,) = await bridge.enqueue(bank.guard, result)
+    store.decide(store.claim("ann", item=item.id), review.Decision(action="approve"))
+    with pytest.raises(ArtifactMismatchError):
+        await bridge.resume(bank.guard, bank.agent, result, model_settings={"temperature": 1})
+    assert (await bridge.resume(bank.guard, bank.agent, result)).output == "Done"
 
 
 @pytest.mark.parametrize(
