@@ -474,8 +474,8 @@ class GuardedModel(Model):
                 raise UsageError(
                     f'tool {tool.name!r} would run held-back calls: on_abstain="review" needs '
                     "function_tool(needs_approval=guarded.needs_approval) or "
-                    "function_tool(tool_input_guardrails=[guarded.tool_guardrail]) on every tool that is not exempt, or "
-                    "tools made by guarded.tool()."
+                    "function_tool(tool_input_guardrails=[guarded.tool_guardrail]) on every tool that is not exempt; "
+                    "guarded.tool(...) makes such a tool."
                 )
         return frozenset(tool.name for tool in tools)
 

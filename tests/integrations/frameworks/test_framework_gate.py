@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from guardrail.uncertainty import make
 from integrations._frameworks.chat import Latest
 from integrations._frameworks.guard import (
     MOST_IN_MEMORY,
+    Answer,
     FrameworkGuard,
     VerdictStore,
     arguments_of,
@@ -54,9 +56,14 @@ def gate(*amounts: int, on_abstain: Any = "review", **given: Any) -> FrameworkGu
     return FrameworkGuard(model, artifact(model, **given), on_abstain=on_abstain, verdicts=None, guard_options={})
 
 
+def judged_of(answer: Answer) -> Verdict:
+    assert answer.verdict is not None
+    return answer.verdict
+
+
 @pytest.fixture
 def verdict() -> Verdict:
-    return asyncio.run(gate(5).ask(ASKED, TOOLS)).verdict
+    return judged_of(asyncio.run(gate(5).ask(ASKED, TOOLS)))
 
 
 def test_a_store_outlives_its_process_and_is_shared(tmp_path: Path, verdict: Verdict) -> None:
@@ -125,7 +132,7 @@ async def test_the_loop_runs_while_the_store_waits(verdict: Verdict) -> None:
     put = store.put
     store.put = lambda *given: slowly("") or put(*given)  # type: ignore[func-returns-value,method-assign]
     ran.clear()
-    assert (await one.ask(ASKED, TOOLS)).verdict.accepted
+    assert judged_of(await one.ask(ASKED, TOOLS)).accepted
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -144,7 +151,7 @@ async def test_only_the_judged_call_may_run() -> None:
     one = gate(5)
     answer = await one.ask(ASKED, TOOLS, holdable={"pay"})
     (call,) = answer.message.tool_calls
-    assert answer.verdict.accepted
+    assert judged_of(answer).accepted
     assert await one.may_run(call["id"], "pay", {"amount": 5})
     assert await one.may_run(call["id"], "pay", {"amount": 5.0})
     assert not await one.may_run(call["id"], "pay", {"amount": 6})
@@ -158,7 +165,7 @@ async def test_a_held_call_is_the_candidate_and_may_not_run() -> None:
     one = gate(5, 50, 500, 55, 505)
     answer = await one.ask(ASKED, TOOLS, holdable={"pay"})
     (call,) = answer.message.tool_calls
-    assert (call["args"], answer.verdict.accepted) == ({"amount": 5}, False)
+    assert (call["args"], judged_of(answer).accepted) == ({"amount": 5}, False)
     assert not await one.may_run(call["id"], "pay", {"amount": 5})
 
 
@@ -219,12 +226,13 @@ def test_guards_made_per_run_share_what_was_learned_and_are_bounded(monkeypatch:
 
     assert guard() is guard()  # and with it the endpoint's watch, and the memory of abstentions
     assert guard() is not guard(probe="off")
-    monkeypatch.setattr("integrations._frameworks.guard._gates", known := Latest(2))
+    known: Latest[Any] = Latest(2)
+    monkeypatch.setattr("integrations._frameworks.guard._gates", known)
     for n in range(5):
         guard(max_concurrency=n + 1)
     assert len(known) == 2
     latest: Latest[int] = Latest(2)
-    assert [latest.get(key, lambda key=key: key) for key in (1, 2, 1, 3)] == [1, 2, 1, 3]
+    assert [latest.get(key, partial(int, key)) for key in (1, 2, 1, 3)] == [1, 2, 1, 3]
     assert latest.get(1, lambda: 0) == 1  # used later than 2
     assert latest.get(2, lambda: 0) == 0
 

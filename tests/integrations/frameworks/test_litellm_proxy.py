@@ -190,8 +190,7 @@ class Routed:
     """A router as the proxy has it: a guarded model, another one, and many ways from one to the other."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        import litellm
-
+        litellm: Any = pytest.importorskip("litellm")
         self.guarded, self.free = Served(), Served()
         self.router = litellm.Router(
             model_list=[

@@ -328,7 +328,7 @@ class Bank:
     def _agent(self, inner: Model, **given: Any) -> Agent[Any, Any]:
         one = agent(inner, output_type=[str, DeferredToolRequests], **given)
 
-        def not_now(ctx: RunContext[Any], **_: Any) -> None:
+        def not_now(ctx: RunContext[Any], amount: int, on: date = date(2026, 1, 1)) -> None:
             if self.defers and not ctx.tool_call_approved:
                 raise CallDeferred
 
@@ -397,9 +397,9 @@ def test_hold_needs_the_capability() -> None:
         GuardedModel(inner, made(inner), on_abstain="review")  # type: ignore[arg-type]
 
 
-def test_a_call_whose_verdict_is_lost_does_not_run() -> None:
+def test_a_call_whose_verdict_is_lost_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     bank = Bank(Scripted(SURE, ["Done"]), on_abstain="review")
-    bank.guard.verdicts.find = lambda _: None  # type: ignore[method-assign]
+    monkeypatch.setattr(bank.guard.verdicts, "find", lambda _: None)
     bank.run("Pay 5")
     assert bank.paid == []
 
