@@ -84,6 +84,11 @@ class CalibrationArtifact(Persisted):
     population of questions that drifts, is not noticed.
     """
 
+    SCHEMA_VERSION = 2
+
+    schema_version: int = 2
+    """Version of this file format. Fields of version 2 narrow the promise, and a reader of version 1 would ignore them,
+    so it must refuse the file."""
     created: str
     """When it was fitted, ISO 8601 with time zone."""
     model: ModelIdentity
@@ -217,6 +222,10 @@ class CascadeOutcome(Frozen):
 class CascadeArtifact(Persisted):
     """One system: models asked in order, with thresholds that control the error rate of their answers together."""
 
+    SCHEMA_VERSION = 2
+
+    schema_version: int = 2
+    """Version of this file format; raised with that of its stages."""
     kind: Literal["cascade"] = "cascade"
     """Distinguishes the file from the artifact of a single guard."""
     created: str

@@ -98,11 +98,10 @@ class Verdict(Frozen):
     def to_metadata(self) -> dict[str, Any]:
         """Plain JSON for ``response_metadata["guardrail"]``.
 
-        An abstention leaves out the candidate, the alternatives and the meanings: an answer that was held back must not
-        leave through the metadata. The single samples are always left out. The verdict itself has all of them
-        (``guard.assess()``, handlers, errors).
+        No answer but the one that is given leaves through the metadata: it holds the candidate of an acceptance, and
+        otherwise nothing that quotes the model. The verdict itself has all (``guard.assess()``, handlers, errors).
         """
-        return self.model_dump(mode="json", exclude={"samples"}) if self.accepted else self.without_answers()
+        return self.model_dump(mode="json", exclude=_ANSWERS - {"candidate"} if self.accepted else _ANSWERS)
 
     def without_answers(self) -> dict[str, Any]:
         """Plain JSON without the fields that quote what the model said."""

@@ -187,9 +187,7 @@ class Assessor:
             if not by_name:
                 return Assessment(drawn)
             verdict = self.trust.record(strictest(by_name.values()), problem)
-            seen: Verdict = yield Effect(
-                lambda: self.observers.apply(verdict, messages), lambda: self.observers.aapply(verdict, messages)
-            )
+            seen = yield from self.observers.apply_steps(verdict, messages)
             made = Assessment(drawn, seen, by_name)
             if memory is not None and problem.reason is None:
                 memory.note(key, made)

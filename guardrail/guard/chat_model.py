@@ -17,7 +17,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ..artifact import CalibrationArtifact
-from ..bindings import bindings_for
+from ..bindings import bindings_for, check_settings
 from ..errors import UsageError
 from ..models import resolve_model
 from ..monitor import SafetySwitch
@@ -136,6 +136,7 @@ class Guardrail(GuardedChatModel):
     def _same_procedure(self) -> Self:
         artifact = self.artifact
         artifact.check_model(identify(self.model))
+        check_settings(self.model, artifact.plan)
         estimator = from_spec(
             artifact.estimator, judge=self.judge, similarity=self.similarity, entailment=self.entailment
         )

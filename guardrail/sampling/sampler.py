@@ -132,8 +132,8 @@ class Sampler:
             common["stop"] = list(plan.stop)
         if plan.logprobs:
             common["logprobs"] = True
-        primary = {**common, "temperature": 0.0}
         sampled = {**common, "temperature": plan.temperature, "top_p": plan.top_p}
+        primary = sampled if plan.primary == "sampled" else {**common, "temperature": 0.0}
         return [
             Call(list(messages), primary if index < 0 else sampled, index, self.name)
             for messages in prompts

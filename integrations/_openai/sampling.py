@@ -136,9 +136,10 @@ def asks_for(
     if plan.logprobs:
         common |= {"logprobs": True}
     asks = []
-    if primary and (plan.n or plan.options is None):
-        asks.append(Ask(prompt, PRIMARY, {**common, "temperature": 0.0, "seed": _seed(seed, 0)}))
     sampled = {**common, "temperature": plan.temperature, "top_p": plan.top_p}
+    if primary and (plan.n or plan.options is None):
+        drawn = sampled if plan.primary == "sampled" else {**common, "temperature": 0.0}
+        asks.append(Ask(prompt, PRIMARY, {**drawn, "seed": _seed(seed, 0)}))
     apart = tuple(Ask(prompt, SAMPLES, {**sampled, "seed": _seed(seed, 1 + i)}) for i in range(plan.n))
     if plan.n and together:
         asks.append(Ask(prompt, SAMPLES, {**sampled, "n": plan.n, "seed": _seed(seed, 1)}, apart))

@@ -61,6 +61,14 @@ def test_accepts_and_returns_the_primary_answer_with_its_verdict() -> None:
     assert json.loads(json.dumps(verdict)) == verdict
 
 
+def test_the_metadata_of_an_answer_quotes_no_sample() -> None:
+    guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL, threshold=9.0))  # accepts what the samples deny
+    message = guard.invoke(UNSURE)
+    assert message.response_metadata["guardrail"]["candidate"]["text"] == message.content == "Secretville"
+    assert not any(sample in str(message.model_dump()) for sample in HELD_BACK[1:])
+    assert guard.assess(UNSURE).alternatives[0][0] == "Hiddenton"  # the verdict has them
+
+
 def test_usage_is_summed_over_all_samples() -> None:
     # 11 prompts of one token; "Paris" 1 + five times "Paris" 1 and five times "It is Paris." 3 = 21
     assert GUARD.invoke(SURE).usage_metadata == {"input_tokens": 11, "output_tokens": 21, "total_tokens": 32}
