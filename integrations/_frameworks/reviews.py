@@ -70,8 +70,8 @@ class ReviewBridge:
     async def resume(self, guard: Reviewed, agent: Any, result: Any, **run: Any) -> Any:
         """Go on with a run whose held-back calls are all decided.
 
-        A run that fails can be resumed again, also after the ``lease`` of a process that died. There are no checkpoints,
-        so its approved calls run again: let tools recognise a repeated call by its id.
+        A run that fails can be resumed again, also after the ``lease`` of a process that died. It has no checkpoints:
+        approved calls run again, so tools should recognise a repeated call by its id.
 
         Args:
             guard: The agent's guard.
