@@ -553,8 +553,8 @@ def write_packed_note(path: Path) -> None:
 
 def write_verdicts(path: Path) -> None:
     with database(path) as file:
-        store = VerdictStore(file)
-        store.put("call_1", '{"to":"bob"}', verdict(candidate=calling()))
+        store = VerdictStore(file, clock=lambda: 1000.0)
+        store.put("call_1", '{"to":"bob"}', verdict(candidate=calling()), QUESTION)
         store.put("chosen:call_2", "", verdict(accepted=True))
         store.close()
 
