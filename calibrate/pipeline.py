@@ -92,7 +92,7 @@ def fit_artifact(
         records: A record file, scored and labelled.
         estimator: Key of the estimator in the file, e.g. "semantic_entropy".
         alpha: Target error rate among accepted answers, in (0, 1).
-        rule: Threshold rule; "certified" means the certified rule for this estimator's support.
+        rule: Threshold rule; one of `calibrate.thresholds.rules`.
         delta: Failure probability, for rules that have one (default 0.1 for "certified").
         groups: Whether the records' groups are categories, or clusters of dependent items. Of clusters one item each is
             used, or, by rule "cluster_fixed_sequence", all of them.
@@ -230,7 +230,6 @@ def _fit(
         rule=rule,
         delta=delta,
         groups=scores.group,
-        support=spec.support,
     )
 
 

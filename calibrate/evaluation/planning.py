@@ -177,9 +177,9 @@ def _checked(sizes: Sequence[int], rules: Sequence[str], repetitions: int, popul
 
 def _job(rule: str, alpha: float, delta: float) -> tuple[Rule, Request]:
     check_open_unit("delta", delta)
-    chosen, request = request_for(rule, alpha=alpha, delta=None, support="continuous", options={})
+    chosen, request = request_for(rule, alpha=alpha, delta=None, options={})
     if chosen.uses_delta:
-        return request_for(rule, alpha=alpha, delta=delta, support="continuous", options={})
+        return request_for(rule, alpha=alpha, delta=delta, options={})
     return chosen, request
 
 

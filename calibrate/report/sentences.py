@@ -330,7 +330,7 @@ def _delta(delta: float | None) -> str:
 
 
 def _options(options: dict[str, object]) -> str:
-    shown = [f"{name} {value}" for name, value in options.items() if name not in ("diagnose", "support")]
+    shown = [f"{name} {value}" for name, value in options.items() if name not in ("diagnose", "support", "version")]
     return f" ({', '.join(shown)})" if shown else ""
 
 
