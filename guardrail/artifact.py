@@ -29,6 +29,10 @@ __all__ = [
 ]
 
 
+MOST_UNMEASURED = 0.005
+"""Share of questions that could not be measured up to which ``early_stopping="auto"`` stops early."""
+
+
 class DataFingerprint(Frozen):
     """Which labelled questions the threshold was fitted on."""
 
@@ -44,6 +48,15 @@ class DataFingerprint(Frozen):
     """Questions whose uncertainty could not be measured. They always abstain and are left out of the fit."""
     n_unlabelled: int
     """Questions whose correctness could not be decided; left out of the fit."""
+
+    @property
+    def covers_early_stopping(self) -> bool:
+        """Whether so few questions could not be measured that a guard may stop drawing early by itself.
+
+        The fit left those questions out, as a guard holds them back. One that stops early accepts some of them: before
+        it draws the sample that would have failed.
+        """
+        return self.n_unmeasured <= MOST_UNMEASURED * self.n_questions
 
 
 class CalibrationScores(Frozen):
@@ -71,6 +84,11 @@ class CalibrationArtifact(Persisted):
     population of questions that drifts, is not noticed.
     """
 
+    SCHEMA_VERSION = 2
+
+    schema_version: int = 2
+    """Version of this file format. Fields of version 2 narrow the promise, and a reader of version 1 would ignore them,
+    so it must refuse the file."""
     created: str
     """When it was fitted, ISO 8601 with time zone."""
     model: ModelIdentity
@@ -204,6 +222,10 @@ class CascadeOutcome(Frozen):
 class CascadeArtifact(Persisted):
     """One system: models asked in order, with thresholds that control the error rate of their answers together."""
 
+    SCHEMA_VERSION = 2
+
+    schema_version: int = 2
+    """Version of this file format; raised with that of its stages."""
     kind: Literal["cascade"] = "cascade"
     """Distinguishes the file from the artifact of a single guard."""
     created: str

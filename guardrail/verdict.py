@@ -74,6 +74,17 @@ class Verdict(Frozen):
     cost: Cost = Cost()
     """Calls, tokens and seconds that the decision took."""
 
+    @property
+    def is_result(self) -> bool:
+        """Whether this is an abstention that another draw could only turn into an error, so that nothing retries it.
+
+        The question was measured and is too uncertain, or it could not be measured for a cause that depends on the
+        question (`Unmeasured.depends_on_question`). Not what the transport or an alarm held back.
+        """
+        if self.reason is Reason.UNMEASURED:
+            return self.uncertainty.reason is not None and self.uncertainty.reason.depends_on_question
+        return self.reason in (Reason.ABOVE_THRESHOLD, Reason.INFEASIBLE)
+
     def explain(self) -> str:
         """All the evidence as text, for a person who may see an answer that was held back."""
         return as_text(self)
@@ -87,11 +98,10 @@ class Verdict(Frozen):
     def to_metadata(self) -> dict[str, Any]:
         """Plain JSON for ``response_metadata["guardrail"]``.
 
-        An abstention leaves out the candidate, the alternatives and the meanings: an answer that was held back must not
-        leave through the metadata. The single samples are always left out. The verdict itself has all of them
-        (``guard.assess()``, handlers, errors).
+        No answer but the one that is given leaves through the metadata: it holds the candidate of an acceptance, and
+        otherwise nothing that quotes the model. The verdict itself has all (``guard.assess()``, handlers, errors).
         """
-        return self.model_dump(mode="json", exclude={"samples"}) if self.accepted else self.without_answers()
+        return self.model_dump(mode="json", exclude=_ANSWERS - {"candidate"} if self.accepted else _ANSWERS)
 
     def without_answers(self) -> dict[str, Any]:
         """Plain JSON without the fields that quote what the model said."""
@@ -115,6 +125,8 @@ _NEXT = {
 
 def next_step(verdict: Verdict) -> str:
     """What to do after this verdict, in one sentence."""
+    if verdict.reason is Reason.UNMEASURED and verdict.is_result:
+        return "Hand the question to a person: its own answers are the cause, and asking again would only select."
     return _NEXT[verdict.reason]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -47,6 +47,10 @@ def collect(
     temperature: Annotated[float, typer.Option(help="Sampling temperature, above 0.")] = 0.7,
     top_p: Annotated[float, typer.Option(help="Nucleus mass.")] = 0.9,
     max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
+    primary: Annotated[
+        Literal["greedy", "sampled"],
+        typer.Option(help="How the primary answer is drawn; sampled with temperature 1 for models that take no other."),
+    ] = "greedy",
     stop: Annotated[list[str] | None, typer.Option(help="String that ends an answer. May be repeated.")] = None,
     seed: Annotated[int, typer.Option(help="Base seed of the samples.")] = 0,
     questions_format: Annotated[
@@ -70,7 +74,7 @@ def collect(
         bool, typer.Option("--allow-identical-samples", help="Accept that no question has two different samples.")
     ] = False,
 ) -> None:
-    """Ask the model every question: one greedy answer and n samples each.
+    """Ask the model every question: one primary answer and n samples each.
 
     Every answer is on disk before the next is waited for. It can be stopped or killed at any time: the same command
     goes on where it stopped, without loss or duplicate.
@@ -92,6 +96,7 @@ def collect(
         stop=stop or (),
         seed=seed,
         tools=tools,
+        primary=primary,
     )
     prompt = PromptWrapping(system=system, template=template, option_template=option_template)
     with bar(console, "asking") as progress:
@@ -123,6 +128,7 @@ def plan_from(
     stop: Sequence[str],
     seed: int | None,
     tools: Path | None = None,
+    primary: Literal["greedy", "sampled"] = "greedy",
 ) -> SamplingPlan:
     """The plan that gives the named estimators (or the default one) what they need."""
     labels = option_labels(questions)
@@ -138,6 +144,7 @@ def plan_from(
         stop=stop,
         seed=seed,
         bindings=bindings,
+        primary=primary,
     )
 
 

@@ -7,7 +7,7 @@ import inspect
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from langchain_core.language_models import BaseChatModel
@@ -78,6 +78,10 @@ class RunConfig(Frozen):
     temperature: float = Field(default=0.7, description="Sampling temperature, above 0.")
     top_p: float = Field(default=0.9, description="Nucleus mass.")
     max_tokens: int = Field(default=64, description="Longest answer, in tokens.")
+    primary: Literal["greedy", "sampled"] = Field(
+        default="greedy",
+        description="How the primary answer is drawn; sampled with temperature 1 for models that take no other.",
+    )
     stop: tuple[str, ...] = Field(default=(), description="Strings that end an answer.")
     tools: Path | None = Field(
         default=None, description="JSON: OpenAI-style tools, or {tools, tool_choice, response_format}."
@@ -232,6 +236,7 @@ def _records(
         stop=settings.stop,
         seed=settings.seed,
         tools=settings.tools,
+        primary=settings.primary,
     )
     prompt = PromptWrapping(
         system=settings.system, template=settings.template, option_template=settings.option_template

@@ -17,6 +17,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
 from ..errors import UsageError, describe_error
+from ..sampling.calls import quiet_copy
 from ..sampling.limits import in_flight
 from ..sampling.native import is_native
 from ..sampling.sampler import draw
@@ -97,8 +98,7 @@ class ChatJudge(BatchJudge):
     def __init__(self, model: BaseChatModel, *, reply: Reply = "auto", max_concurrency: int = 16) -> None:
         if max_concurrency < 1:
             raise UsageError(f"max_concurrency must be at least 1, got {max_concurrency}")
-        # A copy that reads no response cache and does not stream, so that no token leaks into a caller's stream.
-        self._model = model.model_copy(update={"cache": False, "disable_streaming": True})
+        self._model = quiet_copy(model)
         self._max_concurrency = max_concurrency
         self._structured = _structured(self._model, reply)
         self._identity = identify(model)

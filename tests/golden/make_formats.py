@@ -70,6 +70,10 @@ from integrations._frameworks.guard import VerdictStore
 from integrations.langgraph_review import review_request
 
 FOLDER = Path(__file__).parent / "formats"
+VERSION_1 = FOLDER / "version1"
+"""Artifacts of the first version, and guards made of them."""
+STORED = CalibrationArtifact.load(VERSION_1 / "artifact.json")
+"""The artifact that files of other formats name by its digest: a file that exists keeps it."""
 NOW = 1_700_000_000.0
 CREATED = "2023-11-14T22:13:20+00:00"
 QUESTION = "Who wrote Faust?"
@@ -203,7 +207,7 @@ def verdict(*, accepted: bool = False, candidate: Sample | None = None) -> Verdi
         threshold=0.75,
         alpha=0.1,
         guarantee="Asymptotic and on average over calibrations.",
-        artifact=artifact().digest,
+        artifact=STORED.digest,
         candidate=candidate or Sample(text="Goethe", finish_reason="stop"),
         alternatives=(("Goethe", 0.75), ("Schiller ü", 0.25)),
         meanings=(Meaning(text="Goethe", size=3, share=0.75), Meaning(text="Schiller ü", size=1, share=0.25)),
@@ -444,7 +448,7 @@ def write_cascade(path: Path) -> None:
 
 def write_candidates(path: Path) -> None:
     CandidateRule(
-        artifact=artifact().digest,
+        artifact=STORED.digest,
         epsilon=0.25,
         quantile=0.5,
         n=20,
@@ -554,14 +558,14 @@ def write_pairs(path: Path) -> None:
 
 
 def write_risk_monitor(path: Path) -> None:
-    monitor = RiskMonitor(0.25, delta=0.25, min_audit_rate=0.5, artifact=artifact().digest)
+    monitor = RiskMonitor(0.25, delta=0.25, min_audit_rate=0.5, artifact=STORED.digest)
     monitor.update(False, audit_rate=1.0)
     monitor.update(True)
     monitor.save(path)
 
 
 def write_drift_monitor(path: Path) -> None:
-    monitor = DriftMonitor(artifact(), delta=0.25, seed=3)
+    monitor = DriftMonitor(STORED, delta=0.25, seed=3)
     monitor.update(0.5)
     monitor.update(1.75)
     monitor.save(path)
@@ -586,7 +590,7 @@ def write_reviews(path: Path) -> None:
 def _fill_queue(store: ReviewStore) -> None:
     asked: list[BaseMessage] = [HumanMessage(QUESTION)]
     rule = CandidateRule(
-        artifact=artifact().digest,
+        artifact=STORED.digest,
         epsilon=0.25,
         quantile=0.0,
         n=20,
@@ -622,15 +626,15 @@ def _fill_queue(store: ReviewStore) -> None:
 
 
 def _fill_monitors(monitors: Monitors) -> None:
-    risk = monitors.risk("risk", 0.125, delta=0.5, artifact=artifact().digest)
+    risk = monitors.risk("risk", 0.125, delta=0.5, artifact=STORED.digest)
     risk.update(False, key="request 1")
     for _ in range(2):
         risk.update(True)
     monitors.acknowledge("risk", who="ann")
-    fresh = monitors.risk("risk 2", 0.125, delta=0.5, artifact=artifact().digest)
+    fresh = monitors.risk("risk 2", 0.125, delta=0.5, artifact=STORED.digest)
     for _ in range(2):
         fresh.update(True)
-    drift = monitors.drift("drift", artifact(), delta=0.25, seed=3)
+    drift = monitors.drift("drift", STORED, delta=0.25, seed=3)
     drift.update(0.5, key="question 1")
     drift.update(1.75)
 

@@ -43,6 +43,7 @@ HELD_BACK = ("Secretville", "Hiddenton", "Maskburg", "Veilham")
 
 
 def guarded(**kwargs: Any) -> Guardrail:
+    kwargs.setdefault("remember", 0)  # the tests ask the same again
     return Guardrail(model=MODEL, artifact=ARTIFACT, **kwargs)
 
 
@@ -56,6 +57,14 @@ def test_accepts_and_returns_the_primary_answer_with_its_verdict() -> None:
     assert (verdict["accepted"], verdict["reason"]) == (True, "within_threshold")
     assert verdict["artifact"] == ARTIFACT.digest
     assert json.loads(json.dumps(verdict)) == verdict
+
+
+def test_the_metadata_of_an_answer_quotes_no_sample() -> None:
+    guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL, threshold=9.0))  # accepts what the samples deny
+    message = guard.invoke(UNSURE)
+    assert message.response_metadata["guardrail"]["candidate"]["text"] == message.content == "Secretville"
+    assert not any(sample in str(message.model_dump()) for sample in HELD_BACK[1:])
+    assert guard.assess(UNSURE).alternatives[0][0] == "Hiddenton"  # the verdict has them
 
 
 def test_usage_is_summed_over_all_samples() -> None:
