@@ -22,6 +22,7 @@ from .data.records import Record, RecordFile, RecordHeader, read_records
 from .data.split import Groups, all_grouped, one_per_cluster, split
 from .grammar import estimator_flags
 from .scoring.ensemble import refuse_overlap
+from .scoring.reach import check_labelled_part
 from .scoring.scores import Scored, arrays
 from .thresholds import fit
 from .thresholds.bounds import clopper_pearson_interval
@@ -102,8 +103,8 @@ def fit_artifact(
         The artifact. An infeasible outcome is a result: it loads as a gate that abstains on everything.
 
     Raises:
-        UsageError: Records without scores or labels, a question that is labelled both ways, a cluster rule without
-            groups, or a rule that cannot be used.
+        UsageError: Records without scores or labels, a question that is labelled both ways, labels on a selected part
+            of the questions, a cluster rule without groups, or a rule that cannot be used.
     """
     file = records if isinstance(records, RecordFile) else read_records(records)
     used = file.records if part is None else tuple(part)
@@ -123,6 +124,7 @@ def fit_artifact(
             f"{estimator_flags(estimator)}"
         )
     refuse_overlap(spec, used, groups=groups)
+    reach = check_labelled_part(file, used, estimator)
     calibration = CalibrationScores(
         uncertainty=tuple(scored.uncertainty.tolist()),
         error=tuple(scored.error.tolist()),
@@ -140,6 +142,7 @@ def fit_artifact(
         certificate=_certificate(calibration, spec, alpha),
         calibration=calibration,
         packages=package_versions(),
+        reach=reach,
     )
 
 

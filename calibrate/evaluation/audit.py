@@ -18,11 +18,11 @@ from ..data.questions import fingerprint
 from ..data.records import Record, RecordFile
 from ..pipeline import HeldOut, is_accepted, require_same
 from ..scoring.ensemble import refuse_overlap
+from ..scoring.metrics import ks_two_sample
 from ..scoring.scores import estimator_key, score_records
 from ..thresholds.bounds import binomial_tail, clopper_pearson_upper
 from ..thresholds.fit import check_open_unit
 from ..thresholds.registry import RULES
-from .label_checks import ks_two_sample
 
 __all__ = ["Audit", "Shift", "audit", "audit_counts", "labelled_needed", "prepared", "refuse_shared"]
 
