@@ -154,6 +154,7 @@ class Persisted(Frozen):
     """Base of what `calibrate` writes for run time to read."""
 
     SCHEMA_VERSION: ClassVar[int] = 1
+    """The version that is written; all versions up to it are read."""
 
     schema_version: int = 1
     """Version of this file format."""
@@ -179,7 +180,12 @@ class Persisted(Frozen):
         return made
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy with some fields changed; it gets a new digest and loses fields this version does not know."""
+        """A copy with some fields changed; it gets a new digest and loses fields this version does not know.
+
+        It is in today's format: it may have a field that a reader of an older one would ignore.
+        """
+        if update:
+            update = {"schema_version": self.SCHEMA_VERSION, **update}
         copied = super().model_copy(update=update, deep=deep)
         if update:
             for name in ("content", "digest"):  # cached properties, which pydantic copies with the fields
@@ -232,9 +238,10 @@ class Persisted(Frozen):
         if fault is not None:
             raise ArtifactFormatError(f"{path}: {fault}. The file was modified after it was written. {_WAY_OUT}")
         version, supported = content["schema_version"], cls.SCHEMA_VERSION
-        if version != supported:
+        if version not in range(1, supported + 1):
             raise ArtifactFormatError(
-                f"{path}: schema version {version!r}; this library reads version {supported}. "
+                f"{path}: schema version {version!r}; this library reads version {supported}"
+                f"{' and older ones' if supported > 1 else ''}. "
                 "Upgrade acrc-guardrail, or calibrate again with this version."
             )
         stored = content.pop("digest", None)

@@ -7,6 +7,7 @@ Log-probabilities are natural logarithms (nats), of the model's own distribution
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -127,7 +128,7 @@ class SamplingPlan(Frozen):
     n: int = Field(default=10, ge=0)
     """Number of sampled responses, not counting the primary (greedy) answer. 0 when no estimator needs samples."""
     temperature: float = 0.7
-    """Sampling temperature of the n samples. The primary answer is always drawn at temperature 0."""
+    """Sampling temperature of the n samples, and of the primary answer if ``primary`` is "sampled"."""
     top_p: float = Field(default=0.9, gt=0.0, le=1.0)
     """Nucleus mass of the n samples; 1.0 switches truncation off."""
     max_tokens: int = Field(default=64, ge=1)
@@ -146,8 +147,22 @@ class SamplingPlan(Frozen):
     With options and n = 0 the primary answer is the most likely option and nothing is generated."""
     bindings: Bindings | None = None
     """Tools and answer format every call carries; None for plain text answers."""
+    cut_off: Literal["abstain", "measure"] | None = None
+    """What a primary answer that was cut off at ``max_tokens`` is: "abstain", unmeasured at calibration and run time;
+    "measure", an answer like others. None, in older plans: calibration measured it, run time abstains."""
     seed: int | None = 0
     """Base seed. Each request's seed is derived from it and the prompt; None draws fresh randomness every time."""
+    primary: Literal["greedy", "sampled"] = "greedy"
+    """How the primary answer is drawn: "greedy" at temperature 0, "sampled" with the temperature and top_p of the
+    samples, for models that take no other temperature than 1 (reasoning models)."""
+
+    @model_serializer(mode="wrap")
+    def _without_the_usual_primary(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Plans of before this field keep their stored form, and with it every digest over it.
+        found: dict[str, Any] = write(self)
+        if self.primary == "greedy":
+            found.pop("primary", None)
+        return found
 
     @field_validator("options")
     @classmethod
@@ -165,6 +180,8 @@ class SamplingPlan(Frozen):
                 "temperature must be above 0 for samples, got 0: at temperature 0 all samples are equal and every "
                 "question looks certain. Use 0.7 (the default); the primary answer is drawn at 0 anyway."
             )
+        if self.primary == "sampled" and self.temperature == 0:
+            raise ValueError('a primary answer that is "sampled" needs a temperature above 0, got 0. Use 1.')
         if self.n == 1:
             raise ValueError("n must be 0 or at least 2, got 1: one sample cannot disagree with itself. Use 10.")
         if self.n and self.unanimous_at is not None and self.unanimous_at >= self.n:
@@ -207,8 +224,20 @@ class Sample(Frozen):
 
     @property
     def comparable(self) -> str:
-        """What judges compare: the canonical JSON of the tool calls if there are any, else the text."""
-        return canonical_calls(self.tool_calls) if self.tool_calls else self.text.strip()
+        """What judges compare: the canonical JSON of the tool calls if there are any, else the text.
+
+        A text without a visible character is empty: white space, control and format characters, fillers.
+        """
+        if self.tool_calls:
+            return canonical_calls(self.tool_calls)
+        return self.text.strip() if any(map(_is_visible, self.text)) else ""
+
+    @property
+    def judged_part(self) -> Sample:
+        """This output without what judges do not compare: the text beside tool calls, and the tokens of both."""
+        if not (self.tool_calls and self.text):
+            return self
+        return self.model_copy(update={"text": "", "tokens": None, "logprobs": None, "token_bytes": None})
 
     @model_validator(mode="after")
     def _aligned_and_finite(self) -> Self:
@@ -223,6 +252,16 @@ class Sample(Frozen):
             if bad is not None:
                 raise ValueError(f"logprobs[{bad}] is {self.logprobs[bad]}; a log-probability is finite and <= 0")
         return self
+
+
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Me", "Mn", "Zl", "Zp", "Zs"})
+"""Categories of Unicode that show nothing by themselves: control, format, marks on another character, white space."""
+_FILLERS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Characters of other categories that are blank: fillers of Hangul, and the empty pattern of Braille."""
+
+
+def _is_visible(character: str) -> bool:
+    return unicodedata.category(character) not in _INVISIBLE and character not in _FILLERS
 
 
 class OptionScores(Frozen):
@@ -290,7 +329,10 @@ class Unmeasured(StrEnum):
     SAMPLING_SHORTFALL = "sampling_shortfall"
     """Fewer samples came back than the plan asks for."""
     MODEL_FAILED = "model_failed"
-    """The model or its server raised an error or timed out."""
+    """The model or its server could not be reached, raised an error or timed out."""
+    MISCONFIGURED = "misconfigured"
+    """The endpoint answers no call at all: its key, model name or address is wrong (HTTP 401, 403, 404), or there is no
+    server."""
     DEGENERATE_SAMPLES = "degenerate_samples"
     """A probe showed that the endpoint's samples do not vary as sampling must."""
     NO_LOGPROBS = "no_logprobs"
@@ -301,12 +343,31 @@ class Unmeasured(StrEnum):
     """The primary answer or a sample has no content to judge."""
     REFUSED = "refused"
     """The model or its server refused to answer."""
+    CUT_OFF = "cut_off"
+    """The primary answer ended because it became too long, so it is not whole."""
     JUDGE_FAILED = "judge_failed"
     """The equivalence judge gave no verdict on a required pair."""
     NOT_RECORDED = "not_recorded"
     """An imported record does not have this score."""
     NOT_FINITE = "not_finite"
     """The formula gave NaN or an infinity."""
+    UNREADABLE = "unreadable"
+    """A reply cannot be read, judged and given out as it is, or the model's own code failed on it."""
+    REJECTED = "rejected"
+    """The server refused this very request (HTTP 4xx): a filter, a prompt that is too long, an unknown setting."""
+
+    @property
+    def depends_on_question(self) -> bool:
+        """Whether the question itself may be the cause: then this is a result, and nothing draws it again.
+
+        False for failures of the transport (and for an endpoint that a probe refuses): they would hit any question, so
+        another attempt selects nothing.
+        """
+        return self not in _TRANSPORT
+
+
+_TRANSPORT = frozenset({Unmeasured.MODEL_FAILED, Unmeasured.MISCONFIGURED, Unmeasured.DEGENERATE_SAMPLES})
+"""Reasons that say nothing about the question. A new reason depends on the question unless it is listed here."""
 
 
 class SampleSet(Frozen):

@@ -13,7 +13,9 @@ from enum import StrEnum
 from html import escape
 from typing import Any
 
-from .types import Cost, Frozen, Sample, Uncertainty
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
+from .types import Cost, Frozen, Sample, Uncertainty, Unmeasured
 
 __all__ = ["Meaning", "Reason", "Verdict", "as_html", "as_markdown", "as_text", "next_step"]
 
@@ -73,6 +75,28 @@ class Verdict(Frozen):
     """Text of every sample, in the order drawn."""
     cost: Cost = Cost()
     """Calls, tokens and seconds that the decision took."""
+    turns: str | None = None
+    """Turns of the conversation (`guardrail.prompting.turns_of`) if the artifact was not calibrated on such, and so
+    promises nothing about it; None if it was, or if that was not checked."""
+
+    @model_serializer(mode="wrap")
+    def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Most verdicts are about what was calibrated: their stored form stays what it was before this field.
+        found: dict[str, Any] = write(self)
+        if self.turns is None:
+            found.pop("turns", None)
+        return found
+
+    @property
+    def is_result(self) -> bool:
+        """Whether this is an abstention that another draw could only turn into an error, so that nothing retries it.
+
+        The question was measured and is too uncertain, or it could not be measured for a cause that depends on the
+        question (`Unmeasured.depends_on_question`). Not what the transport or an alarm held back.
+        """
+        if self.reason is Reason.UNMEASURED:
+            return self.uncertainty.reason is not None and self.uncertainty.reason.depends_on_question
+        return self.reason in (Reason.ABOVE_THRESHOLD, Reason.INFEASIBLE)
 
     def explain(self) -> str:
         """All the evidence as text, for a person who may see an answer that was held back."""
@@ -87,11 +111,12 @@ class Verdict(Frozen):
     def to_metadata(self) -> dict[str, Any]:
         """Plain JSON for ``response_metadata["guardrail"]``.
 
-        An abstention leaves out the candidate, the alternatives and the meanings: an answer that was held back must not
-        leave through the metadata. The single samples are always left out. The verdict itself has all of them
-        (``guard.assess()``, handlers, errors).
+        No answer but the one that is given leaves through the metadata: it holds the candidate of an acceptance, and
+        otherwise nothing that quotes the model. The verdict itself has all (``guard.assess()``, handlers, errors).
         """
-        return self.model_dump(mode="json", exclude={"samples"}) if self.accepted else self.without_answers()
+        if not self.accepted or self.candidate is None:
+            return self.without_answers()
+        return {**self.without_answers(), "candidate": self.candidate.judged_part.model_dump(mode="json")}
 
     def without_answers(self) -> dict[str, Any]:
         """Plain JSON without the fields that quote what the model said."""
@@ -111,10 +136,16 @@ _NEXT = {
     Reason.SUSPENDED: "Look into the alarm (docs/monitoring.md); until then a person may release the answer.",
     Reason.INFEASIBLE: "Route these questions elsewhere, or calibrate with a larger alpha, more data or another model.",
 }
+CONFIGURATION = "Correct the endpoint's key, model name or address; until then every question is held back."
+"""What to do about an endpoint that answers no call."""
 
 
 def next_step(verdict: Verdict) -> str:
     """What to do after this verdict, in one sentence."""
+    if verdict.uncertainty.reason is Unmeasured.MISCONFIGURED:
+        return CONFIGURATION
+    if verdict.reason is Reason.UNMEASURED and verdict.is_result:
+        return "Hand the question to a person: its own answers are the cause, and asking again would only select."
     return _NEXT[verdict.reason]
 
 

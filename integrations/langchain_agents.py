@@ -29,6 +29,7 @@ from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolM
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UnreadableReplyError, UsageError, require
 from guardrail.guard.abstention import ABSTENTION, Abstention, OnAbstain, Wording, take_path, worded
+from guardrail.guard.assess import Abstentions
 from guardrail.guard.decide import Gate, decide
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import with_verdict
@@ -41,7 +42,7 @@ from guardrail.specs import identify
 from guardrail.types import Sample, SampleSet, Unmeasured
 from guardrail.verdict import Reason, Verdict
 
-from ._agents.agent_model import Abstentions, AgentModel, DecidedModel, HeldBack, Outcome, this_step
+from ._agents.agent_model import AgentModel, DecidedModel, HeldBack, Outcome, this_step
 from ._agents.artifact_set import ArtifactSet, EarlyStopping, highest_agreement, load
 from ._agents.held import (
     FrozenMessage,
@@ -49,15 +50,13 @@ from ._agents.held import (
     HeldMessage,
     ToolCallOrder,
     call_digest,
-    edited,
-    order_of,
     pack,
     targets_of,
     unpack,
-    with_edit_note,
 )
 from ._agents.state import NoteChannel
 from ._agents.structured_answers import fits, readable, structured_names
+from ._agents.tool_node import edited, order_of, with_edit_note
 from .langgraph_review import ALL_DECISIONS, HOLDING, DecisionType, ask, held_message, lean, released
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,13 +17,14 @@ from guardrail.uncertainty.plan import plan_for
 from ..data.collect import Collected, collect_records
 from ..data.formats import QUESTION_FORMATS, load_questions
 from ..data.progress import bar
-from ..data.questions import Question, option_labels
+from ..data.questions import Question, option_labels, slot_names
 from ..data.records import RecordFile, read_records, rewrite_records, write_records
 from ..scoring.scores import default_estimator, parse_estimator
 from .frame import MODEL_HELP, app, console, finish, keep_inputs, print_line, resolve_model
 
 __all__ = ["RecordsArgument", "changed_file", "collect", "plan_from", "print_collected"]
 
+CutOff = Literal["abstain", "measure"]
 RecordsArgument = Annotated[Path, typer.Argument(help="Record file that `collect` wrote.")]
 
 
@@ -47,6 +48,13 @@ def collect(
     temperature: Annotated[float, typer.Option(help="Sampling temperature, above 0.")] = 0.7,
     top_p: Annotated[float, typer.Option(help="Nucleus mass.")] = 0.9,
     max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
+    primary: Annotated[
+        Literal["greedy", "sampled"],
+        typer.Option(help="How the primary answer is drawn; sampled with temperature 1 for models that take no other."),
+    ] = "greedy",
+    cut_off: Annotated[
+        CutOff, typer.Option(help="A longer answer: abstain from it, or measure the part like an answer.")
+    ] = "abstain",
     stop: Annotated[list[str] | None, typer.Option(help="String that ends an answer. May be repeated.")] = None,
     seed: Annotated[int, typer.Option(help="Base seed of the samples.")] = 0,
     questions_format: Annotated[
@@ -70,7 +78,7 @@ def collect(
         bool, typer.Option("--allow-identical-samples", help="Accept that no question has two different samples.")
     ] = False,
 ) -> None:
-    """Ask the model every question: one greedy answer and n samples each.
+    """Ask the model every question: one primary answer and n samples each.
 
     Every answer is on disk before the next is waited for. It can be stopped or killed at any time: the same command
     goes on where it stopped, without loss or duplicate.
@@ -89,11 +97,13 @@ def collect(
         temperature=temperature,
         top_p=top_p,
         max_tokens=max_tokens,
+        cut_off=cut_off,
         stop=stop or (),
         seed=seed,
         tools=tools,
+        primary=primary,
     )
-    prompt = PromptWrapping(system=system, template=template, option_template=option_template)
+    prompt = PromptWrapping(system=system, template=template, option_template=option_template, slots=slot_names(asked))
     with bar(console, "asking") as progress:
         done = collect_records(
             asked,
@@ -120,9 +130,11 @@ def plan_from(
     temperature: float,
     top_p: float,
     max_tokens: int,
+    cut_off: CutOff,
     stop: Sequence[str],
     seed: int | None,
     tools: Path | None = None,
+    primary: Literal["greedy", "sampled"] = "greedy",
 ) -> SamplingPlan:
     """The plan that gives the named estimators (or the default one) what they need."""
     labels = option_labels(questions)
@@ -135,9 +147,11 @@ def plan_from(
         temperature=temperature,
         top_p=top_p,
         max_tokens=max_tokens,
+        cut_off=cut_off,
         stop=stop,
         seed=seed,
         bindings=bindings,
+        primary=primary,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
@@ -15,21 +15,26 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.retry import ExponentialJitterParams, RunnableRetry
 from pydantic import field_validator, model_validator
 
+from ..artifact import CalibrationArtifact
 from ..errors import AbstainedError, UsageError
 from ..models import resolve_model
 from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
-from ..verdict import Reason, Verdict
+from ..verdict import Verdict
 from .messages import as_chunk
 
 __all__ = ["GuardedChatModel", "Retriable", "Retry", "SteppedChatModel", "is_result", "may_be_retried"]
 
 _ABSENT = object()
+_FIXED = frozenset({"cache", "disable_streaming"})  # fields of any chat model that a guard fixes
 _STREAMING = "streaming"  # LangChain gives it to any chat model; a guard's stream is always one chunk
 
 
 class SteppedChatModel(BaseChatModel):
     """A chat model whose answers are steps (`guardrail.sampling.effects`), within the call's ``max_concurrency``."""
+
+    guardrail_quiet: ClassVar[bool] = True
+    """It has no cache, and draws through `guardrail.sampling` itself."""
 
     @abstractmethod
     def _answer(
@@ -117,10 +122,45 @@ class GuardedChatModel(SteppedChatModel):
             return resolve_model(value)
         if isinstance(value, Runnable) or (not isinstance(value, str) and callable(getattr(value, "invoke", value))):
             return value
+        near = get_close_matches(str(value), ("message", "raise"), n=1)
         raise ValueError(
             'on_abstain must be "message", "raise", a Runnable, the name of a chat model (PROVIDER:NAME) or a callable '
-            f"that takes the verdict, got {value!r}"
+            f"that takes the verdict, got {value!r}{f'; did you mean {near[0]!r}?' if near else ''}"
         )
+
+    def _refuse_itself(self, *own: CalibrationArtifact) -> None:
+        """Refuse an ``on_abstain`` in which a guard would ask the same model the same question again.
+
+        Args:
+            *own: This guard's artifacts.
+
+        Raises:
+            UsageError: It has a guard of one of these artifacts, or of one fitted on the same scores (``artifact.at``).
+        """
+        for guard in _guards_in(getattr(self, "on_abstain", None)):
+            stages: Any = getattr(guard, "_guards", (guard,))
+            theirs = [one.artifact for one in stages]
+            if any(a.model == b.model and a.calibration == b.calibration for a in own for b in theirs):
+                raise UsageError(
+                    "on_abstain leads to a guard of the same model and calibration: it would draw the same question "
+                    "again until the gate accepts, which voids the promise. Give another model, a person, or "
+                    '"message".'
+                )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set what LangChain sets (``callbacks``, ``tags``, ...); refuse the guard's settings.
+
+        They were checked together when the guard was made, and what it does was made of them.
+
+        Raises:
+            UsageError: One of the guard's settings.
+        """
+        if name in type(self).model_fields and (name not in BaseChatModel.model_fields or name in _FIXED):
+            raise UsageError(
+                f"{type(self).__name__}.{name} is fixed: its settings were checked together. Make another guard: "
+                f"guard.model_copy(update={{{name!r}: ...}})."
+            )
+        super().__setattr__(name, value)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy; one with changed fields is checked like a new guard."""
@@ -185,17 +225,18 @@ class GuardedChatModel(SteppedChatModel):
         exponential_jitter_params: ExponentialJitterParams | None = None,
         stop_after_attempt: int = 3,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """A guard that is asked again where its uncertainty could not be measured (`UnmeasuredError`).
+        """A guard that is asked again where the transport failed (`UnmeasuredError`).
 
         It is asked again after an alarm, too, and, under "message" and "raise", after errors other than abstentions.
 
-        A measured abstention is never retried, even if `AbstainedError` is named here: drawing again until
-        the gate accepts would void the artifact's promise. Neither are errors of a Runnable or handler as
-        ``on_abstain``, which may come after one; a Runnable can have its own ``with_retry``. With
-        ``on_abstain="message"`` an abstention raises nothing that could be retried.
+        Any other abstention is never retried, even if `AbstainedError` is named here: a question is measured once, and
+        drawing again until the gate accepts would void the artifact's promise. Empty, refused, unreadable and unjudged
+        answers are results, too. Neither are errors of a Runnable or handler as ``on_abstain`` retried, which may come
+        after one; a Runnable can have its own ``with_retry``. With ``on_abstain="message"`` an abstention raises
+        nothing that could be retried.
 
-        A retry around a chain that holds the guard is LangChain's, and cannot know this: retry the guard within the
-        chain instead (docs/langchain.md).
+        A retry around a chain that holds the guard is LangChain's: it gets an abstention again without another draw
+        (``remember``), where it asks within that time.
 
         Args:
             retry_if_exception_type: As LangChain's: types, or a function of the error. It can only narrow the above.
@@ -254,21 +295,30 @@ class GuardedChatModel(SteppedChatModel):
         return False
 
 
-# -- What may be tried again around a guard: what could not be measured. A measured abstention is a result -------------
+def _guards_in(path: Any) -> Iterator[GuardedChatModel]:
+    """The guards that an abstention path leads to, as far as it can be seen: not within functions."""
+    if isinstance(path, GuardedChatModel):
+        yield path
+        yield from _guards_in(getattr(path, "on_abstain", None))
+    elif isinstance(path, Runnable):
+        found = [getattr(path, name, None) for name in ("bound", "runnable", "default")]
+        for one in (*found, *getattr(path, "steps", ()), *getattr(path, "fallbacks", ())):
+            yield from _guards_in(one)
+
+
+# -- What may be tried again around a guard: failures of the transport. Every other abstention is a result -------------
 # Drawing again after an abstention ends when a wrong answer happens to look certain; the error rate among
-# answers is then what the retries make of it, not the calibrated one.
+# answers is then what the retries make of it, not the calibrated one. The same holds for empty, refused, unreadable and
+# unjudged answers, which come with certain questions. `guardrail.guard.assess.Abstentions` holds retries off that this
+# file cannot see.
 
 Retriable = tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 """Types of exceptions, or a function that says yes."""
 
 
 def is_result(verdict: Verdict) -> bool:
-    """Whether a verdict is an abstention that another draw could only turn into an error.
-
-    Not what could not be measured, and not what an alarm or a failed record held back. Of a cascade, any stage's.
-    """
-    verdicts: tuple[Verdict, ...] = getattr(verdict, "stages", ()) or (verdict,)
-    return any(one.reason in (Reason.ABOVE_THRESHOLD, Reason.INFEASIBLE) for one in verdicts)
+    """Whether a verdict is an abstention that nothing draws again: `Verdict.is_result`."""
+    return verdict.is_result
 
 
 def may_be_retried(error: BaseException, on_abstain: Any) -> bool:

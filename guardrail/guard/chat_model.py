@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,10 +17,11 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ..artifact import CalibrationArtifact
-from ..bindings import bindings_for
-from ..errors import UsageError
+from ..bindings import bindings_for, check_settings
+from ..errors import ArtifactMismatchError, UsageError
 from ..models import resolve_model
 from ..monitor import SafetySwitch
+from ..prompting import ONE_QUESTION
 from ..sampling.callbacks import child_callbacks, note_verdict
 from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
@@ -29,7 +31,7 @@ from ..types import Sample
 from ..uncertainty import from_spec
 from ..verdict import Verdict
 from .abstention import ABSTENTION, Abstention, Form, Wording, take_path
-from .assess import Assessor
+from .assess import REMEMBERED, Abstentions, Assessor
 from .base import GuardedChatModel
 from .config import from_config, to_config
 from .decide import Gate
@@ -61,9 +63,8 @@ class Guardrail(GuardedChatModel):
     Tools and structured output work for artifacts that were calibrated with the very same tools or format
     (docs/langchain.md); every call then carries them, bound or not.
 
-    Current limitations: the guard checks the system message and the last human message against the calibrated wrapping;
-    it does not check that the question is like the calibration questions, nor that earlier turns of a conversation were
-    there at calibration.
+    Current limitations: the guard checks the system message, the last human message and who speaks in which order; it
+    does not check that the question, or what was said before it, is like that of calibration.
 
     Raises:
         ArtifactError: The artifact cannot be read, or was made for another model, estimator, judge or prompt.
@@ -88,16 +89,25 @@ class Guardrail(GuardedChatModel):
     """The entailment model object, for artifacts whose entailment model cannot be made by name."""
     early_stopping: Literal["auto", "on", "off"] = "auto"
     """Whether samples are drawn in waves until the verdict is certain; it cannot change a verdict on samples that can
-    all be measured (docs/early-stopping.md). "auto": where it saves calls, that is for models without a native sampler
-    and estimators and judges whose bounds are known; "on": wherever there are bounds; "off": always draw all."""
+    all be measured (docs/early-stopping.md). "auto": where it saves calls (models without a native sampler, estimators
+    and judges whose bounds are known) and calibration could measure 99.5 % of its questions; "on": wherever there are
+    bounds; "off": always draw all."""
     probe: Literal["auto", "off"] = "auto"
-    """Whether an endpoint is probed before its samples are believed: four calls at the first question, and again when
+    """Whether an endpoint is probed before its samples are believed: five calls at the first question, and again when
     its samples agree suspiciously often (docs/endpoints.md). Local samplers and fakes are never probed."""
+    turns: Literal["refuse", "mark"] = "refuse"
+    """What to do with a conversation whose turns were not calibrated, such as a second question to an artifact of
+    single ones: "refuse" raises `ArtifactMismatchError`; "mark" answers, and ``verdict.turns`` says that the promise
+    does not cover it."""
     switch: SafetySwitch | None = Field(default=None, repr=False)
     """Holds accepted answers back after a monitor's alarm (docs/monitoring.md); such a verdict is "suspended"."""
     on_verdict: Any = Field(default=None, repr=False)
     """Called with every final verdict and its messages, before it is acted on: one function or several, e.g.
     ``[drift.watch, audit_sample(store, rate=0.1)]``. If one fails, an accepted answer is held back."""
+    remember: Any = Field(default=REMEMBERED, repr=False)
+    """Seconds for which an abstention is given again, without another draw, to a caller who asks the same again: a
+    retry would otherwise go on until a wrong answer looks certain (docs/langchain.md). 0 for never; or an `Abstentions`
+    that several guards share."""
     max_concurrency: int | None = Field(default=None, ge=1)
     """Calls in flight at once for one question, for models without a native sampler (default 16). ``max_concurrency``
     of a call's or a batch's configuration bounds the whole call or batch as well."""
@@ -118,10 +128,20 @@ class Guardrail(GuardedChatModel):
     def _load(cls, value: Any) -> Any:
         return CalibrationArtifact.load(value) if isinstance(value, str | Path) else value
 
+    @field_validator("remember")
+    @classmethod
+    def _seconds(cls, value: Any) -> Any:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(value, Abstentions) or (number and 0 <= value < math.inf):
+            return value
+        raise ValueError(f"remember must be seconds (0 for never) or an Abstentions to share, got {value!r}")
+
     @model_validator(mode="after")
     def _same_procedure(self) -> Self:
         artifact = self.artifact
         artifact.check_model(identify(self.model))
+        check_settings(self.model, artifact.plan)
+        self._refuse_itself(artifact)
         estimator = from_spec(
             artifact.estimator, judge=self.judge, similarity=self.similarity, entailment=self.entailment
         )
@@ -132,7 +152,8 @@ class Guardrail(GuardedChatModel):
         # Where nothing can be accepted anyway, the primary answer alone is drawn, for a person to see.
         plan = artifact.plan if artifact.threshold is not None else artifact.plan.primary_only()
         wanted = artifact.threshold is not None and (
-            self.early_stopping == "on" or (self.early_stopping == "auto" and saves_calls(self.model, plan, estimator))
+            self.early_stopping == "on"
+            or (self.early_stopping == "auto" and saves_calls(self.model, plan, estimator, artifact.data))
         )
         if wanted and (conflict := early_stopping_conflict(observers, self.on_abstain)) is not None:
             raise UsageError(f'{conflict} Give early_stopping="off" to this guard.')
@@ -145,12 +166,13 @@ class Guardrail(GuardedChatModel):
             trust=EndpointTrust(self.model, plan, rate=rate, enabled=self.probe == "auto"),
             observers=observers,
             early=early,
+            abstentions=self.remember if isinstance(self.remember, Abstentions) else Abstentions(self.remember),
         )
         return self
 
     @property
     def prompt(self) -> ChatPromptTemplate:
-        """The calibrated prompt, with the one variable ``question``: use ``guard.prompt | guard``."""
+        """The calibrated prompt, of the variable ``question`` and its slots, if any: use ``guard.prompt | guard``."""
         return self.artifact.prompt.to_prompt()
 
     # -- assessing ---------------------------------------------------------------------------------------------------
@@ -173,8 +195,17 @@ class Guardrail(GuardedChatModel):
             return await arun(self._verdict(messages, (config or {}).get("callbacks")))
 
     def _verdict(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Steps[Verdict]:
-        self.artifact.prompt.check(messages, self.artifact.plan.options)
-        assessment = yield from self._assessor.assess_steps(messages, callbacks)
+        artifact = self.artifact
+        artifact.prompt.check(messages, artifact.plan.options)
+        turns = artifact.unknown_turns(messages)
+        if turns is not None and self.turns == "refuse":
+            raise ArtifactMismatchError(
+                f"this artifact was calibrated on prompts with the turns {artifact.turns or (ONE_QUESTION,)}, received "
+                f"{turns[:200]!r}. Ask one question at a time, calibrate on conversations "
+                '(calibrate.collect_records(messages=...)), or give turns="mark" to answer without the promise.'
+            )
+        question = artifact.prompt.question_of(messages)
+        assessment = yield from self._assessor.assess_steps(messages, callbacks, question=question, turns=turns)
         assert assessment.verdict is not None, "the one gate judges every candidate"
         return assessment.verdict
 

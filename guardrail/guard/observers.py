@@ -1,8 +1,9 @@
 """What happens to a verdict before it is acted on: a switch may hold it back, and observers see it.
 
 The switch is asked first, so observers see what the caller sees. An observer that fails holds an acceptance back: an
-answer that could not be recorded cannot be audited. The switch is not
-asked again afterwards: an alarm that this very verdict raises counts from the next one on.
+answer that could not be recorded cannot be audited. Those that saw the acceptance before are then called again: the
+last verdict that an observer gets on a question is the caller's. The switch is not asked again afterwards: an alarm
+that this very verdict raises counts from the next one on.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import inspect
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -19,6 +21,7 @@ from langchain_core.runnables.config import run_in_executor
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError, describe_error
 from ..monitor import SafetySwitch
+from ..sampling.effects import Effect, Steps
 from ..verdict import Reason, Verdict
 
 __all__ = ["Observer", "Observers", "as_observers", "early_stopping_conflict", "hold_if_suspended"]
@@ -84,40 +87,44 @@ class Observers:
             if admit is not None:
                 admit(artifact)
 
-    def apply(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> Verdict:
-        """The verdict the caller gets, after observers have seen it.
+    def apply_steps(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> Steps[Verdict]:
+        """The verdict the caller gets, after observers have seen it; for async callers, sync observers run in a thread.
 
         Raises:
             UsageError: An async observer in a sync call.
         """
-        verdict = hold_if_suspended(verdict, self.switch)
-        for observer in self.functions:
-            try:
-                given = observer(verdict, messages)
-            except Exception as error:  # an observer is the user's code
-                verdict = hold_unobserved(verdict, error)
-                continue
-            if inspect.isawaitable(given):
-                if inspect.iscoroutine(given):
-                    given.close()
-                raise UsageError("on_verdict is async, but the call was sync. Use ainvoke, or a sync function.")
+        held = partial(hold_if_suspended, verdict, self.switch)
+        verdict = yield Effect(held, partial(run_in_executor, None, held))
+        for place, observer in enumerate(self.functions):
+            seen = verdict
+            verdict = yield from _observed(observer, seen, messages)
+            if verdict.accepted != seen.accepted:
+                # Monitors that compare scores have counted this one.
+                for earlier in (one for one in self.functions[:place] if not _needs_scores(one)):
+                    yield from _observed(earlier, verdict, messages)
         return verdict
 
-    async def aapply(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> Verdict:
-        """`apply` for async callers; a sync observer runs in a thread, since it may write to a database."""
-        if self.switch is not None:
-            verdict = await run_in_executor(None, hold_if_suspended, verdict, self.switch)
-        for observer in self.functions:
-            try:
-                if inspect.iscoroutinefunction(observer):
-                    given = observer(verdict, messages)
-                else:
-                    given = await run_in_executor(None, observer, verdict, messages)
-                if inspect.isawaitable(given):
-                    await given
-            except Exception as error:
-                verdict = hold_unobserved(verdict, error)
-        return verdict
+
+def _observed(observer: Observer, verdict: Verdict, messages: Sequence[BaseMessage]) -> Steps[Verdict]:
+    """The verdict after an observer has seen it."""
+    try:
+        given = yield Effect(partial(observer, verdict, messages), partial(_aobserve, observer, verdict, messages))
+    except Exception as error:  # an observer is the user's code
+        return hold_unobserved(verdict, error)
+    if inspect.isawaitable(given):
+        if inspect.iscoroutine(given):
+            given.close()
+        raise UsageError("on_verdict is async, but the call was sync. Use ainvoke, or a sync function.")
+    return verdict
+
+
+async def _aobserve(observer: Observer, verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
+    if inspect.iscoroutinefunction(observer):
+        given = observer(verdict, messages)
+    else:  # it may write to a database
+        given = await run_in_executor(None, observer, verdict, messages)
+    if inspect.isawaitable(given):
+        await given
 
 
 def early_stopping_conflict(observers: Observers, on_abstain: Any) -> str | None:

@@ -17,6 +17,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
 from ..errors import UsageError, describe_error
+from ..sampling.calls import quiet_copy, with_settings
 from ..sampling.limits import in_flight
 from ..sampling.native import is_native
 from ..sampling.sampler import draw
@@ -85,7 +86,8 @@ class ChatJudge(BatchJudge):
         max_concurrency: Calls in flight at once.
 
     Raises:
-        UsageError: ``reply="structured"`` for a model without structured output.
+        UsageError: ``reply="structured"`` for a model without structured output, or a model that does not take
+            temperature 0.
 
     Example:
         >>> from guardrail.testing import ScriptedChat
@@ -97,10 +99,10 @@ class ChatJudge(BatchJudge):
     def __init__(self, model: BaseChatModel, *, reply: Reply = "auto", max_concurrency: int = 16) -> None:
         if max_concurrency < 1:
             raise UsageError(f"max_concurrency must be at least 1, got {max_concurrency}")
-        # A copy that reads no response cache and does not stream, so that no token leaks into a caller's stream.
-        self._model = model.model_copy(update={"cache": False, "disable_streaming": True})
+        self._model = quiet_copy(model)
         self._max_concurrency = max_concurrency
-        self._structured = _structured(self._model, reply)
+        asked, self._settings = with_settings(model, {"temperature": 0.0, "max_tokens": _STRUCTURED_TOKENS})
+        self._structured = _structured(asked, reply)
         self._identity = identify(model)
 
     @property
@@ -138,7 +140,7 @@ class ChatJudge(BatchJudge):
 
         def ask(prompt: list[BaseMessage]) -> Any:
             with in_flight():
-                return structured.invoke(prompt, config, temperature=0.0, max_tokens=_STRUCTURED_TOKENS)
+                return structured.invoke(prompt, config, **self._settings)
 
         return RunnableLambda(ask).batch(prompts, config, return_exceptions=True)
 

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 from pydantic import ValidationError
 
@@ -41,7 +41,8 @@ class Alarm(Frozen):
 class Monitor:
     """Base of both monitors: reports an alarm once, saves and loads. Updates are thread-safe.
 
-    A state that already has an alarm reports it at once, because this listener has not received it yet.
+    A state that already has an alarm reports it at once, because this listener has not received it yet. One that raises
+    has not received it either: it is called again at the next update.
     """
 
     kind: Literal["risk", "drift"]
@@ -49,6 +50,7 @@ class Monitor:
 
     def __init__(self, on_alarm: Callable[[Alarm], object] | None) -> None:
         self._on_alarm = on_alarm
+        self._reported = False
         self._lock = threading.Lock()
 
     @property
@@ -72,10 +74,18 @@ class Monitor:
         return target
 
     def _report(self) -> None:
-        """Report the alarm, if there is one."""
-        alarm = self.alarm
-        if alarm is not None and self._on_alarm is not None:
-            self._on_alarm(alarm)
+        """Report the alarm, if there is one that was not reported."""
+        if self._on_alarm is None or not self.alarmed:
+            return
+        with self._lock:
+            known, self._reported = self._reported, True
+        if known:
+            return
+        try:
+            self._on_alarm(cast(Alarm, self.alarm))
+        except BaseException:
+            self._reported = False
+            raise
 
     def _detail(self) -> str:
         """Text of the alarm: what was found, and what to do."""

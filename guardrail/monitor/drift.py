@@ -60,7 +60,8 @@ class DriftMonitor(Monitor):
         artifact: Its stored calibration scores are the reference.
         delta: Probability of ever raising a false alarm, in (0, 1).
         seed: Seed of the randomiser theta.
-        on_alarm: Called once with the `Alarm`; immediately if the state already has one.
+        on_alarm: Called once with the `Alarm`, immediately if the state already has one; and again at the next update
+            while it raises.
         state: Continue from this state; see `load`.
     """
 
@@ -131,8 +132,7 @@ class DriftMonitor(Monitor):
                 update={**before.bet(gains), "stream": (*before.stream, score), "p_values": (*before.p_values, p)}
             )
             after = self.state
-        if after.alarmed and not before.alarmed:
-            self._report()
+        self._report()
         return after
 
     def follow(self, state: DriftState) -> None:

@@ -67,7 +67,8 @@ class RiskMonitor(Monitor):
         artifact: Digest of the artifact that accepts the answers (``artifact.digest``). Evidence against one
             artifact says nothing about another, so a state of another artifact is refused; a state without one is
             assigned to this artifact.
-        on_alarm: Called once with the `Alarm`; immediately if the state already has one.
+        on_alarm: Called once with the `Alarm`, immediately if the state already has one; and again at the next update
+            while it raises.
         state: Continue from this state; see `load`.
     """
 
@@ -143,8 +144,7 @@ class RiskMonitor(Monitor):
         with self._lock:
             before = self.state
             after = self.state = before.after(error=bool(error), audit_rate=rate)
-        if after.alarmed and not before.alarmed:
-            self._report()
+        self._report()
         return after
 
     def interval(self, level: float = 0.95) -> tuple[float, float, float] | None:

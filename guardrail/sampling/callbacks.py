@@ -2,16 +2,21 @@
 
 A chat-model run is a leaf for LangChain (its run manager has no ``get_child``), so the child manager is made by hand.
 Streaming handlers (``stream``, ``astream_events``, a graph's message stream) are left out: they would show samples
-before, or in spite of, the verdict.
+before, or in spite of, the verdict. No other handler receives a token either: many models stream within ``_generate``
+whatever ``disable_streaming`` says, and report each token to the handlers of the caller, the model and the process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from inspect import iscoroutinefunction, signature
 from typing import Any
 
 from langchain_core.callbacks import (
+    AsyncCallbackHandler,
     AsyncCallbackManager,
     AsyncCallbackManagerForLLMRun,
     BaseCallbackHandler,
@@ -21,16 +26,17 @@ from langchain_core.callbacks import (
 )
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
-from langchain_core.tracers._streaming import _StreamingCallbackHandler, _V2StreamingCallbackHandler
 
 from ..verdict import Verdict
 
-__all__ = ["child_callbacks", "drop_streaming_handlers", "note_verdict", "streaming_disabled"]
+__all__ = ["child_callbacks", "drop_streaming_handlers", "note_verdict", "streaming_disabled", "without_tokens"]
 
 NO_STREAM = "nostream"
 """Tag of runs that a graph keeps out of its message stream."""
 GRAPH_STREAM = "__pregel_stream"
 """Where a LangGraph run's configuration keeps its stream, into which graphs that are run inside write as well."""
+GRAPH_RUNTIME = "__pregel_runtime"
+"""Where it keeps the object that has the writer of its custom stream."""
 
 
 def child_callbacks(
@@ -64,14 +70,18 @@ def drop_streaming_handlers(callbacks: Callbacks) -> Callbacks:
 
 @contextmanager
 def streaming_disabled() -> Iterator[None]:
-    """Hide calls made inside from the caller's streams: those of a judge or an observer, too."""
+    """Hide calls made inside from the caller's streams and token handlers: those of a judge or an observer, too."""
     ambient = var_child_runnable_config.get()
-    callbacks, own = (ambient.get("callbacks"), ambient.get("configurable") or {}) if ambient else (None, {})
-    quiet = drop_streaming_handlers(callbacks)
-    if ambient is None or (quiet is callbacks and GRAPH_STREAM not in own):
+    if ambient is None:
         yield
         return
+    callbacks, own = drop_streaming_handlers(ambient.get("callbacks")), ambient.get("configurable") or {}
+    quiet: Any = (
+        [_silent(one) for one in callbacks] if isinstance(callbacks, list) else callbacks and _silenced(callbacks)
+    )
     configurable = {name: value for name, value in own.items() if name != GRAPH_STREAM}
+    if hasattr(own.get(GRAPH_RUNTIME), "override"):
+        configurable[GRAPH_RUNTIME] = own[GRAPH_RUNTIME].override(stream_writer=lambda _: None)
     token = var_child_runnable_config.set(
         RunnableConfig(**{**ambient, "callbacks": quiet, "configurable": configurable})
     )
@@ -82,7 +92,68 @@ def streaming_disabled() -> Iterator[None]:
 
 
 def _streams(handler: BaseCallbackHandler) -> bool:
-    return isinstance(handler, _StreamingCallbackHandler | _V2StreamingCallbackHandler)
+    """Whether a handler feeds a stream: those of LangChain and LangGraph, and only those, can tap outputs."""
+    return hasattr(handler, "tap_output_iter") or hasattr(handler, "tap_output_aiter")
+
+
+def without_tokens(generate: Callable[..., Any]) -> Callable[..., Any]:
+    """A model's ``_generate`` or ``_agenerate`` whose callbacks take no tokens.
+
+    That is the one place that the handlers of the caller, of the model and of the process all pass.
+    """
+    if "run_manager" not in signature(generate).parameters:
+        return generate
+
+    @wraps(generate)
+    def quiet(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+        return generate(messages, stop=stop, run_manager=run_manager and _silenced(run_manager), **kwargs)
+
+    return quiet
+
+
+def _silenced(manager: Any) -> Any:
+    """A copy of handlers, or of a callback or run manager, that takes no tokens."""
+    if isinstance(manager, list):
+        return [_silent(one) for one in manager]
+    quiet = copy.copy(manager)
+    quiet.handlers = [_silent(one) for one in manager.handlers]
+    quiet.inheritable_handlers = [_silent(one) for one in manager.inheritable_handlers]
+    return quiet
+
+
+def _silent(handler: BaseCallbackHandler) -> Any:
+    """The handler without tokens; the very object where it takes none anyway."""
+    own = getattr(handler.on_llm_new_token, "__func__", None)
+    ignores = own in (BaseCallbackHandler.on_llm_new_token, AsyncCallbackHandler.on_llm_new_token)
+    return handler if ignores else _Silent(handler)
+
+
+class _Silent:
+    """A handler that takes every event but tokens.
+
+    It is of the handler's class and equal to it: LangChain looks for tracers by class, and adds no handler twice.
+    """
+
+    def __init__(self, handler: BaseCallbackHandler) -> None:
+        self._handler = handler
+
+    def __getattribute__(self, name: str) -> Any:
+        own = getattr(object.__getattribute__(self, "_handler"), name)
+        if name != "on_llm_new_token":
+            return own
+        return _ano_token if iscoroutinefunction(own) else _no_token
+
+    def __eq__(self, other: object) -> bool:
+        return bool(object.__getattribute__(self, "_handler") == other)
+
+    def __hash__(self) -> int:
+        return hash(object.__getattribute__(self, "_handler"))
+
+
+def _no_token(*args: Any, **kwargs: Any) -> None: ...
+
+
+async def _ano_token(*args: Any, **kwargs: Any) -> None: ...
 
 
 def note_verdict(
@@ -104,6 +175,7 @@ def note_verdict(
         "guardrail_alpha": verdict.alpha,
         "guardrail_artifact": verdict.artifact,
         "guardrail_calls": verdict.cost.calls,
+        "guardrail_turns": verdict.turns,
         "guardrail_stage": getattr(verdict, "stage", None),  # of a cascade
     }
     known = {name: value for name, value in found.items() if value is not None}

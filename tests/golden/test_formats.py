@@ -52,7 +52,9 @@ from .make_formats import (
     PAIRS,
     QUESTION,
     READ_ONLY,
+    STORED,
     TRANSFER,
+    VERSION_1,
     ToyEntailment,
     ToyJudge,
     ToySimilarity,
@@ -73,10 +75,12 @@ def restored(name: str, folder: Path) -> Path:
 UNVERSIONED = FOLDER / "unversioned"
 """Files of formats that had no version at first; a missing version is the first one."""
 BOTH = pytest.mark.parametrize("folder", [FOLDER, UNVERSIONED], ids=["versioned", "unversioned"])
+VERSIONS = pytest.mark.parametrize("folder", [FOLDER, VERSION_1], ids=["version 2", "version 1"])
+"""Artifacts, and guards made of them, of the version that is written and of the one that is still read."""
 
 
-def plain(name: str) -> Any:
-    return json.loads((FOLDER / name).read_text(encoding="utf-8"))
+def plain(name: str, folder: Path = FOLDER) -> Any:
+    return json.loads((folder / name).read_text(encoding="utf-8"))
 
 
 @pytest.fixture(params=["reviews.sql", "unversioned/reviews.sql"])
@@ -96,7 +100,7 @@ def test_todays_code_writes_the_same_bytes(name: str, tmp_path: Path) -> None:
 
 def test_every_file_is_listed_once() -> None:
     assert sorted(path.name for path in FOLDER.iterdir() if path.is_file()) == sorted([*FORMATS, *READ_ONLY, *BY_HAND])
-    assert {path.name for path in UNVERSIONED.iterdir()} <= set(FORMATS)
+    assert {path.name for folder in (UNVERSIONED, VERSION_1) for path in folder.iterdir()} <= set(FORMATS)
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name.endswith(".sql")])
@@ -107,10 +111,14 @@ def test_a_database_restored_from_its_sql_is_the_same_database(name: str, tmp_pa
 # -- artifacts ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_artifact_guards_the_model_it_was_calibrated_with() -> None:
-    found = CalibrationArtifact.load(FOLDER / "artifact.json")
-    assert found == artifact()
-    assert found.digest == plain("artifact.json")["digest"]
+def test_the_artifact_has_every_field() -> None:
+    assert CalibrationArtifact.load(FOLDER / "artifact.json") == artifact()
+
+
+@VERSIONS
+def test_the_artifact_guards_the_model_it_was_calibrated_with(folder: Path) -> None:
+    found = CalibrationArtifact.load(folder / "artifact.json")
+    assert found.digest == plain("artifact.json", folder)["digest"]
     assert isinstance(found.outcome, Feasible)
     assert (found.threshold, found.alpha, found.outcome.n_accepted, found.outcome.interval) == (
         *(0.75, 0.1, 3),
@@ -123,22 +131,24 @@ def test_the_artifact_guards_the_model_it_was_calibrated_with() -> None:
         (0, 0, 0, 1),
         ("sha256:" + "cd" * 32,),
     )
-    guard = Guardrail(model=model("Goethe"), artifact=FOLDER / "artifact.json")
+    guard = Guardrail(model=model("Goethe"), artifact=folder / "artifact.json")
     verdict = guard.assess(QUESTION)
     assert (verdict.accepted, round(verdict.uncertainty.value or 0, 3)) == (True, 0.693)  # ln 2, below 0.75
     assert guard.invoke(QUESTION).content == "Goethe"
 
 
-def test_an_infeasible_artifact_binds_its_tools_and_accepts_nothing() -> None:
-    found = CalibrationArtifact.load(FOLDER / "artifact-tools.json")
+@VERSIONS
+def test_an_infeasible_artifact_binds_its_tools_and_accepts_nothing(folder: Path) -> None:
+    found = CalibrationArtifact.load(folder / "artifact-tools.json")
     assert found.threshold is None
     assert found.plan.bindings is not None
     assert (found.plan.bindings.tools, found.plan.bindings.tool_choice) == ((TRANSFER,), "transfer")
     assert Guardrail(model=model("Goethe"), artifact=found).assess(QUESTION).reason is Reason.INFEASIBLE
 
 
-def test_the_cascade_has_both_stages_with_their_thresholds() -> None:
-    found = CascadeArtifact.load(FOLDER / "cascade.json")
+@VERSIONS
+def test_the_cascade_has_both_stages_with_their_thresholds(folder: Path) -> None:
+    found = CascadeArtifact.load(folder / "cascade.json")
     assert [(stage.model.model, stage.threshold) for stage in found.stages] == [("small", 0.5), ("large", 0.75)]
     assert (found.outcome.rule, found.outcome.n_accepted, found.outcome.feasible) == ("lec_joint", 3, True)
     assert (found.certificate.reason, found.certificate.interval) == (InfeasibleReason.TOO_FEW_ITEMS, None)
@@ -151,7 +161,7 @@ def test_the_cascade_has_both_stages_with_their_thresholds() -> None:
 
 def test_the_candidate_rule_selects_what_it_was_fitted_to_show(store: ReviewStore) -> None:
     rule = CandidateRule.load(FOLDER / "candidates.json")
-    assert (rule.artifact, rule.quantile, rule.population) == (artifact().digest, 0.5, "held_back")
+    assert (rule.artifact, rule.quantile, rule.population) == (STORED.digest, 0.5, "held_back")
     shown = store.items()[0].content.parsed_verdict()
     assert shown is not None
     found = rule.select(shown)
@@ -162,8 +172,9 @@ def test_the_candidate_rule_selects_what_it_was_fitted_to_show(store: ReviewStor
 # -- calibration files -------------------------------------------------------------------------------------------------
 
 
-def test_records_keep_what_was_drawn_scored_and_labelled(tmp_path: Path) -> None:
-    file = read_records(FOLDER / "records.jsonl")
+@VERSIONS
+def test_records_keep_what_was_drawn_scored_and_labelled(folder: Path, tmp_path: Path) -> None:
+    file = read_records(folder / "records.jsonl")
     header, (first, second, third, fourth) = file.header, file.records
     assert (header.model.revision, header.plan.follow_ups, header.prompt.system) == (
         "2024-01-01",
@@ -188,9 +199,25 @@ def test_records_keep_what_was_drawn_scored_and_labelled(tmp_path: Path) -> None
     assert fourth.drawn is None
     assert [record.correct for record in file.records] == [True, False, None, True]
     copy = tmp_path / "records.jsonl"
-    copy.write_bytes((FOLDER / "records.jsonl").read_bytes())
+    copy.write_bytes((folder / "records.jsonl").read_bytes())
     with open_writer(copy, header) as (_, there):  # the same collection can be resumed
         assert there.records == file.records
+
+
+def test_prompts_have_slots_and_turns_and_plans_say_what_is_cut_off(tmp_path: Path) -> None:
+    file = read_records(FOLDER / "records.jsonl")
+    prompt, first = file.header.prompt, file.records[0]
+    assert (prompt.slots, first.slots, first.turns) == (("context",), {"context": "Faust is by Goethe ü."}, "human")
+    assert prompt.messages(QUESTION, slots=first.slots)[1].content == f"Faust is by Goethe ü.\nQ: {QUESTION}\nA:"
+    assert (file.header.plan.cut_off, artifact().plan.cut_off) == ("measure", "abstain")
+    assert CalibrationArtifact.load(FOLDER / "artifact.json").turns == ("human", "human,ai,human")
+    old = read_records(VERSION_1 / "records.jsonl")
+    assert (old.header.plan.cut_off, old.header.prompt.slots, old.records[0].turns) == (None, (), None)
+    resumed = old.header.model_copy(update={"plan": old.header.plan.model_copy(update={"cut_off": "abstain"})})
+    copy = tmp_path / "records.jsonl"
+    copy.write_bytes((VERSION_1 / "records.jsonl").read_bytes())
+    with open_writer(copy, resumed) as (_, there):  # a plan of today resumes it
+        assert there.header == old.header
 
 
 def test_labels_apply_to_the_answers_that_were_judged(tmp_path: Path) -> None:
@@ -275,12 +302,14 @@ def test_the_published_table_of_estimators_is_read() -> None:
 # -- guards ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_configuration_makes_the_same_guard_again() -> None:
-    config = plain("guard.json")
+@VERSIONS
+def test_the_configuration_makes_the_same_guard_again(folder: Path) -> None:
+    config = plain("guard.json", folder)
     guard = Guardrail.from_config(config, model=model("Goethe or perhaps Schiller"))
     assert (guard.on_abstain, guard.early_stopping, guard.max_concurrency) == ("raise", "off", 3)
-    assert guard.artifact == artifact()
-    assert guard.to_config() == config
+    assert guard.artifact == CalibrationArtifact.load(folder / "artifact.json")
+    assert (guard.to_config() == config) == (folder is FOLDER)  # a new setting has its default
+    assert guard.turns == ("mark" if folder is FOLDER else "refuse")
     assert guard.invoke(QUESTION).content == "Goethe or perhaps Schiller"
     config["artifact"]["content"]["outcome"]["threshold"] = 0.5
     with pytest.raises(ArtifactTamperedError):
@@ -294,9 +323,12 @@ def test_the_guard_of_a_configuration_abstains_as_it_did() -> None:
         guard.invoke(QUESTION)
 
 
-def test_a_configuration_may_name_the_artifact_and_what_has_to_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(FOLDER)
-    config = plain("guard-by-path.json")
+@VERSIONS
+def test_a_configuration_may_name_the_artifact_and_what_has_to_be_given(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    config = plain("guard-by-path.json", folder)
     with pytest.raises(UsageError, match="on_verdict"):
         Guardrail.from_config(config, model=model("Goethe"))
     seen: list[Any] = []
@@ -305,14 +337,14 @@ def test_a_configuration_may_name_the_artifact_and_what_has_to_be_given(monkeypa
     assert [verdict.artifact for verdict in seen] == [config["artifact"]["digest"]]
 
 
-@pytest.mark.parametrize("name", ["verdicts.sql", "unversioned/verdicts.sql"])
+@pytest.mark.parametrize("name", ["verdicts.sql", "version1/verdicts.sql", "unversioned/verdicts.sql"])
 def test_verdicts_are_found_by_call_and_subject(name: str, tmp_path: Path) -> None:
     store = VerdictStore(restored(name, tmp_path))
     found, passed = store.get("call_1", '{"to":"bob"}'), store.get("chosen:call_2")
     assert found is not None
     assert found.candidate is not None
     assert passed is not None
-    assert (found.reason, found.uncertainty.value, found.artifact) == (Reason.ABOVE_THRESHOLD, 1.5, artifact().digest)
+    assert (found.reason, found.uncertainty.value, found.artifact) == (Reason.ABOVE_THRESHOLD, 1.5, STORED.digest)
     assert found.candidate.tool_calls == (ToolCall(name="transfer", arguments={"to": "bob", "amount": 5}),)
     assert (found.meanings[0].size, found.cost.calls) == (3, 5)
     assert store.get("call_1", '{"to":"eve"}') is None
@@ -351,7 +383,7 @@ def test_a_held_note_keeps_what_is_to_be_approved(name: str) -> None:
     assert message.usage_metadata["total_tokens"] == 72
     (judged,) = note.held.judged
     assert (judged.call_id, judged.args) == ("c2", {"to": "bob", "amount": 5})
-    assert (judged.verdict.reason, judged.verdict.artifact) == (Reason.ABOVE_THRESHOLD, artifact().digest)
+    assert (judged.verdict.reason, judged.verdict.artifact) == (Reason.ABOVE_THRESHOLD, STORED.digest)
     assert channel.checkpoint() == to_json(note) == plain("note.json")
 
 
@@ -368,7 +400,7 @@ def test_an_answer_held_in_a_checkpoint_can_be_approved() -> None:
     """The whole way: a graph that paused, with the golden note in its checkpoint, releases the golden answer."""
     unsure = ScriptedChat(script={QUESTION: ["Schiller"]}, probability=0.25, name_of_model="small")
     builder = StateGraph(GuardedState)
-    entry, leave = guarded_nodes(Guardrail(model=unsure, artifact=artifact())).add_to(builder)
+    entry, leave = guarded_nodes(Guardrail(model=unsure, artifact=STORED)).add_to(builder)
     builder.add_edge(START, entry)
     builder.add_edge(leave, END)
     saver = InMemorySaver()
@@ -381,7 +413,7 @@ def test_an_answer_held_in_a_checkpoint_can_be_approved() -> None:
     saver.blobs["1", "", "guardrail", version] = saver.serde.dumps_typed(plain("note-answer.json"))
     result = graph.invoke(Command(resume={"decisions": [{"type": "approve"}]}), config)
     assert result["messages"][-1].content == "Goethe"
-    assert result["messages"][-1].response_metadata["guardrail"]["artifact"] == artifact().digest
+    assert result["messages"][-1].response_metadata["guardrail"]["artifact"] == STORED.digest
 
 
 @BOTH
@@ -401,7 +433,7 @@ def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(folder: Path,
     assert item.content.metadata == {"thread_id": "t", "interrupt": "interrupt 1"}
     shown = item.content.parsed_verdict()
     assert shown is not None
-    assert (shown.uncertainty.value, shown.artifact) == (1.5, artifact().digest)
+    assert (shown.uncertainty.value, shown.artifact) == (1.5, STORED.digest)
 
 
 # -- monitors ----------------------------------------------------------------------------------------------------------
@@ -409,7 +441,7 @@ def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(folder: Path,
 
 @BOTH
 def test_the_risk_monitor_goes_on_where_it_stopped(folder: Path) -> None:
-    found = RiskMonitor.load(folder / "risk-monitor.json", artifact=artifact().digest)
+    found = RiskMonitor.load(folder / "risk-monitor.json", artifact=STORED.digest)
     assert (found.state.n, found.state.alpha, found.state.delta) == (2, 0.25, 0.25)
     assert found.state.tallies == ((0.5, 1, 1), (1.0, 1, 0))
     again = RiskMonitor(0.25, delta=0.25, min_audit_rate=0.5)
@@ -422,9 +454,9 @@ def test_the_risk_monitor_goes_on_where_it_stopped(folder: Path) -> None:
 
 @BOTH
 def test_the_drift_monitor_goes_on_where_it_stopped(folder: Path) -> None:
-    found = DriftMonitor.load(folder / "drift-monitor.json", artifact())
+    found = DriftMonitor.load(folder / "drift-monitor.json", STORED)
     assert (found.state.stream, found.state.seed) == ((0.5, 1.75), 3)
-    again = DriftMonitor(artifact(), delta=0.25, seed=3)
+    again = DriftMonitor(STORED, delta=0.25, seed=3)
     for score in (0.5, 1.75):
         again.update(score)
     assert found.update(2.0).p_values == pytest.approx(again.update(2.0).p_values)
@@ -516,11 +548,11 @@ def test_shared_monitors_go_on_and_their_alarms_hold_answers_back(store: ReviewS
     assert views["risk"].alarm is not None
     assert (views["risk"].alarm.at, views["risk"].alpha) == (3, 0.125)
     assert [step.value for step in monitors.history("risk")] == [0.0, 1.0, 1.0]
-    drift = monitors.drift("drift", artifact(), delta=0.25, seed=3)
+    drift = monitors.drift("drift", STORED, delta=0.25, seed=3)
     assert drift.state.stream == (0.5, 1.75)
     assert drift.update(9.0, key="question 1").n == 2  # counted already
     assert drift.update(1.0, key="question 3").n == 3
-    risk = monitors.known_risk("risk", artifact=artifact().digest)
+    risk = monitors.known_risk("risk", artifact=STORED.digest)
     assert risk is not None
     assert risk.update(True, key="request 1").n == 3  # counted already
     assert monitors.switch(names="risk").allows(0.0)  # acknowledged

@@ -48,6 +48,8 @@ from .make_formats import (
     NOW,
     PAIRS,
     QUESTION,
+    STORED,
+    VERSION_1,
     ToyJudge,
     artifact,
     held_answer,
@@ -69,6 +71,7 @@ FREE = {
     "scores",
     "estimators",
     "follow_ups",
+    "slots",
 }
 """Objects whose names are data."""
 FREE |= {
@@ -165,9 +168,23 @@ def test_tampering_with_a_newer_artifact_is_refused(newer: Path) -> None:
 
 
 def test_an_artifact_of_another_version_is_refused(tmp_path: Path) -> None:
-    path = saved(tmp_path / "a.json", plain("artifact.json") | {"schema_version": 2})
-    with pytest.raises(ArtifactFormatError, match=r"version 2.*reads version 1.*Upgrade acrc-guardrail"):
+    path = saved(tmp_path / "a.json", plain("artifact.json") | {"schema_version": 3})
+    with pytest.raises(ArtifactFormatError, match=r"version 3.*reads version 2 and older.*Upgrade acrc-guardrail"):
         CalibrationArtifact.load(path)
+    path = saved(tmp_path / "a.json", plain("candidates.json") | {"schema_version": 2})  # a rule has its own version
+    with pytest.raises(ArtifactFormatError, match=r"version 2; this library reads version 1\. Upgrade"):
+        CandidateRule.load(path)
+
+
+def test_an_artifact_of_version_1_keeps_its_digest_until_it_is_changed(tmp_path: Path) -> None:
+    """A changed copy may hold a field that narrows the promise, which a reader of version 1 would ignore."""
+    written = (VERSION_1 / "artifact.json").read_bytes()
+    found = CalibrationArtifact.load(VERSION_1 / "artifact.json")
+    assert found.save(tmp_path / "again.json").read_bytes() == written
+    assert found.model_copy().digest == found.digest
+    changed = found.model_copy(update={"created": "2030-01-01T00:00:00+00:00"})
+    assert (found.schema_version, changed.schema_version) == (1, 2)
+    assert CalibrationArtifact.load(changed.save(tmp_path / "changed.json")).digest == changed.digest
 
 
 @pytest.mark.parametrize("by_path", [True, False])
@@ -253,7 +270,7 @@ def paused(change: Callable[[Any], Any]) -> tuple[Any, Any]:
     """A graph that waits for a person, whose stored note was changed, and its configuration."""
     unsure = ScriptedChat(script={QUESTION: ["Schiller"]}, probability=0.25, name_of_model="small")
     builder = StateGraph(GuardedState)
-    entry, leave = guarded_nodes(Guardrail(model=unsure, artifact=artifact())).add_to(builder)
+    entry, leave = guarded_nodes(Guardrail(model=unsure, artifact=STORED)).add_to(builder)
     builder.add_edge(START, entry)
     builder.add_edge(leave, END)
     saver = InMemorySaver()
@@ -439,7 +456,7 @@ def test_shared_monitors_of_a_newer_version(database: Path) -> None:
     changed(database, "review_monitors", "alarm", "name = 'risk 2'", grown)
     with opened(database) as store:
         monitors = Monitors(store)
-        assert monitors.drift("drift", artifact(), delta=0.25, seed=3).update(1.0).n == 3
+        assert monitors.drift("drift", STORED, delta=0.25, seed=3).update(1.0).n == 3
         assert len(monitors.all()) == 3
         assert len(monitors.switch().alarms) == 1
 
@@ -475,7 +492,7 @@ def test_a_saved_monitor_ignores_new_fields_and_refuses_another_format(name: str
     path = tmp_path / name
 
     def load() -> Any:
-        return RiskMonitor.load(path) if name.startswith("risk") else DriftMonitor.load(path, artifact())
+        return RiskMonitor.load(path) if name.startswith("risk") else DriftMonitor.load(path, STORED)
 
     path.write_text(json.dumps(grown(plain(name))), encoding="utf-8")
     assert load().state.n == 2

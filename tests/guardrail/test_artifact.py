@@ -75,9 +75,9 @@ def test_every_truncation_is_refused(saved: Path) -> None:
 
 def test_a_future_version_is_refused(saved: Path) -> None:
     content = json.loads(saved.read_text())
-    content["schema_version"] = 2
+    content["schema_version"] = 3
     saved.write_text(json.dumps(content))
-    with pytest.raises(ArtifactFormatError, match="schema version 2; this library reads version 1"):
+    with pytest.raises(ArtifactFormatError, match="schema version 3; this library reads version 2"):
         CalibrationArtifact.load(saved)
 
 

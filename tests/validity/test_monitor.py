@@ -157,6 +157,29 @@ def test_an_alarm_in_a_saved_state_holds_answers_back_after_a_restart(tmp_path: 
         assert switch.alarms[0].wealth >= 20
 
 
+def test_a_hook_that_raises_is_called_again_until_it_has_the_alarm() -> None:
+    heard: list[Alarm] = []
+    answers = iter([ConnectionError("the pager is down"), ConnectionError("still down"), None])
+
+    def hook(alarm: Alarm) -> None:
+        heard.append(alarm)
+        if (error := next(answers)) is not None:
+            raise error
+
+    monitor = RiskMonitor(0.1, on_alarm=hook)
+    # the top bet alone multiplies its eighth of the money by 1 + .8 * 9: after two errors it is below 20, then 69
+    monitor.update(True)
+    monitor.update(True)
+    with pytest.raises(ConnectionError, match="the pager is down"):
+        monitor.update(True)
+    assert monitor.state.alarmed_at == monitor.state.n  # the update that raised it counts
+    with pytest.raises(ConnectionError, match="still down"):
+        monitor.update(True)
+    monitor.update(True)
+    monitor.update(True)
+    assert [alarm.at for alarm in heard] == [monitor.state.alarmed_at] * 3
+
+
 def test_an_alarm_is_reported_once_and_by_none_that_is_quiet(tmp_path: Path) -> None:
     heard: list[Alarm] = []
     resumed = RiskMonitor(0.1, state=alarmed_risk().state, on_alarm=heard.append)

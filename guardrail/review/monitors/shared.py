@@ -67,9 +67,9 @@ class _Shared:
         known = None if self._reported else alarm_of(self.name, alarm)
         if known is None:
             return
-        self._reported = True
         if acknowledged is None and self._on_alarm is not None:
             self._on_alarm(known)
+        self._reported = True  # not if it raised: it is called again at the next update
 
     def _write(
         self, connection: Connection, row: Any, state: RiskState | DriftState, step: dict[str, Any], alarm: Alarm | None

@@ -112,6 +112,24 @@ def test_an_answer_that_cannot_be_recorded_is_not_given() -> None:
     assert guarded(on_verdict=broken).assess(UNSURE).reason is Reason.ABOVE_THRESHOLD
 
 
+def test_the_last_verdict_that_an_observer_sees_is_the_caller_s() -> None:
+    """The first one saw an acceptance; then the second one failed, and the answer was held back."""
+
+    def broken(_verdict: Verdict, _messages: object) -> None:
+        raise OSError(errno.ENOSPC, "disk full")
+
+    seen, monitor = Seen(), DriftMonitor(ARTIFACT)
+    guard = guarded(on_verdict=[seen, monitor.watch, broken], early_stopping="off")
+    sync, awaited = both_ways(guard, SURE)
+    assert [one.accepted for one in seen.verdicts] == [True, False] * 2
+    assert (seen.verdicts[1], seen.verdicts[3]) == (sync, awaited)
+    assert monitor.state.n == 2  # a score counts once
+    seen.verdicts.clear()
+    guarded(on_verdict=[seen, lambda *_: None]).assess(SURE)
+    guarded(on_verdict=[seen, broken]).assess(UNSURE)  # held back anyway
+    assert [one.accepted for one in seen.verdicts] == [True, False]
+
+
 def test_async_observers_are_awaited_and_refused_in_sync_calls() -> None:
     seen = Seen()
 

@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import multiprocessing
+import random
+import sqlite3
+import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, SystemMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from pydantic import PrivateAttr
 
 from guardrail import Bindings, Verdict
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import ArtifactMismatchError
+from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.prompting import PromptWrapping
+from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make
-from integrations._frameworks.guard import MOST_IN_MEMORY, FrameworkGuard, VerdictStore, arguments_of, refuse_settings
+from integrations._frameworks.chat import Latest
+from integrations._frameworks.guard import (
+    MOST_IN_MEMORY,
+    Answer,
+    FrameworkGuard,
+    VerdictStore,
+    arguments_of,
+    call_subject,
+    refuse_settings,
+)
 from tests.guardrail.uncertainty.test_async_measuring import Patient
 
 TOOLS = Bindings(tools=({"type": "function", "function": {"name": "pay", "parameters": {}}},))
@@ -37,9 +56,14 @@ def gate(*amounts: int, on_abstain: Any = "review", **given: Any) -> FrameworkGu
     return FrameworkGuard(model, artifact(model, **given), on_abstain=on_abstain, verdicts=None, guard_options={})
 
 
+def judged_of(answer: Answer) -> Verdict:
+    assert answer.verdict is not None
+    return answer.verdict
+
+
 @pytest.fixture
 def verdict() -> Verdict:
-    return asyncio.run(gate(5).ask(ASKED, TOOLS)).verdict
+    return judged_of(asyncio.run(gate(5).ask(ASKED, TOOLS)))
 
 
 def test_a_store_outlives_its_process_and_is_shared(tmp_path: Path, verdict: Verdict) -> None:
@@ -62,6 +86,55 @@ def test_memory_is_bounded_and_the_forgotten_is_unknown(verdict: Verdict) -> Non
     assert store.get("call_1") is not None
 
 
+@pytest.mark.parametrize("in_file", [True, False])
+def test_verdicts_expire_and_can_be_deleted(tmp_path: Path, verdict: Verdict, in_file: bool) -> None:
+    now = [1000.0]
+    path = tmp_path / "verdicts.sqlite" if in_file else None
+    store = VerdictStore(path, expires_in=60, clock=lambda: now[0])
+    store.put("early", "s", verdict)
+    now[0] = 1050.0
+    store.put("late", "s", verdict)
+    assert store.get("early") == store.get("late") == verdict
+    now[0] = 1061.0
+    assert (store.get("early"), store.get("late")) == (None, verdict)
+    assert (store.delete("late"), store.delete("late"), store.get("late")) == (True, False, None)
+    store.put("new", "s", verdict)  # deletes what has expired
+    assert VerdictStore(path, clock=store._clock).get("early") is None if in_file else store.purge(0) == 0
+    now[0] = 1100.0
+    assert (store.purge(older_than=30), store.get("new")) == (1, None)
+    with pytest.raises(UsageError, match="expires_in"):
+        VerdictStore(expires_in=0)
+
+
+def test_a_store_of_before_verdicts_could_expire_is_read(tmp_path: Path, verdict: Verdict) -> None:
+    path = tmp_path / "verdicts.sqlite"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE verdict (id TEXT PRIMARY KEY, subject TEXT, verdict TEXT)")
+        db.execute("INSERT INTO verdict VALUES ('old', 's', ?)", (verdict.model_dump_json(),))
+        db.execute("PRAGMA user_version=1")
+    assert VerdictStore(path).get("old", "s") == verdict
+    assert VerdictStore(path, expires_in=1e9).get("old") is None  # no time is known, so it counts as expired
+
+
+async def test_the_loop_runs_while_the_store_waits(verdict: Verdict) -> None:
+    store, loop = VerdictStore(), asyncio.get_running_loop()
+    ran = threading.Event()
+
+    def slowly(_: str) -> None:
+        loop.call_soon_threadsafe(ran.set)
+        assert ran.wait(10), "the event loop was blocked"
+
+    one = gate(5)
+    one.verdicts = store
+    store.put("x", call_subject("pay", {}), verdict)
+    store.find = lambda key: slowly(key) or VerdictStore.find(store, key)  # type: ignore[func-returns-value,method-assign]
+    assert await one.may_run("x", "pay", {}) is True
+    put = store.put
+    store.put = lambda *given: slowly("") or put(*given)  # type: ignore[func-returns-value,method-assign]
+    ran.clear()
+    assert judged_of(await one.ask(ASKED, TOOLS)).accepted
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_keeps_its_verdicts(tmp_path: Path, verdict: Verdict) -> None:
     """A connection carried across a fork would make the child believe that it holds locks, and lose what it writes."""
@@ -78,20 +151,22 @@ async def test_only_the_judged_call_may_run() -> None:
     one = gate(5)
     answer = await one.ask(ASKED, TOOLS, holdable={"pay"})
     (call,) = answer.message.tool_calls
-    assert answer.verdict.accepted
-    assert one.may_run(call["id"], {"amount": 5})
-    assert one.may_run(call["id"], {"amount": 5.0})
-    assert not one.may_run(call["id"], {"amount": 6})
-    assert not one.may_run("another id", {"amount": 5})
-    assert not one.may_run(None, {"amount": 5})
+    assert judged_of(answer).accepted
+    assert await one.may_run(call["id"], "pay", {"amount": 5})
+    assert await one.may_run(call["id"], "pay", {"amount": 5.0})
+    assert not await one.may_run(call["id"], "pay", {"amount": 6})
+    assert not await one.may_run("another id", "pay", {"amount": 5})
+    assert not await one.may_run(call["id"], "quote", {"amount": 5})
+    assert await one.may_run(call["id"], None, {"amount": 5})  # the framework does not say which tool
+    assert not await one.may_run(None, "pay", {"amount": 5})
 
 
 async def test_a_held_call_is_the_candidate_and_may_not_run() -> None:
     one = gate(5, 50, 500, 55, 505)
     answer = await one.ask(ASKED, TOOLS, holdable={"pay"})
     (call,) = answer.message.tool_calls
-    assert (call["args"], answer.verdict.accepted) == ({"amount": 5}, False)
-    assert not one.may_run(call["id"], {"amount": 5})
+    assert (call["args"], judged_of(answer).accepted) == ({"amount": 5}, False)
+    assert not await one.may_run(call["id"], "pay", {"amount": 5})
 
 
 async def test_a_call_of_a_tool_that_cannot_wait_is_not_proposed() -> None:
@@ -102,8 +177,8 @@ async def test_a_call_of_a_tool_that_cannot_wait_is_not_proposed() -> None:
 async def test_a_call_a_person_gave_may_run() -> None:
     one = gate(5, 50, 500, 55, 505, on_abstain=lambda verdict: paying(7))
     (call,) = (await one.ask(ASKED, TOOLS)).message.tool_calls
-    assert one.may_run(call["id"], {"amount": 7})
-    assert not one.may_run(call["id"], {"amount": 5})
+    assert await one.may_run(call["id"], "pay", {"amount": 7})
+    assert not await one.may_run(call["id"], "pay", {"amount": 5})
 
 
 async def test_answers_are_known_by_content_and_an_abstention_wins() -> None:
@@ -114,26 +189,98 @@ async def test_answers_are_known_by_content_and_an_abstention_wins() -> None:
     said, unsaid = PromptWrapping().messages("sure"), PromptWrapping().messages("unsure")
     for asked in (said, unsaid):
         answer = await one.ask(asked, Bindings())
-        one.note_answer(asked, str(answer.message.text), answer)
-    assert one.given_out(said, "Paris")[0] is True
-    passed, verdict = one.given_out(unsaid, one.guard.abstain_message)
+        await one.note_answer(asked, str(answer.message.text), answer)
+    assert (await one.given_out(said, "Paris"))[0] is True
+    passed, verdict = await one.given_out(unsaid, one.guard.abstain_message)
     assert (passed, verdict is not None and verdict.accepted) == (False, False)
-    assert one.given_out(said, "never seen") == (False, None)
-    one.note_answer(unsaid, one.guard.abstain_message, await one.ask(said, Bindings()))
-    assert one.given_out(unsaid, one.guard.abstain_message)[0] is False
+    assert await one.given_out(said, "never seen") == (False, None)
+    await one.note_answer(unsaid, one.guard.abstain_message, await one.ask(said, Bindings()))
+    assert (await one.given_out(unsaid, one.guard.abstain_message))[0] is False
+
+
+async def test_an_abstention_is_marked_and_not_known_by_its_wording() -> None:
+    """A wording that differs each time, such as one with the time in it, must not pass for an answer."""
+    clock = itertools.count()
+    options = {"abstain_message": lambda verdict: f"Not sure at {next(clock)}."}
+    model = ScriptedChat(script={"?": ["a", "b", "c", "d", "e"]})
+    made = artifact(model, bindings=None)
+    one = FrameworkGuard(model, made, on_abstain="message", verdicts=None, guard_options=options)
+    answer = await one.ask(ASKED, Bindings())
+    text = str(answer.message.text)
+    await one.note_answer(ASKED, text, answer)
+    assert answer.abstained
+    assert (await one.given_out(ASKED, text))[0] is False
+    person = FrameworkGuard(model, made, on_abstain=lambda verdict: text, verdicts=None, guard_options=options)
+    answer = await person.ask(ASKED, Bindings())  # the same words, but a person's answer
+    await person.note_answer(ASKED, text, answer)
+    assert not answer.abstained
+    assert (await person.given_out(ASKED, text))[0] is True
+
+
+def test_guards_made_per_run_share_what_was_learned_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ScriptedChat(default=["Paris"])
+    made = artifact(model, bindings=None)
+
+    def guard(**options: Any) -> Any:
+        return FrameworkGuard(model, made, on_abstain="message", verdicts=None, guard_options=options).guard
+
+    assert guard() is guard()  # and with it the endpoint's watch, and the memory of abstentions
+    assert guard() is not guard(probe="off")
+    known: Latest[Any] = Latest(2)
+    monkeypatch.setattr("integrations._frameworks.guard._gates", known)
+    for n in range(5):
+        guard(max_concurrency=n + 1)
+    assert len(known) == 2
+    latest: Latest[int] = Latest(2)
+    assert [latest.get(key, partial(int, key)) for key in (1, 2, 1, 3)] == [1, 2, 1, 3]
+    assert latest.get(1, lambda: 0) == 1  # used later than 2
+    assert latest.get(2, lambda: 0) == 0
+
+
+class Wavering(ScriptedChat):
+    """Says "wrong" with probability .65 at each call."""
+
+    _times: Any = PrivateAttr(default_factory=Counter)
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        call = (str(messages[-1].text), run_manager.metadata.get(SAMPLE_INDEX, -1))
+        self._times[call] += 1
+        said = random.Random(f"{call} {self._times[call]}").random()
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("wrong" if said < 0.65 else f"other {said}"))])
+
+
+@pytest.mark.parametrize("remember", [300.0, 0])
+async def test_asking_until_an_answer_is_accepted_accepts_no_more_wrong_ones(remember: float) -> None:
+    async def wrong(attempts: int, questions: int = 150) -> int:
+        model = Wavering()
+        options = {"remember": remember, "early_stopping": "off"}
+        found = 0
+        for number in range(questions):
+            for _ in range(attempts):  # a guard per attempt, as applications do that make their agent per request
+                made = artifact(model, bindings=None)
+                one = FrameworkGuard(model, made, on_abstain="message", verdicts=None, guard_options=options)
+                answer = await one.ask(PromptWrapping().messages(f"question {number}"), Bindings())
+                if not answer.abstained:
+                    found += str(answer.message.text) == "wrong"
+                    break
+        return found
+
+    once, insisting = await wrong(1), await wrong(3)
+    assert 15 < once < 45
+    assert insisting == once if remember else insisting > 1.5 * once
 
 
 async def test_the_same_words_to_another_question_are_another_answer() -> None:
     model = ScriptedChat(script={"sure": ["Yes"]})
     one = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message", verdicts=None, guard_options={})
     asked = PromptWrapping().messages("sure")
-    one.note_answer(asked, "Yes", await one.ask(asked, Bindings()))
+    await one.note_answer(asked, "Yes", await one.ask(asked, Bindings()))
     other = PromptWrapping().messages("another")
-    assert one.given_out(other, "Yes") == (False, None)
-    assert one.given_out([*asked, AIMessage("Yes"), *other], "Yes") == (False, None)
-    assert one.given_out([*other, AIMessage("No"), *asked], "Yes") == (False, None)
-    assert one.given_out([], "Yes") == (False, None)
-    assert one.given_out([SystemMessage("Be brief."), *asked, paying(5)], "Yes")[0] is True
+    assert await one.given_out(other, "Yes") == (False, None)
+    assert await one.given_out([*asked, AIMessage("Yes"), *other], "Yes") == (False, None)
+    assert await one.given_out([*other, AIMessage("No"), *asked], "Yes") == (False, None)
+    assert await one.given_out([], "Yes") == (False, None)
+    assert (await one.given_out([SystemMessage("Be brief."), *asked, paying(5)], "Yes"))[0] is True
 
 
 async def test_the_loop_runs_while_a_judge_thinks() -> None:
@@ -148,6 +295,76 @@ async def test_the_loop_runs_while_a_judge_thinks() -> None:
     await asked
     assert judge.threads
     assert not judge.held_up
+
+
+def several(*, on_abstain: Any = "message", **given: Any) -> FrameworkGuard:
+    """Payments and answers have artifacts of their own; a quote only reads."""
+    pay, quote, close = ({"type": "function", "function": {"name": n, "parameters": {}}} for n in TOOL_NAMES)
+    model = ScriptedChat(
+        script={
+            "sure": [paying(5)],
+            "unsure": [paying(n) for n in (5, 50, 500, 55, 505)],
+            "look": [calling("quote")],
+            "both": [calling("quote", "pay", amount=n) for n in (5, 50, 500, 55, 505)],
+            "say": ["Paris", "Rome", "Oslo", "Bern", "Riga"],
+        }
+    )
+    made = artifact(model, bindings=Bindings(tools=(pay, quote, close)))
+    wide = artifact(model, bindings=Bindings(tools=(pay, quote, close)), threshold=2.0)
+    given = {"tools": {"pay": made, "close": made}, "exempt": ["quote"], **given}
+    artifacts = {"strict": made, "wide": wide, None: None}
+    return FrameworkGuard(
+        model, artifacts[given.pop("answers", None)], on_abstain=on_abstain, verdicts=None, guard_options={}, **given
+    )
+
+
+TOOL_NAMES = ("pay", "quote", "close")
+
+
+def calling(*names: str, amount: int = 5) -> AIMessage:
+    made: list[Any] = [{"name": n, "args": {"amount": amount}, "id": n, "type": "tool_call"} for n in names]
+    return AIMessage("", tool_calls=made)
+
+
+async def asked_of(one: FrameworkGuard, question: str, **given: Any) -> Any:
+    bindings = one.artifacts.plan.bindings
+    assert bindings is not None
+    return await one.ask(PromptWrapping().messages(question), bindings, **given)
+
+
+async def test_each_tool_has_its_artifact_and_exempt_ones_pass() -> None:
+    one = several()
+    sure, unsure, look = [await asked_of(one, question) for question in ("sure", "unsure", "look")]
+    assert [call["name"] for call in sure.message.tool_calls] == ["pay"]
+    assert (unsure.abstained, unsure.message.tool_calls) == (True, [])
+    assert [call["name"] for call in look.message.tool_calls] == ["quote"]
+    assert (look.verdict, look.calls) == (None, 1)  # no samples were drawn for it
+    for answer in (sure, look):
+        (call,) = answer.message.tool_calls
+        assert await one.may_run(call["id"], call["name"], call["args"])
+
+
+async def test_without_an_artifact_answers_pass_and_with_one_they_are_judged() -> None:
+    assert str((await asked_of(several(), "say")).message.text) == "Paris"
+    assert (await asked_of(several(answers="strict"), "say")).abstained
+    answer = await asked_of(several(answers="wide"), "say")
+    assert (str(answer.message.text), answer.verdict.accepted) == ("Paris", True)
+
+
+async def test_a_message_goes_out_only_if_the_artifact_of_every_gated_call_accepts() -> None:
+    one = several(on_abstain="review")
+    held = await asked_of(one, "both", holdable={"pay"})
+    quote, pay = held.message.tool_calls
+    assert not held.verdict.accepted
+    assert await one.may_run(quote["id"], "quote", quote["args"])  # it only reads
+    assert not await one.may_run(pay["id"], "pay", pay["args"])
+
+
+async def test_a_tool_that_is_neither_gated_nor_exempt_is_refused() -> None:
+    with pytest.raises(UsageError, match="'quote' is neither gated nor exempt"):
+        await asked_of(several(exempt=[]), "sure")
+    with pytest.raises(UsageError, match="nothing would be gated"):
+        several(tools={})
 
 
 async def test_a_request_must_offer_what_was_calibrated() -> None:

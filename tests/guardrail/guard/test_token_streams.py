@@ -1,0 +1,251 @@
+"""Models that stream tokens within ``_generate``, whatever they are asked for: no handler is given one of a sample."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import (
+    AsyncCallbackHandler,
+    BaseCallbackHandler,
+    CallbackManager,
+    StdOutCallbackHandler,
+    StreamingStdOutCallbackHandler,
+)
+from langchain_core.messages import AIMessageChunk
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tracers import BaseTracer, Run
+from langchain_core.tracers.context import register_configure_hook
+from pydantic import Field
+
+from guardrail import Guardrail
+from guardrail.judges.chat import ChatJudge
+from guardrail.sampling.sampler import adraw, draw
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import SamplingPlan
+
+SECRET = "Secretville"
+SURE, UNSURE = "sure?", "unsure?"
+SCRIPT = {SURE: ["Paris"], UNSURE: [SECRET, *(f"{SECRET} {i}" for i in range(10))]}
+
+
+class Streaming(ScriptedChat):
+    """Reports each word as a token, as ChatOllama does always and many others do with ``streaming=True``."""
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        result = super()._generate(messages, stop, run_manager, **kwargs)
+        for word in str(result.generations[0].message.content).split():
+            chunk = ChatGenerationChunk(message=AIMessageChunk(content=word))
+            if run_manager is not None:
+                run_manager.on_llm_new_token(word, chunk=chunk)
+        return result
+
+    async def _agenerate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        result = super()._generate(messages, stop, run_manager, **kwargs)
+        for word in str(result.generations[0].message.content).split():
+            if run_manager is not None:
+                chunk = ChatGenerationChunk(message=AIMessageChunk(content=word))
+                await run_manager.on_llm_new_token(word, chunk=chunk)
+        return result
+
+
+class Delegating(ScriptedChat):
+    """Leaves the answer to a model of its own, which finds the callbacks of the run around it."""
+
+    inner: Any = Field(default=None, exclude=True)
+    passes: bool = False
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        config = {"callbacks": run_manager.handlers, "metadata": run_manager.metadata} if self.passes else None
+        said = self.inner.invoke(messages, config)
+        result = super()._generate(messages, stop, run_manager, **kwargs)
+        result.generations[0].message.content = said.content
+        return result
+
+
+class Listening(BaseCallbackHandler):
+    def __init__(self) -> None:
+        self.tokens: list[str] = []
+
+    def on_llm_new_token(self, token: Any, **kwargs: Any) -> None:
+        self.tokens.append(token)
+
+
+class ListeningAsync(AsyncCallbackHandler):
+    def __init__(self) -> None:
+        self.tokens: list[str] = []
+
+    async def on_llm_new_token(self, token: Any, **kwargs: Any) -> None:
+        self.tokens.append(token)
+
+
+class Keeping(BaseTracer):
+    """Keeps the runs it is given, as LangSmith's tracer does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.roots: list[Run] = []
+
+    def _persist_run(self, run: Run) -> None:
+        self.roots.append(run)
+
+
+ANYWHERE: ContextVar[BaseCallbackHandler | None] = ContextVar("anywhere", default=None)
+register_configure_hook(ANYWHERE, inheritable=True)
+
+
+@pytest.fixture
+def of_the_process() -> Iterator[Listening]:
+    """A handler that LangChain adds to every run."""
+    handler = Listening()
+    token = ANYWHERE.set(handler)
+    yield handler
+    ANYWHERE.reset(token)
+
+
+async def _listed(stream: Any) -> list[Any]:
+    return [one async for one in stream]
+
+
+WAYS: dict[str, Callable[[Any, Any], Any]] = {
+    "invoke": lambda model, config: model.invoke(UNSURE, config),
+    "ainvoke": lambda model, config: asyncio.run(model.ainvoke(UNSURE, config)),
+    "stream": lambda model, config: list(model.stream(UNSURE, config)),
+    "astream": lambda model, config: asyncio.run(_listed(model.astream(UNSURE, config))),
+    "batch": lambda model, config: model.batch([UNSURE, SURE], config),
+    "abatch": lambda model, config: asyncio.run(model.abatch([UNSURE, SURE], config)),
+    "in a chain": lambda model, config: (RunnableLambda(lambda x: x) | model).invoke(UNSURE, config),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_handler_is_given_a_token(way: str, of_the_process: Listening) -> None:
+    own, given, awaited = Listening(), Listening(), ListeningAsync()
+    handlers: list[Any] = [given] if way in ("invoke", "stream", "batch", "in a chain") else [given, awaited]
+    model = Streaming(script=SCRIPT, callbacks=[own])
+    guard = Guardrail(model=model, artifact=make_artifact(model))
+    WAYS[way](guard, {"callbacks": handlers})
+    assert [one.tokens for one in (own, given, awaited, of_the_process)] == [[], [], [], []]
+    WAYS[way](model, {"callbacks": handlers})  # the same handlers do get those of the model alone
+    assert all(one.tokens for one in (own, of_the_process, *handlers))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_assessing_shows_no_token_either(asynchronous: bool, of_the_process: Listening) -> None:
+    own, given = Listening(), Listening()
+    model = Streaming(script=SCRIPT, callbacks=CallbackManager([own]))
+    guard = Guardrail(model=model, artifact=make_artifact(model))
+    verdict = (
+        asyncio.run(guard.aassess(UNSURE, {"callbacks": [given]}))
+        if asynchronous
+        else guard.assess(UNSURE, {"callbacks": [given]})
+    )
+    assert len(verdict.samples) >= 3
+    assert (own.tokens, given.tokens, of_the_process.tokens) == ([], [], [])
+
+
+def test_nothing_is_printed_by_handlers_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Streaming(script=SCRIPT, callbacks=[StreamingStdOutCallbackHandler(), StdOutCallbackHandler()])
+    Guardrail(model=model, artifact=make_artifact(model)).invoke(UNSURE)
+    assert SECRET not in capsys.readouterr().out
+    model.invoke(UNSURE)
+    assert SECRET in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("passes", [False, True])
+def test_a_model_within_the_model_finds_no_handler_that_takes_tokens(passes: bool) -> None:
+    given, tracer = Listening(), Keeping()
+    inner = Streaming(script=SCRIPT)
+    model = Delegating(script=SCRIPT, inner=inner, passes=passes)
+    guard = Guardrail(model=model, artifact=make_artifact(model))
+    (RunnableLambda(lambda x: x) | guard).invoke(UNSURE, {"callbacks": [given, tracer]})
+    assert given.tokens == []
+    (RunnableLambda(lambda x: x) | model).invoke(UNSURE, {"callbacks": [given]})
+    assert SECRET in given.tokens
+
+
+def test_the_samples_of_a_judge_and_of_a_collection_show_no_token(of_the_process: Listening) -> None:
+    own = Listening()
+    model = Streaming(default=("yes",), callbacks=[own])
+    assert ChatJudge(model, reply="text").equivalent("q", [("a", "b")]) == [True]
+    prompt = [model._convert_input("q").to_messages()]
+    draw(model, prompt, SamplingPlan(n=2))
+    asyncio.run(adraw(model, prompt, SamplingPlan(n=2)))
+    assert (own.tokens, of_the_process.tokens) == ([], [])
+
+
+def test_tracers_still_see_every_sample_once() -> None:
+    tracer = Keeping()
+    model = Streaming(script=SCRIPT, callbacks=[tracer])
+    guard = Guardrail(model=model, artifact=make_artifact(model, n=4), early_stopping="off")
+    guard.invoke(UNSURE, {"callbacks": [tracer]})
+    (root,) = [run for run in tracer.roots if run.child_runs]
+    assert sorted(run.name for run in root.child_runs) == [
+        "guardrail_primary",
+        *(f"guardrail_sample_{i}" for i in range(4)),
+    ]
+    assert not any(event["name"] == "new_token" for run in root.child_runs for event in run.events)
+    assert all(run.outputs and run.outputs["generations"] for run in root.child_runs)
+
+
+def test_the_callers_model_and_handlers_stay_as_they_are() -> None:
+    own = Listening()
+    model = Streaming(script=SCRIPT, callbacks=[own])
+    Guardrail(model=model, artifact=make_artifact(model)).invoke(UNSURE)
+    assert model.callbacks == [own]
+    assert "_generate" not in vars(model)
+    assert model.invoke(SURE).content == "Paris"
+    assert own.tokens == ["Paris"]
+
+
+class Writing(ScriptedChat):
+    """Writes what it says into the custom stream of the graph it runs in."""
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        from langgraph.config import get_stream_writer
+
+        result = super()._generate(messages, stop, run_manager, **kwargs)
+        get_stream_writer()(result.generations[0].message.content)
+        return result
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_custom_stream_of_a_graph_shows_no_sample(asynchronous: bool) -> None:
+    graph = pytest.importorskip("langgraph.graph")
+    model = Writing(script=SCRIPT)
+    guard = Guardrail(model=model, artifact=make_artifact(model))
+
+    def shown(asked: Any) -> list[Any]:
+        def ask(state: Any) -> Any:
+            return {"messages": [asked.invoke(state["messages"])]}
+
+        async def aask(state: Any) -> Any:
+            return {"messages": [await asked.ainvoke(state["messages"])]}
+
+        node = aask if asynchronous else ask
+        built = graph.StateGraph(graph.MessagesState).add_node("ask", node).add_edge(graph.START, "ask").compile()
+        given = {"messages": [("human", UNSURE)]}
+        modes = ["custom", "messages"]
+        if asynchronous:
+            return asyncio.run(_listed(built.astream(given, stream_mode=modes)))
+        return list(built.stream(given, stream_mode=modes))
+
+    assert SECRET not in str(shown(guard))
+    assert ("custom", SECRET) in shown(model)
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
+@pytest.mark.filterwarnings("ignore:The v3 streaming protocol", "ignore:.*beta")
+def test_events_show_no_token_of_a_model_that_streams_by_itself(version: Any) -> None:
+    model = Streaming(script=SCRIPT)
+    guard = Guardrail(model=model, artifact=make_artifact(model))
+
+    async def events() -> list[Any]:
+        stream: Any = guard.astream_events(UNSURE, version=version)
+        return [event async for event in (await stream if asyncio.iscoroutine(stream) else stream)]
+
+    assert SECRET not in str(asyncio.run(events()))
