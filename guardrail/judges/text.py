@@ -226,7 +226,8 @@ _UNABLE = (
 )
 _CLAUSE = (
     rf"(?:{_I}(?:{_UNABLE}|decline to|must decline to|refuse to) {_ACT}{_REST}"
-    rf"|{_I}(?:do not (?:know|have|understand|recall|remember)|have no){_REST}"
+    rf"|{_I}do not (?:know|understand|recall|remember){_REST}"
+    rf"|{_I}(?:do not have|have no)(?: (?:the|an?|any|this|that|{_OF})){{0,2}} (?:{_NOUN}){_REST}"
     rf"|(?:{_I})?(?:not (?:sure|certain|aware)|unsure|uncertain){_REST}"
     r"|no (?:idea|clue|comment|answer|opinion|information)|unknown|rather not say)"
 )

@@ -211,7 +211,7 @@ ANSWERS = """Sorry by Justin Bieber | I'm Sorry by Brenda Lee | Sorry Seems to B
 I'm Sorry I Haven't a Clue | The Great Unknown | Sorry, I Didn't Know | Sorry, I think it is Paris
 I'm sorry, but Paris is the capital | I can't help falling in love | I Can't Help Myself | I Can't Tell You Why
 I Can't Tell a Lie | Not sure-footed | I know: Paris | No | Sorrento | I don't know. Paris.
-I'm not sure, but 17. | I cannot say more than 5 | I do not know it, Rome perhaps"""
+I'm not sure, but 17. | I do not have it. | I cannot say more than 5 | I do not know it, Rome perhaps"""
 HEDGES = [
     "I can't help with medical advice, but the usual dose is {} mg.",
     "I cannot answer this with certainty, but it was {}.",
