@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from guardrail import Guardrail
-from guardrail.judges import ExactJudge, JudgeSpec, RougeL, TokenF1Judge, from_judge
+from guardrail.judges import BatchJudge, ExactJudge, JudgeSpec, RougeL, TokenF1Judge, from_judge
 from guardrail.judges.chat import ChatJudge
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make
@@ -96,3 +96,28 @@ def test_what_counts_as_slow() -> None:
     assert not make("degree", similarity=from_judge(ExactJudge())).is_slow
     assert make("degree", similarity=Alike()).is_slow
     assert make("degree", similarity=from_judge(ChatJudge(MODEL, reply="text"))).is_slow
+
+
+class Noting(BatchJudge):
+    """A judge that asks no model, and notes the threads it runs in."""
+
+    is_slow = False
+    spec = JudgeSpec(name="exact", version=1, params={})
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        self.threads.add(threading.get_ident())
+        return [a == b for a, b in pairs]
+
+
+@pytest.mark.parametrize(("length", "on_loop"), [(10, True), (10_000, False)])
+@pytest.mark.parametrize("early_stopping", ["off", "on"])
+def test_long_answers_are_measured_off_the_loop(length: int, on_loop: bool, early_stopping: Any) -> None:
+    model = ScriptedChat(script={"q": [letter * length for letter in "aabcdefghij"]})
+    judge = Noting()
+    spec = make("discrete_semantic_entropy", judge=judge).spec
+    artifact = make_artifact(model).model_copy(update={"estimator": spec})
+    asyncio.run(Guardrail(model=model, artifact=artifact, judge=judge, early_stopping=early_stopping).aassess("q"))
+    assert (threading.get_ident() in judge.threads) is on_loop
