@@ -103,7 +103,7 @@ PROVIDERS = {
         lambda url: {"model": "gemini-2.5-flash", "base_url": url, "api_key": "k", "max_retries": 1},
         {"temperature": 0.31, "max_tokens": 999},
         words("maxOutputTokens", "topP", "stopSequences", inside="generationConfig."),
-        ("google_genai", "gemini-2.5-flash"), "seed",
+        ("google_genai", "gemini-2.5-flash"), ".seed",
     ),
     "ollama": Provider(
         "langchain_ollama", "ChatOllama", lambda url: {"model": "llama3:8b", "base_url": url},
