@@ -140,6 +140,7 @@ def fit_artifact(
         certificate=_certificate(calibration, spec, alpha),
         calibration=calibration,
         packages=package_versions(),
+        turns=_turns(used, scored),
     )
 
 
@@ -265,6 +266,13 @@ def _fingerprint(file: RecordFile, used: Sequence[Record], scored: Scored) -> Da
         n_unmeasured=scored.n_unmeasured,
         n_unlabelled=scored.n_unlabelled,
     )
+
+
+def _turns(used: Sequence[Record], scored: Scored) -> tuple[str, ...] | None:
+    """Turns of the prompts the threshold was fitted on; None where those of one are not known."""
+    kept = set(scored.ids)
+    found = {record.turns for record in used if record.id in kept}
+    return None if None in found or not found else tuple(sorted(turns for turns in found if turns is not None))
 
 
 def _proportion(k: int, n: int) -> tuple[float, float, float] | None:

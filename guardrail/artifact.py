@@ -7,15 +7,17 @@ questions are exchangeable with the calibration questions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Any, Literal, Self
 
+from langchain_core.messages import BaseMessage
 from pydantic import Field, model_validator
 
 from .errors import ArtifactMismatchError, MissingDependencyError
 from .files import Persisted
 from .outcome import Feasible, InfeasibleReason, Outcome
-from .prompting import PromptWrapping
+from .prompting import ONE_QUESTION, PromptWrapping, turns_of
 from .specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
 from .types import Frozen, SamplingPlan
 
@@ -111,6 +113,9 @@ class CalibrationArtifact(Persisted):
     """The scores and errors themselves."""
     packages: dict[str, str]
     """Versions of the packages that were used."""
+    turns: tuple[str, ...] | None = None
+    """Turns of the calibration prompts (`guardrail.prompting.turns_of`), each once, sorted: ("human",) for single
+    questions. None if they were not recorded (before version 2): a guard takes them for single questions."""
     lineage: tuple[str, ...] = ()
     """Digests of the artifacts this one was refitted from, oldest first."""
 
@@ -136,6 +141,11 @@ class CalibrationArtifact(Persisted):
                 "; ".join(differences) + ". A threshold is valid for the model it was calibrated with: "
                 "load that model, or calibrate this one."
             )
+
+    def unknown_turns(self, messages: Sequence[BaseMessage]) -> str | None:
+        """The turns of a prompt if there were none such at calibration, otherwise None."""
+        found = turns_of(messages, self.plan.bindings)
+        return None if found in (self.turns or (ONE_QUESTION,)) else found
 
     def at(self, *, alpha: float | None = None, delta: float | None = None, rule: str | None = None) -> Self:
         """A new artifact with another alpha, delta or rule, fitted on the stored scores without calling the model.

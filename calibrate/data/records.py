@@ -89,8 +89,12 @@ class Record(Frozen):
     """Accepted answers."""
     options: dict[str, str] | None = None
     """Option label to option text, for multiple choice."""
+    slots: dict[str, str] | None = None
+    """Texts of the prompt's slots beside the question, by name."""
     group: str | None = None
     """Category or cluster, as in the question file."""
+    turns: str | None = None
+    """Who speaks in the prompt (`guardrail.prompting.turns_of`); None where that is not known."""
     drawn: SampleSet | None = None
     """What the model answered; None for records imported with scores only."""
     scores: dict[str, Uncertainty] = Field(default_factory=dict)
@@ -120,9 +124,9 @@ class Record(Frozen):
         return problem is not None and not problem.depends_on_question
 
     @classmethod
-    def of(cls, question: Question, drawn: SampleSet) -> Record:
+    def of(cls, question: Question, drawn: SampleSet, *, turns: str | None = None) -> Record:
         """A fresh record of a question and what was drawn for it."""
-        return cls(**question.model_dump(), drawn=drawn)
+        return cls(**question.model_dump(), drawn=drawn, turns=turns)
 
     def to_question(self) -> Question:
         """The question this record answers."""
@@ -379,7 +383,8 @@ def _refuse_other_collection(path: Path, there: RecordHeader, here: RecordHeader
     for field in ("plan", "prompt"):
         old, new = getattr(there, field), getattr(here, field)
         for name in type(old).model_fields:
-            if getattr(old, name) != getattr(new, name):
+            # Files of before `cut_off` can be resumed: it says how answers are measured, not how they are drawn.
+            if getattr(old, name) != getattr(new, name) and (name, getattr(old, name)) != ("cut_off", None):
                 differences.append(f"{field}.{name}: file {getattr(old, name)!r}, now {getattr(new, name)!r}")
     if there.questions_sha256 != here.questions_sha256:
         differences.append(

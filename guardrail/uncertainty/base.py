@@ -120,6 +120,9 @@ class Attainable:
         return self.n - len(self.evidence.drawn.samples)
 
 
+_LONG = 20_000
+"""Characters of all samples beyond which even comparing words takes milliseconds."""
+
 Formula: TypeAlias = Callable[[Evidence], float | Missing]
 Bounds: TypeAlias = Callable[[Formula, Attainable], tuple[float, float] | Missing]
 """The smallest and the largest score that the full set can have, or why it cannot have one."""
@@ -178,6 +181,10 @@ class Estimator:
             or (self.similarity is not None and is_slow(self.similarity))
             or any(member.is_slow for member in self.members)
         )
+
+    def takes_time(self, drawn: SampleSet) -> bool:
+        """Whether measuring a set may take noticeable time: the estimator is slow, or the answers are long."""
+        return self.is_slow or sum(len(sample.text) for sample in drawn.samples) > _LONG
 
     @property
     def spec(self) -> EstimatorSpec:

@@ -71,7 +71,7 @@ from integrations.langgraph_review import review_request
 
 FOLDER = Path(__file__).parent / "formats"
 VERSION_1 = FOLDER / "version1"
-"""Artifacts of the first version, and guards made of them."""
+"""Artifacts of the first version, guards made of them, and records of that time."""
 STORED = CalibrationArtifact.load(VERSION_1 / "artifact.json")
 """The artifact that files of other formats name by its digest: a file that exists keeps it."""
 NOW = 1_700_000_000.0
@@ -117,7 +117,9 @@ def artifact(
     return CalibrationArtifact(
         created=CREATED,
         model=ModelIdentity(provider="scripted", model=name),
-        plan=SamplingPlan(n=0, temperature=0.5, top_p=1.0, max_tokens=32, logprobs=True, bindings=bindings, seed=7),
+        plan=SamplingPlan(
+            n=0, temperature=0.5, top_p=1.0, max_tokens=32, logprobs=True, bindings=bindings, cut_off="abstain", seed=7
+        ),
         prompt=PromptWrapping(system=None, template="{question}", option_template="{label}: {text}"),
         estimator=EstimatorSpec(name="perplexity", version=1, unit="nats", support="continuous"),
         correctness=CorrectnessSpec(name="token_f1", version=1, params={"threshold": 0.5}),
@@ -128,6 +130,7 @@ def artifact(
         certificate=no_certificate(),
         calibration=CalibrationScores(uncertainty=(0.25, 0.5, 0.75, 1.5), error=(0, 0, 0, 1)),
         packages={"acrc-guardrail": "0.1.0"},
+        turns=("human", "human,ai,human"),
         lineage=("sha256:" + "cd" * 32,),
     )
 
@@ -237,8 +240,9 @@ def records() -> tuple[RecordHeader, list[Record]]:
             follow_ups=("p_true",),
             stop=("\n",),
             bindings=Bindings(tools=(TRANSFER,), tool_choice="any"),
+            cut_off="measure",
         ),
-        prompt=PromptWrapping(system="Be brief.", template="Q: {question}\nA:"),
+        prompt=PromptWrapping(system="Be brief.", template="{context}\nQ: {question}\nA:", slots=("context",)),
         questions_name="fragen.jsonl",
         questions_sha256="ab" * 32,
         n_questions=4,
@@ -299,7 +303,9 @@ def records() -> tuple[RecordHeader, list[Record]]:
             id="q1",
             question=QUESTION,
             references=("Goethe", "J. W. v. Goethe"),
+            slots={"context": "Faust is by Goethe ü."},
             group="books",
+            turns="human",
             drawn=drawn,
             scores={"semantic_entropy:exact": measured},
             correct=True,
@@ -509,6 +515,7 @@ def write_guard(path: Path) -> None:
         on_abstain="raise",
         abstain_message="Ask again.",
         early_stopping="off",
+        turns="mark",
         max_concurrency=3,
     )
     write_json(path, guard.to_config())
@@ -546,8 +553,8 @@ def write_packed_note(path: Path) -> None:
 
 def write_verdicts(path: Path) -> None:
     with database(path) as file:
-        store = VerdictStore(file)
-        store.put("call_1", '{"to":"bob"}', verdict(candidate=calling()))
+        store = VerdictStore(file, clock=lambda: 1000.0)
+        store.put("call_1", '{"to":"bob"}', verdict(candidate=calling()), QUESTION)
         store.put("chosen:call_2", "", verdict(accepted=True))
         store.close()
 

@@ -38,6 +38,13 @@ def guarded(endpoint: Endpoint, *, estimator: str = DISCRETE, n: int = 4, **sett
     return Guardrail(model=model, artifact=make_artifact(model, estimator=estimator, n=n), on_abstain="raise")
 
 
+def test_a_server_that_is_not_there_is_named_and_logged_as_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    model = OpenAICompatibleChat(model="m", base_url="http://127.0.0.1:1/v1", timeout=PATIENCE)
+    verdict = Guardrail(model=model, artifact=make_artifact(model)).assess("sure?")
+    assert verdict.uncertainty.reason is Unmeasured.MISCONFIGURED
+    assert any(record.levelname == "ERROR" for record in caplog.records)
+
+
 def by_invoke(guard: Guardrail) -> None:
     guard.invoke("sure?")
 
@@ -135,7 +142,7 @@ def test_n_ignored_costs_single_calls_and_is_measured(endpoint: Endpoint) -> Non
     guard = guarded(endpoint)
     verdict = guard.assess("sure?")
     assert verdict.accepted
-    assert verdict.cost.calls == endpoint.requests == 5 + 1 + 4  # the probe asks once more without n
+    assert verdict.cost.calls == endpoint.requests == 6 + 1 + 4  # the probe asks once more without n
 
 
 def test_n_ignored_after_the_probe_is_a_shortfall(endpoint: Endpoint) -> None:
@@ -177,7 +184,7 @@ def test_a_thousand_guarded_calls_at_once(endpoint: Endpoint) -> None:
     messages = asyncio.run(main())
     assert [message.content for message in messages] == ["Paris", "Rome"] * 500
     calls = [message.response_metadata["guardrail"]["cost"]["calls"] for message in messages]
-    assert sum(calls) == endpoint.requests == 1000 * 2 + 4
+    assert sum(calls) == endpoint.requests == 1000 * 2 + 5
     assert eventually(lambda: endpoint.open == 0)
 
 
