@@ -123,8 +123,8 @@ class Deaf(StandIn):
 class Wordy(Deaf):
     """One that reads the keywords of a call and not its fields."""
 
-    def _settings(self, **call: Any) -> dict[str, Any]:
-        return call
+    def _settings(self, stop: Any = None, **call: Any) -> dict[str, Any]:
+        return {"stop": stop, **call}
 
 
 class ChatGoogleGenerativeAI(StandIn):
