@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..judges import Entailment, Judge, Similarity
 from ..judges.base import is_slow
-from ..specs import Clustering, EstimatorSpec, Support
+from ..specs import Clustering, EstimatorSpec
 from ..types import Missing, SampleSet, Uncertainty, Unit, Unmeasured
 from .clustering import Clusters
 
@@ -136,7 +136,6 @@ class Estimator:
         name: Name, as in `guardrail.uncertainty.list_estimators()`.
         version: Raised by any change that can move a score.
         unit: Unit of the score.
-        support: Whether the score takes few values only.
         needs: What must be drawn.
         formula: The pure function itself.
         judge: Equivalence judge, for estimators that cluster.
@@ -153,7 +152,6 @@ class Estimator:
     name: str
     version: int
     unit: Unit
-    support: Support
     needs: Needs
     formula: Formula
     judge: Judge | None = None
@@ -194,7 +192,6 @@ class Estimator:
             name=self.name,
             version=self.version,
             unit=self.unit,
-            support=self.support,
             judge=self.judge.spec if self.judge is not None else None,
             clustering=self.clustering if clusters else None,
             similarity=self.similarity.spec if self.similarity is not None else None,
