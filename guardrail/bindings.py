@@ -445,6 +445,6 @@ def _words(model: BaseChatModel) -> Mapping[str, str | None]:
     fields = type(model).model_fields
     longest = next((name for name in LONGEST_ANSWER if name in fields), None)
     where = "+" if longest in (None, "max_tokens", "max_completion_tokens") else "."
-    taken = {name: name for name in ("temperature", "top_p", "seed") if name in fields}
+    taken: dict[str, str] = {name: name for name in ("temperature", "top_p", "seed") if name in fields}
     taken |= {} if longest is None else {"max_tokens": longest}
     return {name: where + field for name, field in taken.items()}
