@@ -71,7 +71,7 @@ from integrations.langgraph_review import review_request
 
 FOLDER = Path(__file__).parent / "formats"
 VERSION_1 = FOLDER / "version1"
-"""Artifacts of the first version, and guards made of them."""
+"""Artifacts of the first version and guards made of them, and records whose probe made no later call."""
 STORED = CalibrationArtifact.load(VERSION_1 / "artifact.json")
 """The artifact that files of other formats name by its digest: a file that exists keeps it."""
 NOW = 1_700_000_000.0

@@ -172,8 +172,9 @@ def test_the_candidate_rule_selects_what_it_was_fitted_to_show(store: ReviewStor
 # -- calibration files -------------------------------------------------------------------------------------------------
 
 
-def test_records_keep_what_was_drawn_scored_and_labelled(tmp_path: Path) -> None:
-    file = read_records(FOLDER / "records.jsonl")
+@pytest.mark.parametrize("folder", [FOLDER, VERSION_1])
+def test_records_keep_what_was_drawn_scored_and_labelled(folder: Path, tmp_path: Path) -> None:
+    file = read_records(folder / "records.jsonl")
     header, (first, second, third, fourth) = file.header, file.records
     assert (header.model.revision, header.plan.follow_ups, header.prompt.system) == (
         "2024-01-01",
@@ -198,7 +199,7 @@ def test_records_keep_what_was_drawn_scored_and_labelled(tmp_path: Path) -> None
     assert fourth.drawn is None
     assert [record.correct for record in file.records] == [True, False, None, True]
     copy = tmp_path / "records.jsonl"
-    copy.write_bytes((FOLDER / "records.jsonl").read_bytes())
+    copy.write_bytes((folder / "records.jsonl").read_bytes())
     with open_writer(copy, header) as (_, there):  # the same collection can be resumed
         assert there.records == file.records
 
