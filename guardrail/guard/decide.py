@@ -11,9 +11,10 @@ from ..artifact import CalibrationArtifact
 from ..gate import accepts
 from ..judges import ExactJudge, normalise
 from ..outcome import Infeasible
-from ..types import SampleSet, SamplingPlan, Uncertainty
+from ..sampling.replies import part_of_an_answer
+from ..types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from ..uncertainty import Clusters, Estimator, Evidence, Needs, cluster, measure
-from ..verdict import Meaning, Reason, Verdict
+from ..verdict import CONFIGURATION, Meaning, Reason, Verdict
 
 __all__ = ["Gate", "adaptive_subset", "decide", "unanimous"]
 
@@ -46,11 +47,14 @@ def decide(
     """
     texts = [sample.comparable for sample in drawn.samples]
     meanings: tuple[Meaning, ...] = ()
-    if settled is not None:
+    part = None if artifact.plan.cut_off == "measure" else part_of_an_answer(drawn, artifact.plan)
+    if part is not None and drawn.problem is None:
+        uncertainty, settled = estimator.unmeasured(part.reason, part.detail), None
+    elif settled is not None:
         uncertainty = settled
     else:
-        part, plan = adaptive_subset(drawn, estimator, artifact.plan)
-        uncertainty, clusters = _measured(part, estimator, plan)
+        subset, plan = adaptive_subset(drawn, estimator, artifact.plan)
+        uncertainty, clusters = _measured(subset, estimator, plan)
         meanings = () if clusters is None else _meanings(texts, clusters)
     reason = _reason(uncertainty, artifact)
     return Verdict(
@@ -142,6 +146,8 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
         way_out = "Fix the cause and retry, or hand the question to a person."
         if uncertainty.reason is not None and uncertainty.reason.depends_on_question:
             way_out = "Hand the question to a person; nothing draws it again."
+        elif uncertainty.reason is Unmeasured.MISCONFIGURED:
+            way_out = CONFIGURATION
         return (
             f"Held back: the uncertainty could not be measured ({uncertainty.reason}: {uncertainty.detail}). The "
             f"answer itself may be fine. {way_out}"

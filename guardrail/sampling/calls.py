@@ -91,15 +91,14 @@ def make_calls(
     Raises:
         UsageError: The model does not take a setting (`guardrail.bindings.carried`).
     """
-    quiet, ambient = quiet_copy(model), _ambient(callbacks)
-    ready = [with_settings(quiet, call.params) for call in calls]
+    ready, ambient = _with_settings(model, calls), _ambient(callbacks)
 
     def make(place: int) -> Reply:
-        call, (asked, params) = calls[place], ready[place]
+        call, (quiet, params) = calls[place], ready[place]
         with in_flight(), _as_sample():
             started = time.perf_counter()
             try:
-                return _reply(asked.generate([call.messages], **call.settings(ambient), **params), started)
+                return _reply(quiet.generate([call.messages], **call.settings(ambient), **params), started)
             except Exception as error:  # any error of a model is a missing measurement, which abstains
                 return _error(error, started)
 
@@ -110,16 +109,15 @@ async def amake_calls(
     model: BaseChatModel, calls: Sequence[Call], callbacks: Callbacks, max_concurrency: int | None
 ) -> list[Reply]:
     """`make_calls` on the event loop."""
-    quiet, ambient = quiet_copy(model), _ambient(callbacks)
-    ready = [with_settings(quiet, call.params) for call in calls]
+    ready, ambient = _with_settings(model, calls), _ambient(callbacks)
     slots = asyncio.Semaphore(_at_once(max_concurrency))
 
-    async def make(call: Call, asked: BaseChatModel, params: dict[str, Any]) -> Reply:
+    async def make(call: Call, quiet: BaseChatModel, params: dict[str, Any]) -> Reply:
         async with slots, ain_flight():
             _in_sample.set(True)  # in this task alone
             started = time.perf_counter()
             try:
-                return _reply(await asked.agenerate([call.messages], **call.settings(ambient), **params), started)
+                return _reply(await quiet.agenerate([call.messages], **call.settings(ambient), **params), started)
             except Exception as error:
                 return _error(error, started)
 
@@ -185,13 +183,17 @@ LEVELS, MOST_INSIDE = 2, 64
 """How deep models are looked for in lists and dicts, and in how long ones: what holds models is short and flat."""
 
 
-def quiet_copy(model: BaseChatModel) -> BaseChatModel:
+def quiet_copy(model: BaseChatModel, fields: Mapping[str, Any] | None = None) -> BaseChatModel:
     """A copy that neither reads a response cache (samples would be equal) nor streams (samples would leak).
 
     So are the models inside it: those in its fields and private attributes, also within lists, dicts and Runnables. One
     that only a function holds is not reached; the probe finds its cache (`guardrail.sampling.probe.later_call`).
+
+    Args:
+        model: The chat model; it is not changed.
+        fields: Other fields of the copy.
     """
-    copied: BaseChatModel = _quiet(model, {})
+    copied: BaseChatModel = _quiet(model.model_copy(update=fields) if fields else model, {})
     return copied
 
 
@@ -227,14 +229,28 @@ def _quiet(value: Any, seen: dict[int, Any], levels: int = LEVELS) -> Any:
     return seen[id(value)]
 
 
-def with_settings(quiet: BaseChatModel, settings: Mapping[str, Any]) -> tuple[BaseChatModel, dict[str, Any]]:
-    """A quiet copy with those settings that its class takes as fields, and the others as keywords of a call.
+def with_settings(model: BaseChatModel, settings: Mapping[str, Any]) -> tuple[BaseChatModel, dict[str, Any]]:
+    """A quiet copy with those settings that the model's class takes as fields, and the others as keywords of a call.
 
     Raises:
         UsageError: The model does not take one of them.
     """
-    fields, call = carried(quiet, settings)
-    return quiet_copy(quiet.model_copy(update=fields)) if fields else quiet, call
+    fields, call = carried(model, settings)
+    return quiet_copy(model, fields), call
+
+
+def _with_settings(model: BaseChatModel, calls: Sequence[Call]) -> list[tuple[BaseChatModel, dict[str, Any]]]:
+    """`with_settings` of each call; calls with equal fields share a copy, and so the client that it may make."""
+    found: list[tuple[BaseChatModel, dict[str, Any]]] = []
+    copies: list[tuple[dict[str, Any], BaseChatModel]] = []
+    for one in calls:
+        fields, call = carried(model, one.params)
+        quiet = next((copy for known, copy in copies if known == fields), None)
+        if quiet is None:
+            quiet = quiet_copy(model, fields)
+            copies.append((fields, quiet))
+        found.append((quiet, call))
+    return found
 
 
 def _at_once(wanted: int | None) -> int:

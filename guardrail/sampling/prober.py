@@ -20,7 +20,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from ..bindings import carried
 from ..errors import UsageError, describe_error
 from ..types import Cost, Sample, SamplingPlan, Unmeasured
-from .calls import quiet_copy, side_by_side, with_settings
+from .calls import side_by_side, with_settings
 from .effects import Effect, Steps, arun, run
 from .limits import ain_flight, in_flight
 from .native import is_native
@@ -283,14 +283,14 @@ def _ask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
         if isinstance(model, Probeable):
             reply = model.answer_probe(call)
             return _both(reply, model.answer_probe(replace(call, n=1))) if wants_alone(call, reply) else reply
-        quiet, asked, params = quiet_copy(model), [HumanMessage(call.prompt)], _params(model, call)
+        asked, params = [HumanMessage(call.prompt)], _params(model, call)
         with in_flight():
             try:
-                message = _made(quiet, params).invoke(asked, {"callbacks": []})
+                message = _made(model, params).invoke(asked, {"callbacks": []})
             except Exception as error:
                 if not _refuses_seed(model, params, error):
                     raise
-                message = _made(quiet, params).invoke(asked, {"callbacks": []})
+                message = _made(model, params).invoke(asked, {"callbacks": []})
         return _reply(message, call)
     except UsageError:
         raise
@@ -303,14 +303,14 @@ async def _aask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
         if isinstance(model, Probeable):
             reply = await model.aanswer_probe(call)
             return _both(reply, await model.aanswer_probe(replace(call, n=1))) if wants_alone(call, reply) else reply
-        quiet, asked, params = quiet_copy(model), [HumanMessage(call.prompt)], _params(model, call)
+        asked, params = [HumanMessage(call.prompt)], _params(model, call)
         async with ain_flight():
             try:
-                message = await _made(quiet, params).ainvoke(asked, {"callbacks": []})
+                message = await _made(model, params).ainvoke(asked, {"callbacks": []})
             except Exception as error:
                 if not _refuses_seed(model, params, error):
                     raise
-                message = await _made(quiet, params).ainvoke(asked, {"callbacks": []})
+                message = await _made(model, params).ainvoke(asked, {"callbacks": []})
         return _reply(message, call)
     except UsageError:
         raise
@@ -323,8 +323,8 @@ def _both(together: ProbeReply, alone: ProbeReply) -> ProbeReply:
     return replace(alone, texts=alone.texts[:1], cost=together.cost + alone.cost)
 
 
-def _made(quiet: BaseChatModel, params: Mapping[str, Any]) -> Any:
-    asked, settings = with_settings(quiet, params)
+def _made(model: BaseChatModel, params: Mapping[str, Any]) -> Any:
+    asked, settings = with_settings(model, params)
     return asked.bind(**settings)
 
 
@@ -338,7 +338,7 @@ def _params(model: BaseChatModel, call: ProbeCall) -> dict[str, Any]:
 
 
 def takes_seeds(model: BaseChatModel) -> bool:
-    """Whether every call of a LangChain model can be sent a seed (`guardrail.bindings.carried`); not if refused once."""
+    """Whether each call of a LangChain model can be sent a seed (`guardrail.bindings.carried`); not if refused once."""
     found = carried(model, {"seed": 0})
     return bool(found.fields or found.call) and not _of(model).refuses_seeds
 

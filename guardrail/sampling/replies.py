@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import math
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from json import JSONDecodeError
 from typing import Any
@@ -17,14 +18,16 @@ from langchain_core.messages import AIMessage
 
 from ..errors import READING, PromptTooLongError, UnreadableReplyError
 from ..plain_json import json_fault, spelled, text_fault
-from ..types import Sample, SampleSet, ToolCall, Unmeasured
+from ..types import Missing, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 
 __all__ = [
     "cause_of",
     "cut_off",
     "failed_calls",
+    "is_cut",
     "only_readable",
     "only_storable",
+    "part_of_an_answer",
     "read_reply",
     "refuse_unreadable",
     "refuse_unstorable",
@@ -34,6 +37,8 @@ __all__ = [
 
 _PASSING = frozenset({401, 402, 403, 404, 407, 408, 409, 425, 429})
 """HTTP status of errors that would hit any request: keys, addresses, limits, time."""
+_MISCONFIGURED = frozenset({401, 403, 404})
+"""HTTP status of errors that a wrong key, model name or address causes; they last until somebody corrects it."""
 _WORDLESS = frozenset({
     "ContentFilterFinishReasonError", "LengthFinishReasonError",  # openai
     "ModelBehaviorError", "UnexpectedModelBehavior",  # OpenAI Agents SDK; pydantic-ai
@@ -50,6 +55,8 @@ def cause_of(error: Exception) -> Unmeasured:
     if isinstance(error, PromptTooLongError):
         return Unmeasured.REJECTED
     status = _status(error)
+    if status in _MISCONFIGURED or (status is None and _finds_no_server(error)):
+        return Unmeasured.MISCONFIGURED
     if status is not None and not 200 <= status < 300:
         return Unmeasured.REJECTED if 400 <= status < 500 and status not in _PASSING else Unmeasured.MODEL_FAILED
     if isinstance(error, OSError) and not isinstance(error, JSONDecodeError):  # some SSL errors are also a ValueError
@@ -58,6 +65,18 @@ def cause_of(error: Exception) -> Unmeasured:
     if reading or any(kind.__name__ in _WORDLESS for kind in type(error).__mro__):
         return Unmeasured.UNREADABLE
     return Unmeasured.MODEL_FAILED
+
+
+def _finds_no_server(error: BaseException) -> bool:
+    """Whether nothing answers at the address: no such host, or nobody listens there. SDKs wrap these errors."""
+    seen: BaseException | None = error
+    for _ in range(10):
+        if seen is None:
+            return False
+        if isinstance(seen, ConnectionRefusedError | socket.gaierror):
+            return True
+        seen = seen.__cause__ or seen.__context__  # httpcore hides the system's error ("from None")
+    return False
 
 
 def _status(error: Exception) -> int | None:
@@ -72,6 +91,8 @@ def _status(error: Exception) -> int | None:
 def failed_calls(causes: Iterable[Unmeasured], answers: Iterable[Sample]) -> Unmeasured:
     """The reason of a set in which calls failed: one that depends on the question, if any took part.
 
+    A wrong configuration is the reason only where it is that of every failed call.
+
     Args:
         causes: Why calls failed.
         answers: What the other calls gave; a refusal or an empty one is a cause, too.
@@ -81,7 +102,11 @@ def failed_calls(causes: Iterable[Unmeasured], answers: Iterable[Sample]) -> Unm
         for one in answers
         if one.refusal or not one.comparable
     ]
-    return next((one for one in (*causes, *said) if one.depends_on_question), Unmeasured.MODEL_FAILED)
+    given = list(causes)
+    found = next((one for one in (*given, *said) if one.depends_on_question), None)
+    if found is None and given and all(one is Unmeasured.MISCONFIGURED for one in given):
+        return Unmeasured.MISCONFIGURED
+    return found or Unmeasured.MODEL_FAILED
 
 
 def refuse_unreadable(message: AIMessage, text: str) -> None:
@@ -275,7 +300,23 @@ _CUT = frozenset({"length", "max_output_tokens", "max_tokens", "model_context_wi
 
 def cut_off(message: AIMessage) -> bool:
     """Whether the answer ended because it became too long, so that it is not whole."""
-    return not _CUT.isdisjoint(map(_folded, _ended(message.response_metadata)))
+    return any(map(is_cut, _ended(message.response_metadata)))
+
+
+def is_cut(reason: str | None) -> bool:
+    """Whether a finish reason says that the answer is not whole."""
+    return reason is not None and _folded(reason) in _CUT
+
+
+def part_of_an_answer(drawn: SampleSet, plan: SamplingPlan) -> Missing | None:
+    """Why a primary answer that was cut off is not measured; None where it is whole, or not known to be cut."""
+    if drawn.primary is None or not is_cut(drawn.primary.finish_reason):
+        return None
+    return Missing(
+        Unmeasured.CUT_OFF,
+        f"the answer was cut off at max_tokens = {plan.max_tokens}; calibrate with a larger one, or with "
+        'cut_off="measure" if a part is an answer, too',
+    )
 
 
 def _ended(metadata: Mapping[str, Any]) -> list[str]:
@@ -302,7 +343,8 @@ def _refused(message: AIMessage) -> bool:
 def read_reply(message: AIMessage) -> Sample:
     """A `Sample` from a chat model's message.
 
-    Log-probabilities are read in OpenAI's form (``response_metadata["logprobs"]["content"]``). A list that is
+    Log-probabilities are read in OpenAI's form (``response_metadata["logprobs"]["content"]``, or for Ollama the list
+    itself). A list that is
     incomplete, holds a NaN or an infinity, or is that of another text counts as not measured. Tokens after the text
     (end tokens, stop strings) are left out. The tokens of tool calls are taken as they are: what a call was written
     like is not known.
@@ -313,14 +355,16 @@ def read_reply(message: AIMessage) -> Sample:
     text = message.content if isinstance(message.content, str) else str(message.text)
     refuse_unreadable(message, text)
     metadata = message.response_metadata
-    found: dict[str, Any] = {} if metadata.get("logprobs") is None else _measured(_without_end(metadata["logprobs"]))
+    given = metadata.get("logprobs")
+    given = {"content": given} if isinstance(given, list) else given
+    found: dict[str, Any] = {} if given is None else _measured(_without_end(given))
     if not (message.tool_calls or message.additional_kwargs.get("function_call")):
         found = _of_text(text, found)
     if message.tool_calls:
         found["tool_calls"] = tuple(ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls)
     return Sample(
         text=text.strip(),
-        finish_reason=next(iter(_ended(metadata)), None),
+        finish_reason=next(filter(is_cut, _ended(metadata)), next(iter(_ended(metadata)), None)),
         refusal=_refused(message),
         **found,
     )

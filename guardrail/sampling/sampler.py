@@ -47,6 +47,7 @@ class Sampler:
             keyword ``primary``.
         wave: Number of the wave in which a set is drawn: a native sampler has a seed for each, so that it draws no
             sample twice.
+        question: What judges read as the question, of all prompts; None for the last human message of each.
     """
 
     model: BaseChatModel
@@ -56,6 +57,7 @@ class Sampler:
     name: str = "primary"
     first: int = -1
     wave: int = 0
+    question: str | None = None
 
     def draw(self, prompts: Sequence[Sequence[BaseMessage]]) -> list[SampleSet]:
         """Draw one sample set for each prompt, and ask the plan's follow-ups about it.
@@ -76,6 +78,8 @@ class Sampler:
     def draw_steps(self, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
         """`draw` as steps of a larger computation."""
         drawn = yield from self._answers(prompts)
+        if self.question is not None:
+            drawn = [one.model_copy(update={"question": self.question}) for one in drawn]
         return (yield from ask_follow_ups(prompts, drawn, self.plan, self._follow_up))
 
     def _follow_up(self, asked: Round) -> Steps[list[SampleSet]]:
