@@ -85,7 +85,7 @@ def test_slots_of_a_question_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has the slots"):
         slot_names([one, plain])
     bad.write_text(json.dumps({**rows[0], "slots": ["c"]}))
-    with pytest.raises(RecordError, match="'slots'.*object from slot to text"):
+    with pytest.raises(RecordError, match=r"'slots'.*object from slot to text"):
         read_questions(bad)
 
 
