@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-slow peers test-peers test-litellm test-newest postgres-test lint format bench clean
+.PHONY: help setup demo test test-slow peers test-peers test-litellm test-providers test-newest postgres-test lint format bench clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -37,6 +37,13 @@ test-litellm: ## The LiteLLM proxy tests, in an environment of their own (.venv-
 	  .venv-litellm/bin/pip install -q -e '.[litellm]' 'pytest>=8' 'pytest-asyncio>=1.0'; }
 	@LITELLM_LOCAL_MODEL_COST_MAP=True .venv-litellm/bin/python -m pytest -q -p no:cacheprovider --noconftest \
 	  tests/integrations/frameworks/test_litellm_proxy.py tests/integrations/frameworks/test_frameworks_docs.py
+
+test-providers: ## Every provider of docs/langchain.md with its published package, in an environment of their own
+	@test -x .venv-providers/bin/pytest || { $(PYTHON) -m venv .venv-providers && \
+	  .venv-providers/bin/pip install -q -e . 'pytest>=8' 'pytest-asyncio>=1.0' 'langchain>=1.4,<2' langchain-openai \
+	  langchain-anthropic langchain-google-genai langchain-ollama langchain-mistralai langchain-groq langchain-aws \
+	  langchain-cohere; }
+	@.venv-providers/bin/python -m pytest -q -p no:cacheprovider --noconftest tests/providers
 
 test-newest: $(READY) ## The LangChain and agent tests against the newest releases (in build/, .venv stays as it is)
 	@$(BIN)/python -m pip install -q --no-deps --upgrade --target build/newest 'langchain-core<2' 'langchain<2' 'langgraph<2'

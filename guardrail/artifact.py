@@ -31,6 +31,10 @@ __all__ = [
 ]
 
 
+MOST_UNMEASURED = 0.005
+"""Share of questions that could not be measured up to which ``early_stopping="auto"`` stops early."""
+
+
 class DataFingerprint(Frozen):
     """Which labelled questions the threshold was fitted on."""
 
@@ -46,6 +50,15 @@ class DataFingerprint(Frozen):
     """Questions whose uncertainty could not be measured. They always abstain and are left out of the fit."""
     n_unlabelled: int
     """Questions whose correctness could not be decided; left out of the fit."""
+
+    @property
+    def covers_early_stopping(self) -> bool:
+        """Whether so few questions could not be measured that a guard may stop drawing early by itself.
+
+        The fit left those questions out, as a guard holds them back. One that stops early accepts some of them: before
+        it draws the sample that would have failed.
+        """
+        return self.n_unmeasured <= MOST_UNMEASURED * self.n_questions
 
 
 class CalibrationScores(Frozen):

@@ -19,21 +19,25 @@ from langchain_core.utils.function_calling import convert_to_json_schema, conver
 from pydantic import ValidationError
 
 from .errors import ArtifactMismatchError, UsageError
-from .types import Bindings
+from .types import Bindings, SamplingPlan
 
 __all__ = [
     "LONGEST_ANSWER",
     "STOP_STRINGS",
     "TABLE",
     "CallSetting",
+    "Carried",
     "Effect",
     "bindings_for",
     "call_settings",
+    "carried",
     "check_bindings",
+    "check_settings",
     "json_format",
     "names",
     "native_settings",
     "read_bindings",
+    "takes_temperature",
 ]
 
 HOW = (
@@ -317,3 +321,127 @@ def names(*effects: Effect, allowed_in: str | None = None) -> frozenset[str]:
         for row in TABLE.values()
         if (not effects or row.effect in effects) and (allowed_in is None or allowed_in in row.allowed_in)
     )
+
+
+# -- how each class of LangChain's takes the settings -----------------------------------------------------------------
+# LangChain names no setting: a call's keywords go to the provider's client as they are, and each package has words of
+# its own. A plan's word that is not listed is a keyword of the call under the same name.
+
+_WORDS: dict[str, dict[str, str | None]] = {
+    "AzureChatOpenAI": {"max_tokens": "max_completion_tokens", "seed": "seed"},
+    "BaseChatOpenAI": {"seed": "seed"},
+    "ChatAnthropic": {"logprobs": None},
+    "ChatBedrock": {"max_tokens": ".max_tokens", "temperature": ".temperature", "logprobs": None},
+    "ChatBedrockConverse": {"logprobs": None},
+    "ChatCohere": {"temperature": ".temperature", "top_p": "p", "seed": "seed", "logprobs": None},
+    "ChatGoogleGenerativeAI": {"max_tokens": "max_output_tokens", "seed": "seed", "logprobs": None},
+    "ChatGroq": {"seed": "seed"},
+    "ChatMistralAI": {"seed": "random_seed", "logprobs": None},
+    "ChatOpenAI": {"max_tokens": "max_completion_tokens", "seed": "seed"},
+    "ChatOllama": {"max_tokens": ".num_predict", "temperature": ".temperature", "top_p": ".top_p", "seed": ".seed"},
+}
+"""The words of a class, found by its name or that of a base, so that no provider's package is imported.
+
+".name" is a field of the model, for classes whose calls do not take the setting or take it in vain; None is a setting
+the class does not take. Versions tested: docs/langchain.md.
+"""
+_RESPONSES: dict[str, str | None] = {"max_tokens": "max_completion_tokens", "logprobs": None, "stop": None}
+"""OpenAI's Responses API, to which `ChatOpenAI` sends some calls: LangChain drops stop strings there without a word."""
+_ONE_OF_TWO = frozenset({"ChatAnthropic", "ChatBedrock", "ChatBedrockConverse"})
+"""Classes whose newer models refuse temperature and top_p together, so a top_p of 1 (no truncation) is not sent."""
+
+
+class Carried(NamedTuple):
+    """Settings in the words of a model's class."""
+
+    fields: dict[str, Any]
+    """Fields for a copy of the model."""
+    call: dict[str, Any]
+    """Keywords of a call."""
+
+
+def carried(model: BaseChatModel, settings: Mapping[str, Any]) -> Carried:
+    """The settings of a call (temperature, top_p, max_tokens, stop, seed, logprobs) as a model's class takes them.
+
+    A class that is not listed takes them under the plan's names as keywords of a call, unless it has a field of another
+    name for the longest answer (``num_predict``): then it takes all for which it has fields by these. A seed is left
+    out where nothing says that it is taken, because samples may differ without.
+
+    Args:
+        model: The chat model; it is not changed.
+        settings: By the plan's names; others, such as tools, are keywords of the call as they are.
+
+    Raises:
+        UsageError: The model does not take one of them, or takes only temperature 1 and is asked for another.
+    """
+    words, fields, call = _words(model), dict[str, Any](), dict[str, Any]()
+    omitted = _omitted(model, settings)
+    if "stop" in settings and "stop" in type(model).model_fields and getattr(model, "stop", None):
+        fields["stop"] = None  # ChatOllama refuses a call's where it has its own; elsewhere the call's are used anyway
+    for name, value in settings.items():
+        word = words.get(name, None if name == "seed" else name)
+        if name in omitted:
+            if getattr(model, name, None) is not None:
+                fields[name] = None  # the model's own value would be sent instead
+        elif word is None and name != "seed":
+            raise UsageError(
+                f"{type(model).__name__} does not take {name}, which the plan asks for. "
+                "Use an estimator that does not need it, or another model."
+            )
+        elif word is not None and word.startswith("."):
+            fields[word[1:]] = value
+        elif word is not None:
+            call[word] = value
+    return Carried(fields, call)
+
+
+def check_settings(model: BaseChatModel, plan: SamplingPlan) -> None:
+    """Refuse a plan whose settings a model does not take, as far as that is known without asking it.
+
+    Raises:
+        UsageError: See `carried`.
+    """
+    settings: dict[str, Any] = {"logprobs": True} if plan.logprobs else {}
+    settings |= {"stop": list(plan.stop)} if plan.stop else {}
+    if plan.n or plan.primary == "sampled":
+        carried(model, {**settings, "temperature": plan.temperature, "top_p": plan.top_p})
+    if plan.primary == "greedy":
+        carried(model, {**settings, "temperature": 0.0})
+
+
+def takes_temperature(model: BaseChatModel) -> bool:
+    """Whether a model takes other temperatures than 1, as far as its profile and its thinking say."""
+    profile = getattr(model, "profile", None)
+    fields = getattr(model, "additional_model_request_fields", None)  # Bedrock's
+    thinking = getattr(model, "thinking", None) or (fields.get("thinking") if isinstance(fields, Mapping) else None)
+    kind = thinking.get("type") if isinstance(thinking, Mapping) else None
+    return not (isinstance(profile, Mapping) and profile.get("temperature") is False) and kind in (None, "disabled")
+
+
+def _omitted(model: BaseChatModel, settings: Mapping[str, Any]) -> frozenset[str]:
+    """Settings that are at the provider's own value and not sent, because naming them is refused."""
+    if not takes_temperature(model):
+        wrong = next((name for name in ("temperature", "top_p") if settings.get(name, 1) != 1), None)
+        if wrong is not None:
+            raise UsageError(
+                f"this {type(model).__name__} takes no {wrong} other than 1, got {settings[wrong]:g}. Plan with "
+                'temperature=1, top_p=1, primary="sampled" (calibrate collect --temperature 1 --top-p 1 '
+                "--primary sampled)."
+            )
+        return frozenset({"temperature", "top_p"})
+    one_of_two = not _ONE_OF_TWO.isdisjoint(base.__name__ for base in type(model).__mro__)
+    return frozenset({"top_p"}) if one_of_two and settings.get("top_p") == 1 else frozenset()
+
+
+def _words(model: BaseChatModel) -> Mapping[str, str | None]:
+    known = next((_WORDS[base.__name__] for base in type(model).__mro__ if base.__name__ in _WORDS), None)
+    if known is not None:
+        responses = getattr(model, "_use_responses_api", None)
+        return _RESPONSES if callable(responses) and responses({}) else known
+    fields = type(model).model_fields
+    longest = next((name for name in LONGEST_ANSWER if name in fields), "max_tokens")
+    if longest in ("max_tokens", "max_completion_tokens"):
+        return {"seed": "seed"} if "seed" in fields else {}
+    return {"max_tokens": f".{longest}"} | {
+        name: f".{name}" for name in ("temperature", "top_p", "seed") if name in fields
+    }

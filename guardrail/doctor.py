@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -15,16 +17,17 @@ from typing import Any, Literal
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import HumanMessage
 
 from .artifact import CalibrationArtifact, CascadeArtifact
-from .bindings import LONGEST_ANSWER, STOP_STRINGS, Effect, names
+from .bindings import LONGEST_ANSWER, STOP_STRINGS, Effect, check_settings, names
 from .errors import GuardrailError, UsageError
 from .judges import Judge
 from .models import resolve_model
 from .outcome import Infeasible
 from .sampling.calls import SAMPLE_INDEX
 from .sampling.native import is_native
-from .sampling.probe import wants_probe
+from .sampling.probe import PROMPT, wants_probe
 from .sampling.prober import needs_probe, probe
 from .sampling.sampler import draw
 from .specs import identify
@@ -172,7 +175,13 @@ def _guard(artifact: CalibrationArtifact, model: Model | None, question: str) ->
         yield found
         return
     yield Finding("model", "ok", f"{artifact.model.model} is the calibrated one")
+    try:
+        check_settings(found, artifact.plan)
+    except UsageError as error:
+        yield Finding("requests", "fail", str(error), "calibrate again with what the model takes")
+        return
     yield from _endpoint(found, artifact.plan)
+    yield from _longest(found, artifact.plan)
     yield from _question(found, artifact, estimator, question)
 
 
@@ -238,7 +247,11 @@ def _needs(plan: SamplingPlan, estimator: Estimator) -> Finding:
     if lacking:
         detail = f"{estimator.name} needs {', '.join(lacking)}, which the plan does not draw"
         return Finding("plan for the estimator", "fail", detail, "calibrate again")
-    drawn = f"one greedy answer and {plan.n} samples at temperature {plan.temperature:g}" if plan.n else "one answer"
+    drawn = (
+        f"one {plan.primary} answer and {plan.n} samples at temperature {plan.temperature:g}"
+        if plan.n
+        else "one answer"
+    )
     return Finding("plan for the estimator", "ok", f"draws what {estimator.name} needs: {drawn}")
 
 
@@ -306,7 +319,8 @@ def _endpoint(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:
     assert report is not None
     problem = report.problem(plan)
     if problem is not None:
-        yield Finding("endpoint", "fail", problem[1], "fix the server; until then every answer is held back")
+        fix = _way_out(report.failed) or "fix the server; until then every answer is held back"
+        yield Finding("endpoint", "fail", problem[1], fix)
         return
     yield Finding("endpoint", "ok", "; ".join(report.lines()))
     if report.n is False and plan.n:
@@ -315,6 +329,46 @@ def _endpoint(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:
     if plan.logprobs and report.basis == "unknown":
         fix = "see the server's documentation; scores of calibration and run time agree in any case"
         yield Finding("endpoint", "warn", "whether log-probabilities are before or after temperature is not known", fix)
+
+
+LONGEST = 16
+"""Tokens that are asked for to see whether a model keeps to the longest answer; sixteen words are more."""
+
+
+def _longest(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:
+    """Whether the model keeps to the longest answer that it is asked for."""
+    if not needs_probe(model) or is_native(model) or not wants_probe(plan):
+        return
+    short = SamplingPlan(n=0, max_tokens=LONGEST, primary=plan.primary, temperature=plan.temperature, top_p=plan.top_p)
+    drawn = draw(model, [[HumanMessage(PROMPT)]], short, callbacks=[])[0]
+    if drawn.problem is None and drawn.cost.output_tokens > LONGEST:
+        found = f"{drawn.cost.output_tokens} tokens where {LONGEST} were asked for: the model ignores max_tokens"
+        yield Finding(
+            "endpoint", "warn", found, "set the longest answer in the model itself, or bound its cost otherwise"
+        )
+
+
+SAMPLED = "calibrate collect --temperature 1 --top-p 1 --primary sampled"
+_WAYS_OUT = (
+    (r"temperature\W+and\W+top_p", "this model takes temperature or top_p, not both: calibrate collect --top-p 1"),
+    (
+        r"temperature.*(support|only|default|deprecat|ignor|invalid)|(support|invalid|reject).*temperature",
+        f"this model only takes temperature 1: {SAMPLED}; if it refuses the parameter itself, also make the model with "
+        "profile={'temperature': False}",
+    ),
+    (
+        r"keyword argument '\w+'|Extra inputs are not permitted",
+        "the model's class passes this setting on and its client does not know it: guard a class that takes it "
+        "(docs/langchain.md), or a subclass that does",
+    ),
+)
+"""What providers and their clients say when they refuse a setting, and the way out."""
+
+
+def _way_out(said: object) -> str:
+    """The way out of a refusal, or nothing where it is none."""
+    text = " ".join(str(said).split())
+    return next((way for pattern, way in _WAYS_OUT if re.search(pattern, text, re.IGNORECASE)), "")
 
 
 def _question(
@@ -327,18 +381,21 @@ def _question(
     messages = prompt.messages(question, options, {name: f"({name})" for name in prompt.slots})
     asked = CallRecorder()
     try:
-        drawn = draw(model, [messages], plan, callbacks=[asked])[0]
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            drawn = draw(model, [messages], plan, callbacks=[asked])[0]
     except (Exception, SystemExit) as error:
         yield Finding("sampling", "fail", _describe(error), "use a model that can do what the plan asks for")
         return
     yield from _requests(model, plan, asked)
+    dropped = {str(one.message): fix for one in warned if (fix := _way_out(one.message))}
+    for text, fix in dropped.items():  # Gemini's and Bedrock's classes warn and leave the setting out
+        yield Finding("requests", "warn", text, fix)
     if drawn.problem is not None:
-        yield Finding(
-            "sampling",
-            "fail",
-            f"{drawn.problem.value}: {drawn.problem_detail}",
-            "fix the cause; until then every question abstains",
-        )
+        refusal = _way_out(asked.error)
+        said = f" ({asked.error})" if refusal else ""
+        fix = refusal or "fix the cause; until then every question abstains"
+        yield Finding("sampling", "fail", f"{drawn.problem.value}: {drawn.problem_detail}{said}", fix)
     else:
         distinct = len({(sample.text, str(sample.tool_calls)) for sample in drawn.samples})
         samples = f"{len(drawn.samples)} samples, {distinct} different" if plan.n else "the primary answer"
@@ -397,6 +454,7 @@ class CallRecorder(BaseCallbackHandler):
 
     def __init__(self) -> None:
         self.calls: dict[int, dict[str, Any]] = {}
+        self.error: BaseException | str = ""
 
     def on_chat_model_start(self, serialized: Any, messages: Any, **details: Any) -> None:
         """Record one call; follow-up questions are ignored."""
@@ -405,16 +463,20 @@ class CallRecorder(BaseCallbackHandler):
             return
         self.calls[index] = dict(details.get("invocation_params") or {})
 
+    def on_llm_error(self, error: BaseException, **details: Any) -> None:
+        """Keep the first error."""
+        self.error = self.error or error
+
 
 def differences(asked: CallRecorder, plan: SamplingPlan) -> list[str]:
     """Differences between the calls and the plan, as text. Settings that a call does not name are not compared."""
     found: dict[str, None] = {}  # each once, in order
     for index, sent in sorted(asked.calls.items()):
-        sampled = index >= 0
+        what = "samples are" if index >= 0 else "the primary answer is"
+        sampled = index >= 0 or plan.primary == "sampled"
         wanted: dict[str, Any] = {"temperature": plan.temperature if sampled else 0.0}
         wanted |= {"top_p": plan.top_p} if sampled else {}
         wanted |= {name: plan.max_tokens for name in LONGEST_ANSWER}
-        what = "samples are" if sampled else "the primary answer is"
         for name, value in wanted.items():
             if sent.get(name) is not None and sent[name] != value:
                 found[f"{what} asked with {name} {sent[name]!r}, the plan says {value!r}"] = None

@@ -10,7 +10,7 @@
   x RecordError             a question or record file has a bad row (file, line and field are named)
   x PromptTooLongError      the prompt does not fit the model's context window (also a ValueError)
   x AbstainedError          the guard abstained under on_abstain="raise"; carries the verdict
-    - UnmeasuredError       because the uncertainty could not be measured; the answer itself may be fine
+    - UnmeasuredError       because the model, its server or its endpoint failed; another attempt may succeed
 
 Misuse and a bad artifact raise. A failed measurement never raises: it abstains, with the reason in the verdict.
 """
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.exceptions import LangChainException
 
 __all__ = [
+    "READING",
     "AbstainedError",
     "ArtifactError",
     "ArtifactFormatError",
@@ -99,20 +100,23 @@ class AbstainedError(GuardrailError):
 
     @classmethod
     def of(cls, verdict: Verdict, message: str | None = None) -> AbstainedError:
-        """An `UnmeasuredError` if the uncertainty could not be measured, otherwise an `AbstainedError`.
+        """An `UnmeasuredError` if the transport failed, so that nothing was measured; otherwise an `AbstainedError`.
 
-        For a cascade, only if no stage was measured: a retry would draw a measured stage again.
+        For a cascade, only if no stage was measured: a retry would draw that stage again.
         """
-        stages: tuple[Verdict, ...] = getattr(verdict, "stages", ()) or (verdict,)
-        unmeasured = all(stage.reason.value == "unmeasured" for stage in stages)
-        return (UnmeasuredError if unmeasured else AbstainedError)(verdict, message)
+        failed = verdict.reason.value == "unmeasured" and not verdict.is_result
+        return (UnmeasuredError if failed else AbstainedError)(verdict, message)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.verdict, self.message)  # pickling passes it between processes
 
 
 class UnmeasuredError(AbstainedError):
-    """The guard abstained because the uncertainty could not be measured: the model, server or judge failed."""
+    """The guard abstained because the model, its server or its endpoint failed. Another attempt may succeed.
+
+    Not where the question may be the cause (an empty, refused, unreadable or unjudged answer): that is a result, which
+    nothing may draw again, and raises a plain `AbstainedError`.
+    """
 
 
 def require(package: str, *, extra: str) -> Any:
@@ -143,7 +147,7 @@ def require(package: str, *, extra: str) -> Any:
 
 LONGEST = 300
 """Characters of an exception that are shown."""
-_READING = (ValueError, TypeError, LookupError, AttributeError)
+READING = (ValueError, TypeError, LookupError, AttributeError)
 """Raised by code that reads a reply; LangChain's and pydantic's errors are of these types."""
 _QUOTING = ("failed_generation", "generated_text", "model_output", "raw_output")
 """Found in error replies that quote the model, e.g. Groq's for a call that fits no tool."""
@@ -162,7 +166,7 @@ def describe_error(error: Exception, *, asking: bool = False) -> str:
     name, text = type(error).__name__, str(error)
     status = getattr(error, "status_code", None)
     ours = isinstance(error, GuardrailError | UnreadableReplyError)
-    plain = asking and not isinstance(error, _READING) and not any(name in text for name in _QUOTING)
+    plain = asking and not isinstance(error, READING) and not any(name in text for name in _QUOTING)
     if ours or plain:
         return f"{name}: {text}" if len(text) <= LONGEST or ours else f"{name}: {text[:LONGEST]}..."
     log.debug("guardrail: %s", name, exc_info=error)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from langchain_core.language_models import BaseChatModel
 from pydantic import Field
 
+from .errors import UsageError
 from .types import Frozen, Unit
 
 __all__ = ["Clustering", "CorrectnessSpec", "EstimatorSpec", "JudgeSpec", "ModelIdentity", "Support", "identify"]
@@ -37,12 +38,20 @@ class ModelIdentity(Frozen):
         ]
 
 
+_NAMES = ("model", "model_name", "model_id", "deployment_name")
+"""Fields in which LangChain's classes keep the name of a model."""
+
+
 def identify(model: BaseChatModel) -> ModelIdentity:
     """Identity of any chat model.
 
     A model with a method ``guardrail_identity()`` identifies itself, as ``TransformersChat`` does with the hash of its
-    weights. Otherwise LangChain's tracing parameters give provider and model name, without a revision: a model that the
-    provider changes under the same name is not noticed.
+    weights. Otherwise LangChain's tracing parameters give provider and model name (Azure: the model if it is named,
+    else the deployment; Bedrock: the base model if it is named, else the model id), without a revision: a model that
+    the provider changes under the same name is not noticed.
+
+    Raises:
+        UsageError: The model's class has a field for its name, and it is empty.
     """
     own = getattr(model, "guardrail_identity", None)
     if callable(own):
@@ -52,7 +61,13 @@ def identify(model: BaseChatModel) -> ModelIdentity:
         return identity
     params: dict[str, Any] = dict(model._get_ls_params())
     provider = str(params.get("ls_provider") or type(model).__name__)
-    name = params.get("ls_model_name") or getattr(model, "model_name", None) or getattr(model, "model", None)
+    fields = [name for name in _NAMES if name in type(model).model_fields]
+    name = params.get("ls_model_name") or next((value for name in fields if (value := getattr(model, name))), None)
+    if not name and fields:
+        raise UsageError(
+            f"this {type(model).__name__} names no model ({', '.join(fields)} are empty), so no artifact can be bound "
+            f"to it. Make it with {fields[0]}=..."
+        )
     return ModelIdentity(provider=provider, model=str(name or type(model).__name__))
 
 

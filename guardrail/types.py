@@ -128,7 +128,7 @@ class SamplingPlan(Frozen):
     n: int = Field(default=10, ge=0)
     """Number of sampled responses, not counting the primary (greedy) answer. 0 when no estimator needs samples."""
     temperature: float = 0.7
-    """Sampling temperature of the n samples. The primary answer is always drawn at temperature 0."""
+    """Sampling temperature of the n samples, and of the primary answer if ``primary`` is "sampled"."""
     top_p: float = Field(default=0.9, gt=0.0, le=1.0)
     """Nucleus mass of the n samples; 1.0 switches truncation off."""
     max_tokens: int = Field(default=64, ge=1)
@@ -152,6 +152,17 @@ class SamplingPlan(Frozen):
     "measure", an answer like others. None, in older plans: calibration measured it, run time abstains."""
     seed: int | None = 0
     """Base seed. Each request's seed is derived from it and the prompt; None draws fresh randomness every time."""
+    primary: Literal["greedy", "sampled"] = "greedy"
+    """How the primary answer is drawn: "greedy" at temperature 0, "sampled" with the temperature and top_p of the
+    samples, for models that take no other temperature than 1 (reasoning models)."""
+
+    @model_serializer(mode="wrap")
+    def _without_the_usual_primary(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Plans of before this field keep their stored form, and with it every digest over it.
+        found: dict[str, Any] = write(self)
+        if self.primary == "greedy":
+            found.pop("primary", None)
+        return found
 
     @field_validator("options")
     @classmethod
@@ -169,6 +180,8 @@ class SamplingPlan(Frozen):
                 "temperature must be above 0 for samples, got 0: at temperature 0 all samples are equal and every "
                 "question looks certain. Use 0.7 (the default); the primary answer is drawn at 0 anyway."
             )
+        if self.primary == "sampled" and self.temperature == 0:
+            raise ValueError('a primary answer that is "sampled" needs a temperature above 0, got 0. Use 1.')
         if self.n == 1:
             raise ValueError("n must be 0 or at least 2, got 1: one sample cannot disagree with itself. Use 10.")
         if self.n and self.unanimous_at is not None and self.unanimous_at >= self.n:
@@ -316,7 +329,7 @@ class Unmeasured(StrEnum):
     SAMPLING_SHORTFALL = "sampling_shortfall"
     """Fewer samples came back than the plan asks for."""
     MODEL_FAILED = "model_failed"
-    """The model or its server raised an error or timed out."""
+    """The model or its server could not be reached, raised an error or timed out."""
     DEGENERATE_SAMPLES = "degenerate_samples"
     """A probe showed that the endpoint's samples do not vary as sampling must."""
     NO_LOGPROBS = "no_logprobs"
@@ -335,6 +348,23 @@ class Unmeasured(StrEnum):
     """An imported record does not have this score."""
     NOT_FINITE = "not_finite"
     """The formula gave NaN or an infinity."""
+    UNREADABLE = "unreadable"
+    """A reply cannot be read, judged and given out as it is, or the model's own code failed on it."""
+    REJECTED = "rejected"
+    """The server refused this very request (HTTP 4xx): a filter, a prompt that is too long, an unknown setting."""
+
+    @property
+    def depends_on_question(self) -> bool:
+        """Whether the question itself may be the cause: then this is a result, and nothing draws it again.
+
+        False for failures of the transport (and for an endpoint that a probe refuses): they would hit any question, so
+        another attempt selects nothing.
+        """
+        return self not in _TRANSPORT
+
+
+_TRANSPORT = frozenset({Unmeasured.MODEL_FAILED, Unmeasured.DEGENERATE_SAMPLES})
+"""Reasons that say nothing about the question. A new reason depends on the question unless it is listed here."""
 
 
 class SampleSet(Frozen):

@@ -87,6 +87,17 @@ class Verdict(Frozen):
             found.pop("turns", None)
         return found
 
+    @property
+    def is_result(self) -> bool:
+        """Whether this is an abstention that another draw could only turn into an error, so that nothing retries it.
+
+        The question was measured and is too uncertain, or it could not be measured for a cause that depends on the
+        question (`Unmeasured.depends_on_question`). Not what the transport or an alarm held back.
+        """
+        if self.reason is Reason.UNMEASURED:
+            return self.uncertainty.reason is not None and self.uncertainty.reason.depends_on_question
+        return self.reason in (Reason.ABOVE_THRESHOLD, Reason.INFEASIBLE)
+
     def explain(self) -> str:
         """All the evidence as text, for a person who may see an answer that was held back."""
         return as_text(self)
@@ -129,6 +140,8 @@ _NEXT = {
 
 def next_step(verdict: Verdict) -> str:
     """What to do after this verdict, in one sentence."""
+    if verdict.reason is Reason.UNMEASURED and verdict.is_result:
+        return "Hand the question to a person: its own answers are the cause, and asking again would only select."
     return _NEXT[verdict.reason]
 
 

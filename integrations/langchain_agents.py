@@ -29,6 +29,7 @@ from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolM
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UnreadableReplyError, UsageError, require
 from guardrail.guard.abstention import ABSTENTION, Abstention, OnAbstain, Wording, take_path, worded
+from guardrail.guard.assess import Abstentions
 from guardrail.guard.decide import Gate, decide
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import with_verdict
@@ -41,7 +42,7 @@ from guardrail.specs import identify
 from guardrail.types import Sample, SampleSet, Unmeasured
 from guardrail.verdict import Reason, Verdict
 
-from ._agents.agent_model import Abstentions, AgentModel, DecidedModel, HeldBack, Outcome, this_step
+from ._agents.agent_model import AgentModel, DecidedModel, HeldBack, Outcome, this_step
 from ._agents.artifact_set import ArtifactSet, EarlyStopping, highest_agreement, load
 from ._agents.held import (
     FrozenMessage,

@@ -27,12 +27,12 @@ from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
 
-from guardrail import AbstainedError, CalibrationArtifact
+from guardrail import AbstainedError, CalibrationArtifact, UnmeasuredError
 from guardrail.bindings import Effect, bindings_for, names
 from guardrail.errors import ArtifactError, UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.specs import ModelIdentity
-from guardrail.verdict import Reason, Verdict
+from guardrail.verdict import Verdict
 
 from ._frameworks.chat import FrameworkChat, guard_settings
 from ._frameworks.guard import FrameworkGuard
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
         def _event_hook_is_event_type(self, event_type: Any) -> bool: ...
 
         def add_standard_logging_guardrail_information_to_request_data(self, **_: Any) -> None: ...
+
+        async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> Any: ...
 
 else:
     CustomGuardrail = require("litellm.integrations.custom_guardrail", extra="litellm").CustomGuardrail
@@ -122,8 +124,13 @@ class LiteLLMChat(FrameworkChat):
         if stop:
             given["stop"] = list(stop)
         token = _sampling.set(True)
+        router = _router()
+        complete: Complete = self.complete or (
+            require("litellm", extra="litellm").acompletion if router is None else router.acompletion
+        )
+        if self.complete is None and router is not None:
+            given["disable_fallbacks"] = True  # a sample of another model would be judged as this one's
         try:
-            complete = self.complete or _router()
             response = await complete(model=self.name_of_model, messages=listed, cache=dict(NO_CACHE), **given)
         finally:
             _sampling.reset(token)
@@ -135,11 +142,9 @@ class LiteLLMChat(FrameworkChat):
         return message
 
 
-def _router() -> Complete:
-    proxy = sys.modules.get("litellm.proxy.proxy_server")
-    router = getattr(proxy, "llm_router", None)
-    found: Complete = require("litellm", extra="litellm").acompletion if router is None else router.acompletion
-    return found
+def _router() -> Any:
+    """The proxy's router; None without a proxy."""
+    return getattr(sys.modules.get("litellm.proxy.proxy_server"), "llm_router", None)
 
 
 def _raw(message: BaseMessage) -> dict[str, Any]:
@@ -163,14 +168,16 @@ class CalibratedGuardrail(CustomGuardrail):
 
     The client gets the judged candidate as an ordinary response (or stream), its usage counting all samples, so the
     proxy logs and charges the whole cost once. The verdict is in the headers ``x-guardrail-accepted``,
-    ``x-guardrail-reason``, ``x-guardrail-uncertainty``, ``x-guardrail-threshold`` and ``x-guardrail-artifact``, and in
+    ``x-guardrail-abstained`` (the answer is the text of an abstention), ``x-guardrail-reason``, ``x-guardrail-uncertainty``, ``x-guardrail-threshold`` and ``x-guardrail-artifact``, and in
     the proxy's guardrail log. The samples bypass the proxy's cache.
 
     Args:
         artifact: Path of the artifact for every guarded model, or a mapping of model names to paths.
         on_abstain: "message" answers with ``abstain_message`` and HTTP 200; "raise" with HTTP 400 (too uncertain) or
-            503 (could not be measured); or a Runnable or handler, as for `Guardrail`, from a subclass.
-        other_models: Models without an artifact: "refuse" or "pass" their calls.
+            503 (the model or its server failed); or a Runnable or handler, as for `Guardrail`, from a subclass.
+        other_models: Models without an artifact: "refuse" or "pass" their calls. An alias of a guarded model is judged
+            as that model; any other way to one of its deployments (its id, a comma list, a fallback, a wildcard) is
+            refused, where the guardrail is on by default.
         judge: The judge object, for artifacts whose judge cannot be made by name; or such judges by name. From a
             subclass.
         client_settings: "refuse" answers HTTP 400 to clients that send a temperature or the like; "replace" drops it.
@@ -239,9 +246,10 @@ class CalibratedGuardrail(CustomGuardrail):
         """
         if _sampling.get() or str(call_type) in PASSED:
             return data
-        gate = self._gates.get(str(data.get("model")))
+        named = str(data.get("model"))
+        gate = self._gates.get(named) or self._gates.get(_aliased(named))
         if gate is None and self._other_models == "pass":
-            return data
+            return data  # `async_pre_call_deployment_hook` refuses it if it arrives at a guarded model all the same
         if gate is None or str(call_type) not in JUDGED:
             why = "this model has no artifact" if gate is None else f"calls of type {call_type!r} cannot be judged"
             raise _http(400, f"{why}; only /chat/completions of {sorted(self._gates)} are guarded", "guardrail_refused")
@@ -256,14 +264,47 @@ class CalibratedGuardrail(CustomGuardrail):
             answer = await gate.ask(_messages(data["messages"]), asked, parsed=asked.response_format is not None)
         except AbstainedError as error:
             self._log(data, error.verdict)
-            status = 503 if error.verdict.reason is Reason.UNMEASURED else 400
+            status = 503 if isinstance(error, UnmeasuredError) else 400
             raise _http(status, error.message, f"guardrail_{error.verdict.reason.value}") from error
         except (ArtifactError, UsageError) as error:
             raise _http(400, str(error), "guardrail_mismatch") from error
-        self._log(data, answer.verdict, started)
+        self._log(data, answer.verdict, started, abstained=answer.abstained)
         data["mock_response"] = _response(answer.message, str(data["model"]))
         data["cache"] = dict(NO_CACHE)
         return data
+
+    async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> Any:
+        """Refuse a call that is about to reach a guarded model's deployment without having been judged.
+
+        The router has many ways there: aliases, ids of deployments, lists of models, fallbacks, wildcards, groups. This
+        hook runs after all of them, before each call of a deployment.
+        """
+        kind = str(getattr(call_type, "value", call_type))
+        judged = isinstance(kwargs.get("mock_response"), require("litellm", extra="litellm").ModelResponse)
+        if self.default_on and not (judged or _sampling.get() or kind in PASSED) and self._serves(kwargs):
+            raise _http(
+                400,
+                f"this request would reach a guarded model without a verdict; ask for one of {sorted(self._gates)} by "
+                "its name, and keep guarded models out of lists and fallbacks of others",
+                "guardrail_refused",
+            )
+        return await super().async_pre_call_deployment_hook(kwargs, call_type)
+
+    def _serves(self, kwargs: Mapping[str, Any]) -> bool:
+        """Whether the deployment of a call is one of a guarded model's."""
+        router = _router()
+        metadata = kwargs.get("metadata") or kwargs.get("litellm_metadata") or {}
+        wanted = (kwargs.get("model_info") or metadata.get("model_info") or {}).get("id")
+        if router is None or wanted is None:
+            return False
+        for name in self._gates:
+            for one in router.get_model_list(model_name=name) or ():
+                # A wildcard's deployment serves many models under one id.
+                wild = "*" in str(router.get_deployment(model_id=wanted).litellm_params.model)
+                served = one["litellm_params"]["model"]
+                if one["model_info"]["id"] == wanted and (not wild or served == kwargs.get("model")):
+                    return True
+        return False
 
     async def async_post_call_response_headers_hook(
         self, data: dict[str, Any], user_api_key_dict: Any, response: Any, **_: Any
@@ -272,7 +313,8 @@ class CalibratedGuardrail(CustomGuardrail):
         found = (data.get("metadata") or {}).get(HEADERS)
         return dict(found) if isinstance(found, _Headers) else None
 
-    def _check_settings(self, data: Mapping[str, Any]) -> None:
+    def _check_settings(self, data: dict[str, Any]) -> None:
+        """Refuse a client's wishes about drawing, or take them out of the request."""
         body = (data.get("proxy_server_request") or {}).get("body")
         sent = body if isinstance(body, Mapping) else {k: v for k, v in data.items() if k in _openai_params()}
         wrong = {name: value for name, value in sent.items() if value is not None and name not in PLAIN}
@@ -283,10 +325,15 @@ class CalibratedGuardrail(CustomGuardrail):
             raise UsageError(
                 f"{shown} would change how the answer is drawn; the guardrail's artifact fixes that. Leave it out."
             )
+        for name in wrong:
+            data.pop(name, None)
 
-    def _log(self, data: dict[str, Any], verdict: Verdict, started: float | None = None) -> None:
+    def _log(
+        self, data: dict[str, Any], verdict: Verdict, started: float | None = None, *, abstained: bool = True
+    ) -> None:
         headers = {
             "x-guardrail-accepted": str(verdict.accepted).lower(),
+            "x-guardrail-abstained": str(abstained).lower(),
             "x-guardrail-reason": verdict.reason.value,
             "x-guardrail-uncertainty": "" if verdict.uncertainty.value is None else f"{verdict.uncertainty.value:.6g}",
             "x-guardrail-threshold": "" if verdict.threshold is None else f"{verdict.threshold:.6g}",
@@ -300,6 +347,12 @@ class CalibratedGuardrail(CustomGuardrail):
             start_time=started,
             guardrail_provider="acrc-guardrail",
         )
+
+
+def _aliased(name: str) -> str:
+    """The name in the router's ``model_list`` that a name stands for."""
+    found = (getattr(_router(), "model_group_alias", None) or {}).get(name, name)
+    return str(found.get("model", name) if isinstance(found, Mapping) else found)
 
 
 def _loaded(artifact: CalibrationArtifact | str | Path) -> CalibrationArtifact:

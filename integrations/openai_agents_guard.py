@@ -234,9 +234,11 @@ class GuardedModel(Model):
         """Draw, judge, and return the accepted candidate or the result of the abstention path."""
         if previous_response_id is not None or conversation_id is not None or prompt is not None:
             raise UsageError(
-                "a guarded model cannot use previous_response_id, conversation_id or a stored prompt: each sample "
-                "would become part of the conversation that the server keeps. Use a Session, or pass the items."
+                "a guarded model cannot use previous_response_id, auto_previous_response_id, conversation_id or a "
+                "stored prompt: each sample would become part of the conversation that the server keeps. Use a "
+                "Session, or pass the items."
             )
+        _refuse_fragment(input)
         given = {field.name: getattr(model_settings, field.name) for field in fields(model_settings)}
         kept = {field.name: getattr(self._calibrated, field.name) for field in fields(self._calibrated)}
         refuse_settings(kept, given, HARMLESS, "model_settings")
@@ -252,7 +254,7 @@ class GuardedModel(Model):
                 span.span_data.data.update(_flat(answer.verdict))
         finally:
             _request.reset(token)
-        self._note(input, answer, output_schema)
+        await self._note(input, answer, output_schema)
         return to_response(answer.message, answer.verdict.cost.calls)
 
     async def stream_response(
@@ -316,19 +318,21 @@ class GuardedModel(Model):
 
         It reads the stored verdict and draws nothing, so a resumed run gets the same result.
         """
-        return not self._gate.may_run(call_id, params)
+        name = getattr(_context, "tool_name", None)  # the SDK tells a tool's own needs_approval the arguments only
+        return not await self._gate.may_run(call_id, name, params)
 
     @property
     def tool_guardrail(self) -> ToolInputGuardrail[Any]:
         """For ``tool_input_guardrails``: rejects a call that was neither accepted nor approved."""
         return ToolInputGuardrail(guardrail_function=self._check_call, name="guardrail")
 
-    def _check_call(self, data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
+    async def _check_call(self, data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
         context = data.context
-        verdict = self.verdict(context.tool_call_id)
+        verdict = await self._gate.verdicts.aget(context.tool_call_id)
         info = None if verdict is None else _flat(verdict)
         try:
-            may_run = self._gate.may_run(context.tool_call_id, arguments_of(context.tool_arguments))
+            arguments = arguments_of(context.tool_arguments)
+            may_run = await self._gate.may_run(context.tool_call_id, context.tool_name, arguments)
         except ValueError:
             may_run = False
         if may_run or context.is_tool_approved(context.tool_name, context.tool_call_id):
@@ -342,17 +346,17 @@ class GuardedModel(Model):
         """For ``output_guardrails``: trips on an abstention, and on an output that this model did not give here."""
         return OutputGuardrail(guardrail_function=self._check_output, name="guardrail")
 
-    def _check_output(
+    async def _check_output(
         self, context: RunContextWrapper[Any], _agent: Agent[Any], output: Any
     ) -> GuardrailFunctionOutput:
         try:
-            passed, verdict = self._gate.given_out(from_items(None, context.turn_input), output)
+            passed, verdict = await self._gate.given_out(from_items(None, context.turn_input), output)
         except UsageError:  # items that this model would refuse to judge
             passed, verdict = False, None
         info = {"guardrail_accepted": False, "guardrail_reason": "not_judged"} if verdict is None else _flat(verdict)
         return GuardrailFunctionOutput(output_info=info, tripwire_triggered=not passed)
 
-    def _note(
+    async def _note(
         self, input: str | list[TResponseInputItem], answer: Answer, schema: AgentOutputSchemaBase | None
     ) -> None:
         if answer.message.tool_calls:
@@ -364,7 +368,7 @@ class GuardedModel(Model):
                 given = schema.validate_json(text)
             except Exception:  # the runner reports what is wrong
                 return
-        self._gate.note_answer(from_items(None, input), given, answer)
+        await self._gate.note_answer(from_items(None, input), given, answer)
 
     def _holdable(self, tools: Sequence[Tool]) -> frozenset[str]:
         """Function tools whose held-back calls cannot run without an approval.
@@ -382,6 +386,31 @@ class GuardedModel(Model):
                     "function_tool(tool_input_guardrails=[guarded.tool_guardrail]) on every tool."
                 )
         return frozenset(tool.name for tool in tools)
+
+
+def _refuse_fragment(input: str | list[TResponseInputItem]) -> None:
+    """Refuse what is left of a conversation that a server keeps: results of calls that are not in it.
+
+    With ``auto_previous_response_id`` the runner takes the response for the server's and sends only what is new.
+
+    Raises:
+        UsageError: The call of a result is missing.
+    """
+    if isinstance(input, str):
+        return
+    items: Any = input
+    known = {item.get("call_id") for item in items if item.get("type") == "function_call"}
+    lost = [
+        item.get("call_id")
+        for item in items
+        if item.get("type") == "function_call_output" and item.get("call_id") not in known
+    ]
+    if lost:
+        raise UsageError(
+            f"the results of the calls {lost} came without these calls, so this is a part of a conversation, and the "
+            "verdict would be about that part. A guarded model cannot use auto_previous_response_id, which leaves the "
+            "rest to the server. Use a Session, or pass all items."
+        )
 
 
 def _flat(verdict: Verdict) -> dict[str, Any]:

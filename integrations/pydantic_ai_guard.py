@@ -17,29 +17,38 @@ from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import AliasChoices, Field
+from pydantic_core import to_jsonable_python
 
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail
 from guardrail.bindings import Effect, bindings_for, names
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import is_result
+from guardrail.plain_json import canonical_json
 from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
 from ._frameworks.chat import FrameworkChat, check_call, guard_settings, is_reviewed, settings_revision
-from ._frameworks.guard import FrameworkGuard, VerdictStore, refuse_settings
+from ._frameworks.guard import CHOSEN, FrameworkGuard, VerdictStore, is_of_call, refuse_settings
 
 require("pydantic_ai", extra="pydantic-ai")
 
 from pydantic_ai import Agent, ModelRetry, RunContext  # noqa: E402
-from pydantic_ai.capabilities import AbstractCapability  # noqa: E402
+from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering  # noqa: E402
 from pydantic_ai.exceptions import ApprovalRequired, UnexpectedModelBehavior  # noqa: E402
 from pydantic_ai.messages import InstructionPart, ModelMessage, ModelResponse, TextPart, ToolCallPart  # noqa: E402
-from pydantic_ai.models import CompletedStreamedResponse, Model, ModelRequestParameters, StreamedResponse  # noqa: E402
+from pydantic_ai.models import (  # noqa: E402
+    CompletedStreamedResponse,
+    Model,
+    ModelRequestContext,
+    ModelRequestParameters,
+    StreamedResponse,
+)
 from pydantic_ai.models.wrapper import WrapperModel  # noqa: E402
 from pydantic_ai.settings import ModelSettings  # noqa: E402
 from pydantic_ai.tools import ToolDefinition  # noqa: E402
+from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset  # noqa: E402
 
 from ._frameworks.pydantic_ai_messages import (  # noqa: E402
     as_parameters,
@@ -217,7 +226,7 @@ class GuardedModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
         """Draw, judge, and return the accepted candidate or the result of the abstention path."""
-        self._refuse_asking_again(messages)
+        await self._refuse_asking_again(messages)
         given = dict(model_settings or {})
         refuse_settings(self._chat.kept(), given, HARMLESS, "model_settings")
         asked = request_bindings(model_request_parameters, model_settings, self.wrapped.profile)
@@ -227,16 +236,17 @@ class GuardedModel(WrapperModel):
             answer = await self._gate.ask(
                 conversation,
                 asked,
-                holdable={tool.name for tool in model_request_parameters.function_tools},
+                # Calls of external tools come out in `DeferredToolRequests.calls`, which the application runs.
+                holdable={tool.name for tool in model_request_parameters.function_tools if tool.kind != "external"},
                 parsed=asked.response_format is not None or asked.tool_choice is not None,
             )
         finally:
             _request.reset(token)
         if not answer.message.tool_calls:
-            self._gate.note_answer(conversation, str(answer.message.text), answer)
+            await self._gate.note_answer(conversation, str(answer.message.text), answer)
         return to_response(answer.message)
 
-    def _refuse_asking_again(self, messages: list[ModelMessage]) -> None:
+    async def _refuse_asking_again(self, messages: list[ModelMessage]) -> None:
         """Refuse a request of a run that has abstained in words.
 
         Raises:
@@ -247,7 +257,7 @@ class GuardedModel(WrapperModel):
         *asked, said, again = messages
         if not isinstance(said, ModelResponse) or said.run_id is None or said.run_id != again.run_id:
             return
-        _, verdict = self._gate.given_out(from_messages(asked, ModelRequestParameters()), said.text or "")
+        _, verdict = await self._gate.given_out(from_messages(asked, ModelRequestParameters()), said.text or "")
         if verdict is not None and is_result(verdict):
             raise AbstainedError(verdict, said.text)
 
@@ -279,7 +289,7 @@ class GuardedModel(WrapperModel):
         if ctx.partial_output or not isinstance(output, str):
             return output
         conversation = from_messages(ctx.messages, ModelRequestParameters())
-        passed, verdict = self._gate.given_out(conversation, output)
+        passed, verdict = self._gate.given_out_sync(conversation, output)  # pydantic-ai runs this in a thread
         if passed:
             return output
         if verdict is None:
@@ -341,28 +351,125 @@ class GuardCapability(AbstractCapability[Any]):
             self._wrapped[id(model)] = found
         return found
 
-    async def before_tool_execute(
+    async def after_model_request(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
+    ) -> ModelResponse:
+        """Refuse a response that the guarded model did not give.
+
+        Raises:
+            UsageError: Another capability's model answered in its place (``BatchModelRequests`` does).
+        """
+        if "guardrail" not in (response.metadata or {}):
+            raise UsageError(
+                "another capability answered in place of the guarded model, so nothing judged this response. Remove "
+                "that capability (such as BatchModelRequests) from the agent."
+            )
+        return response
+
+    # -- the tools -----------------------------------------------------------------------------------------------------
+
+    def get_ordering(self) -> CapabilityOrdering:
+        """Innermost: what other capabilities make of a call, this one sees last."""
+        return CapabilityOrdering(position="innermost")
+
+    async def after_tool_validate(
         self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any
     ) -> Any:
-        """Run a call only if it was judged, accepted and not changed since, or if a person approved it."""
-        if ctx.tool_call_approved or tool_def.kind == "output":
-            return args
-        known = self.verdicts.get(call.tool_call_id)
-        if any(one._gate.may_run(call.tool_call_id, _arguments(call)) for one in self._wrapped.values()):
-            return args
-        if known is not None and self.held == "approve" and is_reviewed(self.on_abstain):
-            raise ApprovalRequired(metadata={"guardrail": known.to_metadata()})
-        raise ModelRetry(
-            "This call was not run: it is not certain enough that it is right. Ask the user, or try another way."
-        )
+        """Hold a call that may not run before anything else can run it or hand it to the application."""
+        await self._check(ctx, call, tool_def)
+        return args
+
+    async def wrap_tool_execute(
+        self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any, handler: Any
+    ) -> Any:
+        """Run a call; `get_wrapper_toolset` compares what arrives at the tool with it."""
+        token = _running.set(call)
+        try:
+            return await handler(args)
+        finally:
+            _running.reset(token)
+
+    def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:
+        """The agent's tools, which run only the very calls that may run."""
+        return _JudgedToolset(toolset, self)
+
+    async def _check(self, ctx: RunContext[Any], call: ToolCallPart, tool_def: ToolDefinition) -> None:
+        """Let a call go on that was judged, accepted and not changed since, or that a person approved.
+
+        Raises:
+            ApprovalRequired: A person decides about it.
+            ModelRetry: It does not run, and the model is informed.
+        """
+        if tool_def.kind == "output":
+            return
+        found = await self.verdicts.afind(call.tool_call_id)
+        arguments = call.args_as_dict()
+        same = found is not None and is_of_call(found[0], call.tool_name, arguments)
+        if ctx.tool_call_approved and (found is None or same or _is_edit(ctx, call, found[0])):
+            # A store in memory may have forgotten the verdict, or another process had it; any other would know it.
+            if found is not None or not self.verdicts.is_complete:
+                return
+        elif found is not None and same and (found[1].accepted or found[0].startswith(CHOSEN)):
+            return
+        elif found is not None and self.held == "approve" and is_reviewed(self.on_abstain) and same:
+            raise ApprovalRequired(metadata={"guardrail": found[1].to_metadata()})
+        raise _not_run()
 
     def verdict(self, call_id: str) -> Verdict | None:
         """The verdict on a proposed tool call, e.g. for its reviewer."""
         return self.verdicts.get(call_id)
 
 
-def _arguments(call: ToolCallPart) -> dict[str, Any]:
-    return call.args_as_dict()
+_running: ContextVar[ToolCallPart] = ContextVar("guardrail_pydantic_ai_call")
+"""The call that is being run, as the model proposed it or a person edited it."""
+
+
+@dataclass
+class _JudgedToolset(WrapperToolset[Any]):
+    """Tools that run a call only as it was judged, whatever hooks and other toolsets made of it in between."""
+
+    capability: GuardCapability
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+    ) -> Any:
+        """Compare the tool and its arguments with the call that may run, then run it."""
+        call = _running.get(None)
+        if call is None or not name == tool.tool_def.name == call.tool_name:
+            raise _not_run()
+        await self.capability._check(ctx, call, tool.tool_def)
+        wanted = tool.args_validator.validate_python(call.args_as_dict(), context=ctx.validation_context)
+        if not _equal(wanted, tool_args):
+            raise _not_run()
+        return await super().call_tool(name, tool_args, ctx, tool)
+
+
+def _is_edit(ctx: RunContext[Any], call: ToolCallPart, subject: str) -> bool:
+    """Whether a person edited an approved call: the history still has it as it was judged."""
+    parts = (part for message in reversed(ctx.messages) if isinstance(message, ModelResponse) for part in message.parts)
+    proposed = next(
+        (part for part in parts if isinstance(part, ToolCallPart) and part.tool_call_id == call.tool_call_id), None
+    )
+    return (
+        proposed is not None
+        and proposed.tool_name == call.tool_name
+        and is_of_call(subject, proposed.tool_name, proposed.args_as_dict())
+    )
+
+
+def _equal(wanted: Any, given: Any) -> bool:
+    """Whether two validated arguments are the same, also if their types have no equality."""
+    if type(wanted) is type(given) and bool(wanted == given):
+        return True
+    return canonical_json(to_jsonable_python(wanted, fallback=repr)) == canonical_json(
+        to_jsonable_python(given, fallback=repr)
+    )
+
+
+def _not_run() -> ModelRetry:
+    return ModelRetry(
+        "This call was not run: it is not certain enough that it is right. Ask the user, or try another way."
+    )
 
 
 async def agent_bindings(agent: Agent[Any, Any], question: str = "?") -> Bindings:

@@ -184,9 +184,9 @@ class TransformersChat(NativeChat):
                 return error
         rows: tuple[Row, ...] = ()
         if plan.n or plan.options is None:
-            draws = uniforms(seed, plan.n, plan.max_tokens)
-            sampled = (Row(plan.max_tokens, plan.temperature, plan.top_p, draw) for draw in draws)
-            rows = (Row(plan.max_tokens), *sampled)
+            draws = uniforms(seed, plan.n + 1, plan.max_tokens)  # the last, so that the samples' are those of before
+            *sampled, drawn = (Row(plan.max_tokens, plan.temperature, plan.top_p, draw) for draw in draws)
+            rows = (drawn if plan.primary == "sampled" else Row(plan.max_tokens), *sampled)
         request = Request(ids, rows, options, plan.stop)
         check_length(len(ids), request.longest, self._local.context)
         return request

@@ -60,7 +60,7 @@ def _opening(measured: Measured) -> str:
 
 This page is generated. Do not edit it; run
 
-    python -m benchmarks.paper --data DIR --out docs
+    python -m benchmarks.paper --data DIR --out docs --pools {measured.repetitions}
 
 where DIR is the folder of recorded outputs. *Printed* numbers are those in "Asymptotic Risk Calibration for Selective
 Question Answering". *Ours* are measured here with the repaired rule (docs/guarantees.md): the rule as printed accepts

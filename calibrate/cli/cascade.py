@@ -15,7 +15,7 @@ from guardrail.errors import UsageError
 from ..cascade import fit_cascade as fit_system
 from ..data.records import read_records
 from ..thresholds.stages import RULES
-from .fit import chosen_estimator, warn_incomplete
+from .fit import chosen_estimator, print_no_early_stopping, warn_incomplete
 from .frame import app, console, finish, keep_inputs, table
 
 __all__ = ["fit_cascade"]
@@ -81,6 +81,8 @@ def _print_result(artifact: CascadeArtifact) -> None:
     for i, (stage, share) in enumerate(zip(artifact.stages, outcome.stages, strict=True), start=1):
         threshold = "never answers" if share.threshold is None else f"{stage.estimator.name} <= {share.threshold:.4g}"
         rows.append((str(i), stage.model.model, threshold, str(share.n_accepted), str(share.n_errors)))
+    for number, stage in enumerate(artifact.stages, start=1):
+        print_no_early_stopping(stage, f" of stage {number}")
     console.print(table("Stages", ("stage", "model", "answers if", "answers", "wrong"), rows, texts=3))
 
 

@@ -48,6 +48,10 @@ def collect(
     temperature: Annotated[float, typer.Option(help="Sampling temperature, above 0.")] = 0.7,
     top_p: Annotated[float, typer.Option(help="Nucleus mass.")] = 0.9,
     max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
+    primary: Annotated[
+        Literal["greedy", "sampled"],
+        typer.Option(help="How the primary answer is drawn; sampled with temperature 1 for models that take no other."),
+    ] = "greedy",
     cut_off: Annotated[
         CutOff, typer.Option(help="A longer answer: abstain from it, or measure the part like an answer.")
     ] = "abstain",
@@ -74,7 +78,7 @@ def collect(
         bool, typer.Option("--allow-identical-samples", help="Accept that no question has two different samples.")
     ] = False,
 ) -> None:
-    """Ask the model every question: one greedy answer and n samples each.
+    """Ask the model every question: one primary answer and n samples each.
 
     Every answer is on disk before the next is waited for. It can be stopped or killed at any time: the same command
     goes on where it stopped, without loss or duplicate.
@@ -97,6 +101,7 @@ def collect(
         stop=stop or (),
         seed=seed,
         tools=tools,
+        primary=primary,
     )
     prompt = PromptWrapping(system=system, template=template, option_template=option_template, slots=slot_names(asked))
     with bar(console, "asking") as progress:
@@ -129,6 +134,7 @@ def plan_from(
     seed: int | None,
     tools: Path | None = None,
     cut_off: CutOff = "abstain",
+    primary: Literal["greedy", "sampled"] = "greedy",
 ) -> SamplingPlan:
     """The plan that gives the named estimators (or the default one) what they need."""
     labels = option_labels(questions)
@@ -145,6 +151,7 @@ def plan_from(
         stop=stop,
         seed=seed,
         bindings=bindings,
+        primary=primary,
     )
 
 

@@ -25,13 +25,30 @@ from ..evaluation.label_checks import ks_two_sample, suspicious
 from ..pipeline import fit_artifact, held_out, part_header, require_same
 from ..prediction_powered import artifact_with_people
 from ..report import sentences
-from ..report.sentences import caveats, certificate, facts, headline, next_steps, ranking, second_look
+from ..report.sentences import (
+    caveats,
+    certificate,
+    facts,
+    headline,
+    next_steps,
+    no_early_stopping,
+    ranking,
+    second_look,
+)
 from ..scoring.names import stored_key
 from ..scoring.scores import arrays, default_estimator, estimator_key, parse_estimator
 from .frame import app, console, finish, keep_inputs, print_line
 from .label import print_structured
 
-__all__ = ["chosen_estimator", "fit", "inspect", "print_second_look", "print_verdict", "warn_incomplete"]
+__all__ = [
+    "chosen_estimator",
+    "fit",
+    "inspect",
+    "print_no_early_stopping",
+    "print_second_look",
+    "print_verdict",
+    "warn_incomplete",
+]
 
 EstimatorOption = Annotated[
     str | None,
@@ -107,6 +124,7 @@ def fit(
         write_records(rest_path, part_header(file.header, rest), rest)
         written.append(rest_path)
     print_verdict(artifact)
+    print_no_early_stopping(artifact)
     print_second_look(part, key)
     if rest is not None:
         print_line(sentences.held_out(artifact, held_out(artifact, rest, key)))
@@ -126,6 +144,7 @@ def _fit_with_people(
     artifact.save(out)
     write_records(sample_path, sample.header, sample.records)
     print_verdict(artifact)
+    print_no_early_stopping(artifact)
     print_second_look(sample.records, key)
     finish([out, sample_path], f"calibrate report {sample_path} --artifact {out}")
 
@@ -217,6 +236,12 @@ def print_verdict(artifact: CalibrationArtifact) -> None:
         rest.append(ranked)
     text = "\n\n".join([headline(artifact), *rest])
     console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
+
+
+def print_no_early_stopping(artifact: CalibrationArtifact, where: str = "") -> None:
+    """One line where guards with this artifact draw all samples by default."""
+    if (early := no_early_stopping(artifact)) is not None:
+        print_line(f"Early stopping{where}: {early[0].lower()}{early[1:]}", "yellow")
 
 
 def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> None:

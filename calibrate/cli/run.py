@@ -78,6 +78,10 @@ class RunConfig(Frozen):
     temperature: float = Field(default=0.7, description="Sampling temperature, above 0.")
     top_p: float = Field(default=0.9, description="Nucleus mass.")
     max_tokens: int = Field(default=64, description="Longest answer, in tokens.")
+    primary: Literal["greedy", "sampled"] = Field(
+        default="greedy",
+        description="How the primary answer is drawn; sampled with temperature 1 for models that take no other.",
+    )
     cut_off: Literal["abstain", "measure"] = Field(
         default="abstain", description="A longer answer: abstain from it, or measure the part like an answer."
     )
@@ -237,6 +241,7 @@ def _records(
         stop=settings.stop,
         seed=settings.seed,
         tools=settings.tools,
+        primary=settings.primary,
     )
     prompt = PromptWrapping(
         system=settings.system,

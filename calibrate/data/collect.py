@@ -13,6 +13,7 @@ from pathlib import Path
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
+from guardrail.bindings import check_settings
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.prompting import PromptWrapping, turns_of
 from guardrail.sampling.native import is_native
@@ -96,12 +97,13 @@ def collect_records(
         progress: Called after every answer.
 
     Raises:
-        UsageError: The file is of another collection, is being written by another process, or the questions do not fit
-            the plan.
+        UsageError: The file is of another collection, is being written by another process, or the questions or the
+            model do not fit the plan.
         GuardrailError: A probe showed that the endpoint cannot be trusted (nothing is drawn then); or most of the
             first questions failed, or no question has two different samples (what was drawn is in the file).
     """
     _check_options(questions, plan)
+    check_settings(model, plan)
     prompt = prompt or PromptWrapping()
     wrapped = (prompt.messages(one.question, one.options, one.slots) for one in questions) if prompt.slots else ()
     for given in (*(messages or {}).values(), *wrapped):

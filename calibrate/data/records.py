@@ -111,8 +111,17 @@ class Record(Frozen):
 
     @property
     def failed(self) -> bool:
-        """Whether drawing failed, so that `collect --retry-failed` should try again."""
+        """Whether drawing failed."""
         return self.drawn is not None and self.drawn.problem is not None
+
+    @property
+    def may_be_drawn_again(self) -> bool:
+        """Whether drawing failed for a cause that does not depend on the question (`collect --retry-failed`).
+
+        A guard never draws the others again, so calibration must not either.
+        """
+        problem = None if self.drawn is None else self.drawn.problem
+        return problem is not None and not problem.depends_on_question
 
     @classmethod
     def of(cls, question: Question, drawn: SampleSet, *, turns: str | None = None) -> Record:
@@ -307,8 +316,8 @@ def open_writer(
         existing, good = _scan(path, path.read_bytes())
         keep: int | None = good
         _refuse_other_collection(path, existing.header, header)
-        if drop_failed and any(record.failed for record in existing.records):
-            kept = tuple(record for record in existing.records if not record.failed)
+        if drop_failed and any(record.may_be_drawn_again for record in existing.records):
+            kept = tuple(record for record in existing.records if not record.may_be_drawn_again)
             _replace(path, existing.header, kept)
             existing = RecordFile(path, existing.header, kept)
             keep = None

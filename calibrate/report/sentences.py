@@ -22,6 +22,7 @@ __all__ = [
     "headline",
     "held_out",
     "next_steps",
+    "no_early_stopping",
     "percent",
     "ranking",
     "second_look",
@@ -121,7 +122,20 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
     ]
     if data.n_unmeasured or data.n_unlabelled:
         rows.insert(8, ("left out", _left_out(artifact)))
+    if (early := no_early_stopping(artifact)) is not None:
+        rows.append(("early stopping", early))
     return rows
+
+
+def no_early_stopping(artifact: CalibrationArtifact) -> str | None:
+    """Why guards with this artifact draw all samples by default, in one sentence; None if they may stop early."""
+    data = artifact.data
+    if data.covers_early_stopping or not artifact.plan.n:
+        return None
+    return (
+        f'Off unless a guard is given early_stopping="on": {data.n_unmeasured} of {data.n_questions} questions could '
+        "not be measured, and stopping early would answer some that the promise leaves out."
+    )
 
 
 def next_steps(artifact: CalibrationArtifact) -> list[str]:
@@ -301,7 +315,9 @@ def _plan(artifact: CalibrationArtifact) -> str:
     if plan.options is not None and plan.n == 0:
         return f"likelihood of the options {', '.join(plan.options)}"
     samples = f"{plan.n} samples at temperature {plan.temperature:g}, top_p {plan.top_p:g}" if plan.n else "no samples"
-    return f"1 greedy answer and {samples}, up to {plan.max_tokens} tokens" + (", log-probabilities" * plan.logprobs)
+    return f"1 {plan.primary} answer and {samples}, up to {plan.max_tokens} tokens" + (
+        ", log-probabilities" * plan.logprobs
+    )
 
 
 def _prompt(artifact: CalibrationArtifact) -> str:

@@ -25,6 +25,7 @@ from ..verdict import Verdict, next_step
 from .base import GuardedChatModel, is_result
 
 __all__ = [
+    "ABSTAINED",
     "ABSTENTION",
     "Abstention",
     "Form",
@@ -40,6 +41,11 @@ __all__ = [
 
 ABSTENTION = "I am not sure enough to answer this, so I would rather not guess."
 """Default text of an abstention."""
+ABSTAINED = "guardrail_abstained"
+"""Key in the ``response_metadata`` of a message that is the text of an abstention and answers nothing.
+
+Only this mark tells it from an answer: the text may differ each time it is worded.
+"""
 
 
 @runtime_checkable
@@ -100,7 +106,7 @@ class Abstention:
         if given is None:
             if self.path == "raise" or self.form != "text":
                 raise self.error()
-            return AIMessage(content=worded(self.wording, self.verdict))
+            return AIMessage(content=worded(self.wording, self.verdict), response_metadata={ABSTAINED: True})
         message = AIMessage(content=given) if isinstance(given, str) else given
         if not isinstance(message, AIMessage):
             raise UsageError(f"on_abstain returned {type(given).__name__}; return a string, an AIMessage, or None.")

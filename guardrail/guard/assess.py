@@ -6,25 +6,37 @@ and the guards of agent frameworks take these steps, in threads or on an event l
 
 from __future__ import annotations
 
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import Lock
+from typing import Any
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.messages import BaseMessage
 
+from ..plain_json import sha256_hex
 from ..sampling.callbacks import streaming_disabled
+from ..sampling.calls import in_sample
 from ..sampling.effects import Effect, Steps, computation
 from ..sampling.sampler import Sampler
-from ..types import Sample, SampleSet
+from ..types import Cost, Sample, SampleSet
 from ..verdict import Reason, Verdict
 from .decide import Gate, decide
 from .early_stopping import Drawn, draw_until_decided
 from .endpoint_trust import EndpointProblem, EndpointTrust
 from .observers import Observers
 
-__all__ = ["Assessment", "Assessor", "strictest"]
+__all__ = ["REMEMBERED", "Abstentions", "Assessment", "Assessor", "strictest"]
 
+REMEMBERED = 300.0
+"""Seconds for which an abstention is given again instead of drawn again."""
+MOST = 10_000
+"""Abstentions that are remembered at once; the oldest make room."""
+
+_PARTS = ("type", "role", "name", "content", "tool_calls", "tool_call_id", "additional_kwargs")
 _ORDER = (Reason.INFEASIBLE, Reason.UNMEASURED, Reason.ABOVE_THRESHOLD, Reason.SUSPENDED)
 
 
@@ -48,6 +60,75 @@ class Assessment:
         """Whether every gate that judges the candidate accepts it, or none does judge it."""
         return self.verdict is None or self.verdict.accepted
 
+    @property
+    def is_result(self) -> bool:
+        """Whether any gate's verdict is an abstention that nothing draws again, see `Verdict.is_result`.
+
+        An infeasible gate is left out: it accepts nothing, so another draw selects nothing.
+        """
+        return any(one.is_result and one.reason is not Reason.INFEASIBLE for one in self.by_name.values())
+
+
+class Abstentions:
+    """Abstentions of the last minutes: a caller who asks the same again gets the verdict, not another draw.
+
+    Retries, middleware and hooks that take an abstention for a failure ask again. If that drew again, they would go on
+    until a wrong answer happens to look certain, and the error rate among answers would be what the retries make of it.
+    So every abstention that depends on the question (`Assessment.is_result`) is kept for a while, by a digest of the
+    prompt, the plan with its tools and answer format, and the artifacts; of the rest only the verdict is kept, in
+    memory. Acceptances, failures of the transport and what an alarm held back are not remembered.
+
+    Shared by threads, tasks and the guards that it is given to. A deep copy remembers nothing.
+
+    Args:
+        seconds: How long, from the draw on; 0 remembers nothing.
+        most: Abstentions that are remembered at once; the oldest make room.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(
+        self, seconds: float = REMEMBERED, *, most: int = MOST, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.seconds, self._most, self._clock = seconds, most, clock
+        self._lock = Lock()
+        self._known: OrderedDict[str, tuple[float, Assessment]] = OrderedDict()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Abstentions:
+        return Abstentions(self.seconds, most=self._most, clock=self._clock)
+
+    def get(self, key: str) -> Assessment | None:
+        """What was noted under a key; its cost is 0, as nothing was drawn for it now."""
+        with self._lock:
+            self._expire()
+            found = self._known.get(key)
+        return None if found is None else found[1]
+
+    def note(self, key: str, assessment: Assessment) -> None:
+        """Remember an assessment if it is a result; the first one under a key stays."""
+        if self.seconds <= 0 or not assessment.is_result or assessment.verdict is None:
+            return
+        again = replace(
+            assessment,
+            drawn=SampleSet(question=assessment.drawn.question, primary=assessment.drawn.primary),
+            verdict=_again(assessment.verdict),
+            by_name={name: _again(one) for name, one in assessment.by_name.items()},
+        )
+        with self._lock:
+            self._expire()
+            self._known.setdefault(key, (self._clock() + self.seconds, again))
+            while len(self._known) > self._most:
+                self._known.popitem(last=False)
+
+    def _expire(self) -> None:
+        now = self._clock()  # entries stand in the order in which they end
+        while self._known and next(iter(self._known.values()))[0] <= now:
+            self._known.popitem(last=False)
+
+
+def _again(verdict: Verdict) -> Verdict:
+    detail = f"{verdict.detail} The same prompt was asked before; this is its verdict, and nothing was drawn again."
+    return verdict.model_copy(update={"cost": Cost(), "detail": detail})
+
 
 @dataclass(frozen=True, slots=True)
 class Assessor:
@@ -61,6 +142,8 @@ class Assessor:
         early: Whether a gate may stop the drawing once its verdict is certain.
         primary_first: Whether the primary answer is drawn alone at first, as it may need no samples.
         usable: Takes out of a set what the caller could not give out.
+        abstentions: Remembers abstentions, so that nothing is drawn again; None remembers nothing.
+        step: What else has to be equal for a prompt to be the same, e.g. the step of an agent's run; "" for nothing.
     """
 
     sampler: Sampler
@@ -70,6 +153,8 @@ class Assessor:
     early: bool
     primary_first: bool = False
     usable: Callable[[SampleSet], SampleSet] = lambda drawn: drawn
+    abstentions: Abstentions | None = None
+    step: str = ""
 
     def assess_steps(
         self,
@@ -79,7 +164,9 @@ class Assessor:
         question: str | None = None,
         turns: str | None = None,
     ) -> Steps[Assessment]:
-        """The verdict on one prompt: probe, draw, decide, observe.
+        """The verdict on one prompt: probe, draw, decide, observe; or the one that `Abstentions` remembers.
+
+        Observers see a remembered abstention once, when it is new.
 
         Args:
             messages: The prompt.
@@ -87,6 +174,11 @@ class Assessor:
             question: What judges read as the question; None for the last human message.
             turns: The turns of the conversation, where they were not calibrated: the verdict says so.
         """
+        memory = None if in_sample() else self.abstentions
+        key = "" if memory is None else self._key(messages)
+        known = None if memory is None else memory.get(key)
+        if known is not None:
+            return known
         with streaming_disabled():
             problem: EndpointProblem = yield Effect(self.trust.check, self.trust.acheck)
             plan = self.sampler.plan
@@ -108,7 +200,16 @@ class Assessor:
                 why = f"The promise does not cover it: no calibration prompt had the turns {turns[:200]}."
                 verdict = verdict.model_copy(update={"turns": turns, "detail": f"{verdict.detail} {why}"})
             seen = yield from self.observers.apply_steps(verdict, messages)
-            return Assessment(drawn, seen, by_name)
+            made = Assessment(drawn, seen, by_name)
+            if memory is not None and problem.reason is None:
+                memory.note(key, made)
+            return made
+
+    def _key(self, messages: Sequence[BaseMessage]) -> str:
+        """Digest of all that makes a prompt the same; ids and response metadata of messages do not count."""
+        asked = [[getattr(message, part, None) for part in _PARTS] for message in messages]
+        what = (self.step, sorted(_by_digest(self.gates(None))), self.sampler.plan, asked)
+        return sha256_hex(repr(what).encode("utf-8", "surrogatepass"))  # unlike JSON, any content has a repr
 
     def _decide(self, found: Drawn) -> Steps[dict[str, Verdict]]:
         """The verdict of each gate that judges the candidate; gates of one artifact share it."""

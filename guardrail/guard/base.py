@@ -20,7 +20,7 @@ from ..errors import AbstainedError, UsageError
 from ..models import resolve_model
 from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
-from ..verdict import Reason, Verdict
+from ..verdict import Verdict
 from .messages import as_chunk
 
 __all__ = ["GuardedChatModel", "Retriable", "Retry", "SteppedChatModel", "is_result", "may_be_retried"]
@@ -222,17 +222,18 @@ class GuardedChatModel(SteppedChatModel):
         exponential_jitter_params: ExponentialJitterParams | None = None,
         stop_after_attempt: int = 3,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """A guard that is asked again where its uncertainty could not be measured (`UnmeasuredError`).
+        """A guard that is asked again where the transport failed (`UnmeasuredError`).
 
         It is asked again after an alarm, too, and, under "message" and "raise", after errors other than abstentions.
 
-        A measured abstention is never retried, even if `AbstainedError` is named here: drawing again until
-        the gate accepts would void the artifact's promise. Neither are errors of a Runnable or handler as
-        ``on_abstain``, which may come after one; a Runnable can have its own ``with_retry``. With
-        ``on_abstain="message"`` an abstention raises nothing that could be retried.
+        Any other abstention is never retried, even if `AbstainedError` is named here: a question is measured once, and
+        drawing again until the gate accepts would void the artifact's promise. Empty, refused, unreadable and unjudged
+        answers are results, too. Neither are errors of a Runnable or handler as ``on_abstain`` retried, which may come
+        after one; a Runnable can have its own ``with_retry``. With ``on_abstain="message"`` an abstention raises
+        nothing that could be retried.
 
-        A retry around a chain that holds the guard is LangChain's, and cannot know this: retry the guard within the
-        chain instead (docs/langchain.md).
+        A retry around a chain that holds the guard is LangChain's: it gets an abstention again without another draw
+        (``remember``), where it asks within that time.
 
         Args:
             retry_if_exception_type: As LangChain's: types, or a function of the error. It can only narrow the above.
@@ -302,21 +303,19 @@ def _guards_in(path: Any) -> Iterator[GuardedChatModel]:
             yield from _guards_in(one)
 
 
-# -- What may be tried again around a guard: what could not be measured. A measured abstention is a result -------------
+# -- What may be tried again around a guard: failures of the transport. Every other abstention is a result -------------
 # Drawing again after an abstention ends when a wrong answer happens to look certain; the error rate among
-# answers is then what the retries make of it, not the calibrated one.
+# answers is then what the retries make of it, not the calibrated one. The same holds for empty, refused, unreadable and
+# unjudged answers, which come with certain questions. `guardrail.guard.assess.Abstentions` holds retries off that this
+# file cannot see.
 
 Retriable = tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 """Types of exceptions, or a function that says yes."""
 
 
 def is_result(verdict: Verdict) -> bool:
-    """Whether a verdict is an abstention that another draw could only turn into an error.
-
-    Not what could not be measured, and not what an alarm or a failed record held back. Of a cascade, any stage's.
-    """
-    verdicts: tuple[Verdict, ...] = getattr(verdict, "stages", ()) or (verdict,)
-    return any(one.reason in (Reason.ABOVE_THRESHOLD, Reason.INFEASIBLE) for one in verdicts)
+    """Whether a verdict is an abstention that nothing draws again: `Verdict.is_result`."""
+    return verdict.is_result
 
 
 def may_be_retried(error: BaseException, on_abstain: Any) -> bool:

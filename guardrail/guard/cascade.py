@@ -43,6 +43,11 @@ class CascadeVerdict(Verdict):
     stages: tuple[Verdict, ...]
     """Verdicts of the stages that were asked, in order."""
 
+    @property
+    def is_result(self) -> bool:
+        """Whether any stage's verdict is one."""
+        return any(stage.is_result for stage in self.stages)
+
     def to_metadata(self) -> dict[str, Any]:
         """Plain JSON; what stages held back is left out, as in `Verdict.to_metadata`."""
         whole = {name: getattr(self, name) for name in Verdict.model_fields}

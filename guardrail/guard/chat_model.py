@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ..artifact import CalibrationArtifact
-from ..bindings import bindings_for
+from ..bindings import bindings_for, check_settings
 from ..errors import ArtifactMismatchError, UsageError
 from ..models import resolve_model
 from ..monitor import SafetySwitch
@@ -30,7 +31,7 @@ from ..types import Sample
 from ..uncertainty import from_spec
 from ..verdict import Verdict
 from .abstention import ABSTENTION, Abstention, Form, Wording, take_path
-from .assess import Assessor
+from .assess import REMEMBERED, Abstentions, Assessor
 from .base import GuardedChatModel
 from .config import from_config, to_config
 from .decide import Gate
@@ -88,8 +89,9 @@ class Guardrail(GuardedChatModel):
     """The entailment model object, for artifacts whose entailment model cannot be made by name."""
     early_stopping: Literal["auto", "on", "off"] = "auto"
     """Whether samples are drawn in waves until the verdict is certain; it cannot change a verdict on samples that can
-    all be measured (docs/early-stopping.md). "auto": where it saves calls, that is for models without a native sampler
-    and estimators and judges whose bounds are known; "on": wherever there are bounds; "off": always draw all."""
+    all be measured (docs/early-stopping.md). "auto": where it saves calls (models without a native sampler, estimators
+    and judges whose bounds are known) and calibration could measure 99.5 % of its questions; "on": wherever there are
+    bounds; "off": always draw all."""
     probe: Literal["auto", "off"] = "auto"
     """Whether an endpoint is probed before its samples are believed: four calls at the first question, and again when
     its samples agree suspiciously often (docs/endpoints.md). Local samplers and fakes are never probed."""
@@ -102,6 +104,10 @@ class Guardrail(GuardedChatModel):
     on_verdict: Any = Field(default=None, repr=False)
     """Called with every final verdict and its messages, before it is acted on: one function or several, e.g.
     ``[drift.watch, audit_sample(store, rate=0.1)]``. If one fails, an accepted answer is held back."""
+    remember: Any = Field(default=REMEMBERED, repr=False)
+    """Seconds for which an abstention is given again, without another draw, to a caller who asks the same again: a
+    retry would otherwise go on until a wrong answer looks certain (docs/langchain.md). 0 for never; or an `Abstentions`
+    that several guards share."""
     max_concurrency: int | None = Field(default=None, ge=1)
     """Calls in flight at once for one question, for models without a native sampler (default 16). ``max_concurrency``
     of a call's or a batch's configuration bounds the whole call or batch as well."""
@@ -122,10 +128,19 @@ class Guardrail(GuardedChatModel):
     def _load(cls, value: Any) -> Any:
         return CalibrationArtifact.load(value) if isinstance(value, str | Path) else value
 
+    @field_validator("remember")
+    @classmethod
+    def _seconds(cls, value: Any) -> Any:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(value, Abstentions) or (number and 0 <= value < math.inf):
+            return value
+        raise ValueError(f"remember must be seconds (0 for never) or an Abstentions to share, got {value!r}")
+
     @model_validator(mode="after")
     def _same_procedure(self) -> Self:
         artifact = self.artifact
         artifact.check_model(identify(self.model))
+        check_settings(self.model, artifact.plan)
         self._refuse_itself(artifact)
         estimator = from_spec(
             artifact.estimator, judge=self.judge, similarity=self.similarity, entailment=self.entailment
@@ -137,7 +152,8 @@ class Guardrail(GuardedChatModel):
         # Where nothing can be accepted anyway, the primary answer alone is drawn, for a person to see.
         plan = artifact.plan if artifact.threshold is not None else artifact.plan.primary_only()
         wanted = artifact.threshold is not None and (
-            self.early_stopping == "on" or (self.early_stopping == "auto" and saves_calls(self.model, plan, estimator))
+            self.early_stopping == "on"
+            or (self.early_stopping == "auto" and saves_calls(self.model, plan, estimator, artifact.data))
         )
         if wanted and (conflict := early_stopping_conflict(observers, self.on_abstain)) is not None:
             raise UsageError(f'{conflict} Give early_stopping="off" to this guard.')
@@ -150,6 +166,7 @@ class Guardrail(GuardedChatModel):
             trust=EndpointTrust(self.model, plan, rate=rate, enabled=self.probe == "auto"),
             observers=observers,
             early=early,
+            abstentions=self.remember if isinstance(self.remember, Abstentions) else Abstentions(self.remember),
         )
         return self
 

@@ -17,7 +17,7 @@ __all__ = ["from_config", "to_config"]
 Guard = TypeVar("Guard", bound=GuardedChatModel)
 
 FORMAT = "acrc-guardrail/guard/1"
-PLAIN = ("on_abstain", "abstain_message", "early_stopping", "probe", "turns", "max_concurrency")
+PLAIN = ("on_abstain", "abstain_message", "early_stopping", "probe", "turns", "remember", "max_concurrency")
 OBJECTS = ("judge", "similarity", "entailment", "switch", "on_verdict")
 
 
@@ -37,7 +37,9 @@ def to_config(guard: GuardedChatModel, own: CalibrationArtifact, path: str | Pat
     needs = [name for name in OBJECTS if getattr(guard, name) is not None]
     for name in PLAIN:
         value = getattr(guard, name)
-        if value is None or isinstance(value, str | int):
+        if name == "remember" and value == type(guard).model_fields[name].default:
+            continue  # versions before this setting refuse it
+        if value is None or isinstance(value, str | int | float):
             settings[name] = value
         else:
             needs.append(name)

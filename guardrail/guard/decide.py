@@ -143,9 +143,12 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
             "calibrate with a larger alpha, more questions, or a better model."
         )
     if reason is Reason.UNMEASURED:
+        way_out = "Fix the cause and retry, or hand the question to a person."
+        if uncertainty.reason is not None and uncertainty.reason.depends_on_question:
+            way_out = "Hand the question to a person; nothing draws it again."
         return (
             f"Held back: the uncertainty could not be measured ({uncertainty.reason}: {uncertainty.detail}). The "
-            "answer itself may be fine. Fix the cause and retry, or hand the question to a person."
+            f"answer itself may be fine. {way_out}"
         )
     if reason is Reason.WITHIN_THRESHOLD:
         return f"Accepted: {name} <= {outcome.threshold:.4g}{unit}, calibrated for {outcome.alpha:.0%} error."

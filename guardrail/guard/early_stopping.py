@@ -5,7 +5,8 @@ stopping is the decision without it. Two consequences are stated rather than hid
 
 * Where a sample that was *not* drawn would have failed (an empty answer, a judge without a verdict), the full set would
   have been unmeasured, hence held back, while an early acceptance stands. Calibration left such items out, so its
-  promise says nothing about them either way. An early abstention is always the full set's.
+  promise does not cover them: with more than `MOST_UNMEASURED` of them ``"auto"`` draws all. An early abstention is
+  always the full set's.
 * The uncertainty of an early verdict is a bound, not the score: the largest value still possible when it accepts, the
   smallest when it abstains. Anything that compares run-time scores with calibration scores needs
   ``early_stopping="off"``.
@@ -20,6 +21,7 @@ from functools import partial
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
+from ..artifact import DataFingerprint
 from ..gate import accepts
 from ..sampling.effects import Steps, computation
 from ..sampling.native import is_native
@@ -70,12 +72,14 @@ def wave_ends(n: int, first: int = FIRST_WAVE, step: int = NEXT_WAVE) -> tuple[i
     return (*ends, n)
 
 
-def saves_calls(model: BaseChatModel, plan: SamplingPlan, estimator: Estimator) -> bool:
-    """Whether drawing in waves saves enough calls to be worth the waiting: what ``early_stopping="auto"`` means.
+def saves_calls(model: BaseChatModel, plan: SamplingPlan, estimator: Estimator, data: DataFingerprint) -> bool:
+    """Whether drawing in waves is covered and saves enough calls to be worth it: what ``early_stopping="auto"`` means.
 
-    Not for models that draw all samples in one go, nor for judges about which nothing is known (`has_useful_bounds`).
+    Not where calibration left out questions that a guard would accept early (`DataFingerprint.covers_early_stopping`),
+    nor for models that draw all samples in one go and judges about which nothing is known (`has_useful_bounds`).
     """
-    return can_stop_early(plan, estimator) and has_useful_bounds(estimator) and not is_native(model)
+    useful = can_stop_early(plan, estimator) and has_useful_bounds(estimator) and not is_native(model)
+    return useful and data.covers_early_stopping
 
 
 def can_stop_early(plan: SamplingPlan, estimator: Estimator) -> bool:
@@ -206,8 +210,13 @@ def _up_to(n: int, plan: SamplingPlan) -> SamplingPlan:
 
 
 def _joined(drawn: SampleSet, more: SampleSet) -> SampleSet:
-    """Two waves as one set: the first one's primary answer, all samples, the first problem."""
-    problem = drawn if drawn.problem is not None else more
+    """Two waves as one set: the first one's primary answer, all samples, the first problem.
+
+    A failure of the transport in the first wave does not hide a problem of the second that depends on the question.
+    """
+    hidden = more.problem is not None and more.problem.depends_on_question
+    first = drawn.problem is not None and (drawn.problem.depends_on_question or not hidden)
+    problem = drawn if first else more
     return drawn.model_copy(
         update={
             "samples": (*drawn.samples, *more.samples),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextvars import copy_context
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,12 +19,23 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 
+from ..bindings import carried
 from ..types import Sample
 from .callbacks import drop_streaming_handlers, without_tokens
 from .limits import adopt_limits, ain_flight, current_limits, in_flight, limits_for_threads
 from .replies import read_reply
 
-__all__ = ["SAMPLE_INDEX", "Call", "Reply", "amake_calls", "make_calls", "quiet_copy", "side_by_side"]
+__all__ = [
+    "SAMPLE_INDEX",
+    "Call",
+    "Reply",
+    "amake_calls",
+    "in_sample",
+    "make_calls",
+    "quiet_copy",
+    "side_by_side",
+    "with_settings",
+]
 
 DEFAULT_CONCURRENCY = 16
 """Calls in flight at once, unless the caller says otherwise."""
@@ -40,7 +52,7 @@ class Call:
 
     Attributes:
         messages: The prompt.
-        params: How the answer is drawn.
+        params: How the answer is drawn, in the plan's words.
         index: Number of the sample; -1 for a primary answer.
         name: What a primary answer is for, in traces.
     """
@@ -51,13 +63,12 @@ class Call:
     name: str = "primary"
 
     def settings(self, ambient: RunnableConfig) -> dict[str, Any]:
-        """Arguments of `BaseChatModel.generate`: how the run is traced, and how the answer is drawn."""
+        """Arguments of `BaseChatModel.generate` that say how the run is traced."""
         return {
             "run_name": f"guardrail_{self.name}" if self.index < 0 else f"guardrail_sample_{self.index}",
             "callbacks": ambient.get("callbacks"),
             "tags": ambient.get("tags"),
             "metadata": {**ambient.get("metadata", {}), SAMPLE_INDEX: self.index},
-            **self.params,
         }
 
 
@@ -75,36 +86,59 @@ class Reply:
 def make_calls(
     model: BaseChatModel, calls: Sequence[Call], callbacks: Callbacks, max_concurrency: int | None
 ) -> list[Reply]:
-    """Make calls in threads; a call that fails is reported in its reply, never raised."""
-    quiet, ambient = quiet_copy(model), _ambient(callbacks)
+    """Make calls in threads; a call that fails is reported in its reply, never raised.
 
-    def make(call: Call) -> Reply:
-        with in_flight():
+    Raises:
+        UsageError: The model does not take a setting (`guardrail.bindings.carried`).
+    """
+    ready, ambient = _with_settings(model, calls), _ambient(callbacks)
+
+    def make(place: int) -> Reply:
+        call, (quiet, params) = calls[place], ready[place]
+        with in_flight(), _as_sample():
             started = time.perf_counter()
             try:
-                return _reply(quiet.generate([call.messages], **call.settings(ambient)), started)
+                return _reply(quiet.generate([call.messages], **call.settings(ambient), **params), started)
             except Exception as error:  # any error of a model is a missing measurement, which abstains
                 return _error(error, started)
 
-    return side_by_side(make, calls, _at_once(max_concurrency))
+    return side_by_side(make, range(len(calls)), _at_once(max_concurrency))
 
 
 async def amake_calls(
     model: BaseChatModel, calls: Sequence[Call], callbacks: Callbacks, max_concurrency: int | None
 ) -> list[Reply]:
     """`make_calls` on the event loop."""
-    quiet, ambient = quiet_copy(model), _ambient(callbacks)
+    ready, ambient = _with_settings(model, calls), _ambient(callbacks)
     slots = asyncio.Semaphore(_at_once(max_concurrency))
 
-    async def make(call: Call) -> Reply:
+    async def make(call: Call, quiet: BaseChatModel, params: dict[str, Any]) -> Reply:
         async with slots, ain_flight():
+            _in_sample.set(True)  # in this task alone
             started = time.perf_counter()
             try:
-                return _reply(await quiet.agenerate([call.messages], **call.settings(ambient)), started)
+                return _reply(await quiet.agenerate([call.messages], **call.settings(ambient), **params), started)
             except Exception as error:
                 return _error(error, started)
 
-    return await asyncio.gather(*(make(call) for call in calls))
+    return await asyncio.gather(*(make(call, *one) for call, one in zip(calls, ready, strict=True)))
+
+
+_in_sample: ContextVar[bool] = ContextVar("guardrail_in_sample", default=False)
+
+
+@contextmanager
+def _as_sample() -> Iterator[None]:
+    token = _in_sample.set(True)
+    try:
+        yield
+    finally:
+        _in_sample.reset(token)
+
+
+def in_sample() -> bool:
+    """Whether the code runs inside a call that draws: a guard in there is a model whose answers have to vary."""
+    return _in_sample.get()
 
 
 def side_by_side(run: Callable[[Item], Made], items: Sequence[Item], workers: int) -> list[Made]:
@@ -143,12 +177,41 @@ def side_by_side(run: Callable[[Item], Made], items: Sequence[Item], workers: in
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def quiet_copy(model: BaseChatModel) -> BaseChatModel:
-    """A copy that neither reads a response cache (samples would be equal) nor streams (samples would leak)."""
-    quiet = model.model_copy(update={"cache": False, "disable_streaming": True})
+def quiet_copy(model: BaseChatModel, fields: Mapping[str, Any] | None = None) -> BaseChatModel:
+    """A copy that neither reads a response cache (samples would be equal) nor streams (samples would leak).
+
+    Args:
+        model: The chat model; it is not changed.
+        fields: Other fields of the copy. A copy of the copy would call the first one.
+    """
+    quiet = model.model_copy(update={**(fields or {}), "cache": False, "disable_streaming": True})
     for name in ("_generate", "_agenerate"):  # of the class: a copy of a copy must not call the first one
         object.__setattr__(quiet, name, without_tokens(getattr(type(quiet), name).__get__(quiet)))
     return quiet
+
+
+def with_settings(model: BaseChatModel, settings: Mapping[str, Any]) -> tuple[BaseChatModel, dict[str, Any]]:
+    """A quiet copy with those settings that the model's class takes as fields, and the others as keywords of a call.
+
+    Raises:
+        UsageError: The model does not take one of them.
+    """
+    fields, call = carried(model, settings)
+    return quiet_copy(model, fields), call
+
+
+def _with_settings(model: BaseChatModel, calls: Sequence[Call]) -> list[tuple[BaseChatModel, dict[str, Any]]]:
+    """`with_settings` of each call; calls with equal fields share a copy, and so the client that it may make."""
+    found: list[tuple[BaseChatModel, dict[str, Any]]] = []
+    copies: list[tuple[dict[str, Any], BaseChatModel]] = []
+    for one in calls:
+        fields, call = carried(model, one.params)
+        quiet = next((copy for known, copy in copies if known == fields), None)
+        if quiet is None:
+            quiet = quiet_copy(model, fields)
+            copies.append((fields, quiet))
+        found.append((quiet, call))
+    return found
 
 
 def _at_once(wanted: int | None) -> int:

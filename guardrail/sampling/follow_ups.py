@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
@@ -70,8 +71,11 @@ class FollowUp:
     options: tuple[str, ...] | None = None
 
     def plan(self, plan: SamplingPlan) -> SamplingPlan:
-        """How it is asked: once, greedily, or by reading its options; nothing is sampled."""
-        return SamplingPlan(n=0, max_tokens=_REPLY_TOKENS, options=self.options, seed=plan.seed)
+        """How it is asked: once, like the primary answer, or by reading its options."""
+        own: dict[str, Any] = {"n": 0, "max_tokens": _REPLY_TOKENS, "options": self.options, "seed": plan.seed}
+        if plan.primary == "sampled":
+            own |= {"primary": "sampled", "temperature": plan.temperature, "top_p": plan.top_p}
+        return SamplingPlan(**own)
 
 
 def _p_true(prompt: Messages, drawn: SampleSet) -> list[list[BaseMessage]]:

@@ -263,7 +263,7 @@ def conclude(calls: Sequence[ProbeCall], replies: Sequence[ProbeReply], *, seede
         seed=None if distinct == 1 else seed,
         logprobs=logprobs,
         token_bytes=all(reply.with_bytes for reply in replies) if logprobs else None,
-        basis=_basis(greedy, [pair, other, again]) if logprobs else None,
+        basis=(_basis(greedy, [pair, other, again]) if calls[-1].temperature == 0 else "unknown") if logprobs else None,
         fingerprint=next((reply.fingerprint for reply in replies if reply.fingerprint), None),
         cost=cost,
     )

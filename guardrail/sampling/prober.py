@@ -16,9 +16,9 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 
-from ..errors import describe_error
+from ..errors import UsageError, describe_error
 from ..types import Cost, Sample, SamplingPlan
-from .calls import quiet_copy, side_by_side
+from .calls import side_by_side, with_settings
 from .limits import ain_flight, in_flight
 from .native import is_native
 from .probe import (
@@ -155,7 +155,7 @@ def _probe(model: BaseChatModel, plan: SamplingPlan, *, again: bool) -> tuple[Pr
             return report, Cost()
     made = None
     try:
-        calls = probe_calls(logprobs=plan.logprobs, seed=secrets.randbelow(LARGEST_SEED))
+        calls = _calls(plan)
         replies = side_by_side(partial(_ask, model), calls, len(calls))
         made = _conclude(model, calls, replies)
         if longer := longer_calls(calls, replies, plan):
@@ -193,7 +193,7 @@ async def _aprobe(model: BaseChatModel, plan: SamplingPlan, *, again: bool) -> t
     known.tasks[key] = done
     made = None
     try:
-        calls = probe_calls(logprobs=plan.logprobs, seed=secrets.randbelow(LARGEST_SEED))
+        calls = _calls(plan)
         replies = await asyncio.gather(*(_aask(model, call) for call in calls))
         made = _conclude(model, calls, replies)
         if longer := longer_calls(calls, replies, plan):
@@ -204,6 +204,15 @@ async def _aprobe(model: BaseChatModel, plan: SamplingPlan, *, again: bool) -> t
     finally:  # also when cancelled: callers that wait then find nothing and ask themselves
         del known.tasks[key]
         done.set_result(made)
+
+
+def _calls(plan: SamplingPlan) -> tuple[ProbeCall, ...]:
+    calls = probe_calls(logprobs=plan.logprobs, seed=secrets.randbelow(LARGEST_SEED))
+    if plan.primary == "greedy":
+        return calls
+    # A model that takes no other temperature than 1 is not asked at 0, and needs room for its thoughts.
+    longest = max(plan.max_tokens, calls[0].max_tokens)
+    return tuple(replace(call, temperature=1.0, max_tokens=longest) for call in calls)
 
 
 def _settled(report: ProbeReport | None, plan: SamplingPlan) -> ProbeReport | None:
@@ -234,8 +243,11 @@ def _ask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
             reply = model.answer_probe(call)
             return _both(reply, model.answer_probe(replace(call, n=1))) if wants_alone(call, reply) else reply
         with in_flight():
-            message = quiet_copy(model).invoke([HumanMessage(call.prompt)], {"callbacks": []}, **_params(call))
+            quiet, params = with_settings(model, _params(call))
+            message = quiet.invoke([HumanMessage(call.prompt)], {"callbacks": []}, **params)
         return _reply(message, call)
+    except UsageError:
+        raise
     except Exception as error:  # any error of a model: the probe comes to no conclusion
         return ProbeReply(error=describe_error(error, asking=True))
 
@@ -246,8 +258,11 @@ async def _aask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
             reply = await model.aanswer_probe(call)
             return _both(reply, await model.aanswer_probe(replace(call, n=1))) if wants_alone(call, reply) else reply
         async with ain_flight():
-            message = await quiet_copy(model).ainvoke([HumanMessage(call.prompt)], {"callbacks": []}, **_params(call))
+            quiet, params = with_settings(model, _params(call))
+            message = await quiet.ainvoke([HumanMessage(call.prompt)], {"callbacks": []}, **params)
         return _reply(message, call)
+    except UsageError:
+        raise
     except Exception as error:
         return ProbeReply(error=describe_error(error, asking=True))
 

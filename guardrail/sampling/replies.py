@@ -10,16 +10,19 @@ from __future__ import annotations
 import codecs
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from json import JSONDecodeError
 from typing import Any
 
 from langchain_core.messages import AIMessage
 
-from ..errors import UnreadableReplyError
+from ..errors import READING, PromptTooLongError, UnreadableReplyError
 from ..plain_json import json_fault, spelled, text_fault
 from ..types import Missing, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 
 __all__ = [
+    "cause_of",
     "cut_off",
+    "failed_calls",
     "is_cut",
     "only_readable",
     "only_storable",
@@ -29,6 +32,58 @@ __all__ = [
     "refuse_unstorable",
     "text_tokens",
 ]
+
+
+_PASSING = frozenset({401, 402, 403, 404, 407, 408, 409, 425, 429})
+"""HTTP status of errors that would hit any request: keys, addresses, limits, time."""
+_WORDLESS = frozenset({
+    "ContentFilterFinishReasonError", "LengthFinishReasonError",  # openai
+    "ModelBehaviorError", "UnexpectedModelBehavior",  # OpenAI Agents SDK; pydantic-ai
+})  # fmt: skip
+"""Errors without a status that SDKs raise about what a model said."""
+
+
+def cause_of(error: Exception) -> Unmeasured:
+    """Why a call gave no answer: an unreadable reply, a request that the server refused, or else a failed call.
+
+    Errors of code that reads replies count as unreadable ones: some integrations raise them where a filter took the
+    answer away. In doubt the question is the cause, so that nothing draws it again.
+    """
+    if isinstance(error, PromptTooLongError):
+        return Unmeasured.REJECTED
+    status = _status(error)
+    if status is not None and not 200 <= status < 300:
+        return Unmeasured.REJECTED if 400 <= status < 500 and status not in _PASSING else Unmeasured.MODEL_FAILED
+    if isinstance(error, OSError) and not isinstance(error, JSONDecodeError):  # some SSL errors are also a ValueError
+        return Unmeasured.MODEL_FAILED
+    reading = status is not None or isinstance(error, READING)
+    if reading or any(kind.__name__ in _WORDLESS for kind in type(error).__mro__):
+        return Unmeasured.UNREADABLE
+    return Unmeasured.MODEL_FAILED
+
+
+def _status(error: Exception) -> int | None:
+    """HTTP status of an error, where SDKs keep it; None if there is none."""
+    reply = getattr(error, "response", None)
+    inner = reply.get("ResponseMetadata") if isinstance(reply, dict) else None  # botocore
+    places = (error, "status_code"), (error, "code"), (reply, "status_code"), (inner, "HTTPStatusCode")
+    found = [at.get(name) if isinstance(at, dict) else getattr(at, name, None) for at, name in places]
+    return next((int(one) for one in found if isinstance(one, int) and 100 <= one < 600), None)
+
+
+def failed_calls(causes: Iterable[Unmeasured], answers: Iterable[Sample]) -> Unmeasured:
+    """The reason of a set in which calls failed: one that depends on the question, if any took part.
+
+    Args:
+        causes: Why calls failed.
+        answers: What the other calls gave; a refusal or an empty one is a cause, too.
+    """
+    said = [
+        Unmeasured.REFUSED if one.refusal else Unmeasured.EMPTY_ANSWER
+        for one in answers
+        if one.refusal or not one.comparable
+    ]
+    return next((one for one in (*causes, *said) if one.depends_on_question), Unmeasured.MODEL_FAILED)
 
 
 def refuse_unreadable(message: AIMessage, text: str) -> None:
@@ -57,7 +112,7 @@ def only_readable(drawn: SampleSet) -> SampleSet:
     if not faults:
         return drawn
     detail = f"{len(faults)} of {len(drawn.samples) + (drawn.primary is not None)} replies are unreadable: {faults[0]}"
-    problem = drawn.problem or Unmeasured.MODEL_FAILED
+    problem = _unreadable(drawn)
     found_out = detail if drawn.problem is None else f"{drawn.problem_detail}; {detail}"
     return drawn.model_copy(
         update={
@@ -79,9 +134,14 @@ def only_storable(drawn: SampleSet) -> SampleSet:
             refuse_unstorable(drawn.primary)
     except UnreadableReplyError as error:
         detail = str(error) if drawn.problem is None else f"{drawn.problem_detail}; {error}"
-        problem = drawn.problem or Unmeasured.MODEL_FAILED
-        return drawn.model_copy(update={"primary": None, "problem": problem, "problem_detail": detail})
+        return drawn.model_copy(update={"primary": None, "problem": _unreadable(drawn), "problem_detail": detail})
     return drawn
+
+
+def _unreadable(drawn: SampleSet) -> Unmeasured:
+    """The problem of a set with an unreadable reply: a failure of the transport beside it does not hide that."""
+    known = drawn.problem
+    return known if known is not None and known.depends_on_question else Unmeasured.UNREADABLE
 
 
 def refuse_unstorable(sample: Sample) -> None:
@@ -260,7 +320,8 @@ def _refused(message: AIMessage) -> bool:
 def read_reply(message: AIMessage) -> Sample:
     """A `Sample` from a chat model's message.
 
-    Log-probabilities are read in OpenAI's form (``response_metadata["logprobs"]["content"]``). A list that is
+    Log-probabilities are read in OpenAI's form (``response_metadata["logprobs"]["content"]``, or for Ollama the list
+    itself). A list that is
     incomplete, holds a NaN or an infinity, or is that of another text counts as not measured. Tokens after the text
     (end tokens, stop strings) are left out. The tokens of tool calls are taken as they are: what a call was written
     like is not known.
@@ -271,7 +332,9 @@ def read_reply(message: AIMessage) -> Sample:
     text = message.content if isinstance(message.content, str) else str(message.text)
     refuse_unreadable(message, text)
     metadata = message.response_metadata
-    found: dict[str, Any] = {} if metadata.get("logprobs") is None else _measured(_without_end(metadata["logprobs"]))
+    given = metadata.get("logprobs")
+    given = {"content": given} if isinstance(given, list) else given
+    found: dict[str, Any] = {} if given is None else _measured(_without_end(given))
     if not (message.tool_calls or message.additional_kwargs.get("function_call")):
         found = _of_text(text, found)
     if message.tool_calls:

@@ -25,7 +25,7 @@ from .calls import Call, Reply, amake_calls, make_calls
 from .effects import Effect, Steps, arun, run
 from .follow_ups import Round, ask_follow_ups
 from .native import NativeSampler, is_native, request_seed
-from .replies import only_readable
+from .replies import cause_of, failed_calls, only_readable
 
 __all__ = ["Sampler", "adraw", "draw"]
 
@@ -136,8 +136,8 @@ class Sampler:
             common["stop"] = list(plan.stop)
         if plan.logprobs:
             common["logprobs"] = True
-        primary = {**common, "temperature": 0.0}
         sampled = {**common, "temperature": plan.temperature, "top_p": plan.top_p}
+        primary = sampled if plan.primary == "sampled" else {**common, "temperature": 0.0}
         return [
             Call(list(messages), primary if index < 0 else sampled, index, self.name)
             for messages in prompts
@@ -188,11 +188,12 @@ async def adraw(
 def _sample_set(messages: Sequence[BaseMessage], pairs: Sequence[tuple[Call, Reply]]) -> SampleSet:
     replies = [reply for _, reply in pairs]
     samples = tuple(reply.sample for call, reply in pairs if call.index >= 0 and reply.sample is not None)
-    problem, detail = _problem(replies, samples)
+    primary = next((reply.sample for call, reply in pairs if call.index < 0), None)
+    problem, detail = _problem(replies, samples, primary)
     used = [reply.usage for reply in replies if reply.usage is not None]
     return SampleSet(
         question=question_text(messages),
-        primary=next((reply.sample for call, reply in pairs if call.index < 0), None),
+        primary=primary,
         samples=samples,
         cost=Cost(
             calls=len(replies),
@@ -205,11 +206,14 @@ def _sample_set(messages: Sequence[BaseMessage], pairs: Sequence[tuple[Call, Rep
     )
 
 
-def _problem(replies: Sequence[Reply], samples: Sequence[Sample]) -> tuple[Unmeasured | None, str]:
+def _problem(
+    replies: Sequence[Reply], samples: Sequence[Sample], primary: Sample | None
+) -> tuple[Unmeasured | None, str]:
     errors = [reply.error for reply in replies if reply.error is not None]
     if errors:
         first = describe_error(errors[0], asking=True)
-        return Unmeasured.MODEL_FAILED, f"{len(errors)} of {len(replies)} calls failed, the first with {first}"
+        reason = failed_calls(map(cause_of, errors), samples if primary is None else (primary, *samples))
+        return reason, f"{len(errors)} of {len(replies)} calls failed, the first with {first}"
     refused = sum(sample.refusal for sample in samples)
     if refused:
         return Unmeasured.REFUSED, f"{refused} of {len(samples)} samples are refusals or were filtered"
@@ -220,6 +224,6 @@ def _failed(messages: Sequence[BaseMessage], error: Exception) -> SampleSet:
     return SampleSet(
         question=question_text(messages),
         primary=None,
-        problem=Unmeasured.MODEL_FAILED,
+        problem=cause_of(error),
         problem_detail=describe_error(error, asking=True),
     )

@@ -122,12 +122,11 @@ def combined(drawn: SampleSet, estimators: Sequence[Estimator], found: Sequence[
 
 
 def _combine(drawn: SampleSet, estimator: Estimator, scores: Sequence[Uncertainty]) -> Uncertainty:
-    values = []
-    for score in scores:
-        if score.value is None:
-            return estimator.unmeasured(score.reason or Unmeasured.NOT_FINITE, f"{score.estimator}: {score.detail}")
-        values.append(score.value)
-    return estimator.score(Evidence(drawn, members=tuple(values)))
+    missing = [score for score in scores if score.reason is not None]
+    if missing:  # a reason that depends on the question comes first: a guard never draws it again
+        score = next((one for one in missing if one.reason and one.reason.depends_on_question), missing[0])
+        return estimator.unmeasured(score.reason or Unmeasured.NOT_FINITE, f"{score.estimator}: {score.detail}")
+    return estimator.score(Evidence(drawn, members=tuple(score.value for score in scores if score.value is not None)))
 
 
 def _union(needs: Sequence[Needs]) -> Needs:

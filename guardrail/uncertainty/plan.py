@@ -24,6 +24,7 @@ def plan_for(
     stop: Sequence[str] = (),
     seed: int | None = 0,
     bindings: Bindings | None = None,
+    primary: Literal["greedy", "sampled"] = "greedy",
     cut_off: Literal["abstain", "measure"] = "abstain",
 ) -> SamplingPlan:
     """The cheapest plan that gives every estimator what it declares it needs.
@@ -38,6 +39,7 @@ def plan_for(
         stop: Stop strings.
         seed: Base seed; None for fresh randomness every time.
         bindings: Tools and answer format; `guardrail.bindings.bindings_for` makes them.
+        primary: "sampled" for models that take no other temperature than 1; pass ``temperature=1, top_p=1`` with it.
         cut_off: What an answer that was cut off at ``max_tokens`` is: unmeasured, or an answer like others.
 
     Raises:
@@ -63,5 +65,6 @@ def plan_for(
         options=tuple(options) if hungry and options is not None else None,
         seed=seed,
         bindings=bindings,
+        primary=primary,
         cut_off=cut_off,
     )

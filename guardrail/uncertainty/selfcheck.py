@@ -110,7 +110,7 @@ def selfcheck_prompt(evidence: Evidence) -> float | Missing:
         if reply is None:
             return Missing(Unmeasured.SAMPLING_SHORTFALL, "not every sentence was put to the model with every sample")
         if reply.problem is not None or reply.primary is None:
-            return Missing(reply.problem or Unmeasured.MODEL_FAILED, f"{SELFCHECK_PROMPT}: {reply.problem_detail}")
+            return Missing(reply.problem or Unmeasured.UNREADABLE, f"{SELFCHECK_PROMPT}: {reply.problem_detail}")
         said = _YES_OR_NO.match(reply.primary.text)
         if said is None:
             length = len(reply.primary.text)
@@ -156,7 +156,7 @@ def verbalised(evidence: Evidence) -> float | Missing:
     if isinstance(reply, Missing):
         return reply
     if reply.primary is None:
-        return Missing(Unmeasured.MODEL_FAILED, f"{VERBALISED}: there is no reply")
+        return Missing(Unmeasured.UNREADABLE, f"{VERBALISED}: there is no reply")
     stated = stated_confidence(reply.primary.text)
     if stated is None:
         return Missing(

@@ -6,10 +6,7 @@ other middleware.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -23,10 +20,10 @@ from langgraph.config import get_config
 from pydantic import ConfigDict, Field, InstanceOf
 
 from guardrail.bindings import Effect, bindings_for, names
-from guardrail.errors import AbstainedError, ArtifactMismatchError
+from guardrail.errors import ArtifactMismatchError
 from guardrail.guard.abstention import Abstention, Form, OnAbstain, Wording, take_path
-from guardrail.guard.assess import Assessment, Assessor
-from guardrail.guard.base import SteppedChatModel, is_result
+from guardrail.guard.assess import Abstentions, Assessment, Assessor
+from guardrail.guard.base import SteppedChatModel
 from guardrail.guard.decide import Gate
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import candidate_message, total_usage, with_verdict
@@ -46,20 +43,12 @@ from ..langgraph_review import lean
 from .artifact_set import ANSWER, ArtifactSet
 from .held import FrozenMessage, HeldMessage, ToolCallOrder, call_digest, targets_of
 
-__all__ = ["Abstentions", "AgentModel", "DecidedModel", "HeldBack", "Outcome", "carrying", "name_of", "this_step"]
+__all__ = ["AgentModel", "DecidedModel", "HeldBack", "Outcome", "carrying", "name_of", "this_step"]
 
 TRANSPORT = names(Effect.TRANSPORT, allowed_in="langchain")
 """Call settings that say how a request travels, not how an answer is drawn: passed on as they are."""
 PLANNED = names(Effect.PLAN)
 """Call settings that the artifact's plan fixes; those with the plan's value pass."""
-
-
-# -- What one step of an agent has abstained on, so that a retry gets the same verdict and not another draw ------------
-# An abstention above the threshold is a result. Middleware that takes its error for a failure asks again, and draws
-# until a wrong answer happens to look certain; the error rate among answers is then what the retries make of it.
-
-STEPS = 256
-"""Steps that are remembered: those that run at once, and are tried again now."""
 
 
 def this_step() -> str | None:
@@ -69,39 +58,6 @@ def this_step() -> str | None:
     except RuntimeError:
         return None
     return name if isinstance(name, str) and name else None
-
-
-class Abstentions:
-    """The last measured abstention of each step. Shared by threads and tasks."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[list[BaseMessage], AbstainedError]] = OrderedDict()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Abstentions:
-        """A copy knows nothing yet: it is another middleware's."""
-        return Abstentions()
-
-    def check(self, step: str | None, messages: Sequence[BaseMessage]) -> None:
-        """Let a question go on that this step has not abstained on.
-
-        Raises:
-            AbstainedError: The step has abstained on the very same messages before.
-        """
-        with self._lock:
-            found = None if step is None else self._known.get(step)
-        if found is not None and found[0] == list(messages):
-            raise AbstainedError(found[1].verdict, found[1].message)
-
-    def note(self, step: str | None, messages: Sequence[BaseMessage], error: AbstainedError) -> None:
-        """Remember a measured abstention."""
-        if step is None:
-            return
-        with self._lock:
-            self._known[step] = (list(messages), error)
-            self._known.move_to_end(step)
-            while len(self._known) > STEPS:
-                self._known.popitem(last=False)
 
 
 class HeldBack(Exception):  # noqa: N818 - a signal, raised through the agent's own layers and caught above them
@@ -140,8 +96,8 @@ class AgentModel(SteppedChatModel):
     observers: InstanceOf[Observers] = Field(repr=False)
     outcome: Any = Field(repr=False)
     """`Outcome`, filled by the call."""
-    abstentions: Any = Field(default_factory=Abstentions, repr=False)
-    """`Abstentions` of the middleware."""
+    abstentions: InstanceOf[Abstentions] = Field(repr=False)
+    """Of the middleware: a retry of a step gets the abstention again, not another draw."""
     step: str | None = None
     """The step of the agent that calls; see `this_step`."""
     held_back: Any = Field(repr=False)
@@ -160,7 +116,8 @@ class AgentModel(SteppedChatModel):
         self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, run_manager: Any, given: Mapping[str, Any]
     ) -> Steps[ChatResult]:
         form, model = self._checked(messages, stop, given)
-        self._check_before(messages)
+        if self._outcome.held is not None and self.held_back is not None:
+            raise self.held_back(self._outcome.held)  # middleware took the hold for a failure and tries again
         callbacks = child_callbacks(run_manager)
         assessment = yield from self._assessor(model).assess_steps(messages, callbacks)
         if assessment.verdict is not None:
@@ -168,8 +125,7 @@ class AgentModel(SteppedChatModel):
         message = self._settled(assessment, messages)
         if message is None:
             assert assessment.verdict is not None, "a message that no gate judges is accepted"
-            with self._remembered(messages, assessment.verdict):
-                message = yield from take_path(self._abstention(assessment.verdict, messages, callbacks, form))
+            message = yield from take_path(self._abstention(assessment.verdict, messages, callbacks, form))
             message = self._noted(message, assessment)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
@@ -190,6 +146,8 @@ class AgentModel(SteppedChatModel):
             early=any(gate.early != "none" for gate in self.gates.values()),
             primary_first=passes and not is_native(model),
             usable=only_storable,
+            abstentions=self.abstentions,
+            step=self.step or "",
         )
 
     # -- before the call ---------------------------------------------------------------------------------------------
@@ -265,26 +223,6 @@ class AgentModel(SteppedChatModel):
     def _outcome(self) -> Outcome:
         outcome: Outcome = self.outcome
         return outcome
-
-    def _check_before(self, messages: Sequence[BaseMessage]) -> None:
-        """Draw nothing when middleware took a hold or an abstention for a failure and tries again.
-
-        Raises:
-            Exception: `held_back` with what is held, or the abstention.
-        """
-        if self._outcome.held is not None and self.held_back is not None:
-            raise self.held_back(self._outcome.held)
-        self.abstentions.check(self.step, messages)
-
-    @contextmanager
-    def _remembered(self, messages: Sequence[BaseMessage], verdict: Verdict) -> Iterator[None]:
-        """Remember an abstention whose path raised, in case middleware tries again."""
-        try:
-            yield
-        except Exception:
-            if is_result(verdict):
-                self.abstentions.note(self.step, messages, AbstainedError(verdict))
-            raise
 
     def _abstention(
         self, verdict: Verdict, messages: Sequence[BaseMessage], callbacks: Callbacks, form: Form

@@ -171,7 +171,7 @@ class ArtifactSet:
             early: Literal["none", "acceptances", "all"] = "none"
             if stopping == "on" and can_stop_early(self.plan, estimator):
                 early = "all"
-            elif stopping == "auto" and saves_calls(model, self.plan, estimator):
+            elif stopping == "auto" and saves_calls(model, self.plan, estimator, artifact.data):
                 early = "acceptances" if shown else "all"
             found[artifact.digest] = Gate(artifact, estimator, early)
         return found

@@ -5,11 +5,14 @@ A framework's file converts its messages to LangChain's and back; everything els
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 import sqlite3
 import threading
+import time
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +27,7 @@ from pydantic_core import to_jsonable_python
 from guardrail import CalibrationArtifact, Guardrail
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.files import check_version, open_sqlite, problem_of
-from guardrail.guard.abstention import Abstention, afall_back, worded
+from guardrail.guard.abstention import ABSTAINED, Abstention, afall_back
 from guardrail.guard.messages import accepted_answer, with_verdict
 from guardrail.guard.structured import form_of
 from guardrail.plain_json import canonical_json, sha256_hex
@@ -34,7 +37,7 @@ from guardrail.verdict import Verdict
 
 from .chat import is_reviewed
 
-__all__ = ["Answer", "FrameworkGuard", "VerdictStore", "arguments_of", "refuse_settings"]
+__all__ = ["Answer", "FrameworkGuard", "VerdictStore", "arguments_of", "is_of_call", "refuse_settings"]
 
 CHOSEN = "chosen:"
 """Marks calls that a person or another model gave on the abstention path: they run, by the caller's choice."""
@@ -54,21 +57,42 @@ class VerdictStore:
 
     Args:
         path: The file; None keeps the last 10,000 verdicts in memory.
+        expires_in: Seconds after which a verdict is no longer known, so that it releases nothing; the next `put`
+            deletes it. None: never.
+        clock: Seconds since 1970; for tests.
 
     Raises:
-        UsageError: The file cannot be used, or another version of this library wrote it. `put` and `get` raise it, too;
+        UsageError: The file cannot be used, or another version of this library wrote it. Every method raises it, too;
             `get` also for a verdict that cannot be read: it must not count as "never judged".
     """
 
-    def __init__(self, path: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        expires_in: float | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if expires_in is not None and not expires_in > 0:
+            raise UsageError(f"expires_in must be above 0 seconds, got {expires_in}. None keeps verdicts for good.")
         self._lock = threading.Lock()
         self._name = ":memory:" if path is None else str(path)
+        self._expires_in = expires_in
+        self._clock = clock
         self._memory: sqlite3.Connection | None = None
         if path is None:
             self._memory = open_sqlite(self._name)
             weakref.finalize(self, self._memory.close)
         with self._connected() as db, db:
             self._prepare(db)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a call without a verdict was never judged, or its verdict expired or was deleted.
+
+        False for a store in memory, which other processes do not share and which forgets the oldest verdicts.
+        """
+        return self._memory is None or self._expires_in is not None
 
     def put(self, key: str, subject: str, verdict: Verdict) -> None:
         """Remember a verdict.
@@ -78,30 +102,71 @@ class VerdictStore:
             subject: What was judged; `get` with another subject finds nothing.
             verdict: The verdict.
         """
+        now = self._clock()
         with self._connected() as db, db:
-            row = (key, subject, verdict.model_dump_json())
-            db.execute("REPLACE INTO verdict (id, subject, verdict) VALUES (?, ?, ?)", row)
+            row = (key, subject, verdict.model_dump_json(), now)
+            db.execute("REPLACE INTO verdict (id, subject, verdict, stored) VALUES (?, ?, ?, ?)", row)
+            if self._expires_in is not None:
+                self._delete_before(db, now - self._expires_in)
             if self._memory is not None:
                 db.execute("DELETE FROM verdict WHERE rowid <= (SELECT MAX(rowid) FROM verdict) - ?", (MOST_IN_MEMORY,))
 
     def get(self, key: str, subject: str | None = None) -> Verdict | None:
         """The verdict on this very subject (None: on any), or None."""
+        found = self.find(key)
+        return None if found is None or (subject is not None and found[0] != subject) else found[1]
+
+    def find(self, key: str) -> tuple[str, Verdict] | None:
+        """What was judged under a key, and the verdict; None if there is none, or it expired."""
+        oldest = -math.inf if self._expires_in is None else self._clock() - self._expires_in
         with self._connected() as db:
-            found = db.execute("SELECT subject, verdict FROM verdict WHERE id = ?", (key,)).fetchone()
-        if found is None or (subject is not None and found[0] != subject):
+            row = db.execute("SELECT subject, verdict, stored FROM verdict WHERE id = ?", (key,)).fetchone()
+        # A verdict that an older version stored has no time: where verdicts expire, it counts as expired.
+        if row is None or (self._expires_in is not None and (row[2] is None or row[2] < oldest)):
             return None
         try:
-            return Verdict.from_stored(found[1])
+            return str(row[0]), Verdict.from_stored(row[1])
         except ValidationError as error:
             raise UsageError(
                 f"the verdict {key!r} in {self._name} cannot be read ({problem_of(error)}), so it releases nothing. "
                 "Upgrade acrc-guardrail to the version that wrote it, or ask again."
             ) from error
 
+    def delete(self, key: str) -> bool:
+        """Delete one verdict: its call is held from now on. Whether there was one."""
+        with self._connected() as db, db:
+            db.execute("PRAGMA secure_delete=ON")  # overwrite with zeros: nothing is left in the file
+            return db.execute("DELETE FROM verdict WHERE id = ?", (key,)).rowcount > 0
+
+    def purge(self, older_than: float) -> int:
+        """Delete verdicts stored more than ``older_than`` seconds ago; their number.
+
+        Those that an older version stored without a time are deleted, too.
+        """
+        with self._connected() as db, db:
+            return self._delete_before(db, self._clock() - older_than)
+
+    async def aput(self, key: str, subject: str, verdict: Verdict) -> None:
+        """`put` without blocking the event loop."""
+        await asyncio.to_thread(self.put, key, subject, verdict)
+
+    async def aget(self, key: str, subject: str | None = None) -> Verdict | None:
+        """`get` without blocking the event loop."""
+        return await asyncio.to_thread(self.get, key, subject)
+
+    async def afind(self, key: str) -> tuple[str, Verdict] | None:
+        """`find` without blocking the event loop."""
+        return await asyncio.to_thread(self.find, key)
+
     def close(self) -> None:
         """Forget what is in memory. A file is open during an operation only."""
         if self._memory is not None:
             self._memory.close()
+
+    @staticmethod
+    def _delete_before(db: sqlite3.Connection, moment: float) -> int:
+        db.execute("PRAGMA secure_delete=ON")
+        return db.execute("DELETE FROM verdict WHERE stored IS NULL OR stored < ?", (moment,)).rowcount
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         """Make the table. The file's ``user_version`` is its format, except where the file has other tables, too."""
@@ -110,7 +175,9 @@ class VerdictStore:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             check_version(version or None, FORMAT, f"the verdict store {self._name}", "name another file")
             db.execute(f"PRAGMA user_version={FORMAT}")
-        db.execute("CREATE TABLE IF NOT EXISTS verdict (id TEXT PRIMARY KEY, subject TEXT, verdict TEXT)")
+        db.execute("CREATE TABLE IF NOT EXISTS verdict (id TEXT PRIMARY KEY, subject TEXT, verdict TEXT, stored REAL)")
+        if "stored" not in {row[1] for row in db.execute("PRAGMA table_info(verdict)")}:
+            db.execute("ALTER TABLE verdict ADD COLUMN stored REAL")  # a file of before verdicts could expire
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
@@ -141,6 +208,11 @@ class Answer:
 
     message: AIMessage
     verdict: Verdict
+
+    @property
+    def abstained(self) -> bool:
+        """Whether the message is the text of an abstention: no answer of the model, of a person or another model."""
+        return bool(self.message.response_metadata.get(ABSTAINED))
 
 
 class FrameworkGuard:
@@ -204,23 +276,21 @@ class FrameworkGuard:
                 )
             )
         for call in message.tool_calls:
-            self.verdicts.put(str(call["id"]), chosen + call_subject(call["args"]), verdict)
+            subject = call_subject(call["name"], call["args"])
+            await self.verdicts.aput(str(call["id"]), chosen + subject, verdict)
         return Answer(with_verdict(message, verdict), verdict)
 
-    def may_run(self, call_id: str | None, arguments: Mapping[str, Any]) -> bool:
+    async def may_run(self, call_id: str | None, name: str | None, arguments: Mapping[str, Any]) -> bool:
         """Whether a tool call was judged and accepted, or given by the abstention path, exactly as it is.
 
         What is not known may not run.
         """
-        if call_id is None:
+        found = None if call_id is None else await self.verdicts.afind(call_id)
+        if found is None or not is_of_call(found[0], name, arguments):
             return False
-        subject = call_subject(arguments)
-        verdict = self.verdicts.get(call_id, subject)
-        if verdict is not None:
-            return verdict.accepted
-        return self.verdicts.get(call_id, CHOSEN + subject) is not None
+        return found[1].accepted or found[0].startswith(CHOSEN)
 
-    def note_answer(self, asked: Sequence[BaseMessage], given: Any, answer: Answer) -> None:
+    async def note_answer(self, asked: Sequence[BaseMessage], given: Any, answer: Answer) -> None:
         """Remember what was given out in a conversation: an answer, or the text of an abstention.
 
         Args:
@@ -228,26 +298,40 @@ class FrameworkGuard:
             given: The text, or the object made of it.
             answer: What the request gave.
         """
-        abstention = not answer.verdict.accepted and str(answer.message.text) == worded(
-            self.guard.abstain_message, answer.verdict
-        )
-        self.verdicts.put(answer_key(asked, given, abstention=abstention), "", answer.verdict)
+        await self.verdicts.aput(answer_key(asked, given, abstention=answer.abstained), "", answer.verdict)
 
-    def given_out(self, asked: Sequence[BaseMessage], given: Any) -> tuple[bool, Verdict | None]:
+    async def given_out(self, asked: Sequence[BaseMessage], given: Any) -> tuple[bool, Verdict | None]:
         """Whether an answer with this content was given out as an answer in this conversation, and the verdict on it.
 
         True for accepted answers and for those of an abstention path (a person, another model); False for abstentions
         and for what this guard never saw, in this conversation: the same words may be right there and wrong here.
         """
+        return await asyncio.to_thread(self.given_out_sync, asked, given)
+
+    def given_out_sync(self, asked: Sequence[BaseMessage], given: Any) -> tuple[bool, Verdict | None]:
+        """`given_out` in this thread."""
         abstained = self.verdicts.get(answer_key(asked, given, abstention=True))
         answered = self.verdicts.get(answer_key(asked, given, abstention=False))
         return answered is not None and abstained is None, abstained or answered
 
 
-def call_subject(arguments: Mapping[str, Any]) -> str:
-    """Digest of a call's arguments, which differs after the call was edited."""
+def call_subject(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call's tool, and a digest of its arguments, which differs after the call was edited."""
     text = canonical_calls([ToolCall(name="", arguments=dict(arguments))])
-    return sha256_hex(text, 32)
+    return f"{sha256_hex(text, 32)}:{name}"
+
+
+def is_of_call(subject: str, name: str | None, arguments: Mapping[str, Any]) -> bool:
+    """Whether a stored verdict is about this very call.
+
+    Args:
+        subject: What was stored. Older versions stored no name.
+        name: The tool; None where the framework does not say which.
+        arguments: Its arguments.
+    """
+    digest, _, known = subject.removeprefix(CHOSEN).partition(":")
+    same = digest == call_subject("", arguments).partition(":")[0]
+    return same and (name is None or known in ("", name))
 
 
 def answer_key(asked: Sequence[BaseMessage], given: Any, *, abstention: bool) -> str:

@@ -20,6 +20,7 @@ from pydantic_ai.usage import RequestUsage
 
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
+from guardrail.guard.abstention import ABSTAINED
 from guardrail.types import Bindings
 
 __all__ = ["as_parameters", "from_messages", "read_response", "request_bindings", "to_messages", "to_response"]
@@ -242,6 +243,7 @@ def to_response(message: AIMessage) -> ModelResponse:
         parts.append(its.ToolCallPart(call["name"], call["args"], tool_call_id=str(call["id"])))
     usage = message.usage_metadata
     verdict = message.response_metadata.get("guardrail")
+    abstained = {ABSTAINED: True} if message.response_metadata.get(ABSTAINED) else {}
     return ModelResponse(
         parts=parts,
         usage=RequestUsage(
@@ -249,5 +251,5 @@ def to_response(message: AIMessage) -> ModelResponse:
         ),
         model_name=message.response_metadata.get("model_name"),
         finish_reason="tool_call" if message.tool_calls else "stop",
-        metadata=None if verdict is None else {"guardrail": verdict},
+        metadata=None if verdict is None else {"guardrail": verdict, **abstained},
     )

@@ -128,9 +128,10 @@ class SampleReader:
             output_tokens=sum(len(continuation.ids) for continuation in response.continuations),
             seconds=seconds,
         )
-        failure = response.failure or _not_finite(response)
-        if failure:
-            return self.failed(messages, Unmeasured.MODEL_FAILED, failure, cost)
+        if response.failure:
+            return self.failed(messages, Unmeasured.MODEL_FAILED, response.failure, cost)
+        if fault := _not_finite(response):
+            return self.failed(messages, Unmeasured.NOT_FINITE, fault, cost)
         labels = self.plan.options
         means = tuple(math.fsum(values) / len(values) for values in response.options)
         scores = None if labels is None else OptionScores(labels=labels, loglikelihoods=means)

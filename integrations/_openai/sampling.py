@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage
 from guardrail.prompting import question_text
 from guardrail.sampling.probe import ProbeCall, ProbeReply
 from guardrail.sampling.prober import reply_of
-from guardrail.sampling.replies import read_reply
+from guardrail.sampling.replies import cause_of, failed_calls, read_reply
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, Unmeasured
 
 from .endpoint import RETRIED, Attempted, status_of
@@ -72,6 +72,7 @@ class Outcome:
         cost: HTTP requests (retries included), tokens, and seconds.
         started: When it was sent.
         status: HTTP status of an error reply, or None.
+        cause: The error's reason, for a set that misses this answer.
         reply: The whole reply.
     """
 
@@ -82,6 +83,7 @@ class Outcome:
     started: float
     status: int | None = None
     reply: Mapping[str, Any] = field(default_factory=dict)
+    cause: Unmeasured = Unmeasured.MODEL_FAILED
 
     @property
     def rejected(self) -> bool:
@@ -134,9 +136,10 @@ def asks_for(
     if plan.logprobs:
         common |= {"logprobs": True}
     asks = []
-    if primary and (plan.n or plan.options is None):
-        asks.append(Ask(prompt, PRIMARY, {**common, "temperature": 0.0, "seed": _seed(seed, 0)}))
     sampled = {**common, "temperature": plan.temperature, "top_p": plan.top_p}
+    if primary and (plan.n or plan.options is None):
+        drawn = sampled if plan.primary == "sampled" else {**common, "temperature": 0.0}
+        asks.append(Ask(prompt, PRIMARY, {**drawn, "seed": _seed(seed, 0)}))
     apart = tuple(Ask(prompt, SAMPLES, {**sampled, "seed": _seed(seed, 1 + i)}) for i in range(plan.n))
     if plan.n and together:
         asks.append(Ask(prompt, SAMPLES, {**sampled, "n": plan.n, "seed": _seed(seed, 1)}, apart))
@@ -173,25 +176,27 @@ def outcome_of(
     seconds = time.perf_counter() - started
     if attempted.content is None:
         cost = Cost(calls=attempted.attempts, seconds=seconds)
-        return Outcome((), (), describe_error(attempted.error), cost, started, status_of(attempted.error))
+        error = attempted.error
+        cause = Unmeasured.MODEL_FAILED if error is None else cause_of(error)
+        return Outcome((), (), describe_error(error), cost, started, status_of(error), cause=cause)
     given = made = 0
     samples: tuple[Sample, ...] = ()
     choices: tuple[dict[str, Any], ...] = ()
     reply: dict[str, Any] = {}
-    problem = ""
+    problem, cause = "", Unmeasured.UNREADABLE
     try:
         reply = parsed(attempted.content)
         usage = usage_of(reply)
         given, made = usage["input_tokens"], usage["output_tokens"]
         choices = tuple(choices_of(reply, max_tokens=ask.settings["max_tokens"]))
         if pinned is not None and reply.get("system_fingerprint") != pinned:
-            fingerprint = reply.get("system_fingerprint")
+            fingerprint, cause = reply.get("system_fingerprint"), Unmeasured.MODEL_FAILED
             raise MalformedReplyError(f"system_fingerprint is {fingerprint!r}, but {pinned!r} was calibrated")
         samples = tuple(read_reply(message_of(choice, reply, None)) for choice in choices)
     except Exception as error:  # a reply of the wrong shape is a missing measurement
         problem, samples, choices = describe_error(error), (), ()
     cost = Cost(calls=attempted.attempts, input_tokens=given, output_tokens=made, seconds=seconds)
-    return Outcome(choices, samples, problem, cost, started, reply=reply)
+    return Outcome(choices, samples, problem, cost, started, reply=reply, cause=cause)
 
 
 def after(first: Outcome, second: Outcome) -> Outcome:
@@ -236,7 +241,11 @@ def _sample_set(messages: Sequence[BaseMessage], plan: SamplingPlan, pairs: Sequ
 def _problem(pairs: Sequence[tuple[Ask, Outcome]], samples: Sequence[Sample]) -> tuple[Unmeasured | None, str]:
     errors = [outcome.error for _, outcome in pairs if outcome.error]
     if errors:
-        return Unmeasured.MODEL_FAILED, f"{len(errors)} of {len(pairs)} calls failed, the first with {errors[0]}"
+        reason = failed_calls(
+            (outcome.cause for _, outcome in pairs if outcome.error),
+            (sample for _, outcome in pairs for sample in outcome.samples),
+        )
+        return reason, f"{len(errors)} of {len(pairs)} calls failed, the first with {errors[0]}"
     wrong = next(((ask, outcome) for ask, outcome in pairs if len(outcome.choices) != ask.count), None)
     if wrong is not None:
         ask, outcome = wrong

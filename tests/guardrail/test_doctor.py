@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -244,6 +247,99 @@ def test_an_endpoint_that_cannot_be_believed_fails(tmp_path: Path) -> None:
     model = Stuck(script=MODEL.script)
     found = by_check(examine(saved(tmp_path, model), model))["endpoint"]
     assert (found.status, "were equal" in found.detail) == ("fail", True)
+
+
+class Refusing(ScriptedChat):
+    """An endpoint that refuses, drops or ignores a setting; its answers to a probe vary."""
+
+    guardrail_trusted = False
+    refuses: Callable[[dict[str, Any]], Exception | None] = lambda settings: None
+    longest: int = 10**6
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        if (error := self.refuses(kwargs)) is not None:
+            raise error
+        if messages[-1].content == PROMPT:
+            words = [f"word{next(NUMBERS)}" for _ in range(min(self.longest, 40))]
+            return ChatResult(generations=[ChatGeneration(message=self._message(" ".join(words), kwargs))])
+        return super()._generate(messages, stop, run_manager, **kwargs)
+
+
+NUMBERS = itertools.count()
+
+
+class BadRequestError(Exception):
+    """As the SDKs raise it."""
+
+
+def at_zero(text: str) -> Callable[[dict[str, Any]], Exception | None]:
+    return lambda settings: BadRequestError(text) if settings.get("temperature") == 0 else None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) value is supported.",
+        "Unsupported parameter: 'temperature' is not supported with this model.",
+        "`temperature` may only be set to 1 when thinking is enabled or in adaptive mode.",
+        "`temperature` is deprecated for this model.",
+    ],
+)
+def test_a_model_that_refuses_temperature_0_is_named_with_the_way_out(tmp_path: Path, text: str) -> None:
+    model = Refusing(script=MODEL.script, refuses=at_zero(text))
+    found = by_check(examine(saved(tmp_path, model), model))
+    for check in ("endpoint", "sampling"):
+        assert (found[check].status, text in found[check].detail) == ("fail", True)
+        assert found[check].fix.startswith(
+            "this model only takes temperature 1: calibrate collect --temperature 1 --to"
+        )
+
+    fixed = {"temperature": 1.0, "top_p": 1.0, "primary": "sampled"}
+    plan = make_artifact(model).plan.model_copy(update=fixed)
+    assert {one.status for one in examine(saved(tmp_path, model, plan=plan), model)} == {"ok", "warn"}
+
+
+def test_other_refusals_have_their_own_way_out(tmp_path: Path) -> None:
+    both = "`temperature` and `top_p` cannot both be specified for this model. Please use only one."
+    refused: list[tuple[Exception, str]] = [
+        (BadRequestError(both), "this model takes temperature or top_p, not both: calibrate collect --top-p 1"),
+        (TypeError("Client.chat() got an unexpected keyword argument 'max_tokens'"), "its client does not know it"),
+    ]
+    for error, way in refused:
+        model = Refusing(script=MODEL.script, refuses=lambda settings, error=error: error)
+        found = by_check(examine(saved(tmp_path, model), model))["sampling"]
+        assert (found.status, str(error) in found.detail, way in found.fix) == ("fail", True, True), found
+    model = Refusing(script=MODEL.script, refuses=lambda settings: BadRequestError("the prompt is too long"))
+    found = by_check(examine(saved(tmp_path, model), model))["sampling"]
+    assert found.fix == "fix the cause; until then every question abstains"  # the control: no setting is named
+
+
+def test_settings_that_a_class_drops_with_a_warning_are_a_finding(tmp_path: Path) -> None:
+    text = "Model 'm' uses fixed sampling defaults; the sampling parameter(s) temperature will be ignored."
+
+    def drop(settings: dict[str, Any]) -> None:
+        warnings.warn(text, UserWarning, stacklevel=1)
+
+    model = Refusing(script=MODEL.script, refuses=drop)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the probe
+        found = by_check(examine(saved(tmp_path, model), model))["requests"]
+    assert (found.status, found.detail) == ("warn", text)
+    assert found.fix.startswith("this model only takes temperature 1")
+
+
+def test_a_model_that_ignores_the_longest_answer_is_a_finding(tmp_path: Path) -> None:
+    for longest, status in ((40, "warn"), (16, "ok")):
+        model = Refusing(script=MODEL.script, longest=longest)
+        found = by_check(examine(saved(tmp_path, model), model))["endpoint"]
+        assert (found.status, "40 tokens where 16 were asked for" in found.detail) == (status, status == "warn")
+
+
+def test_a_plan_that_the_model_cannot_follow_is_a_finding_before_any_call(tmp_path: Path) -> None:
+    model = Refusing(script=MODEL.script, refuses=at_zero("no call is made"), profile={"temperature": False})
+    (*_, found) = examine(saved(tmp_path, model), model)
+    assert (found.check, found.status) == ("requests", "fail")
+    assert 'takes no temperature other than 1, got 0.7. Plan with temperature=1, top_p=1, primary="sam' in found.detail
 
 
 def test_judges_that_cannot_judge_fail() -> None:

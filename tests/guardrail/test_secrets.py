@@ -140,13 +140,14 @@ HELD: list[tuple[Reason, Callable[[], Guardrail]]] = [
     (Reason.SUSPENDED, lambda: guarded(saying(*SURE), on_verdict=unable)),
 ]
 MISSING: list[tuple[Unmeasured, Callable[[], Guardrail]]] = [
-    (Unmeasured.MODEL_FAILED, lambda: guarded(saying(SECRET, unreadable()))),
-    (Unmeasured.MODEL_FAILED, lambda: guarded(saying(SECRET, BadRequestError(f"failed_generation: {SECRET}")))),
-    (Unmeasured.MODEL_FAILED, lambda: guarded(saying(SECRET, calling(invalid_tool_calls=[BAD_CALL])))),
-    (Unmeasured.MODEL_FAILED, lambda: guarded(saying(SECRET, calling(tool_calls=[NAN_CALL])))),
-    (Unmeasured.MODEL_FAILED, lambda: guarded(saying(SECRET, f"{SECRET}\ud83d"))),
-    (Unmeasured.MODEL_FAILED, lambda: guarded(Native(error=unreadable()))),
-    (Unmeasured.MODEL_FAILED, lambda: guarded(Native(sample=Sample(text=f"{SECRET}\ud83d")))),
+    (Unmeasured.MODEL_FAILED, lambda: guarded(saying(SECRET, ConnectionError("down")))),
+    (Unmeasured.UNREADABLE, lambda: guarded(saying(SECRET, unreadable()))),
+    (Unmeasured.REJECTED, lambda: guarded(saying(SECRET, BadRequestError(f"failed_generation: {SECRET}")))),
+    (Unmeasured.UNREADABLE, lambda: guarded(saying(SECRET, calling(invalid_tool_calls=[BAD_CALL])))),
+    (Unmeasured.UNREADABLE, lambda: guarded(saying(SECRET, calling(tool_calls=[NAN_CALL])))),
+    (Unmeasured.UNREADABLE, lambda: guarded(saying(SECRET, f"{SECRET}\ud83d"))),
+    (Unmeasured.UNREADABLE, lambda: guarded(Native(error=unreadable()))),
+    (Unmeasured.UNREADABLE, lambda: guarded(Native(sample=Sample(text=f"{SECRET}\ud83d")))),
     (Unmeasured.MODEL_FAILED, lambda: guarded(Cached(script={QUESTION: SURE}, default=[unreadable()]))),
     (Unmeasured.SAMPLING_SHORTFALL, lambda: guarded(Native(count=1))),
     (Unmeasured.DEGENERATE_SAMPLES, lambda: guarded(Cached(default=SURE))),
@@ -219,7 +220,7 @@ def test_no_estimator_quotes_what_it_cannot_measure(name: str) -> None:
 def test_a_stage_of_a_cascade_quotes_nothing_either() -> None:
     small, large = (ScriptedChat(name_of_model=name, default=[SECRET, unreadable()]) for name in ("small", "large"))
     said = Cascade([small, large], artifact=cascade_artifact(0.5, 0.5)).invoke(QUESTION)
-    assert said.response_metadata["guardrail"]["uncertainty"]["reason"] == "model_failed"
+    assert said.response_metadata["guardrail"]["uncertainty"]["reason"] == "unreadable"
     assert SECRET not in repr(said)
 
 

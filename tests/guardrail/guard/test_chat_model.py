@@ -43,6 +43,7 @@ HELD_BACK = ("Secretville", "Hiddenton", "Maskburg", "Veilham")
 
 
 def guarded(**kwargs: Any) -> Guardrail:
+    kwargs.setdefault("remember", 0)  # the tests ask the same again
     return Guardrail(model=MODEL, artifact=ARTIFACT, **kwargs)
 
 

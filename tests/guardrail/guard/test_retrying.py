@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import math
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
-from pydantic import Field
+from langchain_core.runnables.retry import RunnableRetry
+from pydantic import Field, ValidationError
 
-from guardrail import AbstainedError, Guardrail, UnmeasuredError
+from guardrail import AbstainedError, Guardrail, Unmeasured, UnmeasuredError
+from guardrail.guard.assess import REMEMBERED, Abstentions
 from guardrail.guard.base import is_result
 from guardrail.guard.cascade import Cascade
+from guardrail.judges import TokenF1Judge
 from guardrail.monitor import SafetySwitch
 from guardrail.prompting import question_text
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.verdict import Reason
 from tests.guardrail.guard.test_routing import artifact
-from tests.guardrail.sampling.test_limits import Busy, Seen
+from tests.guardrail.sampling.test_limits import Busy, Inside, Seen
 
 APART = ["one", "two", "three", "four", "five"]
 LATE, LOST, SURE = "late?", "lost?", "sure?"
@@ -57,8 +64,9 @@ class Turning(ScriptedChat):
 
 
 def turning(**settings: Any) -> tuple[Turning, Guardrail]:
+    """A guard that remembers nothing, so that only the retry itself keeps it from drawing again."""
     model = Turning()
-    settings = {"on_abstain": "raise", "early_stopping": "off", **settings}
+    settings = {"on_abstain": "raise", "early_stopping": "off", "remember": 0, **settings}
     return model, Guardrail(model=model, artifact=make_artifact(model, n=4), **settings)
 
 
@@ -148,7 +156,7 @@ def test_no_question_of_a_batch_gets_the_answer_to_another() -> None:
 def test_a_retried_batch_has_one_limit(asynchronous: bool) -> None:
     seen = Seen()
     model = Busy(default=["a", "b", "c"], seen=seen, crowd=3)
-    asked = tried(Guardrail(model=model, artifact=make_artifact(model), early_stopping="off"))
+    asked = tried(Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", remember=0))
     config: Any = {"max_concurrency": 2}
     if asynchronous:
         asyncio.run(asked.abatch(["q"] * 3, config))
@@ -226,3 +234,234 @@ def test_a_guard_that_took_over_and_failed_makes_no_abstention_unmeasured(retrie
     assert caught.value.verdict.reason is Reason.ABOVE_THRESHOLD
     assert isinstance(caught.value.__cause__, UnmeasuredError)
     assert model.rounds(LATE) == 1
+
+
+# -- a cause that depends on the question is a result, too
+
+
+class HTTPError(Exception):
+    """An error of a server, with its HTTP status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"HTTP {status}")
+        self.status_code = status
+
+
+EMPTY, CERTAIN = [" "], ["wrong"]
+RESULTS: dict[str, tuple[list[Any], Unmeasured]] = {
+    "empty answer": (EMPTY, Unmeasured.EMPTY_ANSWER),
+    "empty sample": (["a", "a", ""], Unmeasured.EMPTY_ANSWER),
+    "refusal": ([AIMessage("no", additional_kwargs={"refusal": "no"})], Unmeasured.REFUSED),
+    "filtered sample": (["a", "a", AIMessage("", response_metadata={"finish_reason": "content_filter"})],
+                        Unmeasured.REFUSED),
+    "unreadable": (["a", AIMessage("\ud83d")], Unmeasured.UNREADABLE),
+    "integration that cannot read it": (["a", "a", KeyError("candidates")], Unmeasured.UNREADABLE),
+    "filter that answers 400": ([HTTPError(400)], Unmeasured.REJECTED),
+    "empty beside an outage": (["a", "", DOWN_FOR_NOW], Unmeasured.EMPTY_ANSWER),
+}  # fmt: skip
+OUTAGES: dict[str, list[Any]] = {
+    "connection": [DOWN_FOR_NOW],
+    "time": ["a", "a", TimeoutError("slow")],
+    "too many requests": [HTTPError(429)],
+    "key": [HTTPError(401)],
+    "server": ["a", HTTPError(503)],
+    "certificate": ["a", ssl.SSLCertVerificationError("expired")],  # a ValueError as well
+}
+
+
+def rounds_of(*rounds: list[Any], **settings: Any) -> tuple[Turning, Guardrail]:
+    model = Turning(turns={LATE: list(rounds)})
+    settings = {"on_abstain": "raise", "early_stopping": "off", "remember": 0, **settings}
+    return model, Guardrail(model=model, artifact=make_artifact(model, n=4), **settings)
+
+
+@pytest.mark.parametrize("way", range(4))
+@pytest.mark.parametrize("named", RESULTS)
+def test_what_depends_on_the_question_is_never_drawn_again(named: str, way: int) -> None:
+    first, reason = RESULTS[named]
+    model, guard = rounds_of(first, CERTAIN)
+    with pytest.raises(AbstainedError) as caught:
+        ways(tried(guard, stop_after_attempt=9), LATE)[way]()
+    assert not isinstance(caught.value, UnmeasuredError)  # else a retry that names it would draw again
+    assert (caught.value.verdict.uncertainty.reason, model.rounds(LATE)) == (reason, 1)
+    assert "nothing draws it again" in caught.value.verdict.detail
+
+
+@pytest.mark.parametrize("named", OUTAGES)
+def test_failures_of_the_transport_are_drawn_again(named: str) -> None:
+    model, guard = rounds_of(OUTAGES[named], CERTAIN, remember=300)
+    assert tried(guard).invoke(LATE).content == "wrong"
+    assert model.rounds(LATE) == 2
+
+
+class Speechless(TokenF1Judge):
+    def equivalent(self, question: str, pairs: Any) -> list[bool | None]:
+        return [None for _ in pairs]
+
+
+def test_what_a_judge_did_not_decide_is_a_result() -> None:
+    model = Turning(turns={LATE: [["a", "b", "c"], CERTAIN]})
+    judge = Speechless()
+    artifact = make_artifact(model, n=4)
+    artifact = artifact.model_copy(update={"estimator": artifact.estimator.model_copy(update={"judge": judge.spec})})
+    guard = Guardrail(model=model, artifact=artifact, judge=judge, on_abstain="raise", early_stopping="off", remember=0)
+    with pytest.raises(AbstainedError) as caught:
+        tried(guard).invoke(LATE)
+    assert (caught.value.verdict.uncertainty.reason, model.rounds(LATE)) == (Unmeasured.JUDGE_FAILED, 1)
+
+
+@pytest.mark.parametrize("reason", Unmeasured)
+def test_every_reason_depends_on_the_question_unless_it_is_the_transports(reason: Unmeasured) -> None:
+    transport = (Unmeasured.MODEL_FAILED, Unmeasured.DEGENERATE_SAMPLES)
+    assert reason.depends_on_question == (reason not in transport)
+
+
+# -- retries that are not the guard's own: the guard gives an abstention again, and draws nothing
+
+
+def chains(guard: Any) -> list[Any]:
+    """The guard within something that is retried by LangChain itself."""
+    parse = RunnableLambda(lambda message: message)
+    settings: Any = {"wait_exponential_jitter": False, "stop_after_attempt": 4}
+    return [
+        (guard.prompt | guard | parse).with_retry(**settings),
+        RunnableRetry(bound=guard, retry_exception_types=(Exception,), max_attempt_number=4,
+                      wait_exponential_jitter=False),
+        RunnableLambda(guard.invoke).with_retry(**settings),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", range(3))
+@pytest.mark.parametrize("first", [APART, EMPTY, RESULTS["refusal"][0]], ids=["apart", "empty", "refused"])
+def test_a_retry_around_the_guard_gets_the_same_verdict(first: list[Any], kind: int) -> None:
+    def asked(remember: float) -> tuple[Turning, Any]:
+        model, guard = rounds_of(first, CERTAIN, remember=remember)
+        chain = chains(guard)[kind]
+        return model, (chain, {"question": LATE} if kind == 0 else LATE)
+
+    model, (chain, question) = asked(300)
+    with pytest.raises(AbstainedError) as caught:
+        chain.invoke(question)
+    assert model.rounds(LATE) == 1
+    assert "nothing was drawn again" in caught.value.verdict.detail
+    assert caught.value.verdict.cost.calls == 0  # nothing was spent on it now
+    model, (chain, question) = asked(0)  # so the test could fail
+    assert chain.invoke(question).content == "wrong"
+    assert model.rounds(LATE) == 2
+
+
+@pytest.mark.parametrize("on_abstain", ["message", "raise", lambda verdict: "a person", ScriptedChat(default=["more"])])
+def test_a_loop_of_the_caller_gets_the_same_verdict_on_every_path(on_abstain: Any) -> None:
+    model, guard = rounds_of(APART, CERTAIN, on_abstain=on_abstain, remember=300)
+    verdicts = [guard.assess(LATE), asyncio.run(guard.aassess(LATE)), guard.assess(LATE)]
+    assert [verdict.reason for verdict in verdicts] == [Reason.ABOVE_THRESHOLD] * 3
+    assert len({verdict.uncertainty.value for verdict in verdicts}) == 1
+    assert all(verdict.candidate == verdicts[0].candidate for verdict in verdicts)  # what a person may approve
+    if on_abstain != "raise":
+        assert guard.invoke(LATE).content != "wrong"
+        assert next(iter(guard.stream(LATE))).content != "wrong"
+        assert guard.batch([LATE])[0].content != "wrong"
+    assert model.rounds(LATE) == 1
+
+
+def test_an_abstention_is_forgotten_after_a_while() -> None:
+    now = [0.0]
+    model, guard = rounds_of(APART, APART, CERTAIN, remember=Abstentions(60, clock=lambda: now[0]))
+    assert not guard.assess(LATE).accepted
+    now[0] = 59.9
+    assert not guard.assess(LATE).accepted
+    assert model.rounds(LATE) == 1
+    now[0] = 60.0  # a new question, with a draw of its own; its minute begins now
+    assert not guard.assess(LATE).accepted
+    now[0] = 119.9
+    assert not guard.assess(LATE).accepted
+    assert model.rounds(LATE) == 2
+    now[0] = 120.0
+    assert guard.assess(LATE).accepted
+
+
+def test_only_the_latest_abstentions_are_remembered_and_no_prompt_is_kept() -> None:
+    memory = Abstentions(most=2)
+    model = ScriptedChat(default=["a", "b", "c"])
+    guard = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", remember=memory)
+    for question in ("secret one", "secret two", "secret three"):
+        guard.assess(question)
+    assert len(memory._known) == 2
+    assert [guard.assess(f"secret {which}").cost.calls for which in ("two", "three", "one")] == [0, 0, 11]
+    assert "secret" not in str([key for key in memory._known])
+
+
+def test_what_is_another_question_is_drawn() -> None:
+    model = ScriptedChat(default=["a", "b", "c"])
+    memory = Abstentions()
+    artifact = make_artifact(model)
+    guard = Guardrail(model=model, artifact=artifact, early_stopping="off", remember=memory)
+    assert guard.assess("q").cost.calls == 11
+    same = [HumanMessage("q", id="2", response_metadata={"at": 1})]
+    assert guard.assess(same).cost.calls == 0
+    for other in (
+        [HumanMessage("q?")],
+        [HumanMessage("q", name="somebody")],
+        [HumanMessage([{"type": "text", "text": "q"}])],
+        [HumanMessage("q"), AIMessage("a"), HumanMessage("q")],
+        [HumanMessage("q"), AIMessage("b"), HumanMessage("q")],
+        [HumanMessage("\ud83d")],
+    ):
+        assert guard.assess(other).cost.calls == 11
+    again = Guardrail(model=model, artifact=artifact, early_stopping="off", remember=memory)
+    assert again.assess("q").cost.calls == 0  # guards that share a memory, e.g. one made for each run
+    stricter = make_artifact(model, threshold=0.4)
+    assert Guardrail(model=model, artifact=stricter, remember=memory, early_stopping="off").assess("q").cost.calls == 11
+    assert copy.deepcopy(guard).assess("q").cost.calls == 11
+
+
+class Alarmed(SafetySwitch):
+    def allows(self, uncertainty: float) -> bool:
+        return False
+
+    def reason(self) -> str:
+        return "The error rate has risen."
+
+
+def test_an_acceptance_an_outage_and_an_alarm_are_not_remembered() -> None:
+    model, guard = turning(remember=300)
+    assert [guard.assess(SURE).cost.calls for _ in range(2)] == [5, 5]
+    assert not guard.assess(LOST).accepted
+    assert guard.assess(LOST).accepted
+    model, guard = turning(remember=300, switch=Alarmed())
+    assert [guard.assess(SURE).reason for _ in range(2)] == [Reason.SUSPENDED] * 2
+    assert model.rounds(SURE) == 2
+
+
+def test_observers_see_an_abstention_once() -> None:
+    seen: list[Reason] = []
+    _, guard = turning(remember=300, on_verdict=lambda verdict, messages: seen.append(verdict.reason))
+    for _ in range(3):
+        guard.assess(LATE)
+    assert seen == [Reason.ABOVE_THRESHOLD]
+
+
+def test_a_guard_that_another_guard_draws_from_answers_every_call_for_itself() -> None:
+    """Otherwise its first abstention would be every sample's answer, and the outer guard certain of it."""
+    inner, guard = rounds_of(APART, APART, ["right"], on_abstain="message", remember=300)
+    model = Inside(guard=guard)
+    outer = Guardrail(model=model, artifact=make_artifact(model, n=4), early_stopping="off", max_concurrency=1)
+    outer.assess(LATE)
+    assert sum(inner.calls.values()) == 5 * 5
+
+
+@pytest.mark.parametrize("remember", [-1, math.inf, math.nan, True, "long", None])
+def test_what_cannot_be_remembered_is_refused(remember: Any) -> None:
+    with pytest.raises(ValidationError, match="remember must be seconds"):
+        turning(remember=remember)
+
+
+def test_the_setting_is_part_of_a_guards_configuration() -> None:
+    model, guard = turning(remember=7.5)
+    settings = guard.to_config()["settings"]
+    assert settings["remember"] == 7.5
+    assert Guardrail.from_config(guard.to_config(), model=model).remember == 7.5
+    _, usual = turning(remember=REMEMBERED)
+    assert "remember" not in usual.to_config()["settings"]  # versions before it would refuse the name
+    _, shared = turning(remember=Abstentions())
+    assert "remember" in shared.to_config()["needs"]

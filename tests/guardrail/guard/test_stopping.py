@@ -11,6 +11,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from guardrail import Guardrail
+from guardrail.guard.cascade import Cascade
 from guardrail.guard.decide import Gate, adaptive_subset
 from guardrail.guard.early_stopping import Drawn, draw_until_decided, saves_calls
 from guardrail.judges import ExactJudge, JudgeSpec
@@ -19,6 +20,7 @@ from guardrail.sampling.sampler import Sampler
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
 from guardrail.uncertainty import Estimator, make, measure
+from tests.guardrail.guard.test_routing import artifact as cascade_artifact
 
 EXACT = make("discrete_semantic_entropy", judge=ExactJudge())
 SPREAD, EQUAL, LATE, BROKEN = "spread?", "equal?", "late?", "broken?"
@@ -31,6 +33,7 @@ MODEL = ScriptedChat(
     }
 )
 PLAN = SamplingPlan(n=10)
+DATA = make_artifact(MODEL).data
 
 
 def drawing(
@@ -129,12 +132,12 @@ def test_auto_leaves_unknown_judges_and_native_samplers_alone() -> None:
         def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
             return [False for _ in pairs]
 
-    assert saves_calls(MODEL, PLAN, EXACT)
-    assert not saves_calls(MODEL, PLAN, make("discrete_semantic_entropy", judge=Odd()))
-    assert not saves_calls(MODEL, PLAN, make("eigenvalue"))
-    assert not saves_calls(MODEL, SamplingPlan(n=3), EXACT)
-    assert not saves_calls(MODEL, SamplingPlan(n=10, follow_ups=("p_true",)), EXACT)
-    assert not saves_calls(Native(), PLAN, EXACT)
+    assert saves_calls(MODEL, PLAN, EXACT, DATA)
+    assert not saves_calls(MODEL, PLAN, make("discrete_semantic_entropy", judge=Odd()), DATA)
+    assert not saves_calls(MODEL, PLAN, make("eigenvalue"), DATA)
+    assert not saves_calls(MODEL, SamplingPlan(n=3), EXACT, DATA)
+    assert not saves_calls(MODEL, SamplingPlan(n=10, follow_ups=("p_true",)), EXACT, DATA)
+    assert not saves_calls(Native(), PLAN, EXACT, DATA)
 
 
 class Native(ScriptedChat):
@@ -235,3 +238,40 @@ def test_a_set_that_is_short_of_its_adaptive_plan_is_not_measured() -> None:
 def test_the_rule_must_leave_something_to_draw() -> None:
     with pytest.raises(ValueError, match=r"unanimous_at must be below n = 10, got 10. Use 3"):
         SamplingPlan(n=10, unanimous_at=10)
+
+
+# -- where calibration left questions out
+
+
+def left_out(n_unmeasured: int, of: int = 1000) -> Any:
+    artifact = make_artifact(MODEL, threshold=2.0).model_copy(update={"estimator": EXACT.spec})
+    data = artifact.data.model_copy(update={"n_questions": of, "n_unmeasured": n_unmeasured})
+    return artifact.model_copy(update={"data": data})
+
+
+FAILS_LATE = ScriptedChat(default=["x", *["same"] * 6, ""])
+"""Accepted early at a threshold of 2; unmeasured as a whole."""
+
+
+@pytest.mark.parametrize(("n_unmeasured", "stops"), [(0, True), (5, True), (6, False), (1000, False)])
+def test_auto_stops_early_only_where_calibration_could_measure_nearly_all(n_unmeasured: int, stops: bool) -> None:
+    artifact = left_out(n_unmeasured)
+    verdict = Guardrail(model=FAILS_LATE, artifact=artifact).assess("q")
+    assert (verdict.accepted, verdict.cost.saved > 0) == (stops, stops)
+    if not stops:
+        assert verdict.uncertainty.reason is Unmeasured.EMPTY_ANSWER
+    asked_for = Guardrail(model=FAILS_LATE, artifact=artifact, early_stopping="on").assess("q")
+    assert asked_for.accepted  # the caller's choice, which the promise does not cover
+    never = Guardrail(model=FAILS_LATE, artifact=artifact, early_stopping="off").assess("q")
+    assert not never.accepted
+
+
+@pytest.mark.parametrize("n_unmeasured", [0, 6])
+def test_stages_of_a_cascade_do_the_same(n_unmeasured: int) -> None:
+    found = cascade_artifact(2.0, 2.0)
+    stages = [
+        one.model_copy(update={"data": left_out(n_unmeasured).data, "estimator": EXACT.spec}) for one in found.stages
+    ]
+    models = [FAILS_LATE.model_copy(update={"name_of_model": name}) for name in ("small", "large")]
+    verdict = Cascade(models, artifact=found.model_copy(update={"stages": tuple(stages)})).assess("q")
+    assert verdict.accepted == (n_unmeasured == 0)

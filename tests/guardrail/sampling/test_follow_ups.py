@@ -240,7 +240,7 @@ def test_a_follow_up_too_long_for_the_model_is_unmeasured_for_that_question_only
     model = NativeReporting(too_long="Question: long")
     long, short = draw(model, [[HumanMessage("long")], [HumanMessage("short")]], made_by)
     assert score("discrete_semantic_entropy", long, made_by).measured
-    assert score("p_true", long, made_by).reason is Unmeasured.MODEL_FAILED
+    assert score("p_true", long, made_by).reason is Unmeasured.REJECTED
     assert score("p_true", short, made_by).measured
 
 

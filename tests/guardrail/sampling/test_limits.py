@@ -88,7 +88,8 @@ class Busy(ScriptedChat):
 def guard_and_seen(n: int = 3, **settings: Any) -> tuple[Guardrail, Seen]:
     seen = Seen()
     model = Busy(default=["a", "b", "c"], seen=seen, crowd=n + 1)
-    return Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", **settings), seen
+    settings = {"early_stopping": "off", "remember": 0, **settings}
+    return Guardrail(model=model, artifact=make_artifact(model), **settings), seen
 
 
 def cascade_and_seen(n: int = 3) -> tuple[Cascade, Seen]:
@@ -193,7 +194,7 @@ def test_without_it_the_calls_of_each_question_are_bounded_as_before() -> None:
 
 def test_a_wider_limit_than_the_default_is_used() -> None:
     model = Busy(default=["a", "b", "c"], seen=Seen())
-    guard = Guardrail(model=model, artifact=make_artifact(model, n=30), early_stopping="off")
+    guard = Guardrail(model=model, artifact=make_artifact(model, n=30), early_stopping="off", remember=0)
     asyncio.run(guard.ainvoke("q"))
     assert model.seen.peak == 16
     asyncio.run(guard.ainvoke("q", {"max_concurrency": 25}))
@@ -234,7 +235,8 @@ class Inside(BaseChatModel):
 def nested(n: int, **settings: Any) -> tuple[Guardrail, Seen]:
     guard, seen = guard_and_seen(n)
     model = Inside(guard=guard, **settings)
-    return Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", probe="off"), seen
+    made = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", probe="off", remember=0)
+    return made, seen
 
 
 @pytest.mark.parametrize("n", [1, 2])

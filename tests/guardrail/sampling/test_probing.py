@@ -211,6 +211,16 @@ class Remote(ScriptedChat):
         return ChatResult(generations=[ChatGeneration(message=self._message(answer, kwargs))])
 
 
+def test_a_plan_with_a_sampled_primary_answer_is_not_probed_at_temperature_0() -> None:
+    model = Remote()
+    plan = SamplingPlan(n=3, temperature=1.0, top_p=1.0, max_tokens=500, logprobs=True, primary="sampled")
+    report, _ = probe(model, plan)
+    assert report is not None
+    assert [(call["temperature"], call["max_tokens"]) for call in model._seen] == [(1.0, 500)] * len(model._seen)
+    assert (report.temperature, report.problem(PLAN)) == (None, None)
+    assert conclude([replace(call, temperature=1.0) for call in CALLS], HONEST).basis == "unknown"
+
+
 SCRIPT: dict[str, list[Any]] = {"sure?": ["yes"], "unsure?": ["a", "b", "c", "d"]}
 
 

@@ -86,7 +86,7 @@ async def test_a_guard_abstains_with_the_reason(replies: list[Any]) -> None:
     model = ScriptedChat(script={"q": replies})
     guard = Guardrail(model=model, artifact=make_artifact(model, threshold=0.5, n=2), probe="off")
     for verdict in (guard.assess("q"), await guard.aassess("q")):
-        assert (verdict.reason, verdict.uncertainty.reason) == (Reason.UNMEASURED, Unmeasured.MODEL_FAILED)
+        assert (verdict.reason, verdict.uncertainty.reason) == (Reason.UNMEASURED, Unmeasured.UNREADABLE)
         assert "half of a surrogate pair" in verdict.uncertainty.detail
         verdict.model_dump_json()  # can be stored
 
@@ -96,7 +96,7 @@ def test_a_native_samplers_set_keeps_what_is_readable_and_says_so() -> None:
     good = Sample(text="a")
     drawn = SampleSet(question="q", primary=bad, samples=(good, bad, good))
     kept = only_readable(drawn)
-    assert (kept.primary, kept.samples, kept.problem) == (None, (good, good), Unmeasured.MODEL_FAILED)
+    assert (kept.primary, kept.samples, kept.problem) == (None, (good, good), Unmeasured.UNREADABLE)
     assert kept.problem_detail.startswith("2 of 4 replies are unreadable: the call of 'pay' holds the number nan")
     clean = SampleSet(question="q", primary=good, samples=(good, good))
     assert only_readable(clean) is clean
@@ -124,7 +124,7 @@ def test_only_the_candidate_has_to_fit_into_a_graphs_state() -> None:
     small = Sample(text="a")
     drawn = SampleSet(question="q", primary=big, samples=(big, small))
     kept = only_storable(drawn)
-    assert (kept.primary, kept.samples, kept.problem) == (None, (big, small), Unmeasured.MODEL_FAILED)
+    assert (kept.primary, kept.samples, kept.problem) == (None, (big, small), Unmeasured.UNREADABLE)
     assert kept.problem_detail.startswith("the call of 'pay' holds an integer of 65 bits")
     fits = drawn.model_copy(update={"primary": small})
     assert only_storable(fits) is fits

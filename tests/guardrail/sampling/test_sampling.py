@@ -160,7 +160,7 @@ def test_native_sampler_is_used_and_one_bad_prompt_is_isolated(asynchronous: boo
     found = asyncio.run(adraw(Native(), prompts, PLAN)) if asynchronous else draw(Native(), prompts, PLAN)
     assert found[0].primary is not None
     assert found[0].primary.text == f"a{request_seed(PLAN, prompts[0])}"
-    assert (found[1].problem, found[1].problem_detail) == (Unmeasured.MODEL_FAILED, "PromptTooLongError: 9000 tokens")
+    assert (found[1].problem, found[1].problem_detail) == (Unmeasured.REJECTED, "PromptTooLongError: 9000 tokens")
     assert found[2].problem is None
 
 
@@ -249,10 +249,25 @@ def test_a_refusal_may_be_a_block_of_the_content() -> None:
     assert read_reply(refusal).refusal
 
 
-def test_a_call_that_failed_is_told_before_a_refusal() -> None:
-    blocked = AIMessage("x", response_metadata={"finish_reason": "SAFETY"})
-    (drawn,) = draw(ScriptedChat(default=["p", blocked, TimeoutError("slow")]), [QUESTION], PLAN)
-    assert drawn.problem is Unmeasured.MODEL_FAILED
+@pytest.mark.parametrize(
+    ("beside", "reason"),
+    [
+        (AIMessage("x", response_metadata={"finish_reason": "SAFETY"}), Unmeasured.REFUSED),
+        (AIMessage(" "), Unmeasured.EMPTY_ANSWER),
+        (AIMessage("\ud83d"), Unmeasured.UNREADABLE),
+        (AIMessage("x"), Unmeasured.MODEL_FAILED),
+    ],
+)
+@pytest.mark.parametrize("primary", [True, False])
+def test_a_call_that_failed_does_not_hide_a_cause_that_depends_on_the_question(
+    beside: AIMessage, reason: Unmeasured, primary: bool
+) -> None:
+    slow = TimeoutError("slow")
+    answers = [beside, "a", slow] if primary else ["p", slow, beside]
+    (drawn,) = draw(ScriptedChat(default=answers), [QUESTION], PLAN)
+    assert drawn.problem is reason
+    assert "the first with" in drawn.problem_detail
+    assert reason.depends_on_question == (reason is not Unmeasured.MODEL_FAILED)
 
 
 @pytest.mark.parametrize(

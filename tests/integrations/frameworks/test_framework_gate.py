@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import multiprocessing
+import sqlite3
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +17,18 @@ from langchain_core.messages import AIMessage, SystemMessage
 
 from guardrail import Bindings, Verdict
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import ArtifactMismatchError
+from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.prompting import PromptWrapping
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make
-from integrations._frameworks.guard import MOST_IN_MEMORY, FrameworkGuard, VerdictStore, arguments_of, refuse_settings
+from integrations._frameworks.guard import (
+    MOST_IN_MEMORY,
+    FrameworkGuard,
+    VerdictStore,
+    arguments_of,
+    call_subject,
+    refuse_settings,
+)
 from tests.guardrail.uncertainty.test_async_measuring import Patient
 
 TOOLS = Bindings(tools=({"type": "function", "function": {"name": "pay", "parameters": {}}},))
@@ -62,6 +73,55 @@ def test_memory_is_bounded_and_the_forgotten_is_unknown(verdict: Verdict) -> Non
     assert store.get("call_1") is not None
 
 
+@pytest.mark.parametrize("in_file", [True, False])
+def test_verdicts_expire_and_can_be_deleted(tmp_path: Path, verdict: Verdict, in_file: bool) -> None:
+    now = [1000.0]
+    path = tmp_path / "verdicts.sqlite" if in_file else None
+    store = VerdictStore(path, expires_in=60, clock=lambda: now[0])
+    store.put("early", "s", verdict)
+    now[0] = 1050.0
+    store.put("late", "s", verdict)
+    assert store.get("early") == store.get("late") == verdict
+    now[0] = 1061.0
+    assert (store.get("early"), store.get("late")) == (None, verdict)
+    assert (store.delete("late"), store.delete("late"), store.get("late")) == (True, False, None)
+    store.put("new", "s", verdict)  # deletes what has expired
+    assert VerdictStore(path, clock=store._clock).get("early") is None if in_file else store.purge(0) == 0
+    now[0] = 1100.0
+    assert (store.purge(older_than=30), store.get("new")) == (1, None)
+    with pytest.raises(UsageError, match="expires_in"):
+        VerdictStore(expires_in=0)
+
+
+def test_a_store_of_before_verdicts_could_expire_is_read(tmp_path: Path, verdict: Verdict) -> None:
+    path = tmp_path / "verdicts.sqlite"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE verdict (id TEXT PRIMARY KEY, subject TEXT, verdict TEXT)")
+        db.execute("INSERT INTO verdict VALUES ('old', 's', ?)", (verdict.model_dump_json(),))
+        db.execute("PRAGMA user_version=1")
+    assert VerdictStore(path).get("old", "s") == verdict
+    assert VerdictStore(path, expires_in=1e9).get("old") is None  # no time is known, so it counts as expired
+
+
+async def test_the_loop_runs_while_the_store_waits(verdict: Verdict) -> None:
+    store, loop = VerdictStore(), asyncio.get_running_loop()
+    ran = threading.Event()
+
+    def slowly(_: str) -> None:
+        loop.call_soon_threadsafe(ran.set)
+        assert ran.wait(10), "the event loop was blocked"
+
+    one = gate(5)
+    one.verdicts = store
+    store.put("x", call_subject("pay", {}), verdict)
+    store.find = lambda key: slowly(key) or VerdictStore.find(store, key)  # type: ignore[func-returns-value,method-assign]
+    assert await one.may_run("x", "pay", {}) is True
+    put = store.put
+    store.put = lambda *given: slowly("") or put(*given)  # type: ignore[func-returns-value,method-assign]
+    ran.clear()
+    assert (await one.ask(ASKED, TOOLS)).verdict.accepted
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_keeps_its_verdicts(tmp_path: Path, verdict: Verdict) -> None:
     """A connection carried across a fork would make the child believe that it holds locks, and lose what it writes."""
@@ -79,11 +139,13 @@ async def test_only_the_judged_call_may_run() -> None:
     answer = await one.ask(ASKED, TOOLS, holdable={"pay"})
     (call,) = answer.message.tool_calls
     assert answer.verdict.accepted
-    assert one.may_run(call["id"], {"amount": 5})
-    assert one.may_run(call["id"], {"amount": 5.0})
-    assert not one.may_run(call["id"], {"amount": 6})
-    assert not one.may_run("another id", {"amount": 5})
-    assert not one.may_run(None, {"amount": 5})
+    assert await one.may_run(call["id"], "pay", {"amount": 5})
+    assert await one.may_run(call["id"], "pay", {"amount": 5.0})
+    assert not await one.may_run(call["id"], "pay", {"amount": 6})
+    assert not await one.may_run("another id", "pay", {"amount": 5})
+    assert not await one.may_run(call["id"], "quote", {"amount": 5})
+    assert await one.may_run(call["id"], None, {"amount": 5})  # the framework does not say which tool
+    assert not await one.may_run(None, "pay", {"amount": 5})
 
 
 async def test_a_held_call_is_the_candidate_and_may_not_run() -> None:
@@ -91,7 +153,7 @@ async def test_a_held_call_is_the_candidate_and_may_not_run() -> None:
     answer = await one.ask(ASKED, TOOLS, holdable={"pay"})
     (call,) = answer.message.tool_calls
     assert (call["args"], answer.verdict.accepted) == ({"amount": 5}, False)
-    assert not one.may_run(call["id"], {"amount": 5})
+    assert not await one.may_run(call["id"], "pay", {"amount": 5})
 
 
 async def test_a_call_of_a_tool_that_cannot_wait_is_not_proposed() -> None:
@@ -102,8 +164,8 @@ async def test_a_call_of_a_tool_that_cannot_wait_is_not_proposed() -> None:
 async def test_a_call_a_person_gave_may_run() -> None:
     one = gate(5, 50, 500, 55, 505, on_abstain=lambda verdict: paying(7))
     (call,) = (await one.ask(ASKED, TOOLS)).message.tool_calls
-    assert one.may_run(call["id"], {"amount": 7})
-    assert not one.may_run(call["id"], {"amount": 5})
+    assert await one.may_run(call["id"], "pay", {"amount": 7})
+    assert not await one.may_run(call["id"], "pay", {"amount": 5})
 
 
 async def test_answers_are_known_by_content_and_an_abstention_wins() -> None:
@@ -114,26 +176,45 @@ async def test_answers_are_known_by_content_and_an_abstention_wins() -> None:
     said, unsaid = PromptWrapping().messages("sure"), PromptWrapping().messages("unsure")
     for asked in (said, unsaid):
         answer = await one.ask(asked, Bindings())
-        one.note_answer(asked, str(answer.message.text), answer)
-    assert one.given_out(said, "Paris")[0] is True
-    passed, verdict = one.given_out(unsaid, one.guard.abstain_message)
+        await one.note_answer(asked, str(answer.message.text), answer)
+    assert (await one.given_out(said, "Paris"))[0] is True
+    passed, verdict = await one.given_out(unsaid, one.guard.abstain_message)
     assert (passed, verdict is not None and verdict.accepted) == (False, False)
-    assert one.given_out(said, "never seen") == (False, None)
-    one.note_answer(unsaid, one.guard.abstain_message, await one.ask(said, Bindings()))
-    assert one.given_out(unsaid, one.guard.abstain_message)[0] is False
+    assert await one.given_out(said, "never seen") == (False, None)
+    await one.note_answer(unsaid, one.guard.abstain_message, await one.ask(said, Bindings()))
+    assert (await one.given_out(unsaid, one.guard.abstain_message))[0] is False
+
+
+async def test_an_abstention_is_marked_and_not_known_by_its_wording() -> None:
+    """A wording that differs each time, such as one with the time in it, must not pass for an answer."""
+    clock = itertools.count()
+    options = {"abstain_message": lambda verdict: f"Not sure at {next(clock)}."}
+    model = ScriptedChat(script={"?": ["a", "b", "c", "d", "e"]})
+    made = artifact(model, bindings=None)
+    one = FrameworkGuard(model, made, on_abstain="message", verdicts=None, guard_options=options)
+    answer = await one.ask(ASKED, Bindings())
+    text = str(answer.message.text)
+    await one.note_answer(ASKED, text, answer)
+    assert answer.abstained
+    assert (await one.given_out(ASKED, text))[0] is False
+    person = FrameworkGuard(model, made, on_abstain=lambda verdict: text, verdicts=None, guard_options=options)
+    answer = await person.ask(ASKED, Bindings())  # the same words, but a person's answer
+    await person.note_answer(ASKED, text, answer)
+    assert not answer.abstained
+    assert (await person.given_out(ASKED, text))[0] is True
 
 
 async def test_the_same_words_to_another_question_are_another_answer() -> None:
     model = ScriptedChat(script={"sure": ["Yes"]})
     one = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message", verdicts=None, guard_options={})
     asked = PromptWrapping().messages("sure")
-    one.note_answer(asked, "Yes", await one.ask(asked, Bindings()))
+    await one.note_answer(asked, "Yes", await one.ask(asked, Bindings()))
     other = PromptWrapping().messages("another")
-    assert one.given_out(other, "Yes") == (False, None)
-    assert one.given_out([*asked, AIMessage("Yes"), *other], "Yes") == (False, None)
-    assert one.given_out([*other, AIMessage("No"), *asked], "Yes") == (False, None)
-    assert one.given_out([], "Yes") == (False, None)
-    assert one.given_out([SystemMessage("Be brief."), *asked, paying(5)], "Yes")[0] is True
+    assert await one.given_out(other, "Yes") == (False, None)
+    assert await one.given_out([*asked, AIMessage("Yes"), *other], "Yes") == (False, None)
+    assert await one.given_out([*other, AIMessage("No"), *asked], "Yes") == (False, None)
+    assert await one.given_out([], "Yes") == (False, None)
+    assert (await one.given_out([SystemMessage("Be brief."), *asked, paying(5)], "Yes"))[0] is True
 
 
 async def test_the_loop_runs_while_a_judge_thinks() -> None:

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+import types
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -181,6 +182,137 @@ def test_samples_are_drawn_through_the_adapter() -> None:
     assert len({sample.text for sample in drawn.samples}) == 2
 
 
+# -- ways around the guard through the router, with other_models: pass ---------------------------------------------------
+
+
+class Routed:
+    """A router as the proxy has it: a guarded model, another one, and many ways from one to the other."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import litellm
+
+        self.guarded, self.free = Served(), Served()
+        self.router = litellm.Router(
+            model_list=[
+                {**self._model("small", "openai/small-up", self.guarded.url), "model_info": {"id": "first"}},
+                self._model("other", "openai/other-up", self.free.url),
+                self._model("down", "openai/down-up", "http://127.0.0.1:1/v1"),
+                self._model("wild/*", "openai/*", self.guarded.url),
+            ],
+            model_group_alias={"tiny": "small", "hidden": {"model": "small", "hidden": True}, "free": "other"},
+            fallbacks=[{"down": ["small"]}],
+            num_retries=0,
+        )
+        proxy = types.SimpleNamespace(llm_router=self.router, general_settings={})
+        monkeypatch.setitem(sys.modules, "litellm.proxy.proxy_server", proxy)
+        options = {"probe": "off", "early_stopping": "off"}
+        made = {"small": artifact(), "wild/one": make_artifact(LiteLLMChat(name_of_model="wild/one"), n=N)}
+        self.guard = CalibratedGuardrail(
+            guardrail_name="calibrated",
+            event_hook="pre_call",
+            default_on=True,
+            artifact=made,
+            other_models="pass",
+            guard_options=options,
+        )
+        monkeypatch.setattr(litellm, "callbacks", [self.guard])
+
+    @staticmethod
+    def _model(name: str, model: str, url: str) -> dict[str, Any]:
+        return {"model_name": name, "litellm_params": {"model": model, "api_base": url, "api_key": "none"}}
+
+    async def ask(self, model: str, **body: Any) -> Any:
+        route = pytest.importorskip("litellm.proxy.route_llm_request", reason="the proxy's packages are missing")
+        data = await ask(self.guard, SURE, model=model, **body)
+        return await (await route.route_request(data, self.router, None, "acompletion"))
+
+    @property
+    def unjudged(self) -> list[dict[str, Any]]:
+        """Calls of the guarded model's server that the guard did not make: they carry no setting of a plan."""
+        return [call for call in self.guarded.upstream.calls if "temperature" not in call]
+
+    def close(self) -> None:
+        self.guarded.close()
+        self.free.close()
+
+
+@pytest.fixture
+def routed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Routed]:
+    made = Routed(monkeypatch)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("alias", ["small", "tiny", "hidden"])
+async def test_an_alias_is_judged_as_the_model_it_stands_for(routed: Routed, alias: str) -> None:
+    response = await routed.ask(alias)
+    assert response.choices[0].message.content == "Paris is it"
+    assert (len(routed.guarded.upstream.calls), routed.unjudged) == (N + 1, [])
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "id of the deployment": {"model": "first"},
+    "list": {"model": "small,other"},
+    "list, first to answer": {"model": "down,small", "fastest_response": True},
+    "fallbacks of the request": {"model": "down", "fallbacks": ["small"]},
+    "alias as fallback": {"model": "down", "fallbacks": ["tiny"]},
+    "fallbacks of the router": {"model": "down"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_other_ways_to_a_guarded_deployment_are_refused(routed: Routed, way: str) -> None:
+    try:
+        await routed.ask(**WAYS[way])
+    except Exception as error:  # LiteLLM wraps the refusal where a fallback or a list led to it
+        assert "without a verdict" in str(error) or "down" in str(error) or "tasks failed" in str(error)
+    assert routed.guarded.upstream.calls == []
+
+
+async def test_other_models_pass_and_so_do_other_models_of_a_guarded_wildcard(routed: Routed) -> None:
+    for name in ("other", "free", "other,free"):
+        await routed.ask(name)
+    assert (len(routed.free.upstream.calls), routed.guarded.upstream.calls) == (4, [])
+    await routed.ask("wild/two")
+    assert len(routed.unjudged) == 1
+    await routed.ask("wild/one")
+    assert (len(routed.guarded.upstream.calls), len(routed.unjudged)) == (1 + N + 1, 1)
+
+
+async def test_a_sample_does_not_come_from_a_fallback(routed: Routed) -> None:
+    routed.router.fallbacks = [{"small": ["other"]}]
+    routed.guarded.server.shutdown()
+    routed.guarded.server.server_close()
+    data = await ask(routed.guard, SURE)
+    assert data["metadata"]["guardrail_headers"]["x-guardrail-accepted"] == "false"
+    assert routed.free.upstream.calls == []
+
+
+async def test_replaced_wishes_do_not_reach_the_router() -> None:
+    one = guardrail(Upstream(), client_settings="replace")
+    data = await ask(one, SURE, temperature=0.3, fallbacks=["other"], mock_testing_fallbacks=True)
+    assert not {"temperature", "fallbacks", "mock_testing_fallbacks"} & set(data)
+
+
+async def test_the_text_of_an_abstention_is_marked() -> None:
+    for on_abstain, marked in (("message", "true"), (lambda verdict: "Rome, says a person", "false")):
+        data = await ask(guardrail(Upstream(), on_abstain=on_abstain), UNSURE)
+        assert data["metadata"]["guardrail_headers"]["x-guardrail-abstained"] == marked
+    data = await ask(guardrail(Upstream()), SURE)
+    assert data["metadata"]["guardrail_headers"]["x-guardrail-abstained"] == "false"
+
+
+async def test_an_empty_answer_is_a_result_which_clients_do_not_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = Upstream()
+    monkeypatch.setattr(upstream, "reply", lambda request: {**Upstream.reply(upstream, request), "choices": EMPTY})
+    with pytest.raises(Exception, match="guardrail_unmeasured") as caught:
+        await ask(guardrail(upstream, on_abstain="raise"), SURE)
+    assert caught.value.status_code == 400  # type: ignore[attr-defined]
+
+
+EMPTY = [{"index": 0, "message": {"role": "assistant", "content": ""}, "finish_reason": "stop"}]
+
+
 # -- a real proxy ------------------------------------------------------------------------------------------------------
 
 
@@ -201,11 +333,20 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Upstr
         "guardrail": "guard.CalibratedGuardrail",
         "mode": "pre_call",
         "default_on": True,
+        "other_models": "pass",
         "artifact": {"small": str(folder / "artifact.json"), "payer": str(folder / "payer.json")},
         "guard_options": {"probe": "off", "early_stopping": "off", "abstain_message": "Not sure."},
     }
     config = {
-        "model_list": [{"model_name": name, "litellm_params": model} for name in ("small", "payer")],
+        "model_list": [
+            *({"model_name": name, "litellm_params": model} for name in ("small", "payer")),
+            {"model_name": "down", "litellm_params": {**model, "api_base": "http://127.0.0.1:1/v1"}},
+        ],
+        "router_settings": {
+            "model_group_alias": {"tiny": "small"},
+            "fallbacks": [{"down": ["small"]}],
+            "num_retries": 0,
+        },
         "guardrails": [{"guardrail_name": "calibrated", "litellm_params": params}],
         "litellm_settings": {"cache": True, "cache_params": {"type": "local"}},
     }
@@ -289,7 +430,8 @@ def test_a_proxy_streams_after_the_verdict_only(proxy: tuple[str, Upstream], que
     assert "".join(deltas) == whole
     assert text.rstrip().endswith("data: [DONE]")
     assert headers["x-guardrail-accepted"] == str(question == SURE).lower()
-    assert len(upstream.calls) - before == N + 1
+    drawn = len(upstream.calls) - before
+    assert drawn == N + 1 or (drawn == 0 and question == UNSURE)  # an abstention of the test before is remembered
     assert not any(call.get("stream") for call in upstream.calls)
     assert question == SURE or "Rome" not in text
 
@@ -307,6 +449,18 @@ def test_a_proxy_gives_accepted_tool_calls_only(proxy: tuple[str, Upstream], sur
         [("pay", {"amount": 5})] if sure else []
     )
     assert finish == ["tool_calls" if sure else "stop"]
+
+
+def test_a_proxy_judges_an_alias_and_lets_no_way_around_the_guard(proxy: tuple[str, Upstream]) -> None:
+    url, upstream = proxy
+    status, headers, text = post(url, SURE, model="tiny")
+    assert status == 200, text
+    assert (status, headers["x-guardrail-accepted"]) == (200, "true")
+    before = len(upstream.calls)
+    for body in ({"model": "small,payer"}, {"model": "down"}, {"model": "down", "fallbacks": ["small"]}):
+        status, _, text = post(url, SURE, **body)
+        assert status >= 400 or "Paris" not in text
+    assert len(upstream.calls) == before
 
 
 def test_a_proxy_refuses_wishes_and_other_endpoints(proxy: tuple[str, Upstream]) -> None:

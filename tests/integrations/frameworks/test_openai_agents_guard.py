@@ -359,7 +359,7 @@ def test_a_person_decides_about_the_very_call_that_was_judged_days_later(tmp_pat
 
 def test_an_accepted_call_beside_a_lost_store_waits_for_a_person() -> None:
     bank = Bank(Scripted(SURE, ["Done"]), on_abstain="review")
-    bank.model._gate.verdicts.get = lambda *_: None
+    bank.model._gate.verdicts.find = lambda _: None
     result = run(bank.agent(), "Pay 5")
     assert (bank.paid, len(result.interruptions)) == ([], 1)
 
@@ -462,6 +462,27 @@ def test_another_prompt_other_tools_hosted_tools_and_server_side_conversations_a
     with pytest.raises(ArtifactMismatchError, match="does not offer"):
         run(agent(bank.model), "?")
     assert inner.calls == []
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_run_that_leaves_its_first_turn_to_the_server_is_refused(streamed: bool) -> None:
+    """The second turn would hold the tool's result alone, and its verdict would be about that fragment."""
+    bank = await asyncio.to_thread(Bank, Scripted(SURE, ["Done"]))
+    with pytest.raises(UsageError, match="auto_previous_response_id"):
+        if streamed:
+            run = Runner.run_streamed(bank.agent(), "Pay 5", auto_previous_response_id=True)
+            [event async for event in run.stream_events()]
+        else:
+            await Runner.run(bank.agent(), "Pay 5", auto_previous_response_id=True)
+    assert len(bank.inner.calls) == N + 1
+    assert (await Runner.run(bank.agent(), "Pay 5")).final_output == "Done"
+
+
+@pytest.mark.parametrize("name", ["conversation_id", "previous_response_id"])
+def test_conversations_that_a_server_keeps_are_refused(name: str) -> None:
+    given: Any = {name: "one"}
+    with pytest.raises(UsageError, match=name):
+        run(agent(guarded(Scripted(["Paris"]))), "?", **given)
 
 
 def test_a_failing_model_is_unmeasured_and_abstains() -> None:

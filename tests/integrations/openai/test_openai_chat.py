@@ -60,6 +60,10 @@ def test_it_is_a_native_sampler_that_falls_back_to_single_calls(endpoint: Endpoi
     primary, *samples = sorted(endpoint.bodies, key=lambda body: body["temperature"])
     assert (primary["temperature"], primary["max_tokens"], primary["stop"]) == (0.0, 5, ["\n"])
     assert [(body["temperature"], body["top_p"]) for body in samples] == [(0.7, 0.9)] * 4
+    endpoint.bodies.clear()
+    draw(model, [QUESTION], PLAN.model_copy(update={"primary": "sampled"}))
+    assert [(body["temperature"], body["top_p"]) for body in endpoint.bodies] == [(0.7, 0.9)] * 5
+    assert len({body["seed"] for body in endpoint.bodies}) == 5
     assert len({body["seed"] for body in endpoint.bodies}) == 5
     assert all(0 <= body["seed"] < 2**31 for body in endpoint.bodies)
     assert not any("n" in body or "max_completion_tokens" in body for body in endpoint.bodies)

@@ -151,8 +151,8 @@ def test_bodies_that_are_no_reply_are_counted_and_named(way: Callable[[Guardrail
         return Attempted(content, None, 1)
 
     with answered_by(send) as model:
-        verdict = way(Guardrail(model=model, artifact=make_artifact(model), probe="off"))
-    assert verdict.uncertainty.reason is Unmeasured.MODEL_FAILED
+        verdict = way(Guardrail(model=model, artifact=make_artifact(model), probe="off", remember=0))
+    assert verdict.uncertainty.reason is Unmeasured.UNREADABLE
     assert verdict.cost.calls == 11
     assert "11 of 11 calls failed, the first with MalformedReplyError" in verdict.detail
 

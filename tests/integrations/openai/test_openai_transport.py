@@ -224,7 +224,7 @@ def test_a_server_that_refuses_so_many_at_once_is_asked_one_by_one(
 ) -> None:
     endpoint.mode = "n_capped"
     model = chat(endpoint, several_per_call=several)
-    guard = Guardrail(model=model, artifact=make_artifact(model, n=6), early_stopping="off")
+    guard = Guardrail(model=model, artifact=make_artifact(model, n=6), early_stopping="off", remember=0)
     verdicts = [guard.assess("unsure?") if way == "sync" else asyncio.run(guard.aassess("unsure?")) for _ in range(2)]
     assert [verdict.uncertainty.reason for verdict in verdicts] == [None, None]
     # a probe of 4, a greedy answer, the six at once that were refused, and six alone; later without the refusal
@@ -239,7 +239,7 @@ def test_a_request_that_is_refused_for_another_reason_stays_refused(endpoint: En
     model = chat(endpoint, several_per_call=True)
     endpoint.mode = "400"
     (drawn,) = draw(model, [QUESTION], SamplingPlan(n=6))
-    assert drawn.problem is Unmeasured.MODEL_FAILED
+    assert drawn.problem is Unmeasured.REJECTED
     assert "2 of 2 calls failed, the first with BadRequestError" in drawn.problem_detail
     assert drawn.cost.calls == endpoint.requests == 3  # greedy, six at once, one alone
     assert not refuses_n(model, 6)

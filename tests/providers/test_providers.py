@@ -1,0 +1,379 @@
+"""Every provider of docs/langchain.md, with its published package, against a scripted server on loopback.
+
+`make test-providers` installs the packages in an environment of its own; a package that is missing skips its tests.
+Each model has settings of its own that would spoil the plan's, so a setting under a wrong name would be seen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.language_models import BaseChatModel
+
+from guardrail import Guardrail
+from guardrail.artifact import CalibrationArtifact
+from guardrail.bindings import carried
+from guardrail.doctor import examine
+from guardrail.errors import UsageError
+from guardrail.judges.chat import ChatJudge
+from guardrail.models import resolve_model
+from guardrail.specs import identify
+from guardrail.testing import make_artifact
+from guardrail.types import SamplingPlan
+
+from .scripted import Server, serving
+
+QUESTION = "Capital of France?"
+PLAN = SamplingPlan(n=3, max_tokens=48, stop=("#",))
+FIXED = PLAN.model_copy(update={"temperature": 1.0, "top_p": 1.0, "primary": "sampled"})
+CLAUDE = "anthropic.claude-3-5-sonnet-20240620-v1:0"
+
+
+class Provider(NamedTuple):
+    """One class of a provider's package.
+
+    Attributes:
+        package: Its package.
+        name: Its class.
+        where: How it is made to ask the scripted server.
+        own: Settings of its own.
+        settings: What a request has to say: the path of each of the plan's settings in the request.
+        identity: Provider and model that an artifact binds.
+        seed: Where a seed goes, or empty.
+        logprobs: Whether its replies show log-probabilities.
+    """
+
+    package: str
+    name: str
+    where: Callable[[str], dict[str, Any]]
+    own: dict[str, Any]
+    settings: dict[str, str]
+    identity: tuple[str, str]
+    seed: str = ""
+    logprobs: bool = False
+
+    def make(self, server: Server, **changed: Any) -> BaseChatModel:
+        kind = getattr(pytest.importorskip(self.package), self.name)
+        made: BaseChatModel = kind(**{**self.where(server.url), **self.own, **changed})
+        return made
+
+
+def words(max_tokens: str, top_p: str, stop: str, temperature: str = "temperature", inside: str = "") -> dict[str, str]:
+    named = {"temperature": temperature, "max_tokens": max_tokens, "top_p": top_p, "stop": stop}
+    return {name: inside + word for name, word in named.items()}
+
+
+USUAL = words("max_tokens", "top_p", "stop")
+PROVIDERS = {
+    "openai": Provider(
+        "langchain_openai", "ChatOpenAI",
+        lambda url: {"model": "gpt-4o-mini", "base_url": f"{url}/v1", "api_key": "k", "max_retries": 0},
+        {"temperature": 0.31, "top_p": 0.55, "max_tokens": 999},
+        words("max_completion_tokens", "top_p", "stop"), ("openai", "gpt-4o-mini"), "seed", True,
+    ),
+    "vllm": Provider(
+        "langchain_openai", "ChatOpenAI",
+        lambda url: {"model": "org/weights", "base_url": f"{url}/v1", "api_key": "EMPTY", "max_retries": 0},
+        {"temperature": 0.31, "max_tokens": 999},
+        words("max_completion_tokens", "top_p", "stop"), ("openai", "org/weights"), "seed", True,
+    ),
+    "azure": Provider(
+        "langchain_openai", "AzureChatOpenAI",
+        lambda url: {
+            "azure_deployment": "chat", "azure_endpoint": url, "api_version": "2024-10-21", "api_key": "k",
+            "max_retries": 0,
+        },
+        {"temperature": 0.31, "top_p": 0.55, "max_tokens": 999},
+        words("max_completion_tokens", "top_p", "stop"), ("azure", "chat"), "seed", True,
+    ),
+    "anthropic": Provider(
+        "langchain_anthropic", "ChatAnthropic",
+        lambda url: {"model": "claude-haiku-4-5", "base_url": url, "api_key": "k", "max_retries": 0},
+        {"temperature": 0.31, "max_tokens": 999},
+        words("max_tokens", "top_p", "stop_sequences"), ("anthropic", "claude-haiku-4-5"),
+    ),
+    "google": Provider(
+        "langchain_google_genai", "ChatGoogleGenerativeAI",
+        lambda url: {"model": "gemini-2.5-flash", "base_url": url, "api_key": "k", "max_retries": 1},
+        {"temperature": 0.31, "max_tokens": 999},
+        words("maxOutputTokens", "topP", "stopSequences", inside="generationConfig."),
+        ("google_genai", "gemini-2.5-flash"), "seed",
+    ),
+    "ollama": Provider(
+        "langchain_ollama", "ChatOllama", lambda url: {"model": "llama3:8b", "base_url": url},
+        {"temperature": 0.31, "num_predict": 999, "stop": ["!"]},
+        words("num_predict", "top_p", "stop", inside="options."), ("ollama", "llama3:8b"), ".seed", True,
+    ),
+    "mistral": Provider(
+        "langchain_mistralai", "ChatMistralAI",
+        lambda url: {"model": "mistral-small-latest", "base_url": f"{url}/v1", "api_key": "k", "max_retries": 0},
+        {"temperature": 0.31, "max_tokens": 999}, USUAL, ("mistral", "mistral-small-latest"), "random_seed",
+    ),
+    "groq": Provider(
+        "langchain_groq", "ChatGroq",
+        lambda url: {"model": "llama-3.3-70b-versatile", "base_url": url, "api_key": "k", "max_retries": 0},
+        {"temperature": 0.31, "max_tokens": 999}, USUAL, ("groq", "llama-3.3-70b-versatile"), "seed", True,
+    ),
+    "bedrock": Provider(
+        "langchain_aws", "ChatBedrockConverse", lambda url: {"model": CLAUDE, "base_url": url},
+        {"temperature": 0.31, "max_tokens": 999},
+        words("maxTokens", "topP", "stopSequences", inside="inferenceConfig."), ("amazon_bedrock", CLAUDE),
+    ),
+    "bedrock, invoke": Provider(
+        "langchain_aws", "ChatBedrock", lambda url: {"model": CLAUDE, "endpoint_url": url},
+        {"temperature": 0.31, "max_tokens": 999},
+        words("max_tokens", "top_p", "stop_sequences"), ("amazon_bedrock", CLAUDE),
+    ),
+    "cohere": Provider(
+        "langchain_cohere", "ChatCohere",
+        lambda url: {"model": "command-r-08-2024", "base_url": url, "cohere_api_key": "k"},
+        {"temperature": 0.31}, words("max_tokens", "p", "stop_sequences"), ("cohere", "command-r-08-2024"), "seed",
+    ),
+}  # fmt: skip
+each_provider = pytest.mark.parametrize("provider", PROVIDERS.values(), ids=PROVIDERS)
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing outside these tests decides where a request goes."""
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "k",
+        "AWS_SECRET_ACCESS_KEY": "k",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as running:
+        yield running
+
+
+def planned(model: BaseChatModel, plan: SamplingPlan = PLAN) -> CalibrationArtifact:
+    return make_artifact(model, n=plan.n).model_copy(update={"plan": plan})
+
+
+def found(body: dict[str, Any], path: str) -> Any:
+    value: Any = body
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def asked(server: Server, settings: dict[str, str]) -> list[dict[str, Any]]:
+    """The plan's settings in each request for the question; those of the probe aside."""
+    bodies = [body for _, body in server.asked if QUESTION in json.dumps(body)]
+    return [{name: found(body, path) for name, path in settings.items()} for body in bodies]
+
+
+def flat(body: Any) -> Iterator[str]:
+    """Every name at any depth of a request."""
+    if isinstance(body, dict):
+        for name, value in body.items():
+            yield name
+            yield from flat(value)
+
+
+@each_provider
+def test_a_guarded_question_is_asked_by_the_plan(provider: Provider, server: Server) -> None:
+    model = provider.make(server)
+    before = model.model_dump()
+    guard = Guardrail(model=model, artifact=planned(model), early_stopping="off", max_concurrency=1)
+    verdict = guard.assess(QUESTION)
+    assert verdict.accepted, verdict.detail
+    assert guard.invoke(QUESTION).text == "Paris"
+
+    primary, *samples = asked(server, provider.settings)
+    common = {"max_tokens": 48, "stop": ["#"]}
+    assert {name: primary[name] for name in ("temperature", *common)} == {"temperature": 0, **common}
+    assert samples[:3] == [{"temperature": 0.7, "top_p": 0.9, **common}] * 3
+    # Under no other name: a setting of the plan, or of the model itself, that a server would read as well.
+    every = {"max_tokens", "max_completion_tokens", "num_predict", "maxTokens", "maxOutputTokens", "top_p", "topP", "p"}
+    own = {path.rpartition(".")[2] for path in provider.settings.values()}
+    assert all(not (every & set(flat(body))) - own for _, body in server.asked)
+    assert model.model_dump() == before
+
+
+@each_provider
+async def test_so_it_is_on_the_event_loop(provider: Provider, server: Server) -> None:
+    model = provider.make(server)
+    guard = Guardrail(model=model, artifact=planned(model), early_stopping="off", max_concurrency=1)
+    verdict = await guard.aassess(QUESTION)
+    assert verdict.accepted, verdict.detail
+    sent = asked(server, provider.settings)
+    assert sorted(one["temperature"] for one in sent) == [0, 0.7, 0.7, 0.7]
+    assert {one["max_tokens"] for one in sent} == {48}
+
+
+@each_provider
+def test_answers_that_differ_are_held_back(provider: Provider, server: Server) -> None:
+    model = provider.make(server)
+    verdict = Guardrail(model=model, artifact=planned(model)).assess("Name a random word.")
+    assert (verdict.accepted, verdict.uncertainty.measured) == (False, True), verdict.detail
+
+
+@each_provider
+def test_what_an_artifact_binds(provider: Provider, server: Server) -> None:
+    model = provider.make(server)
+    assert (identify(model).provider, identify(model).model) == provider.identity
+    taken = carried(model, {"seed": 7})
+    sent = {**{f".{name}": value for name, value in taken.fields.items()}, **taken.call}
+    assert sent == ({provider.seed: 7} if provider.seed else {})
+
+
+class Listening(BaseCallbackHandler):
+    """Keeps the tokens that it is shown."""
+
+    def __init__(self) -> None:
+        self.tokens: list[str] = []
+
+    def on_llm_new_token(self, token: Any, **details: Any) -> None:
+        self.tokens.append(token)
+
+
+def test_a_class_that_always_streams_shows_no_token(server: Server) -> None:
+    listening, own = Listening(), Listening()
+    model = PROVIDERS["ollama"].make(server, callbacks=[own])
+    guard = Guardrail(model=model, artifact=planned(model))
+    assert guard.invoke(QUESTION, {"callbacks": [listening]}).text == "Paris"
+    assert (listening.tokens, own.tokens) == ([], [])
+    model.invoke(QUESTION, {"callbacks": [listening]})
+    assert "Paris" in "".join(listening.tokens)  # the control
+    assert "Paris" in "".join(own.tokens)
+
+
+@each_provider
+@pytest.mark.parametrize("reply", ["structured", "text"])
+def test_a_judge_is_asked_at_temperature_0(provider: Provider, reply: Any, server: Server) -> None:
+    judge = ChatJudge(provider.make(server), reply=reply)
+    server.answer = lambda body: "yes"
+    judge.equivalent(QUESTION, [("a", "b")])
+    (sent,) = asked(server, provider.settings)
+    assert sent["temperature"] == 0
+    assert sent["max_tokens"] in (16, 256)
+
+
+@each_provider
+def test_log_probabilities(provider: Provider, server: Server) -> None:
+    model = provider.make(server)
+    artifact = make_artifact(model, n=3, estimator="semantic_entropy")
+    if provider.logprobs:
+        guard = Guardrail(model=model, artifact=artifact, early_stopping="off")
+        verdict = guard.assess(QUESTION)
+        assert verdict.accepted, verdict.detail
+    else:
+        with pytest.raises(ValueError, match="does not take logprobs, which the plan asks for"):
+            Guardrail(model=model, artifact=artifact)
+
+
+@each_provider
+def test_a_model_that_takes_only_temperature_1(provider: Provider, server: Server) -> None:
+    model = provider.make(server, profile={"temperature": False})
+    with pytest.raises(ValueError, match="calibrate collect --temperature 1 --top-p 1"):
+        Guardrail(model=model, artifact=planned(model))
+    guard = Guardrail(model=model, artifact=planned(model, FIXED), early_stopping="off")
+    assert guard.assess(QUESTION).accepted
+    sent = asked(server, provider.settings)
+    assert len(sent) == 4
+    assert {(one["temperature"], one["top_p"]) for one in sent} <= {(None, None), (None, 1)}
+
+
+@each_provider
+def test_doctor_finds_nothing_wrong(provider: Provider, server: Server, tmp_path: Path) -> None:
+    model = provider.make(server)
+    path = str(planned(model).save(tmp_path / "artifact.json"))
+    findings = {finding.check: finding for finding in examine(path, model, question=QUESTION)}
+    assert {finding.status for finding in findings.values()} <= {"ok", "warn"}, findings
+    assert findings["requests"].status == "ok", findings["requests"]
+
+
+@each_provider
+def test_doctor_names_a_temperature_that_is_refused(provider: Provider, server: Server, tmp_path: Path) -> None:
+    text = "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) is supported."
+    place = provider.settings["temperature"]
+    server.answer = lambda body: (400, text) if found(body, place) == 0 else f"word {body['place']}"
+    model = provider.make(server)
+    path = str(planned(model).save(tmp_path / "artifact.json"))
+    findings = [finding for finding in examine(path, model) if finding.status == "fail"]
+    assert findings
+    assert any(finding.fix.startswith("this model only takes temperature 1") for finding in findings), findings
+
+
+def test_the_responses_api(server: Server) -> None:
+    model = PROVIDERS["openai"].make(server, use_responses_api=True)
+    with pytest.raises(ValueError, match="does not take stop"):
+        Guardrail(model=model, artifact=planned(model))
+    plan = PLAN.model_copy(update={"stop": ()})
+    guard = Guardrail(model=model, artifact=planned(model, plan), early_stopping="off", max_concurrency=1)
+    verdict = guard.assess(QUESTION)
+    assert verdict.accepted, verdict.detail
+    primary, *samples = asked(server, {name: name for name in ("temperature", "max_output_tokens", "seed")})
+    assert primary == {"temperature": 0, "max_output_tokens": 48, "seed": None}
+    assert samples == [{"temperature": 0.7, "max_output_tokens": 48, "seed": None}] * 3
+
+
+def test_models_whose_profile_knows_it() -> None:
+    """Reasoning models are known without a call where the package's profile says it."""
+    openai = pytest.importorskip("langchain_openai")
+    anthropic = pytest.importorskip("langchain_anthropic")
+    takes = import_module("guardrail.bindings").takes_temperature
+    assert takes(openai.ChatOpenAI(model="gpt-4o-mini", api_key="k"))
+    assert not takes(openai.ChatOpenAI(model="o3", api_key="k"))
+    assert not takes(openai.ChatOpenAI(model="gpt-5-mini", api_key="k"))
+    claude = {"model": "claude-sonnet-4-5", "api_key": "k", "max_tokens": 4096}
+    assert takes(anthropic.ChatAnthropic(**claude))
+    assert not takes(anthropic.ChatAnthropic(**claude, thinking={"type": "enabled", "budget_tokens": 1024}))
+    assert not takes(anthropic.ChatAnthropic(model="claude-opus-4-7", api_key="k"))
+
+
+def test_a_deployment_without_a_name_is_refused() -> None:
+    azure = pytest.importorskip("langchain_openai").AzureChatOpenAI
+    where = {"azure_endpoint": "http://127.0.0.1", "api_version": "2024-10-21", "api_key": "k"}
+    assert identify(azure(**where, model="gpt-4o", azure_deployment="chat")).model == "gpt-4o"
+    with pytest.raises(UsageError, match="names no model"):
+        identify(azure(**where))
+
+
+def test_a_class_warns_of_what_it_drops_and_doctor_says_so(server: Server, tmp_path: Path) -> None:
+    model = PROVIDERS["google"].make(server, model="gemini-3.6-flash")
+    path = str(planned(model).save(tmp_path / "artifact.json"))
+    with pytest.warns(UserWarning, match="uses fixed sampling defaults"):
+        findings = {finding.check: finding for finding in examine(path, model)}
+    assert findings["requests"].status == "warn"
+    assert "temperature" in findings["requests"].detail
+    assert findings["requests"].fix.startswith("this model only takes temperature 1")
+
+
+@pytest.mark.parametrize(
+    ("text", "package", "identity"),
+    [
+        ("openai:gpt-4o-mini", "langchain_openai", ("openai", "gpt-4o-mini")),
+        ("azure_openai:gpt-4o", "langchain_openai", ("azure", "gpt-4o")),
+        ("anthropic:claude-sonnet-4-5", "langchain_anthropic", ("anthropic", "claude-sonnet-4-5")),
+        ("google_genai:gemini-2.5-flash", "langchain_google_genai", ("google_genai", "gemini-2.5-flash")),
+        ("ollama:llama3:8b", "langchain_ollama", ("ollama", "llama3:8b")),
+        ("mistralai:mistral-small-latest", "langchain_mistralai", ("mistral", "mistral-small-latest")),
+        ("groq:llama-3.3-70b-versatile", "langchain_groq", ("groq", "llama-3.3-70b-versatile")),
+        (f"bedrock_converse:{CLAUDE}", "langchain_aws", ("amazon_bedrock", CLAUDE)),
+        ("cohere:command-r-08-2024", "langchain_cohere", ("cohere", "command-r-08-2024")),
+    ],
+)
+def test_models_by_name(text: str, package: str, identity: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("langchain.chat_models")
+    pytest.importorskip(package)
+    for name in ("OPENAI", "AZURE_OPENAI", "ANTHROPIC", "GOOGLE", "MISTRAL", "GROQ", "COHERE", "CO"):
+        monkeypatch.setenv(f"{name}_API_KEY", "k")
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "http://127.0.0.1")
+    monkeypatch.setenv("OPENAI_API_VERSION", "2024-10-21")
+    found = identify(resolve_model(text))
+    assert (found.provider, found.model) == identity
