@@ -77,7 +77,7 @@ def test_a_cascade_s_settings_cannot_be_assigned_either() -> None:
     models = [ScriptedChat(name_of_model=name, default=["a", "b"]) for name in ("small", "large")]
     system = Cascade(models, artifact=cascade_artifact(0.0, 0.0))
     with pytest.raises(UsageError, match=r"Cascade\.models is fixed"):
-        system.models = models[::-1]
+        system.models = [*models[::-1]]
 
 
 @pytest.mark.parametrize(("given", "meant"), [("rase", "raise"), ("mesage", "message")])
