@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from threading import Lock
 from typing import Any
 
 from langchain_core.callbacks import Callbacks
@@ -21,6 +20,7 @@ from ..plain_json import sha256_hex
 from ..sampling.callbacks import streaming_disabled
 from ..sampling.calls import in_sample
 from ..sampling.effects import Effect, Steps, computation
+from ..sampling.limits import new_lock
 from ..sampling.sampler import Sampler
 from ..types import Cost, Sample, SampleSet
 from ..verdict import Reason, Verdict
@@ -90,7 +90,7 @@ class Abstentions:
         self, seconds: float = REMEMBERED, *, most: int = MOST, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.seconds, self._most, self._clock = seconds, most, clock
-        self._lock = Lock()
+        self._lock = new_lock(self)
         self._known: OrderedDict[str, tuple[float, Assessment]] = OrderedDict()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Abstentions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
@@ -32,6 +32,9 @@ _STREAMING = "streaming"  # LangChain gives it to any chat model; a guard's stre
 
 class SteppedChatModel(BaseChatModel):
     """A chat model whose answers are steps (`guardrail.sampling.effects`), within the call's ``max_concurrency``."""
+
+    guardrail_quiet: ClassVar[bool] = True
+    """It has no cache, and draws through `guardrail.sampling` itself."""
 
     @abstractmethod
     def _answer(

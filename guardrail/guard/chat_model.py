@@ -93,7 +93,7 @@ class Guardrail(GuardedChatModel):
     and judges whose bounds are known) and calibration could measure 99.5 % of its questions; "on": wherever there are
     bounds; "off": always draw all."""
     probe: Literal["auto", "off"] = "auto"
-    """Whether an endpoint is probed before its samples are believed: four calls at the first question, and again when
+    """Whether an endpoint is probed before its samples are believed: five calls at the first question, and again when
     its samples agree suspiciously often (docs/endpoints.md). Local samplers and fakes are never probed."""
     turns: Literal["refuse", "mark"] = "refuse"
     """What to do with a conversation whose turns were not calibrated, such as a second question to an artifact of

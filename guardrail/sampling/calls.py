@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from langchain_core.callbacks import Callbacks
-from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models import BaseChatModel, BaseLanguageModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, LLMResult
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import RunnableConfig, RunnableSerializable
 from langchain_core.runnables.config import ensure_config
 
 from ..bindings import carried
@@ -177,17 +177,56 @@ def side_by_side(run: Callable[[Item], Made], items: Sequence[Item], workers: in
         pool.shutdown(wait=False, cancel_futures=True)
 
 
+QUIET = "guardrail_quiet"
+"""Class attribute of models that draw through this package themselves: nothing inside them is copied."""
+LEVELS, MOST_INSIDE = 2, 64
+"""How deep models are looked for in lists and dicts, and in how long ones: what holds models is short and flat."""
+
+
 def quiet_copy(model: BaseChatModel, fields: Mapping[str, Any] | None = None) -> BaseChatModel:
     """A copy that neither reads a response cache (samples would be equal) nor streams (samples would leak).
 
+    So are the models inside it: those in its fields and private attributes, also within lists, dicts and Runnables. One
+    that only a function holds is not reached; the probe finds its cache (`guardrail.sampling.probe.later_call`).
+
     Args:
         model: The chat model; it is not changed.
-        fields: Other fields of the copy. A copy of the copy would call the first one.
+        fields: Other fields of the copy.
     """
-    quiet = model.model_copy(update={**(fields or {}), "cache": False, "disable_streaming": True})
-    for name in ("_generate", "_agenerate"):  # of the class: a copy of a copy must not call the first one
-        object.__setattr__(quiet, name, without_tokens(getattr(type(quiet), name).__get__(quiet)))
-    return quiet
+    copied: BaseChatModel = _quiet(model.model_copy(update=fields) if fields else model, {})
+    return copied
+
+
+def _quiet(value: Any, seen: dict[int, Any], levels: int = LEVELS) -> Any:
+    """The value, or a copy of it if a model inside it has to be quiet."""
+    if id(value) in seen:
+        return seen[id(value)]
+    if type(value) in (list, tuple, dict) and levels and len(value) <= MOST_INSIDE:
+        held = list(value.values() if type(value) is dict else value)
+        made = [_quiet(one, seen, levels - 1) for one in held]
+        if all(a is b for a, b in zip(made, held, strict=True)):
+            return value
+        return dict(zip(value, made, strict=True)) if type(value) is dict else type(value)(made)
+    if not isinstance(value, BaseLanguageModel | RunnableSerializable) or getattr(type(value), QUIET, False):
+        return value
+    seen[id(value)] = value  # a model that holds itself
+    fields = {name: getattr(value, name, None) for name in type(value).model_fields}
+    changed = {name: made for name, one in fields.items() if (made := _quiet(one, seen)) is not one}
+    hidden = value.__pydantic_private__ or {}
+    private = {name: made for name, one in hidden.items() if (made := _quiet(one, seen)) is not one}
+    if isinstance(value, BaseLanguageModel):
+        changed["cache"] = False
+    if isinstance(value, BaseChatModel):
+        changed["disable_streaming"] = True
+    if changed or private:
+        copied = value.model_copy(update=changed)
+        if copied.__pydantic_private__ is not None:
+            copied.__pydantic_private__.update(private)
+        if isinstance(copied, BaseChatModel):
+            for name in ("_generate", "_agenerate"):  # of the class: a copy of a copy must not call the first one
+                object.__setattr__(copied, name, without_tokens(getattr(type(copied), name).__get__(copied)))
+        seen[id(value)] = copied
+    return seen[id(value)]
 
 
 def with_settings(model: BaseChatModel, settings: Mapping[str, Any]) -> tuple[BaseChatModel, dict[str, Any]]:
