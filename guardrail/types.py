@@ -330,6 +330,9 @@ class Unmeasured(StrEnum):
     """Fewer samples came back than the plan asks for."""
     MODEL_FAILED = "model_failed"
     """The model or its server could not be reached, raised an error or timed out."""
+    MISCONFIGURED = "misconfigured"
+    """The endpoint answers no call at all: its key, model name or address is wrong (HTTP 401, 403, 404), or there is no
+    server."""
     DEGENERATE_SAMPLES = "degenerate_samples"
     """A probe showed that the endpoint's samples do not vary as sampling must."""
     NO_LOGPROBS = "no_logprobs"
@@ -363,7 +366,7 @@ class Unmeasured(StrEnum):
         return self not in _TRANSPORT
 
 
-_TRANSPORT = frozenset({Unmeasured.MODEL_FAILED, Unmeasured.DEGENERATE_SAMPLES})
+_TRANSPORT = frozenset({Unmeasured.MODEL_FAILED, Unmeasured.MISCONFIGURED, Unmeasured.DEGENERATE_SAMPLES})
 """Reasons that say nothing about the question. A new reason depends on the question unless it is listed here."""
 
 

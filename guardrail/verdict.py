@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
-from .types import Cost, Frozen, Sample, Uncertainty
+from .types import Cost, Frozen, Sample, Uncertainty, Unmeasured
 
 __all__ = ["Meaning", "Reason", "Verdict", "as_html", "as_markdown", "as_text", "next_step"]
 
@@ -136,10 +136,14 @@ _NEXT = {
     Reason.SUSPENDED: "Look into the alarm (docs/monitoring.md); until then a person may release the answer.",
     Reason.INFEASIBLE: "Route these questions elsewhere, or calibrate with a larger alpha, more data or another model.",
 }
+CONFIGURATION = "Correct the endpoint's key, model name or address; until then every question is held back."
+"""What to do about an endpoint that answers no call."""
 
 
 def next_step(verdict: Verdict) -> str:
     """What to do after this verdict, in one sentence."""
+    if verdict.uncertainty.reason is Unmeasured.MISCONFIGURED:
+        return CONFIGURATION
     if verdict.reason is Reason.UNMEASURED and verdict.is_result:
         return "Hand the question to a person: its own answers are the cause, and asking again would only select."
     return _NEXT[verdict.reason]

@@ -50,15 +50,13 @@ from ._agents.held import (
     HeldMessage,
     ToolCallOrder,
     call_digest,
-    edited,
-    order_of,
     pack,
     targets_of,
     unpack,
-    with_edit_note,
 )
 from ._agents.state import NoteChannel
 from ._agents.structured_answers import fits, readable, structured_names
+from ._agents.tool_node import edited, order_of, with_edit_note
 from .langgraph_review import ALL_DECISIONS, HOLDING, DecisionType, ask, held_message, lean, released
 
 if TYPE_CHECKING:

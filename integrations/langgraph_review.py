@@ -12,7 +12,7 @@ Needs a checkpointer and a thread id, as every interrupt does.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast
 from uuid import uuid4
@@ -33,15 +33,16 @@ from guardrail.verdict import Reason, Verdict
 
 from ._agents.decisions import ALL_DECISIONS, Decision, DecisionType, answer_schema
 from ._agents.held import (
-    REQUEST_FORMAT,
     FrozenMessage,
     GuardState,
     HeldMessage,
     ReviewTarget,
     ToolCallOrder,
     call_digest,
+    order_for,
     pack,
-    same_call,
+    possible,
+    review_request,
     unpack,
 )
 from ._agents.review_bridge import ReviewBridge
@@ -70,37 +71,6 @@ HOLDING = "A person is checking this before it goes out."
 """Text that stands in for a held-back message until it is decided."""
 
 
-def review_request(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> dict[str, Any]:
-    """What the person is shown: the value of the interrupt, plain JSON.
-
-    ``action_requests`` and ``review_configs`` are those of ``HumanInTheLoopMiddleware``, so its clients can read it;
-    question, candidate, verdict and alternatives come on top. It shows what was held back: it is for the reviewer, not
-    for the end user.
-    """
-    verdict = held.verdict
-    return {
-        "type": "guardrail_review",
-        "format": REQUEST_FORMAT,
-        "kind": held.kind,
-        "question": held.question,
-        "candidate": {
-            "text": held.message.text,
-            "tool_calls": [{"name": c["name"], "args": c["args"]} for c in held.message.tool_calls],
-        },
-        "verdict": verdict.without_answers(),
-        "alternatives": [{"text": text, "share": share} for text, share in verdict.alternatives],
-        "meanings": [meaning.model_dump(mode="json") for meaning in verdict.meanings],
-        "action_requests": [
-            {"name": one.name, "args": one.args, "description": detail}
-            for one in held.judged
-            for detail in [verdict.detail if one.verdict.accepted else one.verdict.detail]
-        ],
-        "review_configs": [
-            {"action_name": one.name, "allowed_decisions": list(possible(held, allowed))} for one in held.judged
-        ],
-    }
-
-
 def ask(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> list[Decision]:
     """Interrupt, and return one decision for each thing judged. Resume with ``{"decisions": [...]}``.
 
@@ -111,13 +81,6 @@ def ask(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> l
     schema = answer_schema(possible(held, allowed), tools)
     found = interrupt(review_request(held, allowed), response_schema=schema)
     return cast(list[Decision], found["decisions"])
-
-
-def possible(held: HeldMessage, allowed: Sequence[DecisionType]) -> tuple[DecisionType, ...]:
-    """Decisions that make sense: where the model gave nothing, there is nothing to approve or edit."""
-    if not held.empty:
-        return tuple(allowed)
-    return tuple(one for one in allowed if one in ("reject", "respond")) or ("reject",)
 
 
 def released(
@@ -150,7 +113,7 @@ def released(
             calls += _structured(call, decision)
             continue
         else:
-            orders[str(call["id"])] = _order(call, decision)
+            orders[str(call["id"])] = order_for(call, decision)
         calls.append(call)
     return message.model_copy(update={"text": _beside(message.text, decisions), "tool_calls": tuple(calls)}), orders
 
@@ -193,30 +156,6 @@ def _structured_anew(message: FrozenMessage, text: str) -> tuple[dict[str, Any],
         return ()
     plain = isinstance(args, dict) and len(message.tool_calls) == 1 and json_fault(args, packed=True) is None
     return ({**message.tool_calls[0], "args": args},) if plain else ()
-
-
-def _order(call: Mapping[str, Any], decision: Decision) -> ToolCallOrder:
-    digest = call_digest(call)
-    if decision["type"] == "edit":
-        edited = {"name": call["name"], "args": decision["edited_action"]["args"]}
-        if same_call(call, edited):  # only the text beside it, or another call of the message, was changed
-            return ToolCallOrder(digest=digest, decision="approve")
-        return ToolCallOrder(digest=digest, decision="edit", args=edited["args"])
-    if decision["type"] == "approve":
-        return ToolCallOrder(digest=digest, decision="approve")
-    said = decision.get("message")
-    if decision["type"] == "respond":
-        return ToolCallOrder(digest=digest, decision="respond", message=said)
-    if decision["type"] == "lapse":
-        return ToolCallOrder(
-            digest=digest, decision="reject", message=f"This call of {call['name']} was not run: {said}"
-        )
-    reason = f" The reason: {said}" if said else ""
-    said = (
-        f"A person rejected this call of {call['name']}; it was not run.{reason} Do not call it again unless the "
-        "user asks for it."
-    )
-    return ToolCallOrder(digest=digest, decision="reject", message=said)
 
 
 def held_message(held: HeldMessage, text: str = HOLDING) -> AIMessage:

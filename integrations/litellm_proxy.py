@@ -168,8 +168,9 @@ class CalibratedGuardrail(CustomGuardrail):
 
     The client gets the judged candidate as an ordinary response (or stream), its usage counting all samples, so the
     proxy logs and charges the whole cost once. The verdict is in the headers ``x-guardrail-accepted``,
-    ``x-guardrail-abstained`` (the answer is the text of an abstention), ``x-guardrail-reason``, ``x-guardrail-uncertainty``, ``x-guardrail-threshold`` and ``x-guardrail-artifact``, and in
-    the proxy's guardrail log. The samples bypass the proxy's cache.
+    ``x-guardrail-abstained`` (whether the answer is the text of an abstention), ``x-guardrail-reason``,
+    ``x-guardrail-uncertainty``, ``x-guardrail-threshold`` and ``x-guardrail-artifact``, and in the proxy's guardrail
+    log. The samples bypass the proxy's cache.
 
     Args:
         artifact: Path of the artifact for every guarded model, or a mapping of model names to paths.
@@ -222,8 +223,9 @@ class CalibratedGuardrail(CustomGuardrail):
                 LiteLLMChat(name_of_model=name, complete=complete),
                 made,
                 on_abstain=on_abstain,
+                judge=judge,
                 verdicts=None,
-                guard_options=guard_settings(made, judge, guard_options),
+                guard_options=guard_settings(guard_options),
             )
             for name, made in found.items()
         }
@@ -268,6 +270,7 @@ class CalibratedGuardrail(CustomGuardrail):
             raise _http(status, error.message, f"guardrail_{error.verdict.reason.value}") from error
         except (ArtifactError, UsageError) as error:
             raise _http(400, str(error), "guardrail_mismatch") from error
+        assert answer.verdict is not None, "one artifact judges everything"
         self._log(data, answer.verdict, started, abstained=answer.abstained)
         data["mock_response"] = _response(answer.message, str(data["model"]))
         data["cache"] = dict(NO_CACHE)

@@ -9,7 +9,9 @@ read its verdicts.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import copy
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import fields, replace
 from pathlib import Path
@@ -28,8 +30,11 @@ from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
-from ._frameworks.chat import Approval, FrameworkChat, check_call, guard_settings, settings_revision
-from ._frameworks.guard import Answer, FrameworkGuard, VerdictStore, arguments_of, refuse_settings
+from ._agents.decisions import ALL_DECISIONS, DecisionType
+from ._agents.held import edit_note
+from ._frameworks.chat import Approval, FrameworkChat, check_call, guard_settings, settings_revision, shared_chat
+from ._frameworks.guard import Answer, FrameworkGuard, VerdictStore, arguments_of, is_of_call, refuse_settings
+from ._frameworks.reviews import ReviewBridge
 
 require("agents", extra="openai-agents")
 
@@ -46,15 +51,20 @@ from agents import (  # noqa: E402
     ModelTracing,
     OutputGuardrail,
     RunContextWrapper,
+    Runner,
+    RunResult,
+    RunState,
     Tool,
     ToolGuardrailFunctionOutput,
     ToolInputGuardrail,
     ToolInputGuardrailData,
     custom_span,
+    function_tool,
     handoff,
 )
-from agents.items import TResponseInputItem, TResponseStreamEvent  # noqa: E402
+from agents.items import ToolApprovalItem, TResponseInputItem, TResponseStreamEvent  # noqa: E402
 from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest, ModelRetryNormalizedError  # noqa: E402
+from agents.tool_context import ToolContext  # noqa: E402
 
 from ._frameworks.openai_agents_items import (  # noqa: E402
     Format,
@@ -67,7 +77,7 @@ from ._frameworks.openai_agents_items import (  # noqa: E402
     to_response,
 )
 
-__all__ = ["AgentsModelChat", "GuardedModel", "VerdictStore", "agent_bindings"]
+__all__ = ["AgentsModelChat", "GuardedModel", "ReviewBridge", "VerdictStore", "agent_bindings"]
 
 PASSED_ON = names(Effect.TRANSPORT, allowed_in="openai-agents")
 """Settings of a request that cannot change an answer: each sample's call carries them, too.
@@ -166,13 +176,17 @@ class GuardedModel(Model):
 
     Args:
         model: A model of the SDK, or any LangChain chat model (`OpenAICompatibleChat`, `TransformersChat`, ...).
-        artifact: The calibration artifact, or the path of its JSON file.
+        artifact: Judges final answers (and structured output), and every call where ``tools`` is not given: an artifact
+            or its file. None lets answers pass.
+        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool.
+        exempt: Tools whose calls pass: those that only read.
         judge: The judge object, for an artifact whose judge cannot be made by name; or such judges by name.
         on_abstain: "message", "raise", a Runnable or a handler as for `Guardrail`; or "review": a held-back call of
             function tools is proposed nevertheless, and the tool's ``needs_approval=guarded.needs_approval`` asks a
             person first (or its ``tool_input_guardrails=[guarded.tool_guardrail]`` rejects the call). A tool with
             neither is refused, so that nothing held back can run. Answers in words do not wait: they abstain.
         calibrated_settings: Settings of every call at calibration in addition to the plan (see `AgentsModelChat`).
+        allowed_decisions: What a person may decide about a held-back call, see `decide`.
         verdicts: Where verdicts on tool calls are kept. Pass `VerdictStore(path)` if runs are resumed elsewhere.
         guard_options: Further settings of `Guardrail`: abstain_message, similarity, entailment, early_stopping, probe,
             max_concurrency.
@@ -187,12 +201,15 @@ class GuardedModel(Model):
     def __init__(
         self,
         model: Model | BaseChatModel,
-        artifact: CalibrationArtifact | str | Path,
+        artifact: CalibrationArtifact | str | Path | None = None,
         *,
+        tools: Mapping[str, CalibrationArtifact | str | Path] | None = None,
+        exempt: Sequence[str] = (),
         judge: Any = None,
         on_abstain: OnAbstain | Approval = "message",
         calibrated_settings: ModelSettings | None = None,
         verdicts: VerdictStore | None = None,
+        allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
         guard_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
@@ -201,13 +218,17 @@ class GuardedModel(Model):
             raise UsageError("calibrated_settings= is for models of the Agents SDK; configure the chat model itself.")
         self._model = model
         self._calibrated = calibrated_settings or ModelSettings()
-        chat = AgentsModelChat(model=model, calibrated_settings=self._calibrated) if isinstance(model, Model) else model
+        chat = shared_chat(AgentsModelChat, model, self._calibrated) if isinstance(model, Model) else model
         self._gate = FrameworkGuard(
             chat,
             artifact,
+            tools=tools,
+            exempt=exempt,
+            judge=judge,
             on_abstain=on_abstain,
             verdicts=verdicts,
-            guard_options=guard_settings(artifact, judge, guard_options, options),
+            guard_options=guard_settings(guard_options, options),
+            allowed_decisions=allowed_decisions,
         )
 
     @property
@@ -255,7 +276,7 @@ class GuardedModel(Model):
         finally:
             _request.reset(token)
         await self._note(input, answer, output_schema)
-        return to_response(answer.message, answer.verdict.cost.calls)
+        return to_response(answer.message, answer.calls)
 
     async def stream_response(
         self,
@@ -337,9 +358,77 @@ class GuardedModel(Model):
             may_run = False
         if may_run or context.is_tool_approved(context.tool_name, context.tool_call_id):
             return ToolGuardrailFunctionOutput.allow(info)
-        return ToolGuardrailFunctionOutput.reject_content(
-            "This call was not run: it is not certain enough that it is right. Ask the user, or try another way.", info
-        )
+        return ToolGuardrailFunctionOutput.reject_content(NOT_RUN, info)
+
+    # -- a person's decisions -----------------------------------------------------------------------------------------
+
+    def tool(self, tool: FunctionTool | Callable[..., Any]) -> FunctionTool:
+        """A tool that runs only the very calls that were accepted or approved, or as a person edited them.
+
+        Args:
+            tool: A function tool, or a function to make one of. It is not changed.
+        """
+        made = copy.copy(tool if isinstance(tool, FunctionTool) else function_tool(tool))
+        made.needs_approval = False if made.name in self._gate.exempt else self.needs_approval
+        made.on_invoke_tool = _Checked(self._gate, made.name, made.on_invoke_tool)
+        return made
+
+    async def review_requests(self, result: Any) -> list[dict[str, Any]]:
+        """What a person is shown about each held-back call of a run, in the form of LangGraph's interrupts.
+
+        Args:
+            result: A run's result, or its `RunState`.
+        """
+        found = [await self._request(item) for item in _state(result).get_interruptions()]
+        return [value for value in found if value is not None]
+
+    async def decide(self, result: Any, decisions: Mapping[str, Mapping[str, Any]]) -> RunState[Any]:
+        """The state with which the runner goes on after decisions about held-back calls.
+
+        Args:
+            result: A run's result, or its `RunState`.
+            decisions: By call id: ``{"type": "approve"}``, ``{"type": "edit", "edited_action": {"name": ..., "args":
+                {...}}}``, ``{"type": "reject", "message": ...}`` or ``{"type": "respond", "message": ...}``, as for
+                `GuardrailMiddleware`. An edit needs a tool made by `tool`.
+
+        Raises:
+            pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.
+            UsageError: A call that is not held back, or an edit of a tool that cannot run it.
+        """
+        state = _state(result)
+        waiting = {str(item.call_id): item for item in state.get_interruptions()}
+        orders = []
+        for call_id, decision in decisions.items():
+            value = await self._request(waiting[call_id]) if call_id in waiting else None
+            if value is None:
+                raise UsageError(f"no held-back call {call_id!r} waits in this run; there are {sorted(waiting)}.")
+            order = self._gate.reviews.order(value, decision)
+            if order.decision == "edit" and not _runs_edits(waiting[call_id]):
+                raise UsageError(
+                    f"the tool {waiting[call_id].tool_name!r} cannot run an edited call. Make it with guarded.tool()."
+                )
+            orders.append((waiting[call_id], order))
+        for item, order in orders:
+            if order.decision == "edit":
+                await self._gate.reviews.note_edit(str(item.call_id), order.args or {})
+            if order.decision in ("approve", "edit"):
+                state.approve(item)
+            else:
+                state.reject(item, rejection_message=order.message)
+        return state
+
+    async def resume(
+        self, agent: Agent[Any], result: Any, decisions: Mapping[str, Mapping[str, Any]], **run: Any
+    ) -> RunResult:
+        """Go on with a run after decisions, see `decide`."""
+        return await Runner.run(agent, await self.decide(result, decisions), **run)
+
+    async def _request(self, item: ToolApprovalItem) -> dict[str, Any] | None:
+        try:
+            arguments = arguments_of(item.arguments)
+        except ValueError:
+            return None
+        return await self._gate.reviews.review_request(str(item.call_id), str(item.tool_name), arguments)
 
     @property
     def output_guardrail(self) -> OutputGuardrail[Any]:
@@ -353,7 +442,7 @@ class GuardedModel(Model):
             passed, verdict = await self._gate.given_out(from_items(None, context.turn_input), output)
         except UsageError:  # items that this model would refuse to judge
             passed, verdict = False, None
-        info = {"guardrail_accepted": False, "guardrail_reason": "not_judged"} if verdict is None else _flat(verdict)
+        info = _flat(verdict) if passed or verdict is not None else {"guardrail_accepted": False, **NOT_JUDGED}
         return GuardrailFunctionOutput(output_info=info, tripwire_triggered=not passed)
 
     async def _note(
@@ -378,14 +467,53 @@ class GuardedModel(Model):
         """
         for tool in tools:
             assert isinstance(tool, FunctionTool)  # request_bindings refused all others
+            if tool.name in self._gate.exempt or isinstance(tool.on_invoke_tool, _Checked):
+                continue
             checks = [one.guardrail_function for one in tool.tool_input_guardrails or ()]
             if tool.needs_approval not in (True, self.needs_approval) and self._check_call not in checks:
                 raise UsageError(
                     f'tool {tool.name!r} would run held-back calls: on_abstain="review" needs '
                     "function_tool(needs_approval=guarded.needs_approval) or "
-                    "function_tool(tool_input_guardrails=[guarded.tool_guardrail]) on every tool."
+                    "function_tool(tool_input_guardrails=[guarded.tool_guardrail]) on every tool that is not exempt; "
+                    "guarded.tool(...) makes such a tool."
                 )
         return frozenset(tool.name for tool in tools)
+
+
+NOT_RUN = "This call was not run: it is not certain enough that it is right. Ask the user, or try another way."
+
+
+class _Checked:
+    """Runs a tool's call as it was accepted or approved, or as a person edited it."""
+
+    def __init__(self, gate: FrameworkGuard, name: str, run: Callable[[ToolContext[Any], str], Awaitable[Any]]) -> None:
+        self._gate, self._name, self._run = gate, name, run
+
+    async def __call__(self, context: ToolContext[Any], arguments: str) -> Any:
+        if self._name in self._gate.exempt:
+            return await self._run(context, arguments)
+        call_id = context.tool_call_id
+        approved = bool(context.is_tool_approved(self._name, call_id))
+        edit = await self._gate.reviews.edit_of(call_id) if approved else None
+        if edit is not None:
+            result = await self._run(context, json.dumps(edit, ensure_ascii=False))
+            return f"{edit_note(edit)}\n{result}"
+        found = await self._gate.verdicts.afind(call_id)
+        given = arguments_of(arguments)
+        known = found is not None and is_of_call(found[0], self._name, given)
+        if not (await self._gate.may_run(call_id, self._name, given) or (approved and (known or found is None))):
+            return NOT_RUN
+        return await self._run(context, arguments)
+
+
+def _runs_edits(item: ToolApprovalItem) -> bool:
+    """Whether the tool of a waiting call was made by `GuardedModel.tool`."""
+    tools = getattr(item.agent, "tools", None) or ()
+    return any(one.name == item.tool_name and isinstance(one.on_invoke_tool, _Checked) for one in tools)
+
+
+def _state(result: Any) -> RunState[Any]:
+    return result if isinstance(result, RunState) else result.to_state()
 
 
 def _refuse_fragment(input: str | list[TResponseInputItem]) -> None:
@@ -413,8 +541,13 @@ def _refuse_fragment(input: str | list[TResponseInputItem]) -> None:
         )
 
 
-def _flat(verdict: Verdict) -> dict[str, Any]:
-    """A verdict without any text of an answer."""
+NOT_JUDGED = {"guardrail_reason": "not_judged"}
+
+
+def _flat(verdict: Verdict | None) -> dict[str, Any]:
+    """A verdict without any text of an answer; None is what passes without a gate."""
+    if verdict is None:
+        return {"guardrail_accepted": True, **NOT_JUDGED}
     return {
         "guardrail_accepted": verdict.accepted,
         "guardrail_reason": verdict.reason.value,

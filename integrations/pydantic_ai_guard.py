@@ -8,7 +8,7 @@ agent = Agent(GuardedModel(model, "calibration.json"))
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
@@ -29,12 +29,30 @@ from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings
 from guardrail.verdict import Verdict
 
-from ._frameworks.chat import FrameworkChat, check_call, guard_settings, is_reviewed, settings_revision
-from ._frameworks.guard import CHOSEN, FrameworkGuard, VerdictStore, is_of_call, refuse_settings
+from ._agents.decisions import ALL_DECISIONS, DecisionType
+from ._agents.held import edit_note
+from ._frameworks.chat import (
+    FrameworkChat,
+    Latest,
+    check_call,
+    guard_settings,
+    is_reviewed,
+    settings_revision,
+    shared_chat,
+)
+from ._frameworks.guard import CHOSEN, CallReviews, FrameworkGuard, VerdictStore, is_of_call, refuse_settings
+from ._frameworks.reviews import ReviewBridge
 
 require("pydantic_ai", extra="pydantic-ai")
 
-from pydantic_ai import Agent, ModelRetry, RunContext  # noqa: E402
+from pydantic_ai import (  # noqa: E402
+    Agent,
+    DeferredToolResults,
+    ModelRetry,
+    RunContext,
+    ToolApproved,
+    ToolDenied,
+)
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering  # noqa: E402
 from pydantic_ai.exceptions import ApprovalRequired, UnexpectedModelBehavior  # noqa: E402
 from pydantic_ai.messages import InstructionPart, ModelMessage, ModelResponse, TextPart, ToolCallPart  # noqa: E402
@@ -59,7 +77,7 @@ from ._frameworks.pydantic_ai_messages import (  # noqa: E402
     to_response,
 )
 
-__all__ = ["GuardCapability", "GuardedModel", "PydanticAIChat", "VerdictStore", "agent_bindings"]
+__all__ = ["GuardCapability", "GuardedModel", "PydanticAIChat", "ReviewBridge", "VerdictStore", "agent_bindings"]
 
 PASSED_ON = names(Effect.TRANSPORT, allowed_in="pydantic-ai")
 """Settings of a request that cannot change an answer: each sample's call carries them, too."""
@@ -174,7 +192,10 @@ class GuardedModel(WrapperModel):
 
     Args:
         model: A model of pydantic-ai, or its name.
-        artifact: The calibration artifact, or the path of its JSON file.
+        artifact: Judges final answers (and structured output), and every call where ``tools`` is not given: an artifact
+            or its file. None lets answers pass.
+        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool.
+        exempt: Tools whose calls pass: those that only read.
         judge: The judge object, for an artifact whose judge cannot be made by name; or such judges by name.
         on_abstain: "message", "raise", a Runnable or a handler, as for `Guardrail`. "review" needs `GuardCapability`.
         calibrated_settings: Settings of every call at calibration in addition to the plan (see `PydanticAIChat`).
@@ -192,8 +213,10 @@ class GuardedModel(WrapperModel):
     def __init__(
         self,
         model: Model | str,
-        artifact: CalibrationArtifact | str | Path,
+        artifact: CalibrationArtifact | str | Path | None = None,
         *,
+        tools: Mapping[str, CalibrationArtifact | str | Path] | None = None,
+        exempt: Sequence[str] = (),
         judge: Any = None,
         on_abstain: OnAbstain = "message",
         calibrated_settings: Mapping[str, Any] | None = None,
@@ -205,14 +228,43 @@ class GuardedModel(WrapperModel):
             raise UsageError('on_abstain="review" needs GuardCapability, which keeps held-back calls from running.')
         super().__init__(model)
         calibrated_settings = options.pop("settings", calibrated_settings)  # the older spelling
-        self._chat = PydanticAIChat(model=self.wrapped, calibrated_settings=dict(calibrated_settings or {}))
-        self._gate = FrameworkGuard(
-            self._chat,
+        self._set_up(
             artifact,
+            calibrated_settings,
+            tools=tools,
+            exempt=exempt,
+            judge=judge,
             on_abstain=on_abstain,
             verdicts=verdicts,
-            guard_options=guard_settings(artifact, judge, guard_options, options),
+            guard_options=guard_settings(guard_options, options),
         )
+
+    def _set_up(
+        self,
+        artifact: CalibrationArtifact | str | Path | None,
+        calibrated_settings: Mapping[str, Any] | None,
+        **given: Any,
+    ) -> None:
+        self._chat = shared_chat(PydanticAIChat, self.wrapped, dict(calibrated_settings or {}))
+        self._gate = FrameworkGuard(self._chat, artifact, **given)
+
+    @classmethod
+    def _reviewed(cls, model: Model, capability: GuardCapability) -> GuardedModel:
+        """The model of a capability, under any of its ``on_abstain``."""
+        made = cls.__new__(cls)
+        WrapperModel.__init__(made, model)
+        made._set_up(
+            capability.artifact,
+            capability.calibrated_settings,
+            tools=capability.tools,
+            exempt=capability.exempt,
+            judge=capability.judge,
+            on_abstain=capability.on_abstain,
+            verdicts=capability.verdicts,
+            guard_options=capability.guard_options,
+            allowed_decisions=capability.allowed_decisions,
+        )
+        return made
 
     @property
     def guard(self) -> Guardrail:
@@ -238,6 +290,7 @@ class GuardedModel(WrapperModel):
                 asked,
                 # Calls of external tools come out in `DeferredToolRequests.calls`, which the application runs.
                 holdable={tool.name for tool in model_request_parameters.function_tools if tool.kind != "external"},
+                answers={tool.name for tool in model_request_parameters.output_tools},
                 parsed=asked.response_format is not None or asked.tool_choice is not None,
             )
         finally:
@@ -309,15 +362,22 @@ class GuardCapability(AbstractCapability[Any]):
     process. The approved call runs as it was judged; nothing is drawn again for it.
     """
 
-    artifact: CalibrationArtifact | str | Path
-    """The calibration artifact, or the path of its JSON file."""
+    artifact: CalibrationArtifact | str | Path | None = None
+    """Judges final answers (and structured output), and every call where ``tools`` is not given: an artifact or its
+    file. None lets answers pass."""
     _: KW_ONLY
+    tools: Mapping[str, CalibrationArtifact | str | Path] | None = None
+    """Judges messages that call a tool: artifact or file by tool name; "*" is every other tool."""
+    exempt: Sequence[str] = ()
+    """Tools whose calls pass: those that only read."""
     judge: Any = None
     """As for `GuardedModel`."""
     on_abstain: Any = "message"
     """As for `GuardedModel`; or "review": a person decides about held-back tool calls."""
     held: Literal["approve", "retry"] = "approve"
     """Under "review": "approve" asks a person; "retry" informs the model that the call did not run (`ModelRetry`)."""
+    allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS
+    """What a person may decide about a held-back call, see `decide`."""
     calibrated_settings: Mapping[str, Any] | None = None
     """Settings of every call at calibration in addition to the plan."""
     verdicts: VerdictStore = field(default_factory=VerdictStore)
@@ -328,28 +388,16 @@ class GuardCapability(AbstractCapability[Any]):
     """Older spelling of ``calibrated_settings``."""
     options: InitVar[Mapping[str, Any] | None] = None
     """Older spelling of ``guard_options``."""
-    _wrapped: dict[int, GuardedModel] = field(default_factory=dict, init=False, repr=False)
+    _wrapped: Latest[GuardedModel] = field(default_factory=lambda: Latest(MODELS), init=False, repr=False)
 
     def __post_init__(self, settings: Mapping[str, Any] | None, options: Mapping[str, Any] | None) -> None:
+        self._decisions = CallReviews(self.verdicts, self.allowed_decisions)
         self.calibrated_settings = self.calibrated_settings if settings is None else settings
         self.guard_options = self.guard_options if options is None else options
 
     def get_wrapper_model(self, model: Model) -> Model | None:
-        """The guarded model; one for each model, which keeps the results of the endpoint's probe."""
-        found = self._wrapped.get(id(model))
-        if found is None or found.wrapped is not model:
-            found = GuardedModel(
-                model,
-                self.artifact,
-                judge=self.judge,
-                on_abstain="message" if is_reviewed(self.on_abstain) else self.on_abstain,
-                calibrated_settings=self.calibrated_settings,
-                verdicts=self.verdicts,
-                guard_options=self.guard_options,
-            )
-            found._gate.holds = is_reviewed(self.on_abstain)
-            self._wrapped[id(model)] = found
-        return found
+        """The guarded model; one for each of the models used last."""
+        return self._wrapped.get(id(model), lambda: GuardedModel._reviewed(model, self))
 
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
@@ -393,33 +441,100 @@ class GuardCapability(AbstractCapability[Any]):
         """The agent's tools, which run only the very calls that may run."""
         return _JudgedToolset(toolset, self)
 
-    async def _check(self, ctx: RunContext[Any], call: ToolCallPart, tool_def: ToolDefinition) -> None:
+    async def _check(self, ctx: RunContext[Any], call: ToolCallPart, tool_def: ToolDefinition) -> dict[str, Any] | None:
         """Let a call go on that was judged, accepted and not changed since, or that a person approved.
+
+        Returns:
+            Its arguments, if a person edited it.
 
         Raises:
             ApprovalRequired: A person decides about it.
             ModelRetry: It does not run, and the model is informed.
         """
-        if tool_def.kind == "output":
-            return
+        if tool_def.kind == "output" or call.tool_name in self.exempt:
+            return None
         found = await self.verdicts.afind(call.tool_call_id)
         arguments = call.args_as_dict()
+        verdict = None if found is None else found[1]
         same = found is not None and is_of_call(found[0], call.tool_name, arguments)
         if ctx.tool_call_approved and (found is None or same or _is_edit(ctx, call, found[0])):
             # A store in memory may have forgotten the verdict, or another process had it; any other would know it.
             if found is not None or not self.verdicts.is_complete:
-                return
-        elif found is not None and same and (found[1].accepted or found[0].startswith(CHOSEN)):
-            return
-        elif found is not None and self.held == "approve" and is_reviewed(self.on_abstain) and same:
-            raise ApprovalRequired(metadata={"guardrail": found[1].to_metadata()})
+                return None if found is None or same else arguments
+        elif found is not None and same and (verdict is None or verdict.accepted or found[0].startswith(CHOSEN)):
+            return None
+        elif verdict is not None and self.held == "approve" and is_reviewed(self.on_abstain) and same:
+            raise ApprovalRequired(metadata={"guardrail": verdict.to_metadata()})
         raise _not_run()
+
+    # -- a person's decisions -----------------------------------------------------------------------------------------
+
+    async def review_requests(self, result: Any) -> list[dict[str, Any]]:
+        """What a person is shown about each held-back call of a run, in the form of LangGraph's interrupts.
+
+        Args:
+            result: A run's result, or its messages.
+        """
+        found = [
+            await self._decisions.review_request(call.tool_call_id, call.tool_name, call.args_as_dict())
+            for call in _pending(_history(result))
+        ]
+        return [value for value in found if value is not None]
+
+    async def decide(self, result: Any, decisions: Mapping[str, Mapping[str, Any]]) -> DeferredToolResults:
+        """What goes on with a run, beside its messages, after decisions about held-back calls.
+
+        Args:
+            result: A run's result, or its messages.
+            decisions: By call id: ``{"type": "approve"}``, ``{"type": "edit", "edited_action": {"name": ..., "args":
+                {...}}}``, ``{"type": "reject", "message": ...}`` or ``{"type": "respond", "message": ...}``, as for
+                `GuardrailMiddleware`.
+
+        Raises:
+            pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.
+            UsageError: A call that is not held back.
+        """
+        waiting = {value["call_id"]: value for value in await self.review_requests(result)}
+        found = DeferredToolResults()
+        for call_id, decision in decisions.items():
+            if call_id not in waiting:
+                raise UsageError(f"no held-back call {call_id!r} waits in this run; there are {sorted(waiting)}.")
+            order = self._decisions.order(waiting[call_id], decision)
+            if order.decision == "respond":
+                found.calls[call_id] = order.message
+            elif order.decision == "reject":
+                found.approvals[call_id] = ToolDenied(str(order.message))
+            else:
+                found.approvals[call_id] = ToolApproved(override_args=order.args)
+        return found
+
+    async def resume(
+        self, agent: Agent[Any, Any], result: Any, decisions: Mapping[str, Mapping[str, Any]], **run: Any
+    ) -> Any:
+        """Go on with a run after decisions, see `decide`."""
+        results = await self.decide(result, decisions)
+        return await agent.run(message_history=_history(result), deferred_tool_results=results, **run)
 
     def verdict(self, call_id: str) -> Verdict | None:
         """The verdict on a proposed tool call, e.g. for its reviewer."""
         return self.verdicts.get(call_id)
 
 
+def _history(result: Any) -> list[ModelMessage]:
+    return list(result) if isinstance(result, Sequence) else result.all_messages()
+
+
+def _pending(messages: Sequence[ModelMessage]) -> list[ToolCallPart]:
+    """The calls of the last response that have no result yet."""
+    last = max((place for place, one in enumerate(messages) if isinstance(one, ModelResponse)), default=None)
+    if last is None:
+        return []
+    done = {getattr(part, "tool_call_id", None) for one in messages[last + 1 :] for part in one.parts}
+    return [part for part in messages[last].parts if isinstance(part, ToolCallPart) and part.tool_call_id not in done]
+
+
+MODELS = 16
+"""Models that a capability keeps guarded: an agent has one, unless each run brings its own."""
 _running: ContextVar[ToolCallPart] = ContextVar("guardrail_pydantic_ai_call")
 """The call that is being run, as the model proposed it or a person edited it."""
 
@@ -437,11 +552,15 @@ class _JudgedToolset(WrapperToolset[Any]):
         call = _running.get(None)
         if call is None or not name == tool.tool_def.name == call.tool_name:
             raise _not_run()
-        await self.capability._check(ctx, call, tool.tool_def)
+        edit = await self.capability._check(ctx, call, tool.tool_def)
         wanted = tool.args_validator.validate_python(call.args_as_dict(), context=ctx.validation_context)
         if not _equal(wanted, tool_args):
             raise _not_run()
-        return await super().call_tool(name, tool_args, ctx, tool)
+        result = await super().call_tool(name, tool_args, ctx, tool)
+        if edit is None:
+            return result
+        note = edit_note(edit)
+        return f"{note}\n{result}" if isinstance(result, str) else {"note": note, "result": result}
 
 
 def _is_edit(ctx: RunContext[Any], call: ToolCallPart, subject: str) -> bool:

@@ -212,8 +212,7 @@ def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
     """Key of the estimator, after refusing what would fail only when the model has been asked everything."""
     bindings = None if settings.tools is None else read_bindings(settings.tools)
     estimator = _estimator(settings, bindings, options=option_labels(questions) is not None)
-    support = estimator.spec.support
-    request_for(settings.rule, alpha=settings.alpha, delta=settings.delta, support=support, options={})
+    request_for(settings.rule, alpha=settings.alpha, delta=settings.delta, options={})
     if settings.judge_model is not None:
         refuse_mixed(settings.correctness, threshold=settings.threshold, tolerance=settings.tolerance)
     elif settings.correctness is not None:

@@ -24,6 +24,7 @@ from typing import IO, Literal
 from filelock import FileLock, Timeout
 from pydantic import Field, ValidationError
 
+from guardrail.artifact import Reach
 from guardrail.errors import RecordError, UsageError
 from guardrail.files import atomic_write, check_version, refuse_special
 from guardrail.prompting import PromptWrapping
@@ -74,6 +75,8 @@ class RecordHeader(Frozen):
     """Every estimator whose scores are stored, by the key used in ``scores``."""
     packages: dict[str, str] = Field(default_factory=dict)
     """Versions that made the file. Not compared on resume."""
+    reach: Reach | None = None
+    """How these records were drawn from a larger scored file to be labelled; None for a sample of all questions."""
     probe: ProbeReport | None = None
     """What a probe of the endpoint showed before it was asked; None for local models. Not compared on resume."""
 

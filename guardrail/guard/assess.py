@@ -219,7 +219,7 @@ class Assessor:
             settled = found.settled.get(digest)
             known[digest] = yield computation(
                 partial(decide, found.drawn, gate.artifact, gate.estimator, settled=settled),
-                slow=settled is None and gate.estimator.is_slow,
+                slow=settled is None and gate.estimator.takes_time(found.drawn),
             )
         return {name: known[gate.artifact.digest] for name, gate in concerned.items()}
 

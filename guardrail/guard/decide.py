@@ -12,9 +12,9 @@ from ..gate import accepts
 from ..judges import ExactJudge, normalise
 from ..outcome import Infeasible
 from ..sampling.replies import part_of_an_answer
-from ..types import SampleSet, SamplingPlan, Uncertainty
+from ..types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from ..uncertainty import Clusters, Estimator, Evidence, Needs, cluster, measure
-from ..verdict import Meaning, Reason, Verdict
+from ..verdict import CONFIGURATION, Meaning, Reason, Verdict
 
 __all__ = ["Gate", "adaptive_subset", "decide", "unanimous"]
 
@@ -146,6 +146,8 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
         way_out = "Fix the cause and retry, or hand the question to a person."
         if uncertainty.reason is not None and uncertainty.reason.depends_on_question:
             way_out = "Hand the question to a person; nothing draws it again."
+        elif uncertainty.reason is Unmeasured.MISCONFIGURED:
+            way_out = CONFIGURATION
         return (
             f"Held back: the uncertainty could not be measured ({uncertainty.reason}: {uncertainty.detail}). The "
             f"answer itself may be fine. {way_out}"

@@ -26,7 +26,7 @@ from ..sampling.probe import ProbeReport
 from ..sampling.prober import aprobe, needs_probe, probe
 from ..types import Cost, SampleSet, SamplingPlan, Unmeasured
 from ..uncertainty import Needs
-from ..verdict import Verdict
+from ..verdict import Verdict, next_step
 from .early_stopping import FIRST_WAVE
 
 __all__ = ["EndpointProblem", "EndpointTrust", "agreement_rate", "later_repeats", "surprising"]
@@ -40,6 +40,8 @@ REPEATS = 30
 two equally likely answers does so in at most three of four questions: once in .75 ** 30, about 5,600 such rows."""
 UNFIT_FOR = 60.0
 """Seconds after which an endpoint that a probe refused is probed again."""
+MOST_LOGGED = 20
+"""Causes of a wrong configuration that are remembered as logged."""
 PROBE_AGAIN_AFTER = 1000
 """Questions after which an endpoint is probed again without a cause: 5 calls among thousands."""
 
@@ -87,6 +89,7 @@ class EndpointTrust:
         self._since = 0
         self._again = False
         self._unfit_until: float | None = None
+        self._logged: set[str] = set()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EndpointTrust:
         # What was learned is about this model object, and a lock cannot be copied: a copy starts afresh with its own.
@@ -117,7 +120,11 @@ class EndpointTrust:
         return self._problem(*found)
 
     def record(self, verdict: Verdict, problem: EndpointProblem) -> Verdict:
-        """Count what a verdict shows, and add the cost of the probe that came before it."""
+        """Count what a verdict shows, and add the cost of the probe that came before it.
+
+        An endpoint that answers no call is an error in the log, once for each cause.
+        """
+        self._log_configuration(verdict)
         if self._enabled and verdict.alternatives and problem.reason is None:
             with self._lock:
                 self._since += 1
@@ -143,6 +150,21 @@ class EndpointTrust:
         if not problem.cost.calls:
             return verdict
         return verdict.model_copy(update={"cost": verdict.cost + problem.cost})
+
+    def _log_configuration(self, verdict: Verdict) -> None:
+        """Log what an operator has to correct: the user reads no more than the text of an abstention."""
+        if verdict.uncertainty.reason is not Unmeasured.MISCONFIGURED:
+            if verdict.uncertainty.measured:
+                self._logged.clear()  # corrected: the next time is news again
+            return
+        cause = verdict.uncertainty.detail
+        with self._lock:
+            if cause in self._logged:
+                return
+            if len(self._logged) >= MOST_LOGGED:
+                self._logged.clear()
+            self._logged.add(cause)
+        log.error("guardrail: the endpoint answers no call (%s). %s", cause, next_step(verdict))
 
     def _due(self) -> bool:
         """Whether to probe again now; True for one caller at a time."""

@@ -110,7 +110,7 @@ class ChatJudge(BatchJudge):
         """Name, version and parameters: the model's identity, the version of the prompt, and the form of verdicts."""
         reply = "text" if self._structured is None else "structured"
         params = {"prompt": PROMPT_VERSION, "reply": reply, **self._identity.model_dump()}
-        return JudgeSpec(name="chat", version=2, params=params)
+        return JudgeSpec(name="chat", version=3, params=params)
 
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
         """Ask about pairs of several questions. A failed call is logged and leaves its pair unmeasured."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import math
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from json import JSONDecodeError
 from typing import Any
@@ -36,6 +37,8 @@ __all__ = [
 
 _PASSING = frozenset({401, 402, 403, 404, 407, 408, 409, 425, 429})
 """HTTP status of errors that would hit any request: keys, addresses, limits, time."""
+_MISCONFIGURED = frozenset({401, 403, 404})
+"""HTTP status of errors that a wrong key, model name or address causes; they last until somebody corrects it."""
 _WORDLESS = frozenset({
     "ContentFilterFinishReasonError", "LengthFinishReasonError",  # openai
     "ModelBehaviorError", "UnexpectedModelBehavior",  # OpenAI Agents SDK; pydantic-ai
@@ -52,6 +55,8 @@ def cause_of(error: Exception) -> Unmeasured:
     if isinstance(error, PromptTooLongError):
         return Unmeasured.REJECTED
     status = _status(error)
+    if status in _MISCONFIGURED or (status is None and _finds_no_server(error)):
+        return Unmeasured.MISCONFIGURED
     if status is not None and not 200 <= status < 300:
         return Unmeasured.REJECTED if 400 <= status < 500 and status not in _PASSING else Unmeasured.MODEL_FAILED
     if isinstance(error, OSError) and not isinstance(error, JSONDecodeError):  # some SSL errors are also a ValueError
@@ -60,6 +65,18 @@ def cause_of(error: Exception) -> Unmeasured:
     if reading or any(kind.__name__ in _WORDLESS for kind in type(error).__mro__):
         return Unmeasured.UNREADABLE
     return Unmeasured.MODEL_FAILED
+
+
+def _finds_no_server(error: BaseException) -> bool:
+    """Whether nothing answers at the address: no such host, or nobody listens there. SDKs wrap these errors."""
+    seen: BaseException | None = error
+    for _ in range(10):
+        if seen is None:
+            return False
+        if isinstance(seen, ConnectionRefusedError | socket.gaierror):
+            return True
+        seen = seen.__cause__ or seen.__context__  # httpcore hides the system's error ("from None")
+    return False
 
 
 def _status(error: Exception) -> int | None:
@@ -74,6 +91,8 @@ def _status(error: Exception) -> int | None:
 def failed_calls(causes: Iterable[Unmeasured], answers: Iterable[Sample]) -> Unmeasured:
     """The reason of a set in which calls failed: one that depends on the question, if any took part.
 
+    A wrong configuration is the reason only where it is that of every failed call.
+
     Args:
         causes: Why calls failed.
         answers: What the other calls gave; a refusal or an empty one is a cause, too.
@@ -83,7 +102,11 @@ def failed_calls(causes: Iterable[Unmeasured], answers: Iterable[Sample]) -> Unm
         for one in answers
         if one.refusal or not one.comparable
     ]
-    return next((one for one in (*causes, *said) if one.depends_on_question), Unmeasured.MODEL_FAILED)
+    given = list(causes)
+    found = next((one for one in (*given, *said) if one.depends_on_question), None)
+    if found is None and given and all(one is Unmeasured.MISCONFIGURED for one in given):
+        return Unmeasured.MISCONFIGURED
+    return found or Unmeasured.MODEL_FAILED
 
 
 def refuse_unreadable(message: AIMessage, text: str) -> None:

@@ -34,7 +34,6 @@ from guardrail.sampling.callbacks import child_callbacks, note_verdict
 from guardrail.sampling.effects import Steps
 from guardrail.sampling.native import is_native
 from guardrail.sampling.replies import only_storable
-from guardrail.sampling.sampler import Sampler
 from guardrail.specs import ModelIdentity, identify
 from guardrail.types import Sample
 from guardrail.verdict import Verdict
@@ -130,24 +129,16 @@ class AgentModel(SteppedChatModel):
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def _assessor(self, model: BaseChatModel) -> Assessor:
-        """Judges with the gates that the candidate concerns; one that concerns none needs no samples."""
-        plan = self.artifacts.drawn_plan
-
-        def gates(candidate: Sample | None) -> dict[str, Gate]:
-            judging = self.artifacts.judging(candidate, self.answers)
-            return {name: self.gates[artifact.digest] for name, artifact in judging.items()}
-
-        passes = self.artifacts.passes_something and bool(plan.n) and not plan.follow_ups
-        return Assessor(
-            sampler=Sampler(model, plan, max_concurrency=self.max_concurrency),
-            gates=gates,
-            trust=self.trust,
-            observers=self.observers,
-            early=any(gate.early != "none" for gate in self.gates.values()),
-            primary_first=passes and not is_native(model),
-            usable=only_storable,
-            abstentions=self.abstentions,
+        return self.artifacts.assessor(
+            model,
+            self.gates,
+            self.trust,
+            self.observers,
+            self.abstentions,
+            answers=self.answers,
             step=self.step or "",
+            max_concurrency=self.max_concurrency,
+            usable=only_storable,
         )
 
     # -- before the call ---------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -12,13 +12,17 @@ from langchain_core.messages import BaseMessage
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.guard.assess import Abstentions, Assessor
 from guardrail.guard.decide import Gate
 from guardrail.guard.early_stopping import can_stop_early, saves_calls
-from guardrail.guard.endpoint_trust import agreement_rate
-from guardrail.types import Sample, SamplingPlan
+from guardrail.guard.endpoint_trust import EndpointTrust, agreement_rate
+from guardrail.guard.observers import Observers
+from guardrail.sampling.native import is_native
+from guardrail.sampling.sampler import Sampler
+from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import Estimator, from_spec
 
-__all__ = ["ANSWER", "ArtifactSet", "EarlyStopping", "common_plan", "highest_agreement", "load"]
+__all__ = ["ANSWER", "ANY_TOOL", "ArtifactSet", "EarlyStopping", "common_plan", "highest_agreement", "load"]
 
 ANY_TOOL = "*"
 ANSWER = "answer"
@@ -175,6 +179,50 @@ class ArtifactSet:
                 early = "acceptances" if shown else "all"
             found[artifact.digest] = Gate(artifact, estimator, early)
         return found
+
+    def assessor(
+        self,
+        model: BaseChatModel,
+        gates: Mapping[str, Gate],
+        trust: EndpointTrust,
+        observers: Observers,
+        abstentions: Abstentions,
+        *,
+        answers: Collection[str] = (),
+        step: str = "",
+        max_concurrency: int | None = None,
+        usable: Callable[[SampleSet], SampleSet] = lambda drawn: drawn,
+    ) -> Assessor:
+        """Judges one message with the gates that it concerns; one that concerns none needs no samples.
+
+        Args:
+            model: The agent's model, with the request's settings.
+            gates: As of `gates`.
+            trust: In the model.
+            observers: See the verdicts.
+            abstentions: Remembers them.
+            answers: Tools whose call is the answer (structured output).
+            step: As of `Assessor`.
+            max_concurrency: Calls in flight at once.
+            usable: As of `Assessor`.
+        """
+
+        def concerned(candidate: Sample | None) -> dict[str, Gate]:
+            return {name: gates[artifact.digest] for name, artifact in self.judging(candidate, answers).items()}
+
+        plan = self.drawn_plan
+        passes = self.passes_something and bool(plan.n) and not plan.follow_ups
+        return Assessor(
+            sampler=Sampler(model, plan, max_concurrency=max_concurrency),
+            gates=concerned,
+            trust=trust,
+            observers=observers,
+            early=any(gate.early != "none" for gate in gates.values()),
+            primary_first=passes and not is_native(model),
+            usable=usable,
+            abstentions=abstentions,
+            step=step,
+        )
 
     def _estimator(self, artifact: CalibrationArtifact) -> Estimator:
         spec = artifact.estimator

@@ -10,17 +10,18 @@ import base64
 import json
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage
 from pydantic import Field, ValidationError, field_validator
 
-from guardrail.errors import UsageError, require
+from guardrail.errors import UsageError
 from guardrail.files import check_version, problem_of
 from guardrail.plain_json import json_fault, sha256_hex, spelled
 from guardrail.types import Frozen, ToolCall, canonical_calls
 from guardrail.verdict import Verdict
+
+from .decisions import ALL_DECISIONS, Decision, DecisionType
 
 __all__ = [
     "FrozenMessage",
@@ -29,15 +30,16 @@ __all__ = [
     "ReviewTarget",
     "ToolCallOrder",
     "call_digest",
-    "edited",
+    "edit_note",
     "from_json",
-    "order_of",
+    "order_for",
     "pack",
+    "possible",
+    "review_request",
     "same_call",
     "targets_of",
     "to_json",
     "unpack",
-    "with_edit_note",
 ]
 
 REQUEST_FORMAT = 1
@@ -251,103 +253,75 @@ def _read(content: Mapping[str, Any]) -> GuardState:
         raise UsageError(f"{_NOTE} is damaged ({problem_of(error)}), so nothing is released: {_WAY_OUT}.") from error
 
 
-# -- At an agent's tools: whether this very call may run, with which arguments, and what the model reads -------------
-
-if TYPE_CHECKING:
-    from langchain.agents.middleware.types import ToolCallRequest
-    from langgraph.types import Command
-else:
-    ToolCallRequest = require("langchain.agents.middleware.types", extra="agents").ToolCallRequest
-    from langgraph.types import Command
-
+# -- What a person is asked about it, and what becomes of a call after the decision ------------------------------------
 
 EDITED = "Note: a person changed this call before it ran; it ran with {args}. Do not repeat the original call."
 """Text put before the result of a tool call that a reviewer edited."""
 
 
-def order_of(request: ToolCallRequest, exempt: Collection[str]) -> ToolCallOrder | ToolMessage:
-    """What was decided about a call, or the message that takes the place of its result."""
-    call = _running(request)
-    judged = _call_in(request.state["messages"], call["id"]) or call
-    if judged["name"] in exempt and call["name"] in exempt:
-        return ToolCallOrder(digest="", decision="exempt")
-    note = unpack(request.state.get("guardrail"))
-    order = None if note is None or note.phase != "done" else note.orders.get(str(call["id"]))
-    if order is None or not order.digest or order.digest != call_digest(judged):
-        said = (
-            f"The call of {call['name']} was not run: no gate has judged it. It was changed after it was judged, "
-            "or did not come from the guarded model."
+def review_request(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> dict[str, Any]:
+    """What the person is shown: the value of the interrupt, plain JSON.
+
+    ``action_requests`` and ``review_configs`` are those of ``HumanInTheLoopMiddleware``, so its clients can read it;
+    question, candidate, verdict and alternatives come on top. It shows what was held back: it is for the reviewer, not
+    for the end user.
+    """
+    verdict = held.verdict
+    return {
+        "type": "guardrail_review",
+        "format": REQUEST_FORMAT,
+        "kind": held.kind,
+        "question": held.question,
+        "candidate": {
+            "text": held.message.text,
+            "tool_calls": [{"name": c["name"], "args": c["args"]} for c in held.message.tool_calls],
+        },
+        "verdict": verdict.without_answers(),
+        "alternatives": [{"text": text, "share": share} for text, share in verdict.alternatives],
+        "meanings": [meaning.model_dump(mode="json") for meaning in verdict.meanings],
+        "action_requests": [
+            {"name": one.name, "args": one.args, "description": detail}
+            for one in held.judged
+            for detail in [verdict.detail if one.verdict.accepted else one.verdict.detail]
+        ],
+        "review_configs": [
+            {"action_name": one.name, "allowed_decisions": list(possible(held, allowed))} for one in held.judged
+        ],
+    }
+
+
+def possible(held: HeldMessage, allowed: Sequence[DecisionType]) -> tuple[DecisionType, ...]:
+    """Decisions that make sense: where the model gave nothing, there is nothing to approve or edit."""
+    if not held.empty:
+        return tuple(allowed)
+    return tuple(one for one in allowed if one in ("reject", "respond")) or ("reject",)
+
+
+def order_for(call: Mapping[str, Any], decision: Decision) -> ToolCallOrder:
+    """What becomes of a call after a person's decision."""
+    digest = call_digest(call)
+    if decision["type"] == "edit":
+        edited = {"name": call["name"], "args": decision["edited_action"]["args"]}
+        if same_call(call, edited):  # only the text beside it, or another call of the message, was changed
+            return ToolCallOrder(digest=digest, decision="approve")
+        return ToolCallOrder(digest=digest, decision="edit", args=edited["args"])
+    if decision["type"] == "approve":
+        return ToolCallOrder(digest=digest, decision="approve")
+    said = decision.get("message")
+    if decision["type"] == "respond":
+        return ToolCallOrder(digest=digest, decision="respond", message=said)
+    if decision["type"] == "lapse":
+        return ToolCallOrder(
+            digest=digest, decision="reject", message=f"This call of {call['name']} was not run: {said}"
         )
-        return _tool_message(call, said, "error")
-    if not same_call(call, judged):
-        if same_call(call, _policy_edit(request)):  # a person's word, and a later one than any in this order
-            return ToolCallOrder(digest=order.digest, decision="approve")
-        said = f"The call of {call['name']} was not run: other middleware changed it after it was judged."
-        return _tool_message(call, said, "error")
-    if order.decision == "reject":
-        return _tool_message(call, str(order.message), "error")
-    if order.decision == "respond":
-        return _tool_message(call, str(order.message), "success")
-    return order
+    reason = f" The reason: {said}" if said else ""
+    said = (
+        f"A person rejected this call of {call['name']}; it was not run.{reason} Do not call it again unless the "
+        "user asks for it."
+    )
+    return ToolCallOrder(digest=digest, decision="reject", message=said)
 
 
-def edited(request: ToolCallRequest, order: ToolCallOrder) -> ToolCallRequest:
-    """The call as a person edited it, or as it is."""
-    if order.decision != "edit" or order.args is None:
-        return request
-    return request.override(tool_call={**request.tool_call, "args": order.args})
-
-
-def with_edit_note(
-    result: ToolMessage | Command[Any], order: ToolCallOrder, call_id: Any
-) -> ToolMessage | Command[Any]:
-    """The result, preceded by a note where a person changed the call."""
-    if order.decision != "edit":
-        return result
-    note = EDITED.format(args=", ".join(f"{name}={value!r}" for name, value in (order.args or {}).items()))
-    if isinstance(result, ToolMessage):
-        return _noted(result, note)
-    update = result.update
-    if isinstance(update, Mapping):
-        return replace(result, update={key: _among(value, note, call_id) for key, value in update.items()})
-    if isinstance(update, list | tuple):
-        return replace(result, update=[(key, _among(value, note, call_id)) for key, value in update])
-    return result
-
-
-def _among(values: Any, note: str, call_id: Any) -> Any:
-    """Messages of a tool's command, with the note in the one that answers the call."""
-    if not isinstance(values, list | tuple):
-        return values
-    return [
-        _noted(one, note) if isinstance(one, ToolMessage) and one.tool_call_id == call_id else one for one in values
-    ]
-
-
-def _noted(result: ToolMessage, note: str) -> ToolMessage:
-    content: Any = result.content
-    text = f"{note}\n{content}" if isinstance(content, str) else [{"type": "text", "text": note}, *content]
-    return result.model_copy(update={"content": text})
-
-
-def _call_in(messages: Sequence[BaseMessage], call_id: Any) -> Mapping[str, Any] | None:
-    for message in reversed(messages):
-        if isinstance(message, AIMessage):
-            return next((cast("Mapping[str, Any]", c) for c in message.tool_calls if c["id"] == call_id), None)
-    return None
-
-
-def _running(request: ToolCallRequest) -> Mapping[str, Any]:
-    """The call of a request, under the name of the tool that would run."""
-    call = cast("Mapping[str, Any]", request.tool_call)
-    return call if request.tool is None else {**call, "name": request.tool.name}
-
-
-def _policy_edit(request: ToolCallRequest) -> Mapping[str, Any]:
-    """The call that a person put in its place in ``HumanInTheLoopMiddleware`` (batched); empty if there is none."""
-    edits = request.state.get("hitl_edited_tool_calls") or {}
-    return cast("Mapping[str, Any]", edits.get(request.tool_call["id"], {}))
-
-
-def _tool_message(call: Mapping[str, Any], said: str, status: Literal["success", "error"]) -> ToolMessage:
-    return ToolMessage(content=said, name=call["name"], tool_call_id=call["id"], status=status)
+def edit_note(args: Mapping[str, Any] | None) -> str:
+    """What the model reads before the result of a call that a person edited."""
+    return EDITED.format(args=", ".join(f"{name}={value!r}" for name, value in (args or {}).items()))

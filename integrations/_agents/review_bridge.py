@@ -22,7 +22,7 @@ from guardrail.verdict import Verdict
 from .decisions import checked
 from .held import REQUEST_FORMAT
 
-__all__ = ["ReviewBridge"]
+__all__ = ["TOO_LATE", "ReviewBridge", "content_of", "lapsed", "refusal_of", "response_of"]
 
 if TYPE_CHECKING:
     from guardrail.review import CandidateRule, Charge, Content, Decision, Item, ReviewStore
@@ -233,12 +233,12 @@ class ReviewBridge:
             if item.decision is not None:
                 answers[name] = self._answer(item, value)
             elif item.state == "expired":
-                answers[name] = _lapsed(value, TOO_LATE)
+                answers[name] = lapsed(value, TOO_LATE)
         return answers
 
     def _answer(self, item: Item, value: dict[str, Any]) -> dict[str, Any]:
         assert item.decision is not None, "only decided items are answers"
-        why, answer = _refusal(item.decision, value), {}
+        why, answer = refusal_of(item.decision, value), {}
         if why is None:
             answer = {"decisions": response_of(item.decision, value)}
             try:
@@ -250,7 +250,7 @@ class ReviewBridge:
             return answer
         self.store.note_event("not_carried_out", {"reason": why}, item=item.id)
         _log.warning("the decision about review item %s cannot be carried out, so nothing runs: %s", item.id, why)
-        return _lapsed(value, f"The reviewer's {item.decision.action} could not be carried out: {why}")
+        return lapsed(value, f"The reviewer's {item.decision.action} could not be carried out: {why}")
 
     def _drop(self, past: Sequence[str], found: Sequence[_Open]) -> list[Item]:
         """Settle the items of past interrupts, newest first; several may be of one step."""
@@ -286,7 +286,7 @@ class ReviewBridge:
                 continue
             way_out = "resume the graph with the version that paused it"
             check_version(value.get("format"), REQUEST_FORMAT, f"the interrupt {one.id}", way_out)
-            content = _content(value).model_copy(
+            content = content_of(value).model_copy(
                 update={
                     "metadata": {**self.metadata, "thread_id": str(thread), "interrupt": one.id},
                     "candidate_set": self._candidate_set(value),
@@ -324,7 +324,7 @@ def response_of(decision: Decision, value: Mapping[str, Any]) -> list[dict[str, 
     return [{"type": "edit", "edited_action": {"name": c.name, "args": dict(c.arguments)}, **said} for c in gated]
 
 
-def _content(value: Mapping[str, Any]) -> Content:
+def content_of(value: Mapping[str, Any]) -> Content:
     """What an interrupt asks, as the content of an item."""
     from guardrail.review import Candidate, Content
 
@@ -358,9 +358,9 @@ def _verdict(value: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _refusal(decision: Decision, value: Mapping[str, Any]) -> str | None:
+def refusal_of(decision: Decision, value: Mapping[str, Any]) -> str | None:
     """Why the graph could not carry out a decision, as the page would have said it."""
-    return None if decision.candidate is None else _content(value).why_not(decision.candidate)
+    return None if decision.candidate is None else content_of(value).why_not(decision.candidate)
 
 
 def _tools(value: Mapping[str, Any]) -> list[str]:
@@ -375,7 +375,8 @@ def _fixed(value: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(place for place, call in enumerate(value["candidate"]["tool_calls"]) if call["name"] not in gated)
 
 
-def _lapsed(value: Mapping[str, Any], why: str) -> dict[str, Any]:
+def lapsed(value: Mapping[str, Any], why: str) -> dict[str, Any]:
+    """The answer to an interrupt about which nobody decided, or whose decision cannot be carried out."""
     return {"decisions": [{"type": "lapse", "message": why}] * len(value["action_requests"])}
 
 

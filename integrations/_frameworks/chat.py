@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, get_args
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeVar, cast, get_args
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
@@ -13,14 +14,23 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 
-from guardrail import CalibrationArtifact
 from guardrail.bindings import bindings_for, names
 from guardrail.errors import UsageError
 from guardrail.plain_json import canonical_json, sha256_hex
 
 from .._openai.background import BackgroundLoop
 
-__all__ = ["Approval", "FrameworkChat", "check_call", "guard_settings", "is_reviewed", "settings_revision"]
+__all__ = [
+    "Approval",
+    "Carried",
+    "FrameworkChat",
+    "Latest",
+    "check_call",
+    "guard_settings",
+    "is_reviewed",
+    "settings_revision",
+    "shared_chat",
+]
 
 Approval = Literal["review", "hold"]
 """``on_abstain``: a person decides about a held-back tool call before it runs. "hold" is the older spelling."""
@@ -29,6 +39,45 @@ KNOWN = names(allowed_in="frameworks")
 """Settings of a call that every framework knows."""
 framework_loop = BackgroundLoop("guardrail-frameworks")
 """Where sync calls of frameworks' models run."""
+
+
+Made = TypeVar("Made")
+
+
+class Latest(Generic[Made]):
+    """The things used last, by key; what was not used for longest makes room. Shared by threads and tasks."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Hashable, Made] = OrderedDict()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Latest[Made]:
+        return Latest(self._most)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What is known under a key, or what ``make`` gives now."""
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = make()
+            self._known.move_to_end(key)
+            while len(self._known) > self._most:
+                self._known.popitem(last=False)
+            return self._known[key]
+
+
+class Carried(list[Any]):
+    """What a message was made from. Only its ``content`` tells questions apart: not ids, times and names of runs."""
+
+    def __init__(self, made_from: Iterable[Any], content: object = ()) -> None:
+        super().__init__(made_from)
+        self._content = content
+
+    def __repr__(self) -> str:
+        return f"Carried({self._content!r})"
 
 
 class FrameworkChat(BaseChatModel):
@@ -68,6 +117,26 @@ class FrameworkChat(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=await self._answer(messages, stop, kwargs))])
 
 
+SHARED = 64
+"""Adapters of models that are kept for guards that are made later."""
+_chats: Latest[FrameworkChat] = Latest(SHARED)
+Chat = TypeVar("Chat", bound=FrameworkChat)
+
+
+def shared_chat(kind: type[Chat], model: object, settings: object) -> Chat:
+    """The adapter of a model; guards that are made per run share it, and with it what a probe has shown.
+
+    Args:
+        kind: Class of the adapter.
+        model: The framework's model; another object is another endpoint.
+        settings: Settings of every call.
+    """
+    # The adapter holds the model, so its id stays its own while the adapter is known.
+    key = (kind, id(model), canonical_json(settings, default=repr))
+    made: Any = _chats.get(key, lambda: kind(model=model, calibrated_settings=settings))
+    return cast(Chat, made)
+
+
 def check_call(call: Mapping[str, Any], models: str) -> None:
     """Refuse settings of a call that a framework's models do not take.
 
@@ -100,22 +169,9 @@ def is_reviewed(on_abstain: object) -> bool:
     return isinstance(on_abstain, str) and on_abstain in get_args(Approval)
 
 
-def guard_settings(
-    artifact: CalibrationArtifact | str | Path, judge: Any, *options: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Keywords of `Guardrail`.
-
-    Args:
-        artifact: The artifact that is guarded, or its file.
-        judge: The judge object for an artifact whose judge cannot be made by name, or such judges by name; None for
-            none.
-        *options: Further keywords; later ones replace earlier ones.
-    """
+def guard_settings(*options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Keywords of `Guardrail`, from several sources; later ones replace earlier ones."""
     merged: dict[str, Any] = {}
     for given in options:
         merged.update(given or {})
-    if isinstance(judge, Mapping):
-        loaded = artifact if isinstance(artifact, CalibrationArtifact) else CalibrationArtifact.load(artifact)
-        spec = loaded.estimator.judge
-        judge = None if spec is None else judge.get(spec.name)
-    return merged if judge is None else {**merged, "judge": judge}
+    return merged

@@ -28,19 +28,38 @@ from guardrail import CalibrationArtifact, Guardrail
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.files import check_version, open_sqlite, problem_of
 from guardrail.guard.abstention import ABSTAINED, Abstention, afall_back
-from guardrail.guard.messages import accepted_answer, with_verdict
+from guardrail.guard.assess import Abstentions, Assessment
+from guardrail.guard.endpoint_trust import EndpointTrust
+from guardrail.guard.messages import candidate_message, total_usage, with_verdict
+from guardrail.guard.observers import Observers, as_observers, early_stopping_conflict
 from guardrail.guard.structured import form_of
-from guardrail.plain_json import canonical_json, sha256_hex
+from guardrail.plain_json import canonical_json, sha256_hex, spelled
+from guardrail.prompting import question_text
+from guardrail.sampling.effects import Steps, arun
 from guardrail.specs import identify
-from guardrail.types import Bindings, ToolCall, canonical_calls
+from guardrail.types import Bindings, Sample, SampleSet, ToolCall, canonical_calls
 from guardrail.verdict import Verdict
 
-from .chat import is_reviewed
+from .._agents.artifact_set import ANY_TOOL, ArtifactSet, highest_agreement, load
+from .._agents.decisions import ALL_DECISIONS, DecisionType, checked
+from .._agents.held import FrozenMessage, HeldMessage, ReviewTarget, ToolCallOrder, order_for, review_request
+from .chat import SHARED, Latest, is_reviewed
 
-__all__ = ["Answer", "FrameworkGuard", "VerdictStore", "arguments_of", "is_of_call", "refuse_settings"]
+__all__ = [
+    "CHOSEN",
+    "Answer",
+    "CallReviews",
+    "FrameworkGuard",
+    "VerdictStore",
+    "arguments_of",
+    "is_of_call",
+    "refuse_settings",
+]
 
 CHOSEN = "chosen:"
 """Marks calls that a person or another model gave on the abstention path: they run, by the caller's choice."""
+EDIT = "edit:"
+"""Before a call's id: the key of the arguments that a person gave it."""
 FORMAT = 1
 """Version of a verdict store; 0, which SQLite gives a file without one, is the first."""
 MOST_IN_MEMORY = 10_000
@@ -94,18 +113,19 @@ class VerdictStore:
         """
         return self._memory is None or self._expires_in is not None
 
-    def put(self, key: str, subject: str, verdict: Verdict) -> None:
+    def put(self, key: str, subject: str, verdict: Verdict | None, question: str = "") -> None:
         """Remember a verdict.
 
         Args:
             key: Call id, or the key of an answer.
             subject: What was judged; `get` with another subject finds nothing.
-            verdict: The verdict.
+            verdict: The verdict; None if it passes without one.
+            question: What was asked, for a reviewer.
         """
         now = self._clock()
         with self._connected() as db, db:
-            row = (key, subject, verdict.model_dump_json(), now)
-            db.execute("REPLACE INTO verdict (id, subject, verdict, stored) VALUES (?, ?, ?, ?)", row)
+            row = (key, subject, "null" if verdict is None else verdict.model_dump_json(), now, spelled(question))
+            db.execute("REPLACE INTO verdict (id, subject, verdict, stored, question) VALUES (?, ?, ?, ?, ?)", row)
             if self._expires_in is not None:
                 self._delete_before(db, now - self._expires_in)
             if self._memory is not None:
@@ -116,8 +136,8 @@ class VerdictStore:
         found = self.find(key)
         return None if found is None or (subject is not None and found[0] != subject) else found[1]
 
-    def find(self, key: str) -> tuple[str, Verdict] | None:
-        """What was judged under a key, and the verdict; None if there is none, or it expired."""
+    def find(self, key: str) -> tuple[str, Verdict | None] | None:
+        """What stands under a key, and the verdict on it, if any; None if nothing does, or it expired."""
         oldest = -math.inf if self._expires_in is None else self._clock() - self._expires_in
         with self._connected() as db:
             row = db.execute("SELECT subject, verdict, stored FROM verdict WHERE id = ?", (key,)).fetchone()
@@ -125,12 +145,18 @@ class VerdictStore:
         if row is None or (self._expires_in is not None and (row[2] is None or row[2] < oldest)):
             return None
         try:
-            return str(row[0]), Verdict.from_stored(row[1])
+            return str(row[0]), None if row[1] == "null" else Verdict.from_stored(row[1])
         except ValidationError as error:
             raise UsageError(
                 f"the verdict {key!r} in {self._name} cannot be read ({problem_of(error)}), so it releases nothing. "
                 "Upgrade acrc-guardrail to the version that wrote it, or ask again."
             ) from error
+
+    def question(self, key: str) -> str:
+        """What was asked when this was judged; "" if that is not known."""
+        with self._connected() as db:
+            row = db.execute("SELECT question FROM verdict WHERE id = ?", (key,)).fetchone()
+        return "" if row is None or row[0] is None else str(row[0])
 
     def delete(self, key: str) -> bool:
         """Delete one verdict: its call is held from now on. Whether there was one."""
@@ -146,15 +172,15 @@ class VerdictStore:
         with self._connected() as db, db:
             return self._delete_before(db, self._clock() - older_than)
 
-    async def aput(self, key: str, subject: str, verdict: Verdict) -> None:
+    async def aput(self, key: str, subject: str, verdict: Verdict | None, question: str = "") -> None:
         """`put` without blocking the event loop."""
-        await asyncio.to_thread(self.put, key, subject, verdict)
+        await asyncio.to_thread(self.put, key, subject, verdict, question)
 
     async def aget(self, key: str, subject: str | None = None) -> Verdict | None:
         """`get` without blocking the event loop."""
         return await asyncio.to_thread(self.get, key, subject)
 
-    async def afind(self, key: str) -> tuple[str, Verdict] | None:
+    async def afind(self, key: str) -> tuple[str, Verdict | None] | None:
         """`find` without blocking the event loop."""
         return await asyncio.to_thread(self.find, key)
 
@@ -175,9 +201,11 @@ class VerdictStore:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             check_version(version or None, FORMAT, f"the verdict store {self._name}", "name another file")
             db.execute(f"PRAGMA user_version={FORMAT}")
-        db.execute("CREATE TABLE IF NOT EXISTS verdict (id TEXT PRIMARY KEY, subject TEXT, verdict TEXT, stored REAL)")
-        if "stored" not in {row[1] for row in db.execute("PRAGMA table_info(verdict)")}:
-            db.execute("ALTER TABLE verdict ADD COLUMN stored REAL")  # a file of before verdicts could expire
+        db.execute("CREATE TABLE IF NOT EXISTS verdict (id TEXT PRIMARY KEY, subject TEXT, verdict TEXT)")
+        there = {row[1] for row in db.execute("PRAGMA table_info(verdict)")}
+        for name, kind in (("stored", "REAL"), ("question", "TEXT")):  # files of older versions do not have them
+            if name not in there:
+                db.execute(f"ALTER TABLE verdict ADD COLUMN {name} {kind}")
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
@@ -197,17 +225,73 @@ class VerdictStore:
             ) from error
 
 
+class CallReviews:
+    """What people are asked about held-back calls, and what becomes of the calls.
+
+    Args:
+        verdicts: Where the verdicts on the calls are kept.
+        allowed: What a person may decide.
+
+    Raises:
+        UsageError: An unknown decision, or none.
+    """
+
+    def __init__(self, verdicts: VerdictStore, allowed: Sequence[DecisionType]) -> None:
+        unknown = sorted(set(allowed) - set(ALL_DECISIONS))
+        if unknown or not allowed:
+            raise UsageError(f"allowed_decisions are some of {ALL_DECISIONS}, got {tuple(allowed)!r}")
+        self.verdicts, self._allowed = verdicts, tuple(allowed)
+
+    async def review_request(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What a person is shown about a held-back call; None for a call that this guard does not hold back.
+
+        Plain JSON in the form of the interrupts of `integrations.langgraph_review`, with the ``call_id`` on top.
+        """
+        found = await self.verdicts.afind(call_id)
+        if found is None or found[1] is None or found[1].accepted or not is_of_call(found[0], name, arguments):
+            return None
+        verdict = found[1].model_copy(update={"samples": ()})
+        call = {"name": name, "args": dict(arguments), "id": call_id, "type": "tool_call"}
+        target = ReviewTarget(name=name, call_id=call_id, args=dict(arguments), verdict=verdict)
+        question = await asyncio.to_thread(self.verdicts.question, call_id)
+        held = HeldMessage(
+            question=question, message=FrozenMessage(text="", tool_calls=(call,)), judged=(target,), verdict=verdict
+        )
+        return {**review_request(held, self._allowed), "call_id": call_id}
+
+    def order(self, value: Mapping[str, Any], decision: Mapping[str, Any]) -> ToolCallOrder:
+        """What becomes of a held-back call after a decision about its review request.
+
+        Raises:
+            pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.
+        """
+        (asked,), (config,) = value["action_requests"], value["review_configs"]
+        (checked_one,) = checked({"decisions": [decision]}, config["allowed_decisions"], [asked["name"]])["decisions"]
+        return order_for({"name": asked["name"], "args": asked["args"]}, checked_one)
+
+    async def note_edit(self, call_id: str, args: Mapping[str, Any]) -> None:
+        """Remember the arguments with which a person lets a call run."""
+        await self.verdicts.aput(f"{EDIT}{call_id}", canonical_json(dict(args)), None)
+
+    async def edit_of(self, call_id: str) -> dict[str, Any] | None:
+        """The arguments that a person gave a call, if any."""
+        found = await self.verdicts.afind(f"{EDIT}{call_id}")
+        return None if found is None else arguments_of(found[0])
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a guarded request gives.
 
     Attributes:
         message: The accepted answer, what the abstention path gave, or the held-back calls under "review".
-        verdict: The whole verdict; not for end users.
+        verdict: The whole verdict; not for end users. None if nothing in the message is gated.
+        calls: Model calls that it took.
     """
 
     message: AIMessage
-    verdict: Verdict
+    verdict: Verdict | None
+    calls: int
 
     @property
     def abstained(self) -> bool:
@@ -215,36 +299,89 @@ class Answer:
         return bool(self.message.response_metadata.get(ABSTAINED))
 
 
+@dataclass(frozen=True, slots=True)
+class _Gates:
+    """What guards with the same model, artifacts and settings share: probes, watches, and the memory of abstentions.
+
+    Attributes:
+        guard: The first artifact's; it judges alone unless there are several artifacts or exempt tools.
+        artifacts: All of them.
+        assess: Judges one prompt with the gates it concerns, where there are several.
+        made_of: Keeps alive what is known by its identity.
+    """
+
+    guard: Guardrail
+    artifacts: ArtifactSet
+    assess: Callable[[Sequence[BaseMessage], Collection[str]], Steps[Assessment]] | None
+    made_of: object
+
+
+_gates: Latest[_Gates] = Latest(SHARED)
+
+
 class FrameworkGuard:
-    """One artifact's guard, for frameworks that bring their own agents.
+    """The guard of one agent, for frameworks that bring their own agents.
 
     Args:
         model: The chat model to guard.
-        artifact: The calibration artifact, or the path of its JSON file.
+        artifact: Judges answers, and without ``tools`` every call that is not exempt; an artifact or its file. None
+            lets answers pass.
+        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool.
+        exempt: Tools whose calls pass.
+        judge: The judge object, for artifacts whose judge cannot be made by name; or several by name.
         on_abstain: As for `Guardrail`, or "review": a held-back tool call is proposed and runs once a person approves.
         verdicts: Where verdicts on tool calls are kept.
         guard_options: Further settings of `Guardrail`.
+        allowed_decisions: What a person may decide about a held-back call.
     """
 
     def __init__(
         self,
         model: BaseChatModel,
-        artifact: CalibrationArtifact | str | Path,
+        artifact: CalibrationArtifact | str | Path | None,
         *,
+        tools: Mapping[str, CalibrationArtifact | str | Path] | None = None,
+        exempt: Sequence[str] = (),
+        judge: Any = None,
         on_abstain: Any,
         verdicts: VerdictStore | None,
         guard_options: Mapping[str, Any],
+        allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
     ) -> None:
         self.holds = is_reviewed(on_abstain)
         identify(model)  # its complaints come as they are, not as a validation error of the guard
-        path = "message" if self.holds else on_abstain
         # An agent's conversation grows with every tool it calls, so it is marked where a plain guard would refuse it.
         options = {"turns": "mark", **guard_options}
-        self.guard = Guardrail(model=model, artifact=artifact, on_abstain=path, **options)
+        judge = options.pop("judge", judge)
+        answer = None if artifact is None else load(artifact)
+        gated = {name: load(one) for name, one in (tools or {}).items()}
+        if tools is None and answer is not None:
+            gated = {ANY_TOOL: answer}
+        self.exempt = frozenset(exempt)
+        alone = tools is None and not self.exempt
+        path = "message" if self.holds else on_abstain
+        key = (
+            id(model),
+            None if answer is None else answer.digest,
+            tuple((name, one.digest) for name, one in sorted(gated.items())),
+            (self.exempt, alone, self.holds),
+            tuple((name, _token(one)) for name, one in sorted({**options, "judge": judge, "path": path}.items())),
+        )
+        shared = _gates.get(
+            key, lambda: _made(model, answer, gated, self.exempt, judge, path, options, alone=alone, shown=self.holds)
+        )
+        self.guard, self.artifacts, self._assess = shared.guard, shared.artifacts, shared.assess
         self.verdicts = verdicts or VerdictStore()
+        self.reviews = CallReviews(self.verdicts, allowed_decisions)
 
     async def ask(
-        self, messages: Sequence[BaseMessage], asked: Bindings, *, holdable: Collection[str] = (), parsed: bool = False
+        self,
+        messages: Sequence[BaseMessage],
+        asked: Bindings,
+        *,
+        holdable: Collection[str] = (),
+        answers: Collection[str] = (),
+        parsed: bool = False,
     ) -> Answer:
         """Judge one request and act on the verdict.
 
@@ -252,33 +389,52 @@ class FrameworkGuard:
             messages: The conversation.
             asked: Tools and answer format of the request; exactly the artifact's.
             holdable: Names of tools whose calls can wait for a person.
+            answers: Names of tools whose call is the answer (structured output).
             parsed: Whether a text would be taken for something else than an answer to a person.
 
         Raises:
             ArtifactMismatchError: Other tools, format or prompt than the artifact's.
+            UsageError: A tool that is neither gated nor exempt.
             AbstainedError: Under "raise", and where a text would be taken for an answer.
         """
-        plan = self.guard.artifact.plan
+        plan = self.artifacts.plan
         _same_bindings(plan.bindings or Bindings(), asked)
         form = form_of(plan, None, asked.model_dump(exclude_defaults=True))
-        verdict = await self.guard.aassess(list(messages))
+        judged = await self._judged(list(messages), asked, answers)
+        candidate, verdict = judged.drawn.primary, judged.verdict
         chosen = ""
-        if verdict.accepted:
-            message = accepted_answer(verdict, self.guard.artifact.model.model)
-        elif self.holds and (held := _held_calls(verdict, holdable)) is not None:
+        if judged.accepted and candidate is not None:
+            message = candidate_message(candidate, self.guard.artifact.model.model)
+        elif self.holds and (held := _held_calls(candidate, {*holdable, *self.exempt})) is not None:
             message = held
         else:
+            assert verdict is not None, "a message that no gate judges is accepted"
             chosen = CHOSEN
             form = "format" if parsed and form == "text" else form
+            guard = self.guard
             message = await afall_back(
-                Abstention(
-                    verdict, messages, self.guard.on_abstain, self.guard.abstain_message, None, plan.bindings, form
-                )
+                Abstention(verdict, messages, guard.on_abstain, guard.abstain_message, None, plan.bindings, form)
             )
         for call in message.tool_calls:
             subject = call_subject(call["name"], call["args"])
-            await self.verdicts.aput(str(call["id"]), chosen + subject, verdict)
-        return Answer(with_verdict(message, verdict), verdict)
+            one = None if call["name"] in self.exempt else judged.by_name.get(call["name"], verdict)
+            if not judged.accepted and one is not None and one.accepted:
+                one = verdict  # the strictest gate holds all calls of the message
+            await self.verdicts.aput(str(call["id"]), chosen + subject, one, question_text(messages))
+        if verdict is None:
+            metadata = {**message.response_metadata, "guardrail": None}
+            update = {"response_metadata": metadata, "usage_metadata": total_usage(judged.drawn.cost)}
+            return Answer(message.model_copy(update=update), None, judged.drawn.cost.calls)
+        return Answer(with_verdict(message, verdict), verdict, verdict.cost.calls)
+
+    async def _judged(self, messages: Sequence[BaseMessage], asked: Bindings, answers: Collection[str]) -> Assessment:
+        if self._assess is None:
+            verdict = await self.guard.aassess(messages)
+            drawn = SampleSet(question="", primary=verdict.candidate, cost=verdict.cost)
+            return Assessment(drawn, verdict)
+        self.artifacts.check_tools([name for name in asked.tool_names if name not in answers])
+        self.artifacts.check_messages(messages)
+        return await arun(self._assess(messages, answers))
 
     async def may_run(self, call_id: str | None, name: str | None, arguments: Mapping[str, Any]) -> bool:
         """Whether a tool call was judged and accepted, or given by the abstention path, exactly as it is.
@@ -288,7 +444,9 @@ class FrameworkGuard:
         found = None if call_id is None else await self.verdicts.afind(call_id)
         if found is None or not is_of_call(found[0], name, arguments):
             return False
-        return found[1].accepted or found[0].startswith(CHOSEN)
+        return found[1] is None or found[1].accepted or found[0].startswith(CHOSEN)
+
+    # -- answers -----------------------------------------------------------------------------------------------------
 
     async def note_answer(self, asked: Sequence[BaseMessage], given: Any, answer: Answer) -> None:
         """Remember what was given out in a conversation: an answer, or the text of an abstention.
@@ -310,9 +468,62 @@ class FrameworkGuard:
 
     def given_out_sync(self, asked: Sequence[BaseMessage], given: Any) -> tuple[bool, Verdict | None]:
         """`given_out` in this thread."""
-        abstained = self.verdicts.get(answer_key(asked, given, abstention=True))
-        answered = self.verdicts.get(answer_key(asked, given, abstention=False))
-        return answered is not None and abstained is None, abstained or answered
+        abstained = self.verdicts.find(answer_key(asked, given, abstention=True))
+        answered = self.verdicts.find(answer_key(asked, given, abstention=False))
+        found = abstained or answered
+        return answered is not None and abstained is None, None if found is None else found[1]
+
+
+def _token(value: object) -> object:
+    """What tells a setting from another in a key: plain values by what they are, objects by which they are."""
+    return value if isinstance(value, str | int | float | None) else id(value)
+
+
+def _made(
+    model: BaseChatModel,
+    answer: CalibrationArtifact | None,
+    gated: Mapping[str, CalibrationArtifact],
+    exempt: Collection[str],
+    judge: Any,
+    path: Any,
+    options: Mapping[str, Any],
+    *,
+    alone: bool,
+    shown: bool,
+) -> _Gates:
+    """The gates of one agent; see `FrameworkGuard`."""
+    judges = dict(judge) if isinstance(judge, Mapping) else {} if judge is None else {judge.spec.name: judge}
+    artifacts = ArtifactSet(
+        answer, gated, exempt, judges, similarity=options.get("similarity"), entailment=options.get("entailment")
+    )
+    first = artifacts.artifacts[0]
+    spec = first.estimator.judge
+    own = judges.get(spec.name) if spec is not None and isinstance(judge, Mapping) else judge
+    guard = Guardrail(
+        model=model, artifact=first, on_abstain=path, **({} if own is None else {"judge": own}), **options
+    )
+    made_of = (judge, path, options)
+    if alone:
+        return _Gates(guard, artifacts, None, made_of)
+    observers = Observers(guard.switch, as_observers(guard.on_verdict))
+    for artifact in artifacts.artifacts:
+        artifact.check_model(identify(model))
+        observers.admit(artifact)
+        if guard.switch is not None:
+            guard.switch.check(artifact.threshold)
+    stopping = guard.early_stopping if early_stopping_conflict(observers, path) is None else "off"
+    gates = artifacts.gates(model, stopping, shown=shown)
+    enabled = guard.probe == "auto"
+    trust = EndpointTrust(model, artifacts.plan, rate=highest_agreement(gates.values()), enabled=enabled)
+    abstentions = guard.remember if isinstance(guard.remember, Abstentions) else Abstentions(guard.remember)
+
+    def assess(messages: Sequence[BaseMessage], answers: Collection[str]) -> Steps[Assessment]:
+        assessor = artifacts.assessor(
+            model, gates, trust, observers, abstentions, answers=answers, max_concurrency=guard.max_concurrency
+        )
+        return assessor.assess_steps(messages, None)
+
+    return _Gates(guard, artifacts, assess, made_of)
 
 
 def call_subject(name: str, arguments: Mapping[str, Any]) -> str:
@@ -346,9 +557,8 @@ def answer_key(asked: Sequence[BaseMessage], given: Any, *, abstention: bool) ->
     return f"{'abstention' if abstention else 'answer'}:{sha256_hex(canonical_json([said, plain]))}"
 
 
-def _held_calls(verdict: Verdict, holdable: Collection[str]) -> AIMessage | None:
+def _held_calls(candidate: Sample | None, holdable: Collection[str]) -> AIMessage | None:
     """The held-back calls as a message, if all of them can wait for a person."""
-    candidate = verdict.candidate
     if candidate is None or not candidate.tool_calls:
         return None
     if any(call.name not in holdable for call in candidate.tool_calls):

@@ -39,6 +39,7 @@ from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
 from guardrail.types import Bindings
 
+from .chat import Carried
 from .guard import arguments_of
 
 __all__ = ["Format", "from_items", "read_response", "request_bindings", "stream_events", "to_items", "to_response"]
@@ -77,7 +78,7 @@ def from_items(system: str | None, items: str | Sequence[TResponseInputItem]) ->
 
 
 def _message(item: dict[str, Any], raw: list[Any]) -> BaseMessage:
-    kept = {ITEMS: raw}
+    kept = {ITEMS: Carried(raw, [_pictures(one) for one in raw])}
     kind, role = item.get("type"), item.get("role")
     if kind in (None, "message") and role in ("system", "developer"):
         return SystemMessage(_text(item), additional_kwargs=kept)
@@ -101,6 +102,12 @@ def _message(item: dict[str, Any], raw: list[Any]) -> BaseMessage:
 def _merged(first: AIMessage, second: AIMessage) -> AIMessage:
     raw = [*first.additional_kwargs.get(ITEMS, ()), *second.additional_kwargs[ITEMS]]
     return AIMessage(first.content, tool_calls=[*first.tool_calls, *second.tool_calls], additional_kwargs={ITEMS: raw})
+
+
+def _pictures(item: dict[str, Any]) -> list[Any]:
+    """What an item holds beside text."""
+    parts = item.get("content")
+    return [part for part in parts if part.get("type") not in TEXTS] if isinstance(parts, list) else []
 
 
 def _text(item: dict[str, Any]) -> str:

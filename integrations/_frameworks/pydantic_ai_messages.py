@@ -23,10 +23,14 @@ from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.types import Bindings
 
+from .chat import Carried
+
 __all__ = ["as_parameters", "from_messages", "read_response", "request_bindings", "to_messages", "to_response"]
 
 MESSAGES = "pydantic_ai_messages"
 """Key in a message's ``additional_kwargs`` of the messages it was made from."""
+KEPT = ("guardrail", ABSTAINED)
+"""Keys of a guard's ``response_metadata``, kept in a response's ``metadata``."""
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
@@ -44,9 +48,15 @@ def from_messages(messages: Sequence[ModelMessage], parameters: ModelRequestPara
         made = _request(message) if isinstance(message, ModelRequest) else [_response(message)]
         for place, one in enumerate(made):
             # The first of its parts carries the whole message.
-            one.additional_kwargs[MESSAGES] = [message] if place == 0 else []
+            one.additional_kwargs[MESSAGES] = Carried([message], _pictures(message)) if place == 0 else []
         found += made
     return found
+
+
+def _pictures(message: ModelMessage) -> list[object]:
+    """What a message holds beside text."""
+    contents = [part.content for part in message.parts if isinstance(part, its.UserPromptPart)]
+    return [one for content in contents if not isinstance(content, str) for one in content if not isinstance(one, str)]
 
 
 def _instructions(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> str | None:
@@ -242,8 +252,7 @@ def to_response(message: AIMessage) -> ModelResponse:
     for call in message.tool_calls:
         parts.append(its.ToolCallPart(call["name"], call["args"], tool_call_id=str(call["id"])))
     usage = message.usage_metadata
-    verdict = message.response_metadata.get("guardrail")
-    abstained = {ABSTAINED: True} if message.response_metadata.get(ABSTAINED) else {}
+    kept = {name: message.response_metadata[name] for name in KEPT if name in message.response_metadata}
     return ModelResponse(
         parts=parts,
         usage=RequestUsage(
@@ -251,5 +260,5 @@ def to_response(message: AIMessage) -> ModelResponse:
         ),
         model_name=message.response_metadata.get("model_name"),
         finish_reason="tool_call" if message.tool_calls else "stop",
-        metadata=None if verdict is None else {"guardrail": verdict, **abstained},
+        metadata=kept or None,
     )

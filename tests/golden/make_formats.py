@@ -121,7 +121,7 @@ def artifact(
             n=0, temperature=0.5, top_p=1.0, max_tokens=32, logprobs=True, bindings=bindings, cut_off="abstain", seed=7
         ),
         prompt=PromptWrapping(system=None, template="{question}", option_template="{label}: {text}"),
-        estimator=EstimatorSpec(name="perplexity", version=1, unit="nats", support="continuous"),
+        estimator=EstimatorSpec(name="perplexity", version=1, unit="nats"),
         correctness=CorrectnessSpec(name="token_f1", version=1, params={"threshold": 0.5}),
         data=DataFingerprint(
             name="fragen-ü.jsonl", sha256="ab" * 32, n_questions=6, n_used=4, n_unmeasured=1, n_unlabelled=1
@@ -157,7 +157,6 @@ def cascade() -> CascadeArtifact:
         name="discrete_semantic_entropy",
         version=1,
         unit="nats",
-        support="discrete",
         judge=JudgeSpec(name="exact", version=1, params={}),
         clustering="components",
     )
@@ -252,7 +251,6 @@ def records() -> tuple[RecordHeader, list[Record]]:
                 name="semantic_entropy",
                 version=1,
                 unit="nats",
-                support="continuous",
                 judge=JudgeSpec(name="exact", version=1, params={}),
                 clustering="components",
                 similarity=JudgeSpec(name="embedding", version=1, params={"model": "m", "revision": "sha256:00"}),
@@ -352,9 +350,7 @@ def ensemble_file() -> EnsembleFile:
         training=Training(ids=("00aa", "00bb"), questions=("11aa", "11bb"), groups=("22aa",)),
     )
     return EnsembleFile(
-        spec=EstimatorSpec(
-            name="ensemble", version=1, unit="nats", support="continuous", params=params.model_dump(mode="json")
-        ),
+        spec=EstimatorSpec(name="ensemble", version=1, unit="nats", params=params.model_dump(mode="json")),
         fit=FitReport(
             n=60,
             n_left_out=2,
@@ -553,8 +549,8 @@ def write_packed_note(path: Path) -> None:
 
 def write_verdicts(path: Path) -> None:
     with database(path) as file:
-        store = VerdictStore(file)
-        store.put("call_1", '{"to":"bob"}', verdict(candidate=calling()))
+        store = VerdictStore(file, clock=lambda: 1000.0)
+        store.put("call_1", '{"to":"bob"}', verdict(candidate=calling()), QUESTION)
         store.put("chosen:call_2", "", verdict(accepted=True))
         store.close()
 

@@ -337,7 +337,7 @@ def test_a_configuration_may_name_the_artifact_and_what_has_to_be_given(
     assert [verdict.artifact for verdict in seen] == [config["artifact"]["digest"]]
 
 
-@pytest.mark.parametrize("name", ["verdicts.sql", "unversioned/verdicts.sql"])
+@pytest.mark.parametrize("name", ["verdicts.sql", "version1/verdicts.sql", "unversioned/verdicts.sql"])
 def test_verdicts_are_found_by_call_and_subject(name: str, tmp_path: Path) -> None:
     store = VerdictStore(restored(name, tmp_path))
     found, passed = store.get("call_1", '{"to":"bob"}'), store.get("chosen:call_2")

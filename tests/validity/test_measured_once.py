@@ -83,7 +83,7 @@ def thresholds(kinds: tuple[Kind, ...], n: int) -> list[tuple[float | None, floa
         kept = [kind for kind in drawn if rng.random() >= kind.empty]
         scores = np.array([kind.score for kind in kept])
         errors = np.array([rng.random() < kind.wrong for kind in kept]).astype(np.int64)
-        out = fit(scores, errors, alpha=ALPHA, delta=DELTA, rule="certified", support="discrete", diagnose="fast")
+        out = fit(scores, errors, alpha=ALPHA, delta=DELTA, rule="certified", diagnose="fast")
         found.append((out.threshold if isinstance(out, Feasible) else None, 1 - len(kept) / n))
     return found
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,65 @@ def test_unmeasured_is_another_reason_than_uncertain() -> None:
     assert (verdict.accepted, verdict.reason) == (False, Reason.UNMEASURED)
     assert verdict.uncertainty.reason is Unmeasured.MODEL_FAILED
     assert "no answer in 5 s" in verdict.detail
+
+
+class Answered(Exception):
+    """An error of an SDK with the status of the reply."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"Error code: {status}")
+        self.status_code = status
+
+
+def wrapped(cause: OSError) -> Exception:
+    error = RuntimeError("Connection error.")  # as openai.APIConnectionError over httpx over the system's error
+    error.__cause__ = RuntimeError("All connection attempts failed")
+    error.__cause__.__cause__ = cause
+    return error
+
+
+REFUSED: dict[str, Exception] = {
+    "key": Answered(401),
+    "permission": Answered(403),
+    "model": Answered(404),
+    "port": wrapped(ConnectionRefusedError(111, "Connection refused")),
+    "host": wrapped(socket.gaierror(-2, "Name or service not known")),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_configuration_is_an_error_in_the_log_and_in_the_verdict(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = ScriptedChat(default=[REFUSED[name]])
+    guard = Guardrail(model=model, artifact=make_artifact(model), abstain_message="Not sure. {next}")
+    for _ in range(3):  # a caller that only shows the text sees a polite abstention, so the operator has to be told
+        message = guard.invoke("Capital of France?")
+    verdict = message.response_metadata["guardrail"]
+    assert verdict["uncertainty"]["reason"] == "misconfigured"
+    assert str(REFUSED[name]) in verdict["detail"]
+    assert (
+        message.text == "Not sure. Correct the endpoint's key, model name or address; until then every question is "
+        "held back."
+    )
+    (told,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert str(REFUSED[name]) in told.getMessage()
+
+
+@pytest.mark.parametrize(
+    "error", [Answered(500), Answered(429), TimeoutError("late"), ConnectionResetError(104, "reset")]
+)
+def test_an_outage_is_not_called_a_wrong_configuration(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    model = ScriptedChat(default=[error])
+    verdict = Guardrail(model=model, artifact=make_artifact(model)).assess("Capital of France?")
+    assert verdict.uncertainty.reason is Unmeasured.MODEL_FAILED
+    assert not [record for record in caplog.records if record.levelno == logging.ERROR]
+
+
+def test_one_call_that_a_server_refuses_among_others_is_no_wrong_configuration() -> None:
+    model = ScriptedChat(default=["Paris", Answered(401), TimeoutError("late")])
+    verdict = Guardrail(model=model, artifact=make_artifact(model)).assess("Capital of France?")
+    assert verdict.uncertainty.reason is Unmeasured.MODEL_FAILED
 
 
 def test_infeasible_abstains_on_everything_and_draws_no_samples() -> None:

@@ -5,24 +5,32 @@ from __future__ import annotations
 import asyncio
 import itertools
 import multiprocessing
+import random
 import sqlite3
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, SystemMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from pydantic import PrivateAttr
 
 from guardrail import Bindings, Verdict
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.prompting import PromptWrapping
+from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make
+from integrations._frameworks.chat import Latest
 from integrations._frameworks.guard import (
     MOST_IN_MEMORY,
+    Answer,
     FrameworkGuard,
     VerdictStore,
     arguments_of,
@@ -48,9 +56,14 @@ def gate(*amounts: int, on_abstain: Any = "review", **given: Any) -> FrameworkGu
     return FrameworkGuard(model, artifact(model, **given), on_abstain=on_abstain, verdicts=None, guard_options={})
 
 
+def judged_of(answer: Answer) -> Verdict:
+    assert answer.verdict is not None
+    return answer.verdict
+
+
 @pytest.fixture
 def verdict() -> Verdict:
-    return asyncio.run(gate(5).ask(ASKED, TOOLS)).verdict
+    return judged_of(asyncio.run(gate(5).ask(ASKED, TOOLS)))
 
 
 def test_a_store_outlives_its_process_and_is_shared(tmp_path: Path, verdict: Verdict) -> None:
@@ -119,7 +132,7 @@ async def test_the_loop_runs_while_the_store_waits(verdict: Verdict) -> None:
     put = store.put
     store.put = lambda *given: slowly("") or put(*given)  # type: ignore[func-returns-value,method-assign]
     ran.clear()
-    assert (await one.ask(ASKED, TOOLS)).verdict.accepted
+    assert judged_of(await one.ask(ASKED, TOOLS)).accepted
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -138,7 +151,7 @@ async def test_only_the_judged_call_may_run() -> None:
     one = gate(5)
     answer = await one.ask(ASKED, TOOLS, holdable={"pay"})
     (call,) = answer.message.tool_calls
-    assert answer.verdict.accepted
+    assert judged_of(answer).accepted
     assert await one.may_run(call["id"], "pay", {"amount": 5})
     assert await one.may_run(call["id"], "pay", {"amount": 5.0})
     assert not await one.may_run(call["id"], "pay", {"amount": 6})
@@ -152,7 +165,7 @@ async def test_a_held_call_is_the_candidate_and_may_not_run() -> None:
     one = gate(5, 50, 500, 55, 505)
     answer = await one.ask(ASKED, TOOLS, holdable={"pay"})
     (call,) = answer.message.tool_calls
-    assert (call["args"], answer.verdict.accepted) == ({"amount": 5}, False)
+    assert (call["args"], judged_of(answer).accepted) == ({"amount": 5}, False)
     assert not await one.may_run(call["id"], "pay", {"amount": 5})
 
 
@@ -204,6 +217,59 @@ async def test_an_abstention_is_marked_and_not_known_by_its_wording() -> None:
     assert (await person.given_out(ASKED, text))[0] is True
 
 
+def test_guards_made_per_run_share_what_was_learned_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ScriptedChat(default=["Paris"])
+    made = artifact(model, bindings=None)
+
+    def guard(**options: Any) -> Any:
+        return FrameworkGuard(model, made, on_abstain="message", verdicts=None, guard_options=options).guard
+
+    assert guard() is guard()  # and with it the endpoint's watch, and the memory of abstentions
+    assert guard() is not guard(probe="off")
+    known: Latest[Any] = Latest(2)
+    monkeypatch.setattr("integrations._frameworks.guard._gates", known)
+    for n in range(5):
+        guard(max_concurrency=n + 1)
+    assert len(known) == 2
+    latest: Latest[int] = Latest(2)
+    assert [latest.get(key, partial(int, key)) for key in (1, 2, 1, 3)] == [1, 2, 1, 3]
+    assert latest.get(1, lambda: 0) == 1  # used later than 2
+    assert latest.get(2, lambda: 0) == 0
+
+
+class Wavering(ScriptedChat):
+    """Says "wrong" with probability .65 at each call."""
+
+    _times: Any = PrivateAttr(default_factory=Counter)
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        call = (str(messages[-1].text), run_manager.metadata.get(SAMPLE_INDEX, -1))
+        self._times[call] += 1
+        said = random.Random(f"{call} {self._times[call]}").random()
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("wrong" if said < 0.65 else f"other {said}"))])
+
+
+@pytest.mark.parametrize("remember", [300.0, 0])
+async def test_asking_until_an_answer_is_accepted_accepts_no_more_wrong_ones(remember: float) -> None:
+    async def wrong(attempts: int, questions: int = 150) -> int:
+        model = Wavering()
+        options = {"remember": remember, "early_stopping": "off"}
+        found = 0
+        for number in range(questions):
+            for _ in range(attempts):  # a guard per attempt, as applications do that make their agent per request
+                made = artifact(model, bindings=None)
+                one = FrameworkGuard(model, made, on_abstain="message", verdicts=None, guard_options=options)
+                answer = await one.ask(PromptWrapping().messages(f"question {number}"), Bindings())
+                if not answer.abstained:
+                    found += str(answer.message.text) == "wrong"
+                    break
+        return found
+
+    once, insisting = await wrong(1), await wrong(3)
+    assert 15 < once < 45
+    assert insisting == once if remember else insisting > 1.5 * once
+
+
 async def test_the_same_words_to_another_question_are_another_answer() -> None:
     model = ScriptedChat(script={"sure": ["Yes"]})
     one = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message", verdicts=None, guard_options={})
@@ -229,6 +295,76 @@ async def test_the_loop_runs_while_a_judge_thinks() -> None:
     await asked
     assert judge.threads
     assert not judge.held_up
+
+
+def several(*, on_abstain: Any = "message", **given: Any) -> FrameworkGuard:
+    """Payments and answers have artifacts of their own; a quote only reads."""
+    pay, quote, close = ({"type": "function", "function": {"name": n, "parameters": {}}} for n in TOOL_NAMES)
+    model = ScriptedChat(
+        script={
+            "sure": [paying(5)],
+            "unsure": [paying(n) for n in (5, 50, 500, 55, 505)],
+            "look": [calling("quote")],
+            "both": [calling("quote", "pay", amount=n) for n in (5, 50, 500, 55, 505)],
+            "say": ["Paris", "Rome", "Oslo", "Bern", "Riga"],
+        }
+    )
+    made = artifact(model, bindings=Bindings(tools=(pay, quote, close)))
+    wide = artifact(model, bindings=Bindings(tools=(pay, quote, close)), threshold=2.0)
+    given = {"tools": {"pay": made, "close": made}, "exempt": ["quote"], **given}
+    artifacts = {"strict": made, "wide": wide, None: None}
+    return FrameworkGuard(
+        model, artifacts[given.pop("answers", None)], on_abstain=on_abstain, verdicts=None, guard_options={}, **given
+    )
+
+
+TOOL_NAMES = ("pay", "quote", "close")
+
+
+def calling(*names: str, amount: int = 5) -> AIMessage:
+    made: list[Any] = [{"name": n, "args": {"amount": amount}, "id": n, "type": "tool_call"} for n in names]
+    return AIMessage("", tool_calls=made)
+
+
+async def asked_of(one: FrameworkGuard, question: str, **given: Any) -> Any:
+    bindings = one.artifacts.plan.bindings
+    assert bindings is not None
+    return await one.ask(PromptWrapping().messages(question), bindings, **given)
+
+
+async def test_each_tool_has_its_artifact_and_exempt_ones_pass() -> None:
+    one = several()
+    sure, unsure, look = [await asked_of(one, question) for question in ("sure", "unsure", "look")]
+    assert [call["name"] for call in sure.message.tool_calls] == ["pay"]
+    assert (unsure.abstained, unsure.message.tool_calls) == (True, [])
+    assert [call["name"] for call in look.message.tool_calls] == ["quote"]
+    assert (look.verdict, look.calls) == (None, 1)  # no samples were drawn for it
+    for answer in (sure, look):
+        (call,) = answer.message.tool_calls
+        assert await one.may_run(call["id"], call["name"], call["args"])
+
+
+async def test_without_an_artifact_answers_pass_and_with_one_they_are_judged() -> None:
+    assert str((await asked_of(several(), "say")).message.text) == "Paris"
+    assert (await asked_of(several(answers="strict"), "say")).abstained
+    answer = await asked_of(several(answers="wide"), "say")
+    assert (str(answer.message.text), answer.verdict.accepted) == ("Paris", True)
+
+
+async def test_a_message_goes_out_only_if_the_artifact_of_every_gated_call_accepts() -> None:
+    one = several(on_abstain="review")
+    held = await asked_of(one, "both", holdable={"pay"})
+    quote, pay = held.message.tool_calls
+    assert not held.verdict.accepted
+    assert await one.may_run(quote["id"], "quote", quote["args"])  # it only reads
+    assert not await one.may_run(pay["id"], "pay", pay["args"])
+
+
+async def test_a_tool_that_is_neither_gated_nor_exempt_is_refused() -> None:
+    with pytest.raises(UsageError, match="'quote' is neither gated nor exempt"):
+        await asked_of(several(exempt=[]), "sure")
+    with pytest.raises(UsageError, match="nothing would be gated"):
+        several(tools={})
 
 
 async def test_a_request_must_offer_what_was_calibrated() -> None:

@@ -10,7 +10,7 @@ from agents import Model, ModelSettings
 from pydantic_ai.models.test import TestModel
 
 from guardrail import CalibrationArtifact
-from guardrail.errors import UsageError
+from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import ExactJudge, JudgeSpec
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make
@@ -98,5 +98,6 @@ def test_judges_are_given_one_or_several_by_name(tmp_path: Path) -> None:
         for artifact in (made, tmp_path / "artifact.json"):
             guarded = openai_agents_guard.GuardedModel(model, artifact, judge=given)
             assert guarded.guard.judge is judge
-    assert guard_settings(made, {"another": judge}, {"probe": "off"}) == {"probe": "off"}
-    assert guard_settings(made, None, {"probe": "off"}, {"probe": "auto"}) == {"probe": "auto"}
+    with pytest.raises(GuardrailError, match="judge"):
+        openai_agents_guard.GuardedModel(model, made, judge={"another": judge})
+    assert guard_settings({"probe": "off"}, {"probe": "auto"}) == {"probe": "auto"}

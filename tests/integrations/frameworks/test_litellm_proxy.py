@@ -6,6 +6,7 @@ environment of their own.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -182,15 +183,14 @@ def test_samples_are_drawn_through_the_adapter() -> None:
     assert len({sample.text for sample in drawn.samples}) == 2
 
 
-# -- ways around the guard through the router, with other_models: pass ---------------------------------------------------
+# -- ways around the guard through the router, with other_models: pass ---------------------------------------------
 
 
 class Routed:
     """A router as the proxy has it: a guarded model, another one, and many ways from one to the other."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        import litellm
-
+        litellm: Any = pytest.importorskip("litellm")
         self.guarded, self.free = Served(), Served()
         self.router = litellm.Router(
             model_list=[
@@ -262,10 +262,8 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_other_ways_to_a_guarded_deployment_are_refused(routed: Routed, way: str) -> None:
-    try:
-        await routed.ask(**WAYS[way])
-    except Exception as error:  # LiteLLM wraps the refusal where a fallback or a list led to it
-        assert "without a verdict" in str(error) or "down" in str(error) or "tasks failed" in str(error)
+    answered = await asyncio.gather(routed.ask(**WAYS[way]), return_exceptions=True)
+    assert "Paris" not in str(answered)
     assert routed.guarded.upstream.calls == []
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 agents = pytest.importorskip("agents", reason="openai-agents is not installed")
 
@@ -39,7 +39,13 @@ from guardrail.artifact import CalibrationArtifact  # noqa: E402
 from guardrail.errors import ArtifactMismatchError, UsageError  # noqa: E402
 from guardrail.sampling.sampler import adraw, draw  # noqa: E402
 from guardrail.testing import ScriptedChat, make_artifact  # noqa: E402
-from integrations.openai_agents_guard import AgentsModelChat, GuardedModel, VerdictStore, agent_bindings  # noqa: E402
+from integrations.openai_agents_guard import (  # noqa: E402
+    AgentsModelChat,
+    GuardedModel,
+    ReviewBridge,
+    VerdictStore,
+    agent_bindings,
+)
 from tests.integrations.openai.scripted_server import SURE as SURE_QUESTION  # noqa: E402
 from tests.integrations.openai.scripted_server import Served  # noqa: E402
 
@@ -184,6 +190,15 @@ async def test_the_runner_does_not_retry_a_measured_abstention(policy: str, stre
         await ask()
     assert not isinstance(caught.value, UnmeasuredError)
     assert len(inner.calls) == N + 1
+
+
+@pytest.mark.parametrize("remember", [300.0, 0])
+async def test_asking_again_until_an_answer_is_accepted_gets_the_abstention_again(remember: float) -> None:
+    inner = Scripted([*APART, *["Rome"] * 20])
+    for _ in range(2):  # a model per run, as applications do that make their agents per request
+        model = guarded(inner, abstain_message="Not sure.", remember=remember)
+        result = await Runner.run(agent(model), "Capital of Atlantis?")
+    assert (result.final_output, len(inner.calls)) == (("Not sure.", N + 1) if remember else ("Rome", 2 * (N + 1)))
 
 
 async def test_the_runner_may_retry_what_could_not_be_measured() -> None:
@@ -387,6 +402,20 @@ def test_the_tool_guardrail_lets_accepted_and_approved_calls_run() -> None:
     assert bank.paid == [5]
 
 
+def test_exempt_tools_run_without_a_check_and_answers_without_an_artifact_pass() -> None:
+    said: list[Said] = [("pay", {"amount": n}) for n in (5, 50, 500, 55, 505)]
+    bank = Bank(Scripted(said, ["a", "b", "c", "d", "e"]), on_abstain="review")
+    made = artifact(bank.inner, bindings=bank.bindings, prompt=PromptWrapping(system="Be brief."))
+    options: Any = {"probe": "off", "early_stopping": "off", "on_abstain": "review"}
+    bank.model = GuardedModel(bank.inner, tools={"*": made}, exempt=["pay"], **options)
+    one = bank.agent(needs_approval=False)
+    one.output_guardrails = [bank.model.output_guardrail]
+    assert (run(one, "Pay 5").final_output, bank.paid) == ("a", [5])
+    assert len(bank.inner.calls) == 2
+    bank.model = GuardedModel(bank.inner, made, tools={}, exempt=["pay"], **options)
+    assert run(bank.agent(needs_approval=False), "Pay 5").final_output != "a"  # now answers are judged
+
+
 def test_handoffs_are_tools_and_are_judged() -> None:
     expert = agent(Scripted(["from the expert"]))
     expert.name = "expert"
@@ -396,6 +425,124 @@ def test_handoffs_are_tools_and_are_judged() -> None:
     first.model = model
     assert run(first, "?").final_output == "from the expert"
     assert len(inner.calls) == N + 1
+
+
+# -- a person's decisions ----------------------------------------------------------------------------------------------
+
+EDIT = {"type": "edit", "edited_action": {"name": "pay", "args": {"amount": 7}}}
+SAID_TO_MODEL: dict[str, tuple[dict[str, Any], list[int], str]] = {
+    "approve": ({"type": "approve"}, [5], "paid 5"),
+    "edit": (EDIT, [7], "Note: a person changed this call before it ran; it ran with amount=7."),
+    "reject": (
+        {"type": "reject", "message": "too much"},
+        [],
+        "A person rejected this call of pay; it was not run. The ",
+    ),
+    "respond": ({"type": "respond", "message": "I paid it by hand"}, [], "I paid it by hand"),
+}
+
+
+def reviewing(bank: Bank) -> Agent[Any]:
+    return agent(bank.model, tools=[bank.model.tool(bank._tool())])
+
+
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize("kind", SAID_TO_MODEL)
+def test_a_person_approves_edits_rejects_or_responds(kind: str, saved: bool, tmp_path: Path) -> None:
+    decision, paid, said = SAID_TO_MODEL[kind]
+    store = tmp_path / "verdicts.sqlite"
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))
+    one = reviewing(bank)
+    result: Any = run(one, "Pay what I owe")
+    if saved:  # days later, in another process
+        written = result.to_state().to_string()
+        bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))
+        one = reviewing(bank)
+        result = asyncio.run(RunState.from_string(one, written))
+    (value,) = asyncio.run(bank.model.review_requests(result))
+    assert (value["question"], value["candidate"]["tool_calls"]) == (
+        "Pay what I owe",
+        [{"name": "pay", "args": {"amount": 5}}],
+    )
+    drawn = len(bank.inner.calls)
+    done = asyncio.run(bank.model.resume(one, result, {value["call_id"]: decision}))
+    assert (done.final_output, bank.paid) == ("Done", paid)
+    (told,) = [i["output"] for i in bank.inner.calls[-1]["input"] if i.get("type") == "function_call_output"]
+    assert told.startswith(said)
+    assert len(bank.inner.calls) - drawn == N + 1  # the answer after it; nothing was drawn again for the call
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        {"type": "lapse"},
+        {"type": "edit", "edited_action": {"name": "quote", "args": {}}},
+        {"type": "edit", "edited_action": {"name": "pay", "args": {"amount": float("nan")}}},
+        {"type": "respond", "message": " "},
+        {"type": "respond", "message": "not allowed here"},
+    ],
+)
+def test_a_decision_that_cannot_be_carried_out_is_refused_and_the_call_still_waits(decision: dict[str, Any]) -> None:
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", allowed_decisions=["approve", "edit"])
+    one = reviewing(bank)
+    result = run(one, "Pay 5")
+    (value,) = asyncio.run(bank.model.review_requests(result))
+    with pytest.raises(ValidationError):
+        asyncio.run(bank.model.decide(result, {value["call_id"]: decision}))
+    with pytest.raises(UsageError, match="no held-back call"):
+        asyncio.run(bank.model.decide(result, {"another": {"type": "approve"}}))
+    assert asyncio.run(bank.model.resume(one, result, {value["call_id"]: EDIT})).final_output == "Done"
+    assert bank.paid == [7]
+
+
+def test_an_edit_needs_a_tool_that_can_run_it_and_decisions_have_names() -> None:
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
+    result = run(bank.agent(), "Pay 5")
+    (value,) = asyncio.run(bank.model.review_requests(result))
+    with pytest.raises(UsageError, match=r"guarded\.tool"):
+        asyncio.run(bank.model.decide(result, {value["call_id"]: EDIT}))
+    with pytest.raises(UsageError, match="allowed_decisions"):
+        Bank(Scripted(UNSURE), on_abstain="review", allowed_decisions=["aprove"])
+
+
+def test_a_checked_tool_runs_accepted_calls_and_no_others() -> None:
+    bank = Bank(Scripted(SURE, ["Done"]), on_abstain="review")
+    tool = bank.model.tool(bank._tool())
+    assert run(agent(bank.model, tools=[tool]), "Pay 5").final_output == "Done"
+    bank.model._gate.verdicts.find = lambda _: None
+    tool.needs_approval = False  # as a tool that lost its approval would be
+    assert "was not run" in str(run(agent(bank.model, tools=[tool]), "Pay 5").new_items[1].output)
+    assert bank.paid == [5]
+
+
+@pytest.mark.parametrize("kind", [*SAID_TO_MODEL, "expired"])
+def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    now = [1000.0]
+    store = review.ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0])
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
+    one, bridge = reviewing(bank), ReviewBridge(store, expires_in=60)
+    result = run(one, "Pay what I owe")
+    for _ in range(2):
+        (item,) = asyncio.run(bridge.enqueue(bank.model, result))  # the second time nothing is added
+    assert (item.content.question, item.content.kind) == ("Pay what I owe", "tool_call")
+    if kind != "expired":
+        assert asyncio.run(bridge.resume(bank.model, one, result)) is None
+        given, paid, said = SAID_TO_MODEL[kind]
+        call = review.Candidate.from_stored({"text": "", "tool_calls": [{"name": "pay", "arguments": {"amount": 7}}]})
+        more = {"edit": {"candidate": call}, "respond": {"text": given.get("message")}}.get(kind, {})
+        note = {"note": given["message"]} if kind == "reject" else {}
+        store.decide(store.claim("ann", item=item.id), review.Decision(action=kind, **more, **note))
+    else:
+        now[0] = 1061.0
+        store.expire()
+        paid, said = [], "This call of pay was not run: Nobody decided in time."
+    done = asyncio.run(bridge.resume(bank.model, one, result))
+    assert (done.final_output, bank.paid) == ("Done", paid)
+    (told,) = [i["output"] for i in bank.inner.calls[-1]["input"] if i.get("type") == "function_call_output"]
+    assert told.startswith(said)
+    assert asyncio.run(bridge.resume(bank.model, one, result)) is None  # it is carried out once
+    assert ("lapsed" if kind == "expired" else "carried_out") in [event.what for event in store.trail(item.id)]
 
 
 # -- structured answers ------------------------------------------------------------------------------------------------
@@ -468,12 +615,16 @@ def test_another_prompt_other_tools_hosted_tools_and_server_side_conversations_a
 async def test_a_run_that_leaves_its_first_turn_to_the_server_is_refused(streamed: bool) -> None:
     """The second turn would hold the tool's result alone, and its verdict would be about that fragment."""
     bank = await asyncio.to_thread(Bank, Scripted(SURE, ["Done"]))
-    with pytest.raises(UsageError, match="auto_previous_response_id"):
+
+    async def ask() -> None:
         if streamed:
-            run = Runner.run_streamed(bank.agent(), "Pay 5", auto_previous_response_id=True)
-            [event async for event in run.stream_events()]
+            result = Runner.run_streamed(bank.agent(), "Pay 5", auto_previous_response_id=True)
+            [event async for event in result.stream_events()]
         else:
             await Runner.run(bank.agent(), "Pay 5", auto_previous_response_id=True)
+
+    with pytest.raises(UsageError, match="auto_previous_response_id"):
+        await ask()
     assert len(bank.inner.calls) == N + 1
     assert (await Runner.run(bank.agent(), "Pay 5")).final_output == "Done"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim is not installed")
 
@@ -24,6 +24,7 @@ from pydantic_ai import (
     DeferredToolResults,
     ModelRetry,
     NativeOutput,
+    RetryModelRequest,
     RunContext,
     ToolApproved,
     ToolDefinition,
@@ -56,7 +57,14 @@ from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.testing import make_artifact
 from guardrail.verdict import Reason
-from integrations.pydantic_ai_guard import GuardCapability, GuardedModel, PydanticAIChat, VerdictStore, agent_bindings
+from integrations.pydantic_ai_guard import (
+    GuardCapability,
+    GuardedModel,
+    PydanticAIChat,
+    ReviewBridge,
+    VerdictStore,
+    agent_bindings,
+)
 from tests.integrations.openai.scripted_server import SURE as SURE_QUESTION
 from tests.integrations.openai.scripted_server import Served
 
@@ -237,6 +245,37 @@ async def test_an_abstention_that_is_raised_is_not_retried() -> None:
     assert len(inner.calls) == N + 1
 
 
+class Insisting(AbstractCapability[Any]):
+    """Asks again until an answer is accepted, without a word in the history."""
+
+    async def after_model_request(self, ctx: Any, *, request_context: Any, response: ModelResponse) -> ModelResponse:
+        assert response.metadata is not None
+        if not response.metadata["guardrail"]["accepted"] and request_context.attempt < 3:
+            raise RetryModelRequest
+        return response
+
+
+@pytest.mark.parametrize("remember", [300.0, 0])
+@pytest.mark.parametrize("again", ["attempt", "run", "another agent"])
+async def test_asking_again_until_an_answer_is_accepted_gets_the_abstention_again(again: str, remember: float) -> None:
+    inner = Scripted([*UNSURE_TEXT, *["Rome"] * 20])  # certain of Rome when asked again
+    made_of = made(inner)
+    options = {"probe": "off", "early_stopping": "off", "abstain_message": "Not sure.", "remember": remember}
+
+    def one() -> Agent[Any, Any]:
+        others = [Insisting()] if again == "attempt" else []
+        return agent(inner, capabilities=[GuardCapability(made_of, guard_options=options), *others])
+
+    first = one()
+    result = await first.run("?")
+    if again != "attempt":
+        result = await (first if again == "run" else one()).run("?")
+    if remember:
+        assert (result.output, len(inner.calls)) == ("Not sure.", N + 1)
+    else:
+        assert (result.output, len(inner.calls)) == ("Rome", 2 * (N + 1))
+
+
 async def test_a_later_question_is_asked_after_an_abstention() -> None:
     inner = Scripted([*UNSURE_TEXT, *["Rome"] * 20])
     one = agent(guarded(inner, abstain_message="Not sure."))
@@ -289,7 +328,7 @@ class Bank:
     def _agent(self, inner: Model, **given: Any) -> Agent[Any, Any]:
         one = agent(inner, output_type=[str, DeferredToolRequests], **given)
 
-        def not_now(ctx: RunContext[Any], **_: Any) -> None:
+        def not_now(ctx: RunContext[Any], amount: int, on: date = date(2026, 1, 1)) -> None:
             if self.defers and not ctx.tool_call_approved:
                 raise CallDeferred
 
@@ -358,11 +397,24 @@ def test_hold_needs_the_capability() -> None:
         GuardedModel(inner, made(inner), on_abstain="review")  # type: ignore[arg-type]
 
 
-def test_a_call_whose_verdict_is_lost_does_not_run() -> None:
+def test_a_call_whose_verdict_is_lost_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     bank = Bank(Scripted(SURE, ["Done"]), on_abstain="review")
-    bank.guard.verdicts.find = lambda _: None  # type: ignore[method-assign]
+    monkeypatch.setattr(bank.guard.verdicts, "find", lambda _: None)
     bank.run("Pay 5")
     assert bank.paid == []
+
+
+def test_exempt_tools_run_and_others_are_judged_by_their_own_artifacts() -> None:
+    for said, paid in ((SURE, [5]), (UNSURE, []), ([("quote", {"amount": n}) for n in (5, 50, 500, 55, 505)], [])):
+        inner = Scripted(said, ["Done"])
+        bank = Bank(inner, on_abstain="review")
+        own = made(inner, bindings=bank.bindings)
+        options = {"probe": "off", "early_stopping": "off"}
+        guard = GuardCapability(tools={"pay": own}, exempt=["quote"], on_abstain="review", guard_options=options)
+        bank.agent = bank._agent(inner, capabilities=[guard])
+        output = bank.run("Pay 5").output
+        assert bank.paid == paid
+        assert (output == "Done") is (said is not UNSURE)  # an answer passes: it has no artifact
 
 
 # -- what runs is what was judged --------------------------------------------------------------------------------------
@@ -458,6 +510,97 @@ def resumed_with(bank: Bank, result: Any, decision: Any, amount: int = 5) -> Any
     return bank.run(
         message_history=history, deferred_tool_results=DeferredToolResults(approvals={waiting.tool_call_id: decision})
     )
+
+
+EDIT = {"type": "edit", "edited_action": {"name": "pay", "args": {"amount": 7}}}
+DECIDED: dict[str, tuple[dict[str, Any], list[int], str]] = {
+    "approve": ({"type": "approve"}, [5], "paid 5"),
+    "edit": (EDIT, [7], "Note: a person changed this call before it ran; it ran with amount=7."),
+    "reject": (
+        {"type": "reject", "message": "too much"},
+        [],
+        "A person rejected this call of pay; it was not run. The ",
+    ),
+    "respond": ({"type": "respond", "message": "I paid it by hand"}, [], "I paid it by hand"),
+}
+
+
+def told(bank: Bank) -> str:
+    (found,) = [
+        str(part.content)
+        for message in bank.inner.calls[-1]["messages"]
+        for part in message.parts
+        if isinstance(part, ToolReturnPart)
+    ]
+    return found
+
+
+@pytest.mark.parametrize("kind", DECIDED)
+def test_a_person_approves_edits_rejects_or_responds(kind: str, tmp_path: Path) -> None:
+    decision, paid, said = DECIDED[kind]
+    store = tmp_path / "verdicts.sqlite"
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))
+    written = bank.run("Pay what I owe").all_messages_json()
+    later = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))  # another process
+    history = ModelMessagesTypeAdapter.validate_json(written)
+    (value,) = asyncio.run(later.guard.review_requests(history))
+    assert (value["question"], value["candidate"]["tool_calls"]) == (
+        "Pay what I owe",
+        [{"name": "pay", "args": {"amount": 5}}],
+    )
+    done = asyncio.run(later.guard.resume(later.agent, history, {value["call_id"]: decision}))
+    assert (done.output, later.paid) == ("Done", paid)
+    assert told(later).startswith(said)
+    assert len(later.inner.calls) == N + 1  # the answer after it; nothing was drawn again for the call
+
+
+def test_a_decision_that_cannot_be_carried_out_is_refused() -> None:
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", allowed_decisions=["approve", "edit"])
+    result = bank.run("Pay 5")
+    (value,) = asyncio.run(bank.guard.review_requests(result))
+    for wrong in (
+        {"type": "respond", "message": "no"},
+        {"type": "edit", "edited_action": {"name": "quote", "args": {}}},
+    ):
+        with pytest.raises(ValidationError):
+            asyncio.run(bank.guard.decide(result, {value["call_id"]: wrong}))
+    with pytest.raises(UsageError, match="no held-back call"):
+        asyncio.run(bank.guard.decide(result, {"another": {"type": "approve"}}))
+    with pytest.raises(UsageError, match="allowed_decisions"):
+        Bank(Scripted(UNSURE), on_abstain="review", allowed_decisions=["aprove"])
+
+
+@pytest.mark.parametrize("kind", DECIDED)
+def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    store = review.ReviewStore(tmp_path / "reviews.db")
+    bank, bridge = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review"), ReviewBridge(store)
+    result = bank.run("Pay what I owe")
+    for _ in range(2):
+        (item,) = asyncio.run(bridge.enqueue(bank.guard, result))  # the second time nothing is added
+    assert (item.content.question, item.content.kind) == ("Pay what I owe", "tool_call")
+    assert asyncio.run(bridge.resume(bank.guard, bank.agent, result)) is None
+    given, paid, said = DECIDED[kind]
+    call = review.Candidate.from_stored({"text": "", "tool_calls": [{"name": "pay", "arguments": {"amount": 7}}]})
+    more = {"edit": {"candidate": call}, "respond": {"text": given.get("message")}}.get(kind, {})
+    note = {"note": given["message"]} if kind == "reject" else {}
+    store.decide(store.claim("ann", item=item.id), review.Decision(action=kind, **more, **note))
+    done = asyncio.run(bridge.resume(bank.guard, bank.agent, result))
+    assert (done.output, bank.paid) == ("Done", paid)
+    assert told(bank).startswith(said)
+    assert asyncio.run(bridge.resume(bank.guard, bank.agent, result)) is None  # it is carried out once
+
+
+async def test_a_run_that_fails_after_the_decision_can_be_resumed_again(tmp_path: Path) -> None:
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    store = review.ReviewStore(tmp_path / "reviews.db")
+    bank = await asyncio.to_thread(Bank, Scripted(UNSURE, ["Done"]), on_abstain="review")
+    bridge, result = ReviewBridge(store), await bank.agent.run("Pay 5")
+    (item,) = await bridge.enqueue(bank.guard, result)
+    store.decide(store.claim("ann", item=item.id), review.Decision(action="approve"))
+    with pytest.raises(ArtifactMismatchError):
+        await bridge.resume(bank.guard, bank.agent, result, model_settings={"temperature": 1})
+    assert (await bridge.resume(bank.guard, bank.agent, result)).output == "Done"
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,13 @@ def guarded(endpoint: Endpoint, *, estimator: str = DISCRETE, n: int = 4, **sett
     return Guardrail(model=model, artifact=make_artifact(model, estimator=estimator, n=n), on_abstain="raise")
 
 
+def test_a_server_that_is_not_there_is_named_and_logged_as_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    model = OpenAICompatibleChat(model="m", base_url="http://127.0.0.1:1/v1", timeout=PATIENCE)
+    verdict = Guardrail(model=model, artifact=make_artifact(model)).assess("sure?")
+    assert verdict.uncertainty.reason is Unmeasured.MISCONFIGURED
+    assert any(record.levelname == "ERROR" for record in caplog.records)
+
+
 def by_invoke(guard: Guardrail) -> None:
     guard.invoke("sure?")
 
