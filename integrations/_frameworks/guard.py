@@ -404,7 +404,7 @@ class FrameworkGuard:
         candidate, verdict = judged.drawn.primary, judged.verdict
         chosen = ""
         if judged.accepted and candidate is not None:
-            message = candidate_message(candidate, self.guard.artifact.model.model)
+            message = candidate_message(candidate.judged_part, self.guard.artifact.model.model)
         elif self.holds and (held := _held_calls(candidate, {*holdable, *self.exempt})) is not None:
             message = held
         else:
