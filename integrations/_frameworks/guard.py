@@ -521,7 +521,8 @@ def _made(
         assessor = artifacts.assessor(
             model, gates, trust, observers, abstentions, answers=answers, max_concurrency=guard.max_concurrency
         )
-        return assessor.assess_steps(messages, None)
+        question = first.prompt.question_of(messages)
+        return assessor.assess_steps(messages, None, question=question, turns=guard.unknown_turns(messages))
 
     return _Gates(guard, artifacts, assess, made_of)
 

@@ -157,6 +157,16 @@ async def test_a_text_beside_calls_is_withheld_and_a_second_turn_marked() -> Non
     assert judged_of(answer).turns is None
     again = await guard.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
     assert (judged_of(again).accepted, judged_of(again).turns) == (True, "human,ai,human")
+    several = FrameworkGuard(
+        model, artifact(model), tools={"pay": artifact(model)}, on_abstain="review", verdicts=None, guard_options={}
+    )
+    again = await several.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
+    assert (judged_of(again).accepted, judged_of(again).turns) == (True, "human,ai,human")
+    strict = FrameworkGuard(
+        model, artifact(model), on_abstain="review", verdicts=None, guard_options={"turns": "refuse"}
+    )
+    with pytest.raises(ArtifactMismatchError, match="human,ai,human"):
+        await strict.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
 
 
 async def test_only_the_judged_call_may_run() -> None:
