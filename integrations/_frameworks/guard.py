@@ -404,7 +404,7 @@ class FrameworkGuard:
         candidate, verdict = judged.drawn.primary, judged.verdict
         chosen = ""
         if judged.accepted and candidate is not None:
-            message = candidate_message(candidate, self.guard.artifact.model.model)
+            message = candidate_message(candidate.judged_part, self.guard.artifact.model.model)
         elif self.holds and (held := _held_calls(candidate, {*holdable, *self.exempt})) is not None:
             message = held
         else:
@@ -521,7 +521,8 @@ def _made(
         assessor = artifacts.assessor(
             model, gates, trust, observers, abstentions, answers=answers, max_concurrency=guard.max_concurrency
         )
-        return assessor.assess_steps(messages, None)
+        question = first.prompt.question_of(messages)
+        return assessor.assess_steps(messages, None, question=question, turns=guard.unknown_turns(messages))
 
     return _Gates(guard, artifacts, assess, made_of)
 

@@ -147,6 +147,28 @@ def test_a_forked_child_keeps_its_verdicts(tmp_path: Path, verdict: Verdict) -> 
     assert store.get("child") == store.get("parent") == verdict
 
 
+async def test_a_text_beside_calls_is_withheld_and_a_second_turn_marked() -> None:
+    spoken = paying(5).model_copy(update={"content": "Secretly, I pay."})
+    model = ScriptedChat(script={"?": [spoken]})
+    guard = FrameworkGuard(model, artifact(model), on_abstain="review", verdicts=None, guard_options={})
+    answer = await guard.ask(ASKED, TOOLS)
+    assert (answer.message.content, len(answer.message.tool_calls)) == ("", 1)
+    assert "Secretly" not in str(answer.message.model_dump())
+    assert judged_of(answer).turns is None
+    again = await guard.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
+    assert (judged_of(again).accepted, judged_of(again).turns) == (True, "human,ai,human")
+    several = FrameworkGuard(
+        model, artifact(model), tools={"pay": artifact(model)}, on_abstain="review", verdicts=None, guard_options={}
+    )
+    again = await several.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
+    assert (judged_of(again).accepted, judged_of(again).turns) == (True, "human,ai,human")
+    strict = FrameworkGuard(
+        model, artifact(model), on_abstain="review", verdicts=None, guard_options={"turns": "refuse"}
+    )
+    with pytest.raises(ArtifactMismatchError, match="human,ai,human"):
+        await strict.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
+
+
 async def test_only_the_judged_call_may_run() -> None:
     one = gate(5)
     answer = await one.ask(ASKED, TOOLS, holdable={"pay"})
