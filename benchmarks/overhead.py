@@ -111,7 +111,9 @@ def against_bare(model: Instant, repeats: int) -> dict[str, tuple[float, float, 
     from guardrail import Guardrail
     from guardrail.testing import make_artifact
 
-    guard = Guardrail(model=model, artifact=make_artifact(model, estimator=ESTIMATOR, n=N), early_stopping="off")
+    guard = Guardrail(
+        model=model, artifact=make_artifact(model, estimator=ESTIMATOR, n=N), early_stopping="off", remember=0
+    )
     loop = asyncio.new_event_loop()
     with ThreadPoolExecutor(N + 1) as pool:
 
@@ -223,7 +225,7 @@ async def against_endpoint(url: str, count: int, repeats: int) -> None:
         ("2 requests a question (n honoured)", True, together),
     ):
         model = OpenAICompatibleChat(model="m", base_url=url, timeout=300, several_per_call=several)
-        guard = Guardrail(model=model, artifact=make_artifact(model, estimator=ESTIMATOR, n=N))
+        guard = Guardrail(model=model, artifact=make_artifact(model, estimator=ESTIMATOR, n=N), remember=0)
         ask = partial(guard.ainvoke, [HumanMessage(QUESTION)])
         await ask()
         await plain()

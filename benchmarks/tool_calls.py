@@ -25,7 +25,7 @@ from guardrail.judges import Judge, ToolCallJudge, canonical_calls
 from guardrail.judges.observation import ObservationJudge, ObservationSimilarity
 from guardrail.outcome import Feasible
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall
-from guardrail.uncertainty import Estimator, Support, make, measure
+from guardrail.uncertainty import Estimator, make, measure
 
 ESTIMATORS = ("primary_disagreement", "self_consistency", "discrete_semantic_entropy")
 GRADED = "graded_disagreement"
@@ -112,7 +112,6 @@ def simulate(
     delta: float | None,
     alpha: float,
     splits: int,
-    support: Support,
 ) -> Line:
     """Fit on one half, act on the other; the unmeasured abstain."""
     rng = np.random.default_rng(0)
@@ -121,7 +120,7 @@ def simulate(
         order = rng.permutation(u.size)
         fitting, acting = order[: u.size // 2], order[u.size // 2 :]
         known = fitting[np.isfinite(u[fitting])]
-        outcome = fit(u[known], wrong[known], rule=rule, alpha=alpha, delta=delta, support=support, diagnose="fast")
+        outcome = fit(u[known], wrong[known], rule=rule, alpha=alpha, delta=delta, diagnose="fast")
         taken = accepts(u[acting], outcome.threshold) if isinstance(outcome, Feasible) else np.zeros(acting.size, bool)
         feasible += isinstance(outcome, Feasible)
         acceptance.append(float(taken.mean()))
@@ -182,8 +181,7 @@ def main() -> None:
     for alpha in ALPHAS:
         for rule, delta in RULES:
             for name, judge in shown:
-                support = make(name).support
-                line = simulate(table[name, judge], wrong, rule, delta, alpha, args.splits, support)
+                line = simulate(table[name, judge], wrong, rule, delta, alpha, args.splits)
                 what = judge if name != GRADED else f"{judge}, graded"
                 print(
                     f"| {alpha:g} | `{rule}` | {what} | {100 * line.feasible:.0f} % | {percent(line.acceptance)} | "

@@ -22,6 +22,7 @@ from .data.records import Record, RecordFile, RecordHeader, read_records
 from .data.split import Groups, all_grouped, one_per_cluster, split
 from .grammar import estimator_flags
 from .scoring.ensemble import refuse_overlap
+from .scoring.reach import check_labelled_part
 from .scoring.scores import Scored, arrays
 from .thresholds import fit
 from .thresholds.bounds import clopper_pearson_interval
@@ -92,7 +93,7 @@ def fit_artifact(
         records: A record file, scored and labelled.
         estimator: Key of the estimator in the file, e.g. "semantic_entropy".
         alpha: Target error rate among accepted answers, in (0, 1).
-        rule: Threshold rule; "certified" means the certified rule for this estimator's support.
+        rule: Threshold rule; one of `calibrate.thresholds.rules`.
         delta: Failure probability, for rules that have one (default 0.1 for "certified").
         groups: Whether the records' groups are categories, or clusters of dependent items. Of clusters one item each is
             used, or, by rule "cluster_fixed_sequence", all of them.
@@ -102,8 +103,8 @@ def fit_artifact(
         The artifact. An infeasible outcome is a result: it loads as a gate that abstains on everything.
 
     Raises:
-        UsageError: Records without scores or labels, a question that is labelled both ways, a cluster rule without
-            groups, or a rule that cannot be used.
+        UsageError: Records without scores or labels, a question that is labelled both ways, labels on a selected part
+            of the questions, a cluster rule without groups, or a rule that cannot be used.
     """
     file = records if isinstance(records, RecordFile) else read_records(records)
     used = file.records if part is None else tuple(part)
@@ -123,6 +124,7 @@ def fit_artifact(
             f"{estimator_flags(estimator)}"
         )
     refuse_overlap(spec, used, groups=groups)
+    reach = check_labelled_part(file, used, estimator)
     calibration = CalibrationScores(
         uncertainty=tuple(scored.uncertainty.tolist()),
         error=tuple(scored.error.tolist()),
@@ -140,6 +142,8 @@ def fit_artifact(
         certificate=_certificate(calibration, spec, alpha),
         calibration=calibration,
         packages=package_versions(),
+        turns=_turns(used, scored),
+        reach=reach,
     )
 
 
@@ -230,7 +234,6 @@ def _fit(
         rule=rule,
         delta=delta,
         groups=scores.group,
-        support=spec.support,
     )
 
 
@@ -265,6 +268,13 @@ def _fingerprint(file: RecordFile, used: Sequence[Record], scored: Scored) -> Da
         n_unmeasured=scored.n_unmeasured,
         n_unlabelled=scored.n_unlabelled,
     )
+
+
+def _turns(used: Sequence[Record], scored: Scored) -> tuple[str, ...] | None:
+    """Turns of the prompts the threshold was fitted on; None where those of one are not known."""
+    kept = set(scored.ids)
+    found = {record.turns for record in used if record.id in kept}
+    return None if None in found or not found else tuple(sorted(turns for turns in found if turns is not None))
 
 
 def _proportion(k: int, n: int) -> tuple[float, float, float] | None:

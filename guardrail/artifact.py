@@ -7,15 +7,17 @@ questions are exchangeable with the calibration questions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Any, Literal, Self
 
+from langchain_core.messages import BaseMessage
 from pydantic import Field, model_validator
 
 from .errors import ArtifactMismatchError, MissingDependencyError
 from .files import Persisted
 from .outcome import Feasible, InfeasibleReason, Outcome
-from .prompting import PromptWrapping
+from .prompting import ONE_QUESTION, PromptWrapping, turns_of
 from .specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
 from .types import Frozen, SamplingPlan
 
@@ -25,6 +27,7 @@ __all__ = [
     "CascadeArtifact",
     "CascadeOutcome",
     "DataFingerprint",
+    "Reach",
     "StageShare",
 ]
 
@@ -57,6 +60,36 @@ class DataFingerprint(Frozen):
         it draws the sample that would have failed.
         """
         return self.n_unmeasured <= MOST_UNMEASURED * self.n_questions
+
+
+class Reach(Frozen):
+    """The part of the scores that labels were spent on: questions above the cut are never answered.
+
+    A cut that does not depend on the labels leaves the error rate behind every threshold below it as it is, so a rule
+    that is fitted on labels from below the cut keeps its promise; only acceptance is a share of fewer questions.
+    """
+
+    estimator: str
+    """Key of the score that the cut is on."""
+    share: float
+    """Share of the measured questions asked for, in (0, 1]."""
+    cut: float
+    """Largest score within reach."""
+    n_pool: int
+    """Measured questions that were scored, none of them labelled."""
+    n_within: int
+    """Of those, questions with a score of at most the cut."""
+    n: int
+    """Questions drawn from them to be labelled, uniformly and without replacement."""
+    seed: int
+    """Seed of the draw."""
+    fixed_beforehand: bool
+    """Whether the share was fixed before the scores were looked at; if not, the pool below the cut is at least three
+    times the number of questions drawn."""
+
+    def of_all(self, acceptance: float) -> float:
+        """An acceptance among questions within reach as a share of all measured questions."""
+        return acceptance * self.n_within / self.n_pool
 
 
 class CalibrationScores(Frozen):
@@ -111,6 +144,11 @@ class CalibrationArtifact(Persisted):
     """The scores and errors themselves."""
     packages: dict[str, str]
     """Versions of the packages that were used."""
+    turns: tuple[str, ...] | None = None
+    """Turns of the calibration prompts (`guardrail.prompting.turns_of`), each once, sorted: ("human",) for single
+    questions. None if they were not recorded (before version 2): a guard takes them for single questions."""
+    reach: Reach | None = None
+    """Where labels were spent, if only questions below a cut were labelled; None for a sample of all questions."""
     lineage: tuple[str, ...] = ()
     """Digests of the artifacts this one was refitted from, oldest first."""
 
@@ -124,6 +162,13 @@ class CalibrationArtifact(Persisted):
         """Target error rate among accepted answers."""
         return self.outcome.alpha
 
+    @property
+    def acceptance(self) -> float:
+        """Share of all measured questions that the gate accepts, as estimated at calibration; 0 when infeasible."""
+        if not isinstance(self.outcome, Feasible):
+            return 0.0
+        return self.outcome.acceptance if self.reach is None else self.reach.of_all(self.outcome.acceptance)
+
     def check_model(self, running: ModelIdentity) -> None:
         """Refuse a model that is not the calibrated one.
 
@@ -136,6 +181,11 @@ class CalibrationArtifact(Persisted):
                 "; ".join(differences) + ". A threshold is valid for the model it was calibrated with: "
                 "load that model, or calibrate this one."
             )
+
+    def unknown_turns(self, messages: Sequence[BaseMessage]) -> str | None:
+        """The turns of a prompt if there were none such at calibration, otherwise None."""
+        found = turns_of(messages, self.plan.bindings)
+        return None if found in (self.turns or (ONE_QUESTION,)) else found
 
     def at(self, *, alpha: float | None = None, delta: float | None = None, rule: str | None = None) -> Self:
         """A new artifact with another alpha, delta or rule, fitted on the stored scores without calling the model.

@@ -337,17 +337,15 @@ _WORDS: dict[str, dict[str, str | None]] = {
     "ChatGoogleGenerativeAI": {"max_tokens": "max_output_tokens", "seed": "seed", "logprobs": None},
     "ChatGroq": {"seed": "seed"},
     "ChatMistralAI": {"seed": "random_seed", "logprobs": None},
-    "ChatOllama": {
-        "max_tokens": ".num_predict", "temperature": ".temperature", "top_p": ".top_p", "stop": ".stop",
-        "seed": ".seed",
-    },
-}  # fmt: skip
+    "ChatOpenAI": {"max_tokens": "max_completion_tokens", "seed": "seed"},
+    "ChatOllama": {"max_tokens": ".num_predict", "temperature": ".temperature", "top_p": ".top_p", "seed": ".seed"},
+}
 """The words of a class, found by its name or that of a base, so that no provider's package is imported.
 
 ".name" is a field of the model, for classes whose calls do not take the setting or take it in vain; None is a setting
 the class does not take. Versions tested: docs/langchain.md.
 """
-_RESPONSES: dict[str, str | None] = {"logprobs": None, "stop": None}
+_RESPONSES: dict[str, str | None] = {"max_tokens": "max_completion_tokens", "logprobs": None, "stop": None}
 """OpenAI's Responses API, to which `ChatOpenAI` sends some calls: LangChain drops stop strings there without a word."""
 _ONE_OF_TWO = frozenset({"ChatAnthropic", "ChatBedrock", "ChatBedrockConverse"})
 """Classes whose newer models refuse temperature and top_p together, so a top_p of 1 (no truncation) is not sent."""
@@ -376,8 +374,10 @@ def carried(model: BaseChatModel, settings: Mapping[str, Any]) -> Carried:
     Raises:
         UsageError: The model does not take one of them, or takes only temperature 1 and is asked for another.
     """
-    words, fields, call = _words(model), {}, {}
+    words, fields, call = _words(model), dict[str, Any](), dict[str, Any]()
     omitted = _omitted(model, settings)
+    if "stop" in settings and "stop" in type(model).model_fields and getattr(model, "stop", None):
+        fields["stop"] = None  # ChatOllama refuses a call's where it has its own; elsewhere the call's are used anyway
     for name, value in settings.items():
         word = words.get(name, None if name == "seed" else name)
         if name in omitted:
@@ -402,6 +402,7 @@ def check_settings(model: BaseChatModel, plan: SamplingPlan) -> None:
         UsageError: See `carried`.
     """
     settings: dict[str, Any] = {"logprobs": True} if plan.logprobs else {}
+    settings |= {"stop": list(plan.stop)} if plan.stop else {}
     if plan.n or plan.primary == "sampled":
         carried(model, {**settings, "temperature": plan.temperature, "top_p": plan.top_p})
     if plan.primary == "greedy":

@@ -377,7 +377,8 @@ def _question(
     """Ask one question by the plan: is the reply complete, can it be measured, what does it cost?"""
     plan = artifact.plan
     options = {label: f"option {label}" for label in plan.options} if plan.options is not None else None
-    messages = artifact.prompt.messages(question, options)
+    prompt = artifact.prompt
+    messages = prompt.messages(question, options, {name: f"({name})" for name in prompt.slots})
     asked = CallRecorder()
     try:
         with warnings.catch_warnings(record=True) as warned:

@@ -7,21 +7,67 @@ receives look like the wrapping says and refuses them otherwise, naming both sid
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Self
 
-from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_core.prompts import ChatPromptTemplate
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from .errors import ArtifactMismatchError, UsageError
-from .types import Frozen
+from .types import Bindings, Frozen
 
-__all__ = ["PromptWrapping", "question_text"]
+__all__ = ["ONE_QUESTION", "PromptWrapping", "question_text", "role_of", "turns_of"]
+
+ONE_QUESTION = "human"
+"""Turns of a prompt that is one question; see `turns_of`."""
+_ROLES = {"user": "human", "assistant": "ai", "model": "ai", "developer": "system", "function": "tool"}
+_CLASSES = (
+    (SystemMessage, "system"),
+    (HumanMessage, "human"),
+    (AIMessage, "ai"),
+    (ToolMessage, "tool"),
+    (FunctionMessage, "tool"),
+)
+
+
+def role_of(message: BaseMessage) -> str:
+    """Who speaks: "system", "human", "ai" or "tool", whatever class says so; another role by its own name."""
+    if isinstance(message, ChatMessage):
+        name = message.role.strip().casefold()
+        return _ROLES.get(name, name)
+    return next((role for kind, role in _CLASSES if isinstance(message, kind)), message.type)
+
+
+def turns_of(messages: Sequence[BaseMessage], bindings: Bindings | None = None) -> str:
+    """Who speaks in a prompt, in order, the system message left out: "human" or "human,ai,human".
+
+    Args:
+        messages: The prompt.
+        bindings: Of the plan. Where it has tools, calls of tools and their results are left out: they are steps to the
+            answer of one question, as many as it takes.
+    """
+    tools = bindings is not None and bool(bindings.tools)
+    listed = []
+    for message in messages:
+        role = role_of(message)
+        step = role == "tool" or (role == "ai" and bool(getattr(message, "tool_calls", ())))
+        if role != "system" and not (tools and step):
+            listed.append(role)
+    return ",".join(listed)
 
 
 def question_text(messages: Sequence[BaseMessage]) -> str:
     """Text of the last human message, or of the last message when there is none: what judges read as the question."""
-    human = [message for message in messages if isinstance(message, HumanMessage)]
+    human = [message for message in messages if role_of(message) == "human"]
     chosen = human[-1] if human else messages[-1]
     return str(chosen.text)
 
@@ -30,11 +76,15 @@ class PromptWrapping(Frozen):
     """Fixed text around a question: a system message and a template for the human message."""
 
     system: str | None = None
-    """System message, or None for no system message."""
+    """System message, or None for no system message. May hold slots."""
     template: str = "{question}"
-    """Human message; ``{question}`` stands for the question (with its options, if any). No other placeholder."""
+    """Human message; ``{question}`` stands for the question (with its options, if any). May hold slots; any other text
+    in braces is literal."""
     option_template: str = Field(default="{label}) {text}")
     """One line for each option of a multiple-choice question, appended to the question."""
+    slots: tuple[str, ...] = ()
+    """Names of what else changes from call to call, e.g. ("context",) for ``{context}`` in system message or template.
+    Their place is bound, their content is not, and judges do not read it as part of the question."""
 
     @field_validator("template")
     @classmethod
@@ -43,27 +93,47 @@ class PromptWrapping(Frozen):
             raise ValueError(f"template must contain {{question}} exactly once, got {template!r}")
         return template
 
-    def render(self, question: str, options: Mapping[str, str] | None = None) -> str:
-        """Text of the human message for a question and its options (label to text)."""
+    @model_validator(mode="after")
+    def _readable_slots(self) -> Self:
+        for name in self.slots:
+            if not name.isidentifier() or name == "question" or self.slots.count(name) > 1:
+                raise ValueError(f"a slot must have a name of its own, letters and digits, got {self.slots!r}")
+            if (self.system or "").count(f"{{{name}}}") + self.template.count(f"{{{name}}}") != 1:
+                raise ValueError(f"the slot {{{name}}} must be in the system message or the template, exactly once")
+        for text, names in ((self.system or "", self.slots), (self.template, ("question", *self.slots))):
+            if "" in _parts(text, names)[2:-2:2]:
+                raise ValueError(f"there must be text between two slots, to tell where one ends, got {text!r}")
+        return self
+
+    def render(
+        self, question: str, options: Mapping[str, str] | None = None, slots: Mapping[str, str] | None = None
+    ) -> str:
+        """Text of the human message for a question, its options (label to text) and its slots (name to text)."""
         lines = [question]
         for label, text in (options or {}).items():
             lines.append(self.option_template.replace("{label}", label).replace("{text}", text))
-        return self.template.replace("{question}", "\n".join(lines))
+        return _filled(self.template, {**self._all(slots), "question": "\n".join(lines)})
 
-    def messages(self, question: str, options: Mapping[str, str] | None = None) -> list[BaseMessage]:
-        """Messages for a question: the system message, if any, and the rendered human message."""
-        human = HumanMessage(self.render(question, options))
-        return [human] if self.system is None else [SystemMessage(self.system), human]
+    def messages(
+        self, question: str, options: Mapping[str, str] | None = None, slots: Mapping[str, str] | None = None
+    ) -> list[BaseMessage]:
+        """Messages for a question: the system message, if any, and the rendered human message.
+
+        Raises:
+            UsageError: A slot without a text, or a text for what is not a slot.
+        """
+        human = HumanMessage(self.render(question, options, slots))
+        return [human] if self.system is None else [SystemMessage(_filled(self.system, self._all(slots))), human]
 
     def to_prompt(self) -> ChatPromptTemplate:
-        """The same wrapping as a LangChain prompt with one variable, ``question``: ``guard.prompt | guard``."""
+        """The wrapping as a LangChain prompt of the variable ``question`` and the slots: ``guard.prompt | guard``."""
 
-        def escaped(text: str) -> str:
-            return text.replace("{", "{{").replace("}", "}}")
+        def escaped(text: str, *names: str) -> str:
+            parts = [part.replace("{", "{{").replace("}", "}}") for part in _parts(text, names)]
+            return "".join(f"{{{part}}}" if place % 2 else part for place, part in enumerate(parts))
 
-        before, after = self.template.split("{question}")
-        human = ("human", escaped(before) + "{question}" + escaped(after))
-        system = [] if self.system is None else [("system", escaped(self.system))]
+        human = ("human", escaped(self.template, "question", *self.slots))
+        system = [] if self.system is None else [("system", escaped(self.system, *self.slots))]
         return ChatPromptTemplate.from_messages([*system, human])
 
     def check(self, messages: Sequence[BaseMessage], options: Sequence[str] | None = None) -> None:
@@ -74,34 +144,54 @@ class PromptWrapping(Frozen):
             options: Labels whose lines the question must end with, for artifacts that read options.
 
         Raises:
-            ArtifactMismatchError: The system message differs, the last human message does not fit the template, or it
-                has no line for each option.
+            ArtifactMismatchError: The system message differs or is not the first, the last human message does not fit
+                the template, or it has no line for each option.
             UsageError: No messages.
         """
         if not messages:
             raise UsageError("there are no messages to answer. Give a question: a text, or at least one message.")
-        systems = [str(message.text) for message in messages if isinstance(message, SystemMessage)]
+        systems = [str(message.text) for message in messages if role_of(message) == "system"]
         expected = [] if self.system is None else [self.system]
-        if systems != expected:
+        fits = len(systems) == len(expected) and (
+            self.system is None
+            or (role_of(messages[0]) == "system" and _values(self.system, self.slots, systems[0]) is not None)
+        )
+        if not fits:
+            after = " after another message" if systems == expected else ""
             raise ArtifactMismatchError(
-                f"system message differs from calibration: calibrated with {expected!r}, received {systems!r}. "
+                f"system message differs from calibration: calibrated with {expected!r}, received {systems!r}{after}. "
                 "Use `guard.prompt | guard`, or calibrate again with the prompt you want."
             )
-        before, after = self.template.split("{question}")
         text = question_text(messages)
-        found = re.fullmatch(re.escape(before) + r"(.*)" + re.escape(after), text, flags=re.DOTALL)
+        found = _values(self.template, ("question", *self.slots), text)
         if found is None:
             raise ArtifactMismatchError(
                 f"the human message does not fit the calibrated template {self.template!r}: received {text[:200]!r}. "
                 "Use `guard.prompt | guard`, or calibrate again with the prompt you want."
             )
-        if options is not None and not self._has_lines_of(options, found[1]):
+        if options is not None and not self._has_lines_of(options, found["question"]):
             example = self.option_template.replace("{label}", options[0]).replace("{text}", "...")
             raise ArtifactMismatchError(
                 f"this artifact was calibrated for questions with the options {tuple(options)}, one line each (like "
                 f"{example!r}) after the question; received {text[:200]!r}. Make the messages with "
                 "`guard.artifact.prompt.messages(question, {label: text, ...})`, or use an artifact for open questions."
             )
+
+    def question_of(self, messages: Sequence[BaseMessage]) -> str:
+        """What judges read as the question: the last human message, or what it has for ``{question}`` beside slots."""
+        text = question_text(messages)
+        found = _values(self.template, ("question", *self.slots), text) if self.slots else None
+        return text if found is None else found["question"]
+
+    def _all(self, given: Mapping[str, str] | None) -> Mapping[str, str]:
+        """The text of each slot."""
+        found = given or {}
+        if set(found) != set(self.slots):
+            raise UsageError(
+                f"the prompt has the slots {self.slots}, got texts for {tuple(found)}. Give each slot one text: "
+                "prompt.messages(question, slots={name: text})."
+            )
+        return found
 
     def _has_lines_of(self, options: Sequence[str], text: str) -> bool:
         """Whether the text is a question followed by one line for each option, in order, as `render` writes them."""
@@ -115,3 +205,46 @@ class PromptWrapping(Frozen):
                 return False
             end = place
         return bool(text[:end].strip())
+
+
+def _parts(template: str, names: Collection[str]) -> list[str]:
+    """Literal texts (even places) and the names of slots (odd places) of a template."""
+    return re.split(r"\{(" + "|".join(map(re.escape, names)) + r")\}", template) if names else [template]
+
+
+def _filled(template: str, texts: Mapping[str, str]) -> str:
+    """A template with the texts of its slots, in one pass: a text may look like a slot."""
+    return "".join(texts[part] if place % 2 else part for place, part in enumerate(_parts(template, texts)))
+
+
+def _values(template: str, names: Collection[str], text: str) -> dict[str, str] | None:
+    """What a text has for the slots of a template, in linear time; None where it does not fit.
+
+    Raises:
+        ArtifactMismatchError: It fits in several ways, so that a slot's content could pose as another's.
+    """
+    (first, *parts), last = _parts(template, names), ""
+    if parts:
+        *parts, last = parts
+    elif text != first:
+        return None
+    inner = text[len(first) : len(text) - len(last)]
+    if first + inner + last != text:
+        return None
+    ends, literals = [0], parts[1::2]
+    for literal in literals:
+        place = inner.find(literal, ends[-1])
+        if place < 0:
+            return None
+        ends += [place, place + len(literal)]
+    end = len(inner)
+    for place, literal in zip(reversed(ends[1::2]), reversed(literals), strict=True):
+        end = inner.rfind(literal, 0, end)
+        if end != place:
+            raise ArtifactMismatchError(
+                f"the text {literal!r}, which separates two slots of the calibrated template, also occurs within a "
+                f"slot, so it is not clear where one ends: received {text[:200]!r}. Remove it there, or calibrate "
+                "with separators that no document contains."
+            )
+    ends.append(len(inner))
+    return {name: inner[ends[2 * i] : ends[2 * i + 1]] for i, name in enumerate(parts[::2])}

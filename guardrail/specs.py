@@ -10,7 +10,7 @@ from pydantic import Field
 from .errors import UsageError
 from .types import Frozen, Unit
 
-__all__ = ["Clustering", "CorrectnessSpec", "EstimatorSpec", "JudgeSpec", "ModelIdentity", "Support", "identify"]
+__all__ = ["Clustering", "CorrectnessSpec", "EstimatorSpec", "JudgeSpec", "ModelIdentity", "identify"]
 
 
 class ModelIdentity(Frozen):
@@ -94,10 +94,6 @@ class JudgeSpec(Frozen):
         return {key: value for key, value in self.params.items() if not (pinned and key == "model")}
 
 
-Support = Literal["discrete", "continuous"]
-"""Whether the estimator takes few values only. Decides what `rule="certified"` means. Not inferred from data."""
-
-
 class EstimatorSpec(Frozen):
     """What an artifact stores about an estimator; another spec at run time is a mismatch."""
 
@@ -107,8 +103,6 @@ class EstimatorSpec(Frozen):
     """Raised by any change that can move a score (see "Recalibrate" in the changelog)."""
     unit: Unit
     """Unit of the score."""
-    support: Support
-    """Whether the score takes few values only."""
     judge: JudgeSpec | None = None
     """The equivalence judge, for estimators that cluster."""
     clustering: Clustering | None = None

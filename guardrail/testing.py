@@ -19,7 +19,7 @@ from pydantic import Field
 
 from .artifact import CalibrationArtifact, CalibrationScores, DataFingerprint
 from .outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
-from .prompting import PromptWrapping, question_text
+from .prompting import ONE_QUESTION, PromptWrapping, question_text
 from .sampling.calls import SAMPLE_INDEX
 from .specs import CorrectnessSpec, identify
 from .types import Bindings
@@ -107,6 +107,7 @@ def make_artifact(
     options: Sequence[str] | None = None,
     n: int = 10,
     bindings: Bindings | None = None,
+    turns: Sequence[str] = (ONE_QUESTION,),
 ) -> CalibrationArtifact:
     """An artifact with a threshold you name instead of one that was fitted, for tests of code around a guard.
 
@@ -121,6 +122,7 @@ def make_artifact(
         options: Option labels, for closed-ended estimators.
         n: Number of samples.
         bindings: Tools and answer format it should load with.
+        turns: Turns of the prompts it should answer; see `guardrail.prompting.turns_of`.
     """
     made = make_estimator(estimator, bindings=bindings)
     common: dict[str, Any] = {
@@ -150,4 +152,5 @@ def make_artifact(
         certificate=outcome,
         calibration=CalibrationScores(uncertainty=(threshold or 0.0,), error=(0,)),
         packages={},
+        turns=tuple(turns),
     )

@@ -7,6 +7,7 @@ Log-probabilities are natural logarithms (nats), of the model's own distribution
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -146,6 +147,9 @@ class SamplingPlan(Frozen):
     With options and n = 0 the primary answer is the most likely option and nothing is generated."""
     bindings: Bindings | None = None
     """Tools and answer format every call carries; None for plain text answers."""
+    cut_off: Literal["abstain", "measure"] | None = None
+    """What a primary answer that was cut off at ``max_tokens`` is: "abstain", unmeasured at calibration and run time;
+    "measure", an answer like others. None, in older plans: calibration measured it, run time abstains."""
     seed: int | None = 0
     """Base seed. Each request's seed is derived from it and the prompt; None draws fresh randomness every time."""
     primary: Literal["greedy", "sampled"] = "greedy"
@@ -220,8 +224,20 @@ class Sample(Frozen):
 
     @property
     def comparable(self) -> str:
-        """What judges compare: the canonical JSON of the tool calls if there are any, else the text."""
-        return canonical_calls(self.tool_calls) if self.tool_calls else self.text.strip()
+        """What judges compare: the canonical JSON of the tool calls if there are any, else the text.
+
+        A text without a visible character is empty: white space, control and format characters, fillers.
+        """
+        if self.tool_calls:
+            return canonical_calls(self.tool_calls)
+        return self.text.strip() if any(map(_is_visible, self.text)) else ""
+
+    @property
+    def judged_part(self) -> Sample:
+        """This output without what judges do not compare: the text beside tool calls, and the tokens of both."""
+        if not (self.tool_calls and self.text):
+            return self
+        return self.model_copy(update={"text": "", "tokens": None, "logprobs": None, "token_bytes": None})
 
     @model_validator(mode="after")
     def _aligned_and_finite(self) -> Self:
@@ -236,6 +252,16 @@ class Sample(Frozen):
             if bad is not None:
                 raise ValueError(f"logprobs[{bad}] is {self.logprobs[bad]}; a log-probability is finite and <= 0")
         return self
+
+
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Me", "Mn", "Zl", "Zp", "Zs"})
+"""Categories of Unicode that show nothing by themselves: control, format, marks on another character, white space."""
+_FILLERS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Characters of other categories that are blank: fillers of Hangul, and the empty pattern of Braille."""
+
+
+def _is_visible(character: str) -> bool:
+    return unicodedata.category(character) not in _INVISIBLE and character not in _FILLERS
 
 
 class OptionScores(Frozen):
@@ -317,6 +343,8 @@ class Unmeasured(StrEnum):
     """The primary answer or a sample has no content to judge."""
     REFUSED = "refused"
     """The model or its server refused to answer."""
+    CUT_OFF = "cut_off"
+    """The primary answer ended because it became too long, so it is not whole."""
     JUDGE_FAILED = "judge_failed"
     """The equivalence judge gave no verdict on a required pair."""
     NOT_RECORDED = "not_recorded"

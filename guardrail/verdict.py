@@ -13,6 +13,8 @@ from enum import StrEnum
 from html import escape
 from typing import Any
 
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
 from .types import Cost, Frozen, Sample, Uncertainty, Unmeasured
 
 __all__ = ["Meaning", "Reason", "Verdict", "as_html", "as_markdown", "as_text", "next_step"]
@@ -73,6 +75,17 @@ class Verdict(Frozen):
     """Text of every sample, in the order drawn."""
     cost: Cost = Cost()
     """Calls, tokens and seconds that the decision took."""
+    turns: str | None = None
+    """Turns of the conversation (`guardrail.prompting.turns_of`) if the artifact was not calibrated on such, and so
+    promises nothing about it; None if it was, or if that was not checked."""
+
+    @model_serializer(mode="wrap")
+    def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Most verdicts are about what was calibrated: their stored form stays what it was before this field.
+        found: dict[str, Any] = write(self)
+        if self.turns is None:
+            found.pop("turns", None)
+        return found
 
     @property
     def is_result(self) -> bool:
@@ -101,7 +114,9 @@ class Verdict(Frozen):
         No answer but the one that is given leaves through the metadata: it holds the candidate of an acceptance, and
         otherwise nothing that quotes the model. The verdict itself has all (``guard.assess()``, handlers, errors).
         """
-        return self.model_dump(mode="json", exclude=_ANSWERS - {"candidate"} if self.accepted else _ANSWERS)
+        if not self.accepted or self.candidate is None:
+            return self.without_answers()
+        return {**self.without_answers(), "candidate": self.candidate.judged_part.model_dump(mode="json")}
 
     def without_answers(self) -> dict[str, Any]:
         """Plain JSON without the fields that quote what the model said."""

@@ -24,7 +24,7 @@ from typing_extensions import TypedDict
 from guardrail.errors import UnreadableReplyError, require
 from guardrail.guard.abstention import worded
 from guardrail.guard.chat_model import Guardrail
-from guardrail.guard.messages import accepted_answer, with_verdict
+from guardrail.guard.messages import accepted_answer, candidate_message, with_verdict
 from guardrail.plain_json import json_fault
 from guardrail.prompting import question_text
 from guardrail.sampling.replies import refuse_unstorable
@@ -240,7 +240,7 @@ def guarded_nodes(guard: Guardrail, *, allowed: Sequence[DecisionType] = ALL_DEC
 def held_of(question: str, verdict: Verdict, model: str) -> HeldMessage:
     """A verdict's candidate as something held back as a whole."""
     candidate = verdict.candidate
-    message = AIMessage(content="") if candidate is None else accepted_answer(verdict, model)
+    message = AIMessage(content="") if candidate is None else candidate_message(candidate, model)
     message = with_verdict(message, verdict)
     slim = lean(verdict)
     judged = ReviewTarget(name="answer", call_id=None, args={"text": str(message.text)}, verdict=slim)

@@ -105,7 +105,7 @@ def read_samples(path: Path, dataset: str, model: str, correctness: str) -> Pool
         error.append(int(not label.correct))
         entropy.append(math.fsum(-c / n * math.log(c / n) for c in sorted(counts.values())))
         vote.append(1.0 - most / n)
-    return _pool(dataset, model, error, {"entropy": entropy, "vote": vote}, discrete=("entropy", "vote"))
+    return _pool(dataset, model, error, {"entropy": entropy, "vote": vote})
 
 
 def read_confidences(path: Path, dataset: str) -> list[Pool]:
@@ -122,16 +122,14 @@ def read_confidences(path: Path, dataset: str) -> list[Pool]:
         kept = [[float(row[c]) for c in columns] for row in rows if all(row[c] not in ("", "nan") for c in columns)]
         error, logit, stated = (list(column) for column in zip(*kept, strict=True))
         scores = {"logit": [1.0 - c for c in logit], "stated": [1.0 - c for c in stated]}
-        pools.append(_pool(dataset, model, [int(e) for e in error], scores, discrete=("stated",)))
+        pools.append(_pool(dataset, model, [int(e) for e in error], scores))
     return pools
 
 
-def _pool(
-    dataset: str, model: str, error: list[int], scores: dict[str, list[float]], discrete: Sequence[str] = ()
-) -> Pool:
+def _pool(dataset: str, model: str, error: list[int], scores: dict[str, list[float]]) -> Pool:
     arrays = {name: np.array(values) for name, values in scores.items()}
     half = min(1_000, len(error) // 2)
-    return Pool(dataset, model, np.array(error), arrays, frozenset(discrete), n_calibration=half)
+    return Pool(dataset, model, np.array(error), arrays, n_calibration=half)
 
 
 def _probabilities(row: dict[str, Any]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -16,6 +16,7 @@ from . import (
     report,
     reviews,
     run,
+    sample,
     score,
 )
 from .frame import app
@@ -35,5 +36,6 @@ __all__ = [
     "report",
     "reviews",
     "run",
+    "sample",
     "score",
 ]

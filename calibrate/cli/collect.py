@@ -17,13 +17,14 @@ from guardrail.uncertainty.plan import plan_for
 from ..data.collect import Collected, collect_records
 from ..data.formats import QUESTION_FORMATS, load_questions
 from ..data.progress import bar
-from ..data.questions import Question, option_labels
+from ..data.questions import Question, option_labels, slot_names
 from ..data.records import RecordFile, read_records, rewrite_records, write_records
 from ..scoring.scores import default_estimator, parse_estimator
 from .frame import MODEL_HELP, app, console, finish, keep_inputs, print_line, resolve_model
 
 __all__ = ["RecordsArgument", "changed_file", "collect", "plan_from", "print_collected"]
 
+CutOff = Literal["abstain", "measure"]
 RecordsArgument = Annotated[Path, typer.Argument(help="Record file that `collect` wrote.")]
 
 
@@ -51,6 +52,9 @@ def collect(
         Literal["greedy", "sampled"],
         typer.Option(help="How the primary answer is drawn; sampled with temperature 1 for models that take no other."),
     ] = "greedy",
+    cut_off: Annotated[
+        CutOff, typer.Option(help="A longer answer: abstain from it, or measure the part like an answer.")
+    ] = "abstain",
     stop: Annotated[list[str] | None, typer.Option(help="String that ends an answer. May be repeated.")] = None,
     seed: Annotated[int, typer.Option(help="Base seed of the samples.")] = 0,
     questions_format: Annotated[
@@ -93,12 +97,13 @@ def collect(
         temperature=temperature,
         top_p=top_p,
         max_tokens=max_tokens,
+        cut_off=cut_off,
         stop=stop or (),
         seed=seed,
         tools=tools,
         primary=primary,
     )
-    prompt = PromptWrapping(system=system, template=template, option_template=option_template)
+    prompt = PromptWrapping(system=system, template=template, option_template=option_template, slots=slot_names(asked))
     with bar(console, "asking") as progress:
         done = collect_records(
             asked,
@@ -125,6 +130,7 @@ def plan_from(
     temperature: float,
     top_p: float,
     max_tokens: int,
+    cut_off: CutOff,
     stop: Sequence[str],
     seed: int | None,
     tools: Path | None = None,
@@ -141,6 +147,7 @@ def plan_from(
         temperature=temperature,
         top_p=top_p,
         max_tokens=max_tokens,
+        cut_off=cut_off,
         stop=stop,
         seed=seed,
         bindings=bindings,

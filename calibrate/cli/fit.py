@@ -21,7 +21,7 @@ from guardrail.outcome import Feasible
 from ..data.labels import GivenLabels, read_labels
 from ..data.records import Record, RecordFile, read_records, write_records
 from ..data.split import Groups, split
-from ..evaluation.label_checks import ks_two_sample, suspicious
+from ..evaluation.label_checks import suspicious
 from ..pipeline import fit_artifact, held_out, part_header, require_same
 from ..prediction_powered import artifact_with_people
 from ..report import sentences
@@ -35,12 +35,14 @@ from ..report.sentences import (
     ranking,
     second_look,
 )
+from ..scoring.metrics import ks_two_sample
 from ..scoring.names import stored_key
 from ..scoring.scores import arrays, default_estimator, estimator_key, parse_estimator
 from .frame import app, console, finish, keep_inputs, print_line
 from .label import print_structured
 
 __all__ = [
+    "EstimatorOption",
     "chosen_estimator",
     "fit",
     "inspect",

@@ -44,7 +44,6 @@ def import_(
     ] = "majority",
     option_scale: Annotated[str | None, typer.Option(help="Option scores are: logit or probability.")] = None,
     system: Annotated[str | None, typer.Option(help="Which system to read, in files with several.")] = None,
-    support: Annotated[str, typer.Option(help="Scores take any value (continuous) or few (discrete).")] = "continuous",
     unit: Annotated[str, typer.Option(help="Unit of scores: nats or probability.")] = "nats",
     model: Annotated[str | None, typer.Option(help="Name of the model. Default: the system, or the file.")] = None,
     provider: Annotated[str, typer.Option(help="Who serves it, as LangChain names it.")] = "imported",
@@ -70,7 +69,6 @@ def import_(
         format=format,
         columns=parse_map(
             map or (),
-            support=_one_of("--support", support, "continuous", "discrete"),
             unit=_one_of("--unit", unit, "nats", "probability"),
         ),
         primary="first" if primary == "first" else "majority",

@@ -5,12 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
+
+from guardrail.errors import UsageError
 
 from ..data.progress import bar
-from ..evaluation.planning import DEFAULT_SIZES, Plan
+from ..data.records import read_records
+from ..evaluation.planning import DEFAULT_SIZES, Binormal, Plan, ReachRow, error_probabilities, plan_reach
 from ..evaluation.planning import plan as simulate
+from ..scoring.scores import arrays
 from ..thresholds.registry import planned_rules
+from .fit import EstimatorOption, chosen_estimator
 from .frame import app, console, finish, print_line, table
 
 __all__ = ["plan"]
@@ -19,8 +26,8 @@ __all__ = ["plan"]
 @app.command()
 def plan(
     alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers you accept among those given.")],
-    accuracy: Annotated[float, typer.Option(help="Share of right answers, guessed (0.7).")],
-    auroc: Annotated[float, typer.Option(help="AUROC of the score, guessed (0.75); a small pilot gives both.")],
+    accuracy: Annotated[float | None, typer.Option(help="Share of right answers, guessed (0.7).")] = None,
+    auroc: Annotated[float | None, typer.Option(help="AUROC of the score, guessed (0.75).")] = None,
     delta: Annotated[float, typer.Option(help="Failure probability, for rules that have one.")] = 0.1,
     acceptance: Annotated[
         float | None, typer.Option(help="Share of questions you want answered. Default: half of what is possible.")
@@ -34,14 +41,40 @@ def plan(
             help=f"Number of labelled questions; may be repeated. Default: {', '.join(map(str, DEFAULT_SIZES))}."
         ),
     ] = None,
+    records: Annotated[
+        Path | None, typer.Option(help="Scored records without labels: compares where to spend the labels.")
+    ] = None,
+    pilot: Annotated[
+        Path | None, typer.Option(help="With --records: a few labelled records instead of --accuracy and --auroc.")
+    ] = None,
+    labels: Annotated[
+        list[int] | None, typer.Option(help="With --records: labels you can afford; may be repeated (300).")
+    ] = None,
+    estimator: EstimatorOption = None,
     repetitions: Annotated[int, typer.Option(help="Simulated calibrations.", min=2)] = 300,
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
 ) -> None:
     """Estimate how many questions to label for a wanted acceptance, by simulation with each rule. No model, no data.
 
+    With --records it uses your real scores, and says from which part of them to draw the questions that people label.
+
     Example: [cyan]calibrate plan --alpha 0.1 --accuracy 0.7 --auroc 0.8 --acceptance 0.3[/cyan]
+
+    Example: [cyan]calibrate plan --alpha 0.1 --records scored.jsonl --pilot pilot.jsonl --labels 300[/cyan]
     """
+    if records is not None:
+        scores, probability = _known_scores(records, pilot, estimator, accuracy, auroc)
+        rows = _compare_reaches(scores, probability, alpha, delta, labels, rule, repetitions, seed)
+        source = "errors as in the pilot" if pilot is not None else "errors by the guessed accuracy and AUROC"
+        print_line(f"Simulated: {repetitions} calibrations on {scores.size} real scores, {source}.", "dim")
+        best = max(rows, key=lambda row: (row.labels, row.acceptance.value))
+        finish([], f"calibrate sample --records {records} --reach {best.share:g} --n {best.labels}")
+        return
+    if pilot is not None or labels:
+        raise UsageError("--pilot and --labels need --records, the scored questions to choose from.")
+    if accuracy is None or auroc is None:
+        raise UsageError("give --accuracy and --auroc (guesses; a small pilot shows both), or --records.")
     with bar(console, "simulating", "calibrations") as progress:
         found = simulate(
             alpha,
@@ -62,6 +95,71 @@ def plan(
         json_path.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
         written.append(json_path)
     finish(written, "calibrate collect QUESTIONS --model MODEL --out records.jsonl")
+
+
+def _known_scores(
+    records: Path, pilot: Path | None, estimator: str | None, accuracy: float | None, auroc: float | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The scores of the unlabelled questions, and how likely each answer is wrong."""
+    file = read_records(records)
+    key = chosen_estimator(file, estimator)
+    found = [score.value for record in file.records if (score := record.scores.get(key)) is not None]
+    scores = np.array([value for value in found if value is not None])
+    if not scores.size:
+        raise UsageError(f"{records} has no {key!r} scores. Run: calibrate score {records}")
+    if pilot is not None:
+        known = arrays(read_records(pilot).records, key)
+        return scores, error_probabilities(scores, known.uncertainty, known.error)
+    if accuracy is None or auroc is None:
+        raise UsageError(
+            "--records needs to know how often answers are wrong: give --pilot, or guesses as --accuracy and --auroc."
+        )
+    return scores, Binormal(accuracy, auroc).error_probabilities(scores)
+
+
+def _compare_reaches(
+    scores: NDArray[np.float64],
+    probability: NDArray[np.float64],
+    alpha: float,
+    delta: float,
+    labels: list[int] | None,
+    rule: list[str] | None,
+    repetitions: int,
+    seed: int,
+) -> list[ReachRow]:
+    """Print what each reach gives at each budget."""
+    if rule is not None and len(rule) > 1:
+        raise UsageError(f"--records compares reaches for one rule, got {len(rule)}. Name one --rule.")
+    chosen, budgets = (rule or ["certified"])[0], sorted(set(labels or [300]))
+    with bar(console, "simulating", "reaches") as progress:
+        rows = plan_reach(
+            scores,
+            probability,
+            alpha=alpha,
+            delta=delta,
+            labels=budgets,
+            rule=chosen,
+            repetitions=repetitions,
+            seed=seed,
+            progress=progress,
+        )
+    if not rows:
+        raise UsageError(f"{scores.size} scored questions are too few to draw {budgets[0]} from. Score more.")
+    cells = {(row.share, row.labels): _cell(row) for row in rows}
+    listed = [
+        ["all" if share == 1 else f"lowest {share:.0%}", *(cells.get((share, n), "-") for n in budgets)]
+        for share in sorted({row.share for row in rows}, reverse=True)
+    ]
+    print_line(
+        f"Answered of all questions, % (in brackets: calibrations that answer nothing, %), by rule {chosen}, where "
+        "labels are drawn from all questions or from the lowest scores only:"
+    )
+    console.print(table("", ["labels from", *map(str, budgets)], listed))
+    return rows
+
+
+def _cell(row: ReachRow) -> str:
+    return f"{100 * row.acceptance.value:.1f} ({100 * row.infeasible.value:.0f})"
 
 
 def _print_result(found: Plan) -> None:

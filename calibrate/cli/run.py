@@ -25,7 +25,7 @@ from ..correctness import CorrectnessRule, make_rule
 from ..data.collect import collect_records
 from ..data.formats import load_questions
 from ..data.progress import bar
-from ..data.questions import Question, option_labels
+from ..data.questions import Question, option_labels, slot_names
 from ..data.records import RecordFile, rewrite_records
 from ..data.split import Groups, split
 from ..pipeline import fit_artifact, held_out
@@ -81,6 +81,9 @@ class RunConfig(Frozen):
     primary: Literal["greedy", "sampled"] = Field(
         default="greedy",
         description="How the primary answer is drawn; sampled with temperature 1 for models that take no other.",
+    )
+    cut_off: Literal["abstain", "measure"] = Field(
+        default="abstain", description="A longer answer: abstain from it, or measure the part like an answer."
     )
     stop: tuple[str, ...] = Field(default=(), description="Strings that end an answer.")
     tools: Path | None = Field(
@@ -209,8 +212,7 @@ def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
     """Key of the estimator, after refusing what would fail only when the model has been asked everything."""
     bindings = None if settings.tools is None else read_bindings(settings.tools)
     estimator = _estimator(settings, bindings, options=option_labels(questions) is not None)
-    support = estimator.spec.support
-    request_for(settings.rule, alpha=settings.alpha, delta=settings.delta, support=support, options={})
+    request_for(settings.rule, alpha=settings.alpha, delta=settings.delta, options={})
     if settings.judge_model is not None:
         refuse_mixed(settings.correctness, threshold=settings.threshold, tolerance=settings.tolerance)
     elif settings.correctness is not None:
@@ -234,13 +236,17 @@ def _records(
         temperature=settings.temperature,
         top_p=settings.top_p,
         max_tokens=settings.max_tokens,
+        cut_off=settings.cut_off,
         stop=settings.stop,
         seed=settings.seed,
         tools=settings.tools,
         primary=settings.primary,
     )
     prompt = PromptWrapping(
-        system=settings.system, template=settings.template, option_template=settings.option_template
+        system=settings.system,
+        template=settings.template,
+        option_template=settings.option_template,
+        slots=slot_names(questions),
     )
     with bar(console, f"asking ({path.stem})") as progress:
         done = collect_records(

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from guardrail.errors import UsageError
 from guardrail.judges import JsonJudge, ToolCallJudge, normalise, token_f1
 from guardrail.judges.json_value import canonical_value, read_json
-from guardrail.judges.numbers import Number, figures, parse_number, same_figures, same_number
+from guardrail.judges.numbers import Number, labels_agree, parse_number
+from guardrail.judges.text import contradicts, overlap
 from guardrail.judges.tool_call import read_calls
 from guardrail.specs import CorrectnessSpec
 
@@ -22,9 +23,9 @@ __all__ = ["Exact", "JsonValues", "Number", "Numeric", "Option", "TokenF1", "Too
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Right iff the normalised answer equals a normalised reference (case, punctuation and articles do not count).
+    """Right iff the normalised answer equals a normalised reference (in prose, case, punctuation and articles are free).
 
-    Marks that make another answer do: "C++" is not "C#" and "$50" not "50"; see `guardrail.judges.text`.
+    Formulas and code are compared as written: "C++" is not "C#" and "$50" not "50"; see `guardrail.judges.text`.
     """
 
     compares_words: ClassVar[bool] = True
@@ -32,7 +33,7 @@ class Exact:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="exact", version=2, params={})
+        return CorrectnessSpec(name="exact", version=3, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality with any reference."""
@@ -41,11 +42,12 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class TokenF1:
-    """Right iff token-F1 with the best matching reference is at least ``threshold``.
+    """Right iff token-F1 with a reference is at least ``threshold`` and nothing tells the two apart.
 
-    The paper's rule for open answers (0.5). It counts words and is blind to which, and to marks: "not in Paris" scores
-    .8 against "in Paris", "C++" 1 against "C#". Where numbers decide use `Numeric`, where short names decide use
-    `Exact` with aliases.
+    F1 over all words is the paper's rule for open answers (0.5). It counts words and is blind to which: to it "not in
+    Paris" is "in Paris", and "C++" is "C#". So F1 over content words (`overlap`) must reach the threshold too, and the
+    two must not contradict each other in numbers, marks or negation. A number in one of them only is a further detail.
+    Where numbers decide use `Numeric`, where short names decide use `Exact` with aliases.
 
     Attributes:
         threshold: Smallest F1 that counts as right, in (0, 1].
@@ -62,29 +64,34 @@ class TokenF1:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="token_f1", version=2, params={"threshold": self.threshold})
+        return CorrectnessSpec(name="token_f1", version=3, params={"threshold": self.threshold})
 
     def label(self, answer: str, question: Question) -> Label:
-        """Best F1 over the references, compared with the threshold."""
-        best = max(token_f1(answer, reference) for reference in question.references)
-        return Label(best >= self.threshold)
+        """Overlap with the best matching reference that does not contradict the answer."""
+        return Label(any(self._same(question.question, answer, reference) for reference in question.references))
+
+    def _same(self, question: str, answer: str, reference: str) -> bool:
+        if normalise(answer) == normalise(reference):
+            return True
+        found = min(token_f1(answer, reference), overlap(question, answer, reference))
+        return found >= self.threshold and not contradicts(answer, reference)
 
 
 _ROUNDING = 1e-6
 """Tolerance up to which only rounding is meant."""
+_LEAST = Fraction(1, 1000)
+"""Two prices that differ by a cent are not equal, however large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numeric:
-    """Right iff the answer ends with a reference's number, read and compared as the `numeric` judge does.
+    """Right iff the answer states a reference's number, read and compared as the `numeric` judge does.
 
-    Understands signs, thousands separators, decimals, exponents, "%", fractions ("3/4"), mixed numbers ("1 1/2"),
-    scales ("5 million"), currencies and units: "5 km" is "5000 m" and not "5 m". Where the answer or the reference has
-    no unit, the question implies it. "50%" is 0.5, and it also equals a reference "50": people write percentages both
-    ways.
+    Labels (units, currencies, counted nouns) must be equal where answer and reference have one; nothing is converted.
+    "50%" is 0.5, and it also equals a reference "50": people write percentages both ways.
 
-    An answer without a number that can be read is wrong. A reference with digits that are not a readable number (a
-    date, a range) is compared as a text. A reference without digits cannot be compared, so the answer stays unlabelled.
+    An answer that does not state one number is wrong. A reference with digits that is not a number (a date, a range) is
+    compared as a text. A reference without a number cannot be compared, so the answer stays unlabelled.
 
     Attributes:
         tolerance: Largest accepted |answer - reference| / |reference| (absolute when the reference is 0). Up to 1e-6,
@@ -101,11 +108,11 @@ class Numeric:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="numeric", version=3, params={"tolerance": self.tolerance})
+        return CorrectnessSpec(name="numeric", version=4, params={"tolerance": self.tolerance})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality of numbers with any reference."""
-        comparable = [reference for reference in question.references if figures(reference)]
+        comparable = [one for one in question.references if parse_number(one) or any(map(str.isdecimal, one))]
         if not comparable:
             return Label(None, f"no reference is a number: {list(question.references)}")
         return Label(any(self._same(answer, reference) for reference in comparable))
@@ -113,29 +120,23 @@ class Numeric:
     def _same(self, answer: str, reference: str) -> bool:
         got, wanted = parse_number(answer), parse_number(reference)
         if got is None or wanted is None:
-            return got is None and wanted is None and same_figures(answer, reference)
-        if self._equal(got, wanted):
-            return True
-        if got.percent == wanted.percent or not {got.dimension, wanted.dimension} <= {"percent", None}:
+            return got is wanted and normalise(answer) == normalise(reference)
+        if not labels_agree(got, wanted):
             return False
-        return self._equal(_without_percent(got), _without_percent(wanted))
+        percents = got.percent != wanted.percent
+        return self._equal(got.value, wanted.value) or (percents and self._equal(_shown(got), _shown(wanted)))
 
-    def _equal(self, got: Number, wanted: Number) -> bool:
+    def _equal(self, got: Fraction, wanted: Fraction) -> bool:
         tolerance = Fraction(str(self.tolerance))
-        if self.tolerance <= _ROUNDING and wanted.value:
-            return same_number(got, wanted, tolerance)
-        if got.dimension is not None and wanted.dimension is not None:
-            if got.dimension != wanted.dimension:
-                return False
-            x, y = got.amount, wanted.amount
-        else:
-            x, y = got.value, wanted.value
-        return abs(x - y) <= tolerance * (abs(y) or 1)
+        largest = tolerance * (abs(wanted) or 1)
+        if self.tolerance <= _ROUNDING and wanted:
+            largest = Fraction(0) if got.denominator == wanted.denominator == 1 else min(largest, _LEAST)
+        return abs(got - wanted) <= largest
 
 
-def _without_percent(number: Number) -> Number:
-    """The number as written: 50 for "50%"."""
-    return Number(number.value * (100 if number.percent else 1))
+def _shown(number: Number) -> Fraction:
+    """The value as written: 50 for "50%"."""
+    return number.value * (100 if number.percent else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ class Option:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="option", version=2, params={})
+        return CorrectnessSpec(name="option", version=3, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality of the option named and the reference option."""
@@ -196,7 +197,7 @@ class JsonValues:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="json", version=1, params={})
+        return CorrectnessSpec(name="json", version=2, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality with any reference."""

@@ -15,13 +15,13 @@ from langchain_core.messages import BaseMessage
 
 from guardrail.bindings import check_settings
 from guardrail.errors import GuardrailError, UsageError
-from guardrail.prompting import PromptWrapping
+from guardrail.prompting import PromptWrapping, turns_of
 from guardrail.sampling.native import is_native
 from guardrail.sampling.probe import ProbeReport
 from guardrail.sampling.prober import probe
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.specs import identify
-from guardrail.types import SamplingPlan
+from guardrail.types import SampleSet, SamplingPlan
 
 from .progress import Progress, silent
 from .questions import Question, fingerprint, option_labels
@@ -105,7 +105,8 @@ def collect_records(
     _check_options(questions, plan)
     check_settings(model, plan)
     prompt = prompt or PromptWrapping()
-    for given in (messages or {}).values():
+    wrapped = (prompt.messages(one.question, one.options, one.slots) for one in questions) if prompt.slots else ()
+    for given in (*(messages or {}).values(), *wrapped):
         prompt.check(given)
     header = header_for(questions, model, plan, prompt, name)
     header = header.model_copy(update={"probe": _probed(model, plan)})
@@ -228,7 +229,15 @@ class _Drawing:
 
     def asked(self, question: Question) -> Sequence[BaseMessage]:
         """The messages of a question."""
-        return self.messages.get(question.id) or self.prompt.messages(question.question, question.options)
+        given = self.messages.get(question.id)
+        return given or self.prompt.messages(question.question, question.options, question.slots)
+
+    def record(self, question: Question, drawn: SampleSet) -> Record:
+        """The record of a question and what was drawn for it."""
+        asked = self.asked(question)
+        if self.prompt.slots:
+            drawn = drawn.model_copy(update={"question": self.prompt.question_of(asked)})
+        return Record.of(question, drawn, turns=turns_of(asked, self.plan.bindings))
 
     def batches(self, size: int) -> Iterator[list[Record]]:
         """Batches, one after the other."""
@@ -236,7 +245,7 @@ class _Drawing:
             batch = self.questions[start : start + size]
             messages = [self.asked(question) for question in batch]
             drawn = draw(self.model, messages, self.plan)
-            yield [Record.of(question, one) for question, one in zip(batch, drawn, strict=True)]
+            yield [self.record(question, one) for question, one in zip(batch, drawn, strict=True)]
 
     async def stream(self, calls: int) -> AsyncIterator[Record]:
         """Records as they complete, with at most ``calls`` calls in flight; none waits for the slowest."""
@@ -258,7 +267,7 @@ class _Drawing:
 
     async def _one(self, question: Question, calls: int) -> Record:
         drawn = await adraw(self.model, [self.asked(question)], self.plan, max_concurrency=calls)
-        return Record.of(question, drawn[0])
+        return self.record(question, drawn[0])
 
 
 def _write_batches(batches: Iterator[list[Record]], writer: RecordWriter, tally: _Tally) -> None:

@@ -30,9 +30,10 @@ __all__ = [
     "read_questions",
     "read_rows",
     "reference_label",
+    "slot_names",
 ]
 
-_FIELDS = ("id", "question", "references", "options", "group")
+_FIELDS = ("id", "question", "references", "options", "group", "slots")
 _LETTERS = tuple("ABCDEFGHIJ")
 
 
@@ -47,6 +48,8 @@ class Question(Frozen):
     """Accepted answers (aliases). For multiple choice the label, or the text, of the right option."""
     options: dict[str, str] | None = None
     """Option label to option text, in display order; None for an open question."""
+    slots: dict[str, str] | None = None
+    """Texts of the prompt's slots beside the question, by name, e.g. {"context": "..."}; None if it has none."""
     group: str | None = None
     """A category such as "arithmetic" (for reports), or a cluster such as a conversation (`--cluster-by-group`)."""
 
@@ -72,9 +75,10 @@ def read_questions(path: str | Path, *, require_references: bool = True) -> list
     """Read a question file.
 
     JSONL: one object a line with ``question`` (text), ``references`` (list of texts, or one text), and optionally
-    ``id``, ``options`` (object, label to text) and ``group``. CSV: the same as columns; ``references`` separated by "|"
-    or a JSON list; ``options`` as a JSON object, or as columns A, B, C, ... Other fields are ignored, but a field whose
-    name is nearly one of these is taken for a typing error.
+    ``id``, ``options`` (object, label to text), ``slots`` (object, slot of the prompt to text) and ``group``. CSV: the
+    same as columns; ``references`` separated by "|" or a JSON list; ``options`` as a JSON object, or as columns A, B,
+    C, ...; ``slots`` as a JSON object. Other fields are ignored, but a field whose name is nearly one of these is taken
+    for a typing error.
 
     Args:
         path: A file that ends in .jsonl, .ndjson or .csv.
@@ -106,9 +110,28 @@ def fingerprint(questions: Iterable[Question]) -> str:
     """SHA-256 over the canonical rows, sorted by id: the same questions in another order or format give the same."""
     digest = hashlib.sha256()
     for question in sorted(questions, key=lambda q: q.id):
-        digest.update(canonical_json(question.model_dump(), compact=False).encode())
+        row = question.model_dump()
+        if question.slots is None:  # as before there were slots
+            del row["slots"]
+        digest.update(canonical_json(row, compact=False).encode())
         digest.update(b"\n")
     return digest.hexdigest()
+
+
+def slot_names(questions: Sequence[Question]) -> tuple[str, ...]:
+    """Names of the slots that all questions have a text for.
+
+    Raises:
+        UsageError: Questions have different slots: one prompt has the same slots for every question.
+    """
+    first = questions[0]
+    for question in questions:
+        if set(question.slots or ()) != set(first.slots or ()):
+            raise UsageError(
+                f"question {question.id!r} has the slots {tuple(question.slots or ())}, question {first.id!r} has "
+                f"{tuple(first.slots or ())}. Give every question a text for each slot of the prompt."
+            )
+    return tuple(first.slots or ())
 
 
 def option_labels(questions: Sequence[Question]) -> tuple[str, ...] | None:
@@ -230,6 +253,8 @@ def _unfold(where: str, cells: Mapping[str, str]) -> dict[str, Any]:
         values["references"] = _json_cell(where, "references", references)
     elif references:
         values["references"] = [part.strip() for part in references.split("|")]
+    if "slots" in values:
+        values["slots"] = _json_cell(where, "slots", values["slots"])
     if "options" in values:
         values["options"] = _json_cell(where, "options", values["options"])
     elif any(letter in values for letter in _LETTERS):
@@ -252,8 +277,9 @@ def _question(row: Row, *, require_references: bool) -> Question:
     group = get_name(row, "group")
     options = _options(row)
     references = _references(row, required=require_references)
-    name = get_name(row, "id") or content_id(text, options)
-    question = Question(id=name, question=text, references=references, options=options, group=group)
+    slots = _slots(row)
+    name = get_name(row, "id") or content_id(text, options, slots)
+    question = Question(id=name, question=text, references=references, options=options, slots=slots, group=group)
     if options is not None and references and reference_label(question) is None:
         raise row.fail(
             "references",
@@ -307,9 +333,19 @@ def _options(row: Row) -> dict[str, str] | None:
     return {label.strip(): str(text) for label, text in value.items()}
 
 
-def content_id(text: str, options: Mapping[str, str] | None) -> str:
-    """Id of a question that was given none: "q-" and 12 hex digits of a hash of question and options."""
-    canonical = json.dumps([text, dict(options) if options else None], ensure_ascii=False)
+def _slots(row: Row) -> dict[str, str] | None:
+    value = row.values.get("slots")
+    if value is None or value == {}:
+        return None
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise row.fail("slots", value, 'it must be an object from slot to text, e.g. {"context": "..."}')
+    return value
+
+
+def content_id(text: str, options: Mapping[str, str] | None, slots: Mapping[str, str] | None = None) -> str:
+    """Id of a question that was given none: "q-" and 12 hex digits of a hash of question, options and slots."""
+    parts = [text, dict(options) if options else None, *([dict(slots)] if slots else ())]
+    canonical = json.dumps(parts, ensure_ascii=False)
     return "q-" + sha256_hex(canonical, 12)
 
 

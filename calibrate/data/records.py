@@ -24,6 +24,7 @@ from typing import IO, Literal
 from filelock import FileLock, Timeout
 from pydantic import Field, ValidationError
 
+from guardrail.artifact import Reach
 from guardrail.errors import RecordError, UsageError
 from guardrail.files import atomic_write, check_version, refuse_special
 from guardrail.prompting import PromptWrapping
@@ -74,6 +75,8 @@ class RecordHeader(Frozen):
     """Every estimator whose scores are stored, by the key used in ``scores``."""
     packages: dict[str, str] = Field(default_factory=dict)
     """Versions that made the file. Not compared on resume."""
+    reach: Reach | None = None
+    """How these records were drawn from a larger scored file to be labelled; None for a sample of all questions."""
     probe: ProbeReport | None = None
     """What a probe of the endpoint showed before it was asked; None for local models. Not compared on resume."""
 
@@ -89,8 +92,12 @@ class Record(Frozen):
     """Accepted answers."""
     options: dict[str, str] | None = None
     """Option label to option text, for multiple choice."""
+    slots: dict[str, str] | None = None
+    """Texts of the prompt's slots beside the question, by name."""
     group: str | None = None
     """Category or cluster, as in the question file."""
+    turns: str | None = None
+    """Who speaks in the prompt (`guardrail.prompting.turns_of`); None where that is not known."""
     drawn: SampleSet | None = None
     """What the model answered; None for records imported with scores only."""
     scores: dict[str, Uncertainty] = Field(default_factory=dict)
@@ -120,9 +127,9 @@ class Record(Frozen):
         return problem is not None and not problem.depends_on_question
 
     @classmethod
-    def of(cls, question: Question, drawn: SampleSet) -> Record:
+    def of(cls, question: Question, drawn: SampleSet, *, turns: str | None = None) -> Record:
         """A fresh record of a question and what was drawn for it."""
-        return cls(**question.model_dump(), drawn=drawn)
+        return cls(**question.model_dump(), drawn=drawn, turns=turns)
 
     def to_question(self) -> Question:
         """The question this record answers."""
@@ -379,7 +386,8 @@ def _refuse_other_collection(path: Path, there: RecordHeader, here: RecordHeader
     for field in ("plan", "prompt"):
         old, new = getattr(there, field), getattr(here, field)
         for name in type(old).model_fields:
-            if getattr(old, name) != getattr(new, name):
+            # Files of before `cut_off` can be resumed: it says how answers are measured, not how they are drawn.
+            if getattr(old, name) != getattr(new, name) and (name, getattr(old, name)) != ("cut_off", None):
                 differences.append(f"{field}.{name}: file {getattr(old, name)!r}, now {getattr(new, name)!r}")
     if there.questions_sha256 != here.questions_sha256:
         differences.append(

@@ -18,11 +18,11 @@ from ..data.questions import fingerprint
 from ..data.records import Record, RecordFile
 from ..pipeline import HeldOut, is_accepted, require_same
 from ..scoring.ensemble import refuse_overlap
+from ..scoring.metrics import ks_two_sample
 from ..scoring.scores import estimator_key, score_records
 from ..thresholds.bounds import binomial_tail, clopper_pearson_upper
 from ..thresholds.fit import check_open_unit
 from ..thresholds.registry import RULES
-from .label_checks import ks_two_sample
 
 __all__ = ["Audit", "Shift", "audit", "audit_counts", "labelled_needed", "prepared", "refuse_shared"]
 
@@ -320,11 +320,11 @@ def _fisher(a: int, n: int, b: int, m: int) -> float:
 
 def _seen_before(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> tuple[int, int]:
     """Calibration scores that occur once there and once here, and that occur once there; (0, 0) for coarse scores."""
-    if artifact.estimator.support == "discrete":
-        return 0, 0
     old, old_count = np.unique(np.array(artifact.calibration.uncertainty), return_counts=True)
     new, new_count = np.unique(_values(records, estimator), return_counts=True)
     single = old[old_count == 1]
+    if 2 * single.size < len(artifact.calibration.uncertainty):  # equal scores say nothing where most are shared
+        return 0, 0
     return int(np.isin(new[new_count == 1], single).sum()), int(single.size)
 
 

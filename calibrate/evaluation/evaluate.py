@@ -25,7 +25,7 @@ from guardrail.types import Frozen
 from ..data.progress import Progress, silent
 from ..scoring.metrics import aurc, auroc, excess_aurc
 from ..thresholds.clusters import Groups, prepare
-from ..thresholds.fit import Support, check_items, request_for
+from ..thresholds.fit import check_items, request_for
 from ..thresholds.rule import Request, Rule, prefixes
 
 __all__ = ["Estimate", "Evaluation", "EvaluationRow", "RuleSpec", "csv_text", "evaluate", "flat"]
@@ -132,7 +132,6 @@ def evaluate(
     seed: int = 0,
     delta: float | None = None,
     groups: Sequence[Hashable] | None = None,
-    support: Support = "continuous",
     progress: Progress = silent,
 ) -> Evaluation:
     """Run every rule at every alpha on the same random splits of one pool.
@@ -149,7 +148,6 @@ def evaluate(
         groups: Group of each item. Groups stay whole: random groups are taken while they fit into ``n_calibration``.
             Rules that read groups get them; the others run as if items were independent, so that the table shows what
             that costs.
-        support: Declared support of the score, for ``certified``.
         progress: Called after each split.
 
     Returns:
@@ -160,7 +158,7 @@ def evaluate(
     """
     scores, labels = check_items(uncertainty, error)
     _check_protocol(scores.size, rules, alphas, n_calibration, splits)
-    jobs = [_job(spec, alpha, delta, support) for spec in rules for alpha in alphas]
+    jobs = [_job(spec, alpha, delta) for spec in rules for alpha in alphas]
     tallies = [_Tally(splits) for _ in jobs]
     ids = None if groups is None else Groups.of(groups, scores.size)
     ranking = _Ranking()
@@ -273,13 +271,13 @@ def _ratio(errors: NDArray[np.float64], accepted: NDArray[np.float64]) -> Estima
     return Estimate(value=value, se=spread / math.sqrt(errors.size) / float(accepted.mean()))
 
 
-def _job(spec: RuleSpec, alpha: float, delta: float | None, support: Support) -> _Job:
+def _job(spec: RuleSpec, alpha: float, delta: float | None) -> _Job:
     name, given = (spec, {}) if isinstance(spec, str) else (spec[0], dict(spec[1]))
     options = dict(given)
     own = options.pop("delta", None)
-    rule, request = request_for(name, alpha=alpha, delta=own, support=support, options=options)
+    rule, request = request_for(name, alpha=alpha, delta=own, options=options)
     if own is None and delta is not None and rule.uses_delta:
-        rule, request = request_for(name, alpha=alpha, delta=delta, support=support, options=options)
+        rule, request = request_for(name, alpha=alpha, delta=delta, options=options)
     return _Job(rule, request, options)
 
 

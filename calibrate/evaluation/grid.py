@@ -136,7 +136,6 @@ def evaluate_grid(
                     seed=seed,
                     delta=delta,
                     groups=scored.group if cluster_by_group else None,
-                    support=source.file.header.estimators[key].support,
                     progress=progress,
                 )
             cells.append(Cell(dataset=source.dataset, model=source.model, estimator=key, evaluation=found))
@@ -163,7 +162,6 @@ def paper_pool(source: Source, estimators: Sequence[str] | None, *, cluster_by_g
         model=source.model,
         error=first.error,
         uncertainty={key: scored[key].uncertainty for key in keys},
-        discrete=frozenset(key for key in keys if source.file.header.estimators[key].support == "discrete"),
         groups=first.group if cluster_by_group else None,
     )
 

@@ -16,7 +16,7 @@ from guardrail.types import Frozen
 from ..data.records import Record
 from ..thresholds.fit import check_items, check_open_unit
 
-__all__ = ["EXTREME", "AurocInterval", "Suspicious", "auroc_interval", "ks_two_sample", "suspicious"]
+__all__ = ["EXTREME", "AurocInterval", "Suspicious", "auroc_interval", "suspicious"]
 
 EXTREME = 0.1
 """A score is very certain (uncertain) when at most this share of the questions is more certain (uncertain) still."""
@@ -139,16 +139,6 @@ def suspicious(records: Sequence[Record], estimator: str, k: int = 10) -> Suspic
         n_wrong=len(wrong),
         n_right=len(right),
     )
-
-
-def ks_two_sample(first: NDArray[np.float64], second: NDArray[np.float64]) -> tuple[float, float]:
-    """Kolmogorov-Smirnov: largest distance of two distributions, and its asymptotic p-value (too large with ties)."""
-    from scipy import stats  # slow to import
-
-    distance = float(stats.ks_2samp(first, second, method="asymp").statistic)
-    # The limit distribution, as in every audit written so far; scipy's "asymp" takes a finite-sample one.
-    effective = first.size * second.size / (first.size + second.size)
-    return distance, float(special.kolmogorov(math.sqrt(effective) * distance))
 
 
 def _share_below(of: NDArray[np.float64], among: NDArray[np.float64]) -> NDArray[np.float64]:

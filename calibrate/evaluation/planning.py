@@ -10,20 +10,35 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
-from scipy.optimize import brentq
+from scipy.optimize import brentq, isotonic_regression
 
 from guardrail.errors import UsageError
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
+from ..scoring.reach import POOL_FACTOR, cut_at
 from ..thresholds.fit import DEFAULT_DELTA, check_open_unit, request_for
 from ..thresholds.registry import planned_rules
 from ..thresholds.rule import Request, Rule, prefixes
 from .evaluate import Estimate
 
-__all__ = ["DEFAULT_SIZES", "RELIABLY", "Binormal", "Needed", "Plan", "PlanRow", "plan"]
+__all__ = [
+    "DEFAULT_SIZES",
+    "REACHES",
+    "RELIABLY",
+    "Binormal",
+    "Needed",
+    "Plan",
+    "PlanRow",
+    "ReachRow",
+    "error_probabilities",
+    "plan",
+    "plan_reach",
+]
 
 DEFAULT_SIZES = (100, 200, 300, 500, 1000, 1500, 3000)
+REACHES = (1.0, 0.7, 0.5, 0.35, 0.25)
+"""Shares of the scores that `plan_reach` compares."""
 RELIABLY = 0.8
 """Share of calibrations that have to reach the target acceptance."""
 
@@ -177,9 +192,9 @@ def _checked(sizes: Sequence[int], rules: Sequence[str], repetitions: int, popul
 
 def _job(rule: str, alpha: float, delta: float) -> tuple[Rule, Request]:
     check_open_unit("delta", delta)
-    chosen, request = request_for(rule, alpha=alpha, delta=None, support="continuous", options={})
+    chosen, request = request_for(rule, alpha=alpha, delta=None, options={})
     if chosen.uses_delta:
-        return request_for(rule, alpha=alpha, delta=delta, support="continuous", options={})
+        return request_for(rule, alpha=alpha, delta=delta, options={})
     return chosen, request
 
 
@@ -346,6 +361,104 @@ class Binormal:
             return self.acceptance(low)
         return self.acceptance(float(brentq(lambda t: self.scer(t) - alpha, low, high)))
 
+    def error_probabilities(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """P(wrong) at each score, if these scores rank questions as this population's do: by their quantiles."""
+        _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
+        quantiles = (np.cumsum(count) - count / 2) / scores.size
+        at = np.array([brentq(lambda t, q=q: self.acceptance(t) - q, -40.0, 40.0 + abs(self.gap)) for q in quantiles])
+        odds = (1.0 - self.accuracy) / self.accuracy * np.exp(self.gap * at - self.gap**2 / 2)
+        found: NDArray[np.float64] = (odds / (1.0 + odds))[place]
+        return found
+
     def _accepted(self, threshold: float) -> tuple[float, float]:
         wrong = (1.0 - self.accuracy) * float(special.ndtr(threshold - self.gap))
         return wrong, self.accuracy * float(special.ndtr(threshold))
+
+
+# -- Which part of the scores to label ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReachRow:
+    """What a reach would give at one budget of labels. Estimates are means over simulated calibrations.
+
+    Attributes:
+        share: The reach.
+        labels: Labelled questions.
+        acceptance: Share of all questions accepted; 0 where the rule is infeasible.
+        infeasible: Share of calibrations in which nothing is accepted.
+    """
+
+    share: float
+    labels: int
+    acceptance: Estimate
+    infeasible: Estimate
+
+
+def plan_reach(
+    scores: NDArray[np.float64],
+    probability: NDArray[np.float64],
+    *,
+    alpha: float,
+    labels: Sequence[int],
+    delta: float = DEFAULT_DELTA,
+    rule: str = "certified",
+    reaches: Sequence[float] = REACHES,
+    repetitions: int = 300,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> list[ReachRow]:
+    """Simulate labelling with several reaches and budgets, and the acceptance each gives.
+
+    Each simulated calibration draws the questions from the scores within reach, as `draw_to_label` would, and a label
+    for each by its error probability.
+
+    Args:
+        scores: Scores of the unlabelled questions, shape (n,).
+        probability: P(wrong) of each, shape (n,); see `error_probabilities`.
+        alpha: Target error rate.
+        labels: Budgets.
+        delta: Failure probability, for rules that have one.
+        rule: Threshold rule.
+        reaches: Shares to compare. Those whose pool is too small for a budget are left out.
+        repetitions: Simulated calibrations each.
+        seed: Same seed, same result.
+        progress: Called before each reach and budget.
+    """
+    chosen, request = _job(rule, alpha, delta)
+    ranked = np.sort(scores)
+    rng = np.random.default_rng(seed)
+    jobs = [(share, n) for n in labels for share in reaches]
+    rows = []
+    for done, (share, n) in enumerate(jobs, start=1):
+        progress(done, len(jobs))
+        try:
+            within = np.flatnonzero(scores <= cut_at(scores, share))
+        except UsageError:
+            continue  # ties: no cut at so small a share
+        if within.size < (POOL_FACTOR * n if share < 1 else n):
+            continue
+        taken = np.zeros(repetitions)
+        for i in range(repetitions):
+            drawn = rng.choice(within, n, replace=False)
+            wrong = (rng.random(n) < probability[drawn]).astype(np.int8)
+            prefix = prefixes(scores[drawn], wrong)
+            index = chosen.select(prefix, request)
+            if index is not None:
+                taken[i] = np.searchsorted(ranked, prefix.score[index], side="right") / ranked.size
+        rows.append(ReachRow(share, n, _mean(taken), _share(taken == 0)))
+    return rows
+
+
+def error_probabilities(
+    scores: NDArray[np.float64], pilot_scores: NDArray[np.float64], pilot_errors: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """P(wrong) at each score, from a labelled pilot: the isotonic regression of its errors on its scores.
+
+    A pilot of a hundred questions is enough to compare reaches; its labels must not be used for the fit again.
+    """
+    order = np.argsort(pilot_scores, kind="stable")
+    fitted = isotonic_regression(pilot_errors[order].astype(np.float64)).x
+    at = np.clip(np.searchsorted(pilot_scores[order], scores, side="right") - 1, 0, order.size - 1)
+    found: NDArray[np.float64] = np.clip(fitted[at], 0.5 / order.size, 1 - 0.5 / order.size)
+    return found

@@ -35,8 +35,6 @@ class Pool:
     """1 where the answer is wrong, shape (n,)."""
     uncertainty: Mapping[str, ArrayLike]
     """Scores by estimator, each of shape (n,); the first is the main one."""
-    discrete: frozenset[str] = frozenset()
-    """Estimators that can take few values only."""
     groups: Sequence[Hashable] | None = None
     """Conversation, user or document of each item; None when items are independent."""
     n_calibration: int | None = None
@@ -227,7 +225,6 @@ def run(
         splits=splits,
         seed=seed,
         groups=pool.groups,
-        support="discrete" if estimator in pool.discrete else "continuous",
     )
     labels = [label for label in labelled for _ in alphas]
     return [_row(pool, label, evaluation, row) for label, row in zip(labels, evaluation.rows, strict=True)]

@@ -21,6 +21,7 @@ __all__ = ["Draw", "Figure", "Items", "Palette", "render", "risk_coverage", "sco
 
 _BAND_POINTS = 160
 _FEW = 60
+_FEW_VALUES = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +90,18 @@ def risk_coverage(
     return render(draw, name, label)
 
 
-def score_histogram(
-    items: Items, threshold: float | None, unit: str, *, discrete: bool, name: str = "scores"
-) -> Figure:
+def score_histogram(items: Items, threshold: float | None, unit: str, *, name: str = "scores") -> Figure:
     """How uncertain the model is when it is right (upwards) and when it is wrong (downwards).
+
+    Scores with at most 40 values get narrow bars, and the line stands behind the bar that is accepted last.
 
     Args:
         items: The calibration items.
         threshold: Accept iff uncertainty <= this; None when infeasible.
         unit: Unit of the scores.
-        discrete: Whether the score takes few values: one bar for each then, if there are at most 40.
         name: Prefix of the ids in the SVG; unique on a page.
     """
+    discrete = np.unique(items.uncertainty).size <= _FEW_VALUES
 
     def draw(axes: Any, colour: Palette) -> None:
         right, wrong = items.uncertainty[items.error == 0], items.uncertainty[items.error == 1]
@@ -160,7 +161,7 @@ def _edges(scores: NDArray[np.float64], *, discrete: bool) -> NDArray[np.float64
     values = np.unique(scores)
     low, high = float(values[0]), float(values[-1])
     span = high - low or 1.0
-    count = 40 if discrete else 30
+    count = _FEW_VALUES if discrete else 30
     edges: NDArray[np.float64] = np.linspace(low - span / (2 * count), high + span / (2 * count), count + 2)
     return edges
 

@@ -63,7 +63,6 @@ def compare_rules(
         n_calibration=len(pool.ids) // 2,
         splits=splits,
         groups=pool.group if artifact.calibration.group is not None else None,
-        support=artifact.estimator.support,
         progress=progress,
     )
 
@@ -84,7 +83,6 @@ def sweep(
         splits=evaluation.splits,
         seed=evaluation.seed,
         groups=pool.group if evaluation.grouped else None,
-        support=artifact.estimator.support,
     )
 
 
@@ -167,7 +165,7 @@ def _figures(artifact: CalibrationArtifact, test: Sequence[Record] | None, estim
     spec = artifact.estimator
     return {
         "risk-coverage": risk_coverage(items, artifact.outcome, artifact.certificate, other),
-        "scores": score_histogram(items, artifact.threshold, spec.unit, discrete=spec.support == "discrete"),
+        "scores": score_histogram(items, artifact.threshold, spec.unit),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from guardrail.artifact import CalibrationArtifact
+from guardrail.artifact import CalibrationArtifact, Reach
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 
 from ..evaluation.audit import Audit
@@ -48,12 +48,19 @@ def headline(artifact: CalibrationArtifact) -> str:
             f"No safe threshold was found: on {outcome.n} questions, no cut of {artifact.estimator.name} keeps the "
             f"errors of {model} at {percent(outcome.alpha)} of the answers it gives. This gate abstains on everything."
         )
+    of_what = f"the {outcome.n} calibration questions"
+    if artifact.reach is not None:
+        of_what = f"all questions ({outcome.n_accepted} of {outcome.n} that were labelled within reach)"
     return (
-        f'The model "{model}" may answer by itself where its uncertainty is low: {percent(outcome.acceptance)} of '
-        f"the {outcome.n} calibration questions. Of those answers {percent(outcome.error_rate)} were wrong "
-        f"({outcome.n_errors} of {outcome.n_accepted}; target {percent(outcome.alpha)}). Without the gate "
+        f'The model "{model}" may answer by itself where its uncertainty is low: {percent(artifact.acceptance)} of '
+        f"{of_what}. Of those answers {percent(outcome.error_rate)} were wrong "
+        f"({outcome.n_errors} of {outcome.n_accepted}; target {percent(outcome.alpha)}). {_without(artifact)} "
         f"{percent(outcome.diagnostics.base_error)} are wrong. It hands the other questions over."
     )
+
+
+def _without(artifact: CalibrationArtifact) -> str:
+    return "Without the gate" if artifact.reach is None else "Of everything within reach"
 
 
 def certificate(artifact: CalibrationArtifact) -> str:
@@ -65,13 +72,14 @@ def certificate(artifact: CalibrationArtifact) -> str:
             f"Nothing can be certified at {percent(found.alpha)}{confidence} on these {found.n} questions "
             f"({found.reason.value.replace('_', ' ')})."
         )
+    share = found.acceptance if artifact.reach is None else artifact.reach.of_all(found.acceptance)
     same = isinstance(artifact.outcome, Feasible) and artifact.outcome.threshold <= found.threshold
     tail = " The threshold in use is within it." if same else " The threshold in use accepts more than that."
     if isinstance(artifact.outcome, Infeasible):
         tail = ""
     return (
         f"An error rate of at most {percent(found.alpha)} can be certified{confidence} for the most certain "
-        f"{percent(found.acceptance)} (uncertainty up to {found.threshold:.4g}, rule {found.rule}).{tail}"
+        f"{percent(share)} (uncertainty up to {found.threshold:.4g}, rule {found.rule}).{tail}"
     )
 
 
@@ -97,6 +105,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         *([("alike as by", describe_spec(similarity.name, similarity.params))] if similarity is not None else []),
         ("right answer if", describe_spec(artifact.correctness.name, artifact.correctness.params)),
         ("questions", _data(artifact)),
+        *([("reach", _reach(artifact.reach))] if artifact.reach is not None else []),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
     ]
     if isinstance(outcome, Feasible):
@@ -341,12 +350,21 @@ def describe_spec(name: str, params: dict[str, object]) -> str:
     return name + _options(params)
 
 
+def _reach(reach: Reach) -> str:
+    chosen = "fixed beforehand" if reach.fixed_beforehand else f"with {reach.n_within} questions below it"
+    return (
+        f"{reach.n} questions drawn (seed {reach.seed}) from the lowest {percent(reach.n_within / reach.n_pool)} of "
+        f"{reach.n_pool} scores, {chosen}; nothing above {reach.cut:.6g} is answered, and shares of accepted questions "
+        "are of those within reach unless said otherwise"
+    )
+
+
 def _delta(delta: float | None) -> str:
     return "" if delta is None else f", delta {delta:g}"
 
 
 def _options(options: dict[str, object]) -> str:
-    shown = [f"{name} {value}" for name, value in options.items() if name not in ("diagnose", "support")]
+    shown = [f"{name} {value}" for name, value in options.items() if name not in ("diagnose", "support", "version")]
     return f" ({', '.join(shown)})" if shown else ""
 
 

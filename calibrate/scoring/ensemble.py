@@ -156,7 +156,7 @@ def fit_ensemble(
         single_auroc={key: auroc(raw[:, i], error.astype(np.int64)) or 0.0 for i, key in enumerate(keys)},
         dropped=tuple(key for i, key in enumerate(keys) if i not in kept),
     )
-    spec = EstimatorSpec(name=NAME, version=1, unit="nats", support="continuous", params=params.model_dump(mode="json"))
+    spec = EstimatorSpec(name=NAME, version=1, unit="nats", params=params.model_dump(mode="json"))
     return EnsembleFile(spec=spec, fit=report)
 
 

@@ -7,17 +7,29 @@ denominator (nothing accepted, no correct answer, one class only) the metric is 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
 from guardrail.errors import UsageError
 
 from ..thresholds.fit import check_items
 from ..thresholds.rule import Prefix, prefixes
 
-__all__ = ["RiskCoverage", "acceptance", "aurc", "auroc", "excess_aurc", "power", "risk_coverage_curve", "scer"]
+__all__ = [
+    "RiskCoverage",
+    "acceptance",
+    "aurc",
+    "auroc",
+    "excess_aurc",
+    "ks_two_sample",
+    "power",
+    "risk_coverage_curve",
+    "scer",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +116,13 @@ def _labels(error: ArrayLike, accepted: ArrayLike) -> tuple[NDArray[np.bool_], N
     if wrong.shape != taken.shape:
         raise UsageError(f"error has shape {wrong.shape} and accepted has {taken.shape}. Pass one of each an item.")
     return wrong == 1, taken
+
+
+def ks_two_sample(first: NDArray[np.float64], second: NDArray[np.float64]) -> tuple[float, float]:
+    """Kolmogorov-Smirnov: largest distance of two distributions, and its asymptotic p-value (too large with ties)."""
+    from scipy import stats  # slow to import
+
+    distance = float(stats.ks_2samp(first, second, method="asymp").statistic)
+    # The limit distribution, as in every audit written so far; scipy's "asymp" takes a finite-sample one.
+    effective = first.size * second.size / (first.size + second.size)
+    return distance, float(special.kolmogorov(math.sqrt(effective) * distance))

@@ -3,8 +3,8 @@
 ``fit`` is the one call; ``rules`` lists the names; ``conformal_selection`` works on a batch and yields no threshold.
 """
 
-from .fit import DEFAULT_DELTA, Support, fit
+from .fit import DEFAULT_DELTA, fit
 from .registry import rules
 from .selection import Selection, conformal_selection
 
-__all__ = ["DEFAULT_DELTA", "Selection", "Support", "conformal_selection", "fit", "rules"]
+__all__ = ["DEFAULT_DELTA", "Selection", "conformal_selection", "fit", "rules"]

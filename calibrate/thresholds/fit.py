@@ -18,7 +18,7 @@ from .clusters import Groups, prepare
 from .registry import rule_named
 from .rule import TOLERANCE, Prefix, Request, Rule
 
-__all__ = ["DEFAULT_DELTA", "Support", "check_items", "check_open_unit", "fit", "request_for"]
+__all__ = ["DEFAULT_DELTA", "check_items", "check_open_unit", "fit", "request_for"]
 
 DEFAULT_DELTA: Final = 0.1
 """delta where a rule uses one and none is given."""
@@ -26,9 +26,6 @@ SEARCH_LIMIT: Final = 20_000
 """Largest n at which the smallest feasible alpha is searched by default."""
 _GRID = 1_000
 """Alphas are searched in thousandths."""
-
-Support = Literal["continuous", "discrete"]
-"""Whether a score can take few values; declared by the estimator, never read off the data."""
 
 
 def fit(
@@ -39,7 +36,6 @@ def fit(
     rule: str = "acrc",
     delta: float | None = None,
     groups: Sequence[Hashable] | Literal["ignore"] | None = None,
-    support: Support = "continuous",
     diagnose: Literal["full", "fast"] | None = None,
     **options: Any,
 ) -> Feasible | Infeasible:
@@ -47,8 +43,8 @@ def fit(
 
     Pure: the same items in any order give the same outcome (with repeated groups, which item of a group is used depends
     on the order within the group). Only block ends (the last of a run of equal scores) are candidates, so ties are
-    accepted or rejected together. O(n log n), plus a dynamic programme that depends on (n, alpha, delta) alone and is
-    cached, for ``cp_simultaneous`` and ``anchored``.
+    accepted or rejected together. O(n log n), plus, for ``cp_simultaneous`` and ``certified``, a dynamic programme over
+    the block ends, which is cached.
 
     Args:
         uncertainty: Scores, shape (n,), finite; higher is less certain.
@@ -60,7 +56,6 @@ def fit(
             "certified" and "one_per_group" then use one item a group (counts are of those; the options tell how many
             items there were), "cluster_fixed_sequence" all of them, and every other rule is refused. "ignore" treats
             items as independent all the same.
-        support: "discrete" where the estimator can take only few values; read by ``certified``.
         diagnose: "full" searches the smallest feasible alpha, "fast" leaves it None; None means full up to 20,000
             items. Recorded in the outcome's options.
         **options: Options of the rule, e.g. ``min_accept=1``.
@@ -72,7 +67,7 @@ def fit(
         UsageError: Misuse: no items, lengths that differ, a score that is not finite, a label other than 0 or 1,
             alpha or delta outside (0, 1), an unknown rule or option, delta for a rule without one, or repeated groups.
     """
-    chosen, request = request_for(rule, alpha=alpha, delta=delta, support=support, options=options)
+    chosen, request = request_for(rule, alpha=alpha, delta=delta, options=options)
     scores, labels = check_items(uncertainty, error)
     ignored = isinstance(groups, str) and groups == "ignore"
     grouped = None if groups is None or ignored else Groups.of(groups, scores.size)
@@ -111,9 +106,7 @@ def _outcome(
     )
 
 
-def request_for(
-    rule: str, *, alpha: float, delta: float | None, support: Support, options: dict[str, Any]
-) -> tuple[Rule, Request]:
+def request_for(rule: str, *, alpha: float, delta: float | None, options: dict[str, Any]) -> tuple[Rule, Request]:
     """Check everything about a fit but its items.
 
     Raises:
@@ -121,8 +114,6 @@ def request_for(
     """
     chosen = rule_named(rule)
     check_open_unit("alpha", alpha)
-    if support not in ("continuous", "discrete"):
-        raise UsageError(f"support must be 'continuous' or 'discrete', got {support!r}.")
     if delta is not None and not chosen.uses_delta:
         raise UsageError(
             f"rule {rule!r} makes no statement with a delta, got delta = {delta!r}. "
@@ -138,8 +129,6 @@ def request_for(
         known = f"Its options: {', '.join(chosen.defaults)}." if chosen.defaults else "It takes no options."
         raise UsageError(f"rule {rule!r} takes no option {unknown[0]!r}. {hint}{known}")
     filled = {**chosen.defaults, **options}
-    if chosen.reads_support:
-        filled["support"] = support
     request = Request(float(alpha), None if delta is None else float(delta), filled)
     chosen.check(request)
     return chosen, request

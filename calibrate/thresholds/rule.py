@@ -159,8 +159,6 @@ class Rule(ABC):
     grouping: ClassVar[Literal["none", "one_each", "sums"]] = "none"
     """What the rule does with items that share a group: nothing (then they are refused), use one item of each group,
     or read the sums over groups (``Prefix.clusters``)."""
-    reads_support: ClassVar[bool] = False
-    """Whether the choice depends on the declared support of the score; the request's options then hold it."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Options and their defaults."""
     certifies: ClassVar[bool] = False

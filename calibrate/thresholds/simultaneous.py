@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -26,7 +26,6 @@ __all__ = [
     "candidates",
     "crossing_probability",
     "grid",
-    "largest_scale",
     "limits",
     "simultaneous_limits",
     "step_weights",
@@ -50,8 +49,8 @@ class Limits:
     """Grid points, increasing."""
     c: Counts
     """Most errors with which k passes; -1 for none."""
-    scale: float
-    """The level (cp_simultaneous) or the scale of the levels (anchored) that was solved for."""
+    level: float
+    """The level d' that was solved for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,47 +79,29 @@ def candidates(prefix: Prefix, points: Counts) -> Candidates:
     return Candidates(block, point, prefix.e[block] + points[point] - k)
 
 
-def largest_scale(
-    points: Counts, alpha: float, delta: float, levels: Callable[[float], Reals], low: float, high: float
-) -> tuple[float, Counts]:
-    """The largest scale whose limits a flat walk meets with probability at most delta, by bisection in its logarithm.
-
-    The limits are whole numbers, so a scale whose limits have been seen before costs no dynamic programme. The lower
-    end of the bracket is returned: it is always valid, and within a millionth of the largest.
-
-    Args:
-        points: Grid points.
-        alpha: Error rate of the walk.
-        delta: Most that the crossing probability may be.
-        levels: Scale to the level at each grid point, increasing in the scale.
-        low: A scale that is certainly fine (union bound).
-        high: A scale beyond which levels do not grow.
-
-    Returns:
-        The scale, and its limits.
-    """
-    fine, broken = limits(points, alpha, levels(low)), limits(points, alpha, levels(high))
-    if crossing_probability(points, broken, alpha) <= delta:
-        return high, broken
-    while high > low * (1.0 + 1e-6) and not np.array_equal(fine, broken):
-        middle = math.sqrt(low * high)
-        tried = limits(points, alpha, levels(middle), fine, broken)
-        if np.array_equal(tried, fine):
-            low = middle
-        elif not np.array_equal(tried, broken) and crossing_probability(points, tried, alpha) <= delta:
-            low, fine = middle, tried
-        else:
-            high, broken = middle, tried
-    return low, fine
-
-
 @lru_cache(maxsize=256)
 def simultaneous_limits(n: int, alpha: float, delta: float, k_min: int) -> Limits:
-    """Limits c(k) at the largest level d' whose flat walk meets any of them with probability at most delta."""
+    """Limits c(k) at the largest level d' whose flat walk meets any of them with probability at most delta.
+
+    By bisection in the logarithm of the level, from delta over the number of points (the union bound) up to delta.
+    """
     points = grid(n, k_min)
-    scale, c = largest_scale(points, alpha, delta, lambda d: np.full(points.size, d), delta / points.size, delta)
+    low, level = delta / points.size, delta
+    fine, c = limits(points, alpha, low), limits(points, alpha, level)
+    if crossing_probability(points, c, alpha) > delta:
+        broken, high = c, level
+        while high > low * (1.0 + 1e-6) and not np.array_equal(fine, broken):
+            middle = math.sqrt(low * high)
+            tried = limits(points, alpha, middle, fine, broken)
+            if np.array_equal(tried, fine):
+                low = middle
+            elif not np.array_equal(tried, broken) and crossing_probability(points, tried, alpha) <= delta:
+                low, fine = middle, tried
+            else:
+                high, broken = middle, tried
+        level, c = low, fine
     c.flags.writeable = points.flags.writeable = False
-    return Limits(points, c, scale)
+    return Limits(points, c, level)
 
 
 class WalkRule(Rule):
@@ -130,16 +111,10 @@ class WalkRule(Rule):
     certifies = True
     promise = "certificate"
     defaults: ClassVar[Mapping[str, Any]] = {"min_accept": None}
-    decay: ClassVar[float] = 0.0
-    """Levels fall like k to the minus this power."""
 
     def check(self, request: Request) -> None:
         """``min_accept`` is a count."""
         check_min_accept(self.name, request)
-
-    def feasible(self, prefix: Prefix, request: Request) -> bool:
-        """One dynamic programme instead of a search: is the scale these items need affordable?"""
-        return anchor_affordable(prefix, request, power=self.decay)
 
     def alpha_floor(self, prefix: Prefix, request: Request) -> float:
         """Where even the pointwise test fails everywhere."""
@@ -179,7 +154,7 @@ class CpSimultaneous(WalkRule):
     def resolve(self, n: int, request: Request) -> dict[str, Any]:
         """Options with the k_min and the level d' that were used."""
         k_min = min_accept_of(n, request)
-        level = simultaneous_limits(n, request.alpha, request.level, k_min).scale if k_min <= n else None
+        level = simultaneous_limits(n, request.alpha, request.level, k_min).level if k_min <= n else None
         return {**request.options, "min_accept": k_min, "level": level}
 
     def select(self, prefix: Prefix, request: Request) -> int | None:
@@ -192,26 +167,20 @@ class CpSimultaneous(WalkRule):
         index = last(found.errors <= table.c[found.point])
         return None if index is None else int(found.block[index])
 
-
-def anchor_affordable(prefix: Prefix, request: Request, power: float) -> bool:
-    """Whether any block end passes when levels d (k_min/k)^power, capped at delta, are scaled as far as delta allows.
-
-    Equivalent to selecting, with one crossing probability instead of the search for d: the smallest d at which one of
-    these items' block ends passes is feasible iff a flat walk meets its limits with probability at most delta.
-    """
-    alpha, delta, k_min = request.alpha, request.level, min_accept_of(prefix.n, request)
-    if k_min > prefix.n:
-        return False
-    points = grid(prefix.n, k_min)
-    found = candidates(prefix, points)
-    k = points[found.point]
-    tail = np.asarray(binomial_tail(found.errors, k, alpha))
-    needed = np.where(tail <= delta, tail * (k / k_min) ** power, np.inf)
-    if not found.block.size or not np.isfinite(needed.min()):
-        return False
-    scale = max(float(needed.min()), 1e-300) * (1.0 + 1e-12)
-    level = np.minimum(delta, scale * (k_min / points) ** power)
-    return crossing_probability(points, limits(points, alpha, level), alpha) <= delta
+    def feasible(self, prefix: Prefix, request: Request) -> bool:
+        """One dynamic programme instead of a search: the smallest level at which a block end passes is affordable."""
+        alpha, delta, k_min = request.alpha, request.level, min_accept_of(prefix.n, request)
+        if k_min > prefix.n:
+            return False
+        points = grid(prefix.n, k_min)
+        found = candidates(prefix, points)
+        if not found.block.size:
+            return False
+        level = float(np.min(np.asarray(binomial_tail(found.errors, points[found.point], alpha))))
+        if level > delta:
+            return False
+        needed = min(delta, max(level, 1e-300) * (1.0 + 1e-12))
+        return crossing_probability(points, limits(points, alpha, needed), alpha) <= delta
 
 
 def pointwise_floor(prefix: Prefix, request: Request) -> float:

@@ -149,7 +149,6 @@ def _report(dataset: Dataset, file: RecordFile, out: Path) -> list[Path]:
 
 def _evaluate(dataset: Dataset, file: RecordFile) -> Evaluation:
     scored = arrays(file.records, dataset.estimator)
-    support = file.header.estimators[dataset.estimator].support
     with bar(CONSOLE, f"{dataset.name}: 100 splits", unit="splits") as progress:
         return evaluate(
             scored.uncertainty,
@@ -157,7 +156,6 @@ def _evaluate(dataset: Dataset, file: RecordFile) -> Evaluation:
             rules=RULES,
             alphas=[ALPHA],
             n_calibration=len(scored.ids) // 2,
-            support=support,
             progress=progress,
         )
 

@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from threading import Lock
 from typing import Any
 
 from langchain_core.callbacks import Callbacks
@@ -21,6 +20,7 @@ from ..plain_json import sha256_hex
 from ..sampling.callbacks import streaming_disabled
 from ..sampling.calls import in_sample
 from ..sampling.effects import Effect, Steps, computation
+from ..sampling.limits import new_lock
 from ..sampling.sampler import Sampler
 from ..types import Cost, Sample, SampleSet
 from ..verdict import Reason, Verdict
@@ -90,7 +90,7 @@ class Abstentions:
         self, seconds: float = REMEMBERED, *, most: int = MOST, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.seconds, self._most, self._clock = seconds, most, clock
-        self._lock = Lock()
+        self._lock = new_lock(self)
         self._known: OrderedDict[str, tuple[float, Assessment]] = OrderedDict()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Abstentions:
@@ -156,7 +156,14 @@ class Assessor:
     abstentions: Abstentions | None = None
     step: str = ""
 
-    def assess_steps(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Steps[Assessment]:
+    def assess_steps(
+        self,
+        messages: Sequence[BaseMessage],
+        callbacks: Callbacks,
+        *,
+        question: str | None = None,
+        turns: str | None = None,
+    ) -> Steps[Assessment]:
         """The verdict on one prompt: probe, draw, decide, observe; or the one that `Abstentions` remembers.
 
         Observers see a remembered abstention once, when it is new.
@@ -164,6 +171,8 @@ class Assessor:
         Args:
             messages: The prompt.
             callbacks: For the sampling calls.
+            question: What judges read as the question; None for the last human message.
+            turns: The turns of the conversation, where they were not calibrated: the verdict says so.
         """
         memory = None if in_sample() else self.abstentions
         key = "" if memory is None else self._key(messages)
@@ -176,7 +185,7 @@ class Assessor:
             if problem.reason is not None:  # the primary answer alone, for a person to see
                 plan = plan.primary_only()
             found = yield from draw_until_decided(
-                replace(self.sampler, plan=plan, callbacks=callbacks),
+                replace(self.sampler, plan=plan, callbacks=callbacks, question=question),
                 messages,
                 lambda candidate: tuple(_by_digest(self.gates(candidate)).values()),
                 early=self.early,
@@ -187,6 +196,9 @@ class Assessor:
             if not by_name:
                 return Assessment(drawn)
             verdict = self.trust.record(strictest(by_name.values()), problem)
+            if turns is not None:
+                why = f"The promise does not cover it: no calibration prompt had the turns {turns[:200]}."
+                verdict = verdict.model_copy(update={"turns": turns, "detail": f"{verdict.detail} {why}"})
             seen = yield from self.observers.apply_steps(verdict, messages)
             made = Assessment(drawn, seen, by_name)
             if memory is not None and problem.reason is None:
@@ -207,7 +219,7 @@ class Assessor:
             settled = found.settled.get(digest)
             known[digest] = yield computation(
                 partial(decide, found.drawn, gate.artifact, gate.estimator, settled=settled),
-                slow=settled is None and gate.estimator.is_slow,
+                slow=settled is None and gate.estimator.takes_time(found.drawn),
             )
         return {name: known[gate.artifact.digest] for name, gate in concerned.items()}
 

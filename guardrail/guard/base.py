@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
@@ -15,6 +15,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.retry import ExponentialJitterParams, RunnableRetry
 from pydantic import field_validator, model_validator
 
+from ..artifact import CalibrationArtifact
 from ..errors import AbstainedError, UsageError
 from ..models import resolve_model
 from ..sampling.effects import Steps, arun, run
@@ -25,11 +26,15 @@ from .messages import as_chunk
 __all__ = ["GuardedChatModel", "Retriable", "Retry", "SteppedChatModel", "is_result", "may_be_retried"]
 
 _ABSENT = object()
+_FIXED = frozenset({"cache", "disable_streaming"})  # fields of any chat model that a guard fixes
 _STREAMING = "streaming"  # LangChain gives it to any chat model; a guard's stream is always one chunk
 
 
 class SteppedChatModel(BaseChatModel):
     """A chat model whose answers are steps (`guardrail.sampling.effects`), within the call's ``max_concurrency``."""
+
+    guardrail_quiet: ClassVar[bool] = True
+    """It has no cache, and draws through `guardrail.sampling` itself."""
 
     @abstractmethod
     def _answer(
@@ -117,10 +122,45 @@ class GuardedChatModel(SteppedChatModel):
             return resolve_model(value)
         if isinstance(value, Runnable) or (not isinstance(value, str) and callable(getattr(value, "invoke", value))):
             return value
+        near = get_close_matches(str(value), ("message", "raise"), n=1)
         raise ValueError(
             'on_abstain must be "message", "raise", a Runnable, the name of a chat model (PROVIDER:NAME) or a callable '
-            f"that takes the verdict, got {value!r}"
+            f"that takes the verdict, got {value!r}{f'; did you mean {near[0]!r}?' if near else ''}"
         )
+
+    def _refuse_itself(self, *own: CalibrationArtifact) -> None:
+        """Refuse an ``on_abstain`` in which a guard would ask the same model the same question again.
+
+        Args:
+            *own: This guard's artifacts.
+
+        Raises:
+            UsageError: It has a guard of one of these artifacts, or of one fitted on the same scores (``artifact.at``).
+        """
+        for guard in _guards_in(getattr(self, "on_abstain", None)):
+            stages: Any = getattr(guard, "_guards", (guard,))
+            theirs = [one.artifact for one in stages]
+            if any(a.model == b.model and a.calibration == b.calibration for a in own for b in theirs):
+                raise UsageError(
+                    "on_abstain leads to a guard of the same model and calibration: it would draw the same question "
+                    "again until the gate accepts, which voids the promise. Give another model, a person, or "
+                    '"message".'
+                )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set what LangChain sets (``callbacks``, ``tags``, ...); refuse the guard's settings.
+
+        They were checked together when the guard was made, and what it does was made of them.
+
+        Raises:
+            UsageError: One of the guard's settings.
+        """
+        if name in type(self).model_fields and (name not in BaseChatModel.model_fields or name in _FIXED):
+            raise UsageError(
+                f"{type(self).__name__}.{name} is fixed: its settings were checked together. Make another guard: "
+                f"guard.model_copy(update={{{name!r}: ...}})."
+            )
+        super().__setattr__(name, value)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy; one with changed fields is checked like a new guard."""
@@ -253,6 +293,17 @@ class GuardedChatModel(SteppedChatModel):
     def is_lc_serializable(cls) -> bool:
         """False: a wrapped model may hold weights or keys."""
         return False
+
+
+def _guards_in(path: Any) -> Iterator[GuardedChatModel]:
+    """The guards that an abstention path leads to, as far as it can be seen: not within functions."""
+    if isinstance(path, GuardedChatModel):
+        yield path
+        yield from _guards_in(getattr(path, "on_abstain", None))
+    elif isinstance(path, Runnable):
+        found = [getattr(path, name, None) for name in ("bound", "runnable", "default")]
+        for one in (*found, *getattr(path, "steps", ()), *getattr(path, "fallbacks", ())):
+            yield from _guards_in(one)
 
 
 # -- What may be tried again around a guard: failures of the transport. Every other abstention is a result -------------

@@ -30,7 +30,7 @@ from .messages import accepted_answer, chat_result
 
 __all__ = ["GOES_ON", "Cascade", "CascadeVerdict"]
 
-GOES_ON = frozenset({Unmeasured.EMPTY_ANSWER, Unmeasured.REFUSED})
+GOES_ON = frozenset({Unmeasured.CUT_OFF, Unmeasured.EMPTY_ANSWER, Unmeasured.REFUSED})
 """Why a stage may be unmeasured and the next one still be asked: its model has no answer to this very question, as it
 had none to some of the calibration questions. Any other cause (an outage, say) affects every question."""
 
@@ -90,6 +90,8 @@ class Cascade(GuardedChatModel):
     human hook."""
     abstain_message: Wording = ABSTENTION
     """Text for the user under "message", or a function of the `CascadeVerdict`; as in `Guardrail`."""
+    turns: Literal["refuse", "mark"] = "refuse"
+    """What to do with a conversation whose turns were not calibrated; as in `Guardrail`."""
     stage_settings: list[dict[str, Any]] = Field(default_factory=list, repr=False)
     """Further settings of the stages' guards (judge, similarity, early_stopping, ...), one dict a stage."""
     disable_streaming: Literal[True] = True
@@ -143,18 +145,19 @@ class Cascade(GuardedChatModel):
                 f"the artifact has {len(stages)} stages, got {len(self.models)} models. Give one model a stage, in "
                 f"order: {', '.join(stage.model.model for stage in stages)}."
             )
+        self._refuse_itself(*stages)
         settings = self.stage_settings or [{} for _ in stages]
         if len(settings) != len(stages):
             raise UsageError(f"stage_settings must have one dict a stage: {len(stages)} stages, got {len(settings)}.")
         self._guards = tuple(
-            Guardrail(**{**own, "model": model, "artifact": stage, "on_abstain": "message"})
+            Guardrail(**{"turns": self.turns, **own, "model": model, "artifact": stage, "on_abstain": "message"})
             for model, stage, own in zip(self.models, stages, settings, strict=True)
         )
         return self
 
     @property
     def prompt(self) -> ChatPromptTemplate:
-        """The calibrated prompt, with the one variable ``question``; all stages share it."""
+        """The calibrated prompt, of the variable ``question`` and its slots, if any; all stages share it."""
         return self.artifact.stages[0].prompt.to_prompt()
 
     @cached_property

@@ -18,9 +18,10 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ..artifact import CalibrationArtifact
 from ..bindings import bindings_for, check_settings
-from ..errors import UsageError
+from ..errors import ArtifactMismatchError, UsageError
 from ..models import resolve_model
 from ..monitor import SafetySwitch
+from ..prompting import ONE_QUESTION
 from ..sampling.callbacks import child_callbacks, note_verdict
 from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
@@ -62,9 +63,8 @@ class Guardrail(GuardedChatModel):
     Tools and structured output work for artifacts that were calibrated with the very same tools or format
     (docs/langchain.md); every call then carries them, bound or not.
 
-    Current limitations: the guard checks the system message and the last human message against the calibrated wrapping;
-    it does not check that the question is like the calibration questions, nor that earlier turns of a conversation were
-    there at calibration.
+    Current limitations: the guard checks the system message, the last human message and who speaks in which order; it
+    does not check that the question, or what was said before it, is like that of calibration.
 
     Raises:
         ArtifactError: The artifact cannot be read, or was made for another model, estimator, judge or prompt.
@@ -93,8 +93,12 @@ class Guardrail(GuardedChatModel):
     and judges whose bounds are known) and calibration could measure 99.5 % of its questions; "on": wherever there are
     bounds; "off": always draw all."""
     probe: Literal["auto", "off"] = "auto"
-    """Whether an endpoint is probed before its samples are believed: four calls at the first question, and again when
+    """Whether an endpoint is probed before its samples are believed: five calls at the first question, and again when
     its samples agree suspiciously often (docs/endpoints.md). Local samplers and fakes are never probed."""
+    turns: Literal["refuse", "mark"] = "refuse"
+    """What to do with a conversation whose turns were not calibrated, such as a second question to an artifact of
+    single ones: "refuse" raises `ArtifactMismatchError`; "mark" answers, and ``verdict.turns`` says that the promise
+    does not cover it."""
     switch: SafetySwitch | None = Field(default=None, repr=False)
     """Holds accepted answers back after a monitor's alarm (docs/monitoring.md); such a verdict is "suspended"."""
     on_verdict: Any = Field(default=None, repr=False)
@@ -137,6 +141,7 @@ class Guardrail(GuardedChatModel):
         artifact = self.artifact
         artifact.check_model(identify(self.model))
         check_settings(self.model, artifact.plan)
+        self._refuse_itself(artifact)
         estimator = from_spec(
             artifact.estimator, judge=self.judge, similarity=self.similarity, entailment=self.entailment
         )
@@ -167,7 +172,7 @@ class Guardrail(GuardedChatModel):
 
     @property
     def prompt(self) -> ChatPromptTemplate:
-        """The calibrated prompt, with the one variable ``question``: use ``guard.prompt | guard``."""
+        """The calibrated prompt, of the variable ``question`` and its slots, if any: use ``guard.prompt | guard``."""
         return self.artifact.prompt.to_prompt()
 
     # -- assessing ---------------------------------------------------------------------------------------------------
@@ -190,8 +195,17 @@ class Guardrail(GuardedChatModel):
             return await arun(self._verdict(messages, (config or {}).get("callbacks")))
 
     def _verdict(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Steps[Verdict]:
-        self.artifact.prompt.check(messages, self.artifact.plan.options)
-        assessment = yield from self._assessor.assess_steps(messages, callbacks)
+        artifact = self.artifact
+        artifact.prompt.check(messages, artifact.plan.options)
+        turns = artifact.unknown_turns(messages)
+        if turns is not None and self.turns == "refuse":
+            raise ArtifactMismatchError(
+                f"this artifact was calibrated on prompts with the turns {artifact.turns or (ONE_QUESTION,)}, received "
+                f"{turns[:200]!r}. Ask one question at a time, calibrate on conversations "
+                '(calibrate.collect_records(messages=...)), or give turns="mark" to answer without the promise.'
+            )
+        question = artifact.prompt.question_of(messages)
+        assessment = yield from self._assessor.assess_steps(messages, callbacks, question=question, turns=turns)
         assert assessment.verdict is not None, "the one gate judges every candidate"
         return assessment.verdict
 

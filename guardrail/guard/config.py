@@ -17,7 +17,7 @@ __all__ = ["from_config", "to_config"]
 Guard = TypeVar("Guard", bound=GuardedChatModel)
 
 FORMAT = "acrc-guardrail/guard/1"
-PLAIN = ("on_abstain", "abstain_message", "early_stopping", "probe", "remember", "max_concurrency")
+PLAIN = ("on_abstain", "abstain_message", "early_stopping", "probe", "turns", "remember", "max_concurrency")
 OBJECTS = ("judge", "similarity", "entailment", "switch", "on_verdict")
 
 

@@ -11,6 +11,7 @@ from ..artifact import CalibrationArtifact
 from ..gate import accepts
 from ..judges import ExactJudge, normalise
 from ..outcome import Infeasible
+from ..sampling.replies import part_of_an_answer
 from ..types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from ..uncertainty import Clusters, Estimator, Evidence, Needs, cluster, measure
 from ..verdict import CONFIGURATION, Meaning, Reason, Verdict
@@ -46,11 +47,14 @@ def decide(
     """
     texts = [sample.comparable for sample in drawn.samples]
     meanings: tuple[Meaning, ...] = ()
-    if settled is not None:
+    part = None if artifact.plan.cut_off == "measure" else part_of_an_answer(drawn, artifact.plan)
+    if part is not None and drawn.problem is None:
+        uncertainty, settled = estimator.unmeasured(part.reason, part.detail), None
+    elif settled is not None:
         uncertainty = settled
     else:
-        part, plan = adaptive_subset(drawn, estimator, artifact.plan)
-        uncertainty, clusters = _measured(part, estimator, plan)
+        subset, plan = adaptive_subset(drawn, estimator, artifact.plan)
+        uncertainty, clusters = _measured(subset, estimator, plan)
         meanings = () if clusters is None else _meanings(texts, clusters)
     reason = _reason(uncertainty, artifact)
     return Verdict(

@@ -177,7 +177,7 @@ def draw_until_decided(
         early = all(gate.early != "none" for gate in judging)
         if done:
             look = partial(_certain, drawn, judging, plan.n, early=early, adaptive=done == stop)
-            slow = any(gate.estimator.is_slow for gate in judging)
+            slow = any(gate.estimator.takes_time(drawn) for gate in judging)
             settled: Mapping[str, Uncertainty] | None = yield computation(look, slow=slow)
             if settled is not None:
                 cost = drawn.cost.model_copy(update={"saved": plan.n - done})

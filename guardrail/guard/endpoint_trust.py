@@ -2,8 +2,9 @@
 
 The watch is a heuristic with a documented error rate: it counts how often all samples of a question agree. If in the
 last `WINDOW` questions this happened so often that, at the calibration's own rate, the chance of it is below
-`SURPRISE`, the endpoint is probed again. Only a probe can condemn an endpoint; the watch merely asks for one, and says
-so in the log.
+`SURPRISE`, the endpoint is probed again. So it is when the later samples of `REPEATS` questions in a row say word by
+word what the first ones said. Only a probe can condemn an endpoint; the watch merely asks for one, and says so in the
+log. An endpoint that a probe refused is probed again every `UNFIT_FOR` seconds.
 """
 
 from __future__ import annotations
@@ -11,30 +12,38 @@ from __future__ import annotations
 import copy
 import logging
 import math
-import threading
+import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
 from ..artifact import CalibrationArtifact
+from ..sampling.limits import new_lock
 from ..sampling.probe import ProbeReport
 from ..sampling.prober import aprobe, needs_probe, probe
 from ..types import Cost, SampleSet, SamplingPlan, Unmeasured
 from ..uncertainty import Needs
 from ..verdict import Verdict, next_step
+from .early_stopping import FIRST_WAVE
 
-__all__ = ["EndpointProblem", "EndpointTrust", "agreement_rate", "surprising"]
+__all__ = ["EndpointProblem", "EndpointTrust", "agreement_rate", "later_repeats", "surprising"]
 
 WINDOW = 50
 """Questions the watch looks back on."""
 SURPRISE = 1e-6
 """Chance of a false alarm in one window, when questions are like the calibration's."""
+REPEATS = 30
+"""Questions in a row whose later samples repeat the first, after which the endpoint is probed again. An honest one with
+two equally likely answers does so in at most three of four questions: once in .75 ** 30, about 5,600 such rows."""
+UNFIT_FOR = 60.0
+"""Seconds after which an endpoint that a probe refused is probed again."""
 MOST_LOGGED = 20
 """Causes of a wrong configuration that are remembered as logged."""
 PROBE_AGAIN_AFTER = 1000
-"""Questions after which an endpoint is probed again without a cause: 4 calls among thousands."""
+"""Questions after which an endpoint is probed again without a cause: 5 calls among thousands."""
 
 log = logging.getLogger("guardrail")
 
@@ -63,30 +72,52 @@ class EndpointProblem:
 class EndpointTrust:
     """Probes and watches one guard's model. Shared by threads and tasks; keeps counts only, never a prompt."""
 
-    def __init__(self, model: BaseChatModel, plan: SamplingPlan, *, rate: float | None, enabled: bool) -> None:
-        self._model, self._plan, self._rate = model, plan, rate
+    def __init__(
+        self,
+        model: BaseChatModel,
+        plan: SamplingPlan,
+        *,
+        rate: float | None,
+        enabled: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._model, self._plan, self._rate, self._clock = model, plan, rate, clock
         self._enabled = enabled and needs_probe(model)
-        self._lock = threading.Lock()
+        self._lock = new_lock(self)
         self._agreed: deque[bool] = deque(maxlen=WINDOW)
+        self._repeated = 0
         self._since = 0
         self._again = False
+        self._unfit_until: float | None = None
         self._logged: set[str] = set()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EndpointTrust:
         # What was learned is about this model object, and a lock cannot be copied: a copy starts afresh with its own.
-        return EndpointTrust(copy.deepcopy(self._model, memo), self._plan, rate=self._rate, enabled=self._enabled)
+        return EndpointTrust(
+            copy.deepcopy(self._model, memo), self._plan, rate=self._rate, enabled=self._enabled, clock=self._clock
+        )
 
     def check(self) -> EndpointProblem:
         """Probe if it is time to; what is known otherwise costs nothing."""
         if not self._enabled:
             return EndpointProblem()
-        return self._problem(*probe(self._model, self._plan, again=self._due()))
+        due, found = self._due(), None
+        try:
+            found = probe(self._model, self._plan, again=due)
+        finally:
+            self._note(found, due)
+        return self._problem(*found)
 
     async def acheck(self) -> EndpointProblem:
         """`check` on the event loop."""
         if not self._enabled:
             return EndpointProblem()
-        return self._problem(*await aprobe(self._model, self._plan, again=self._due()))
+        due, found = self._due(), None
+        try:
+            found = await aprobe(self._model, self._plan, again=due)
+        finally:
+            self._note(found, due)
+        return self._problem(*found)
 
     def record(self, verdict: Verdict, problem: EndpointProblem) -> Verdict:
         """Count what a verdict shows, and add the cost of the probe that came before it.
@@ -98,6 +129,8 @@ class EndpointTrust:
             with self._lock:
                 self._since += 1
                 self._agreed.append(len(verdict.alternatives) == 1)
+                repeated = later_repeats(verdict.samples)
+                self._repeated = self._repeated if repeated is None else (self._repeated + 1 if repeated else 0)
                 if surprising(sum(self._agreed), len(self._agreed), self._rate):
                     log.warning(
                         "guardrail: all samples agreed in %d of the last %d questions, far more often than at "
@@ -105,6 +138,12 @@ class EndpointTrust:
                         "the calibration.", sum(self._agreed), len(self._agreed), 100 * (self._rate or 0),
                     )  # fmt: skip
                     self._agreed.clear()
+                    self._again = True
+                elif self._repeated >= REPEATS:
+                    log.warning(
+                        "guardrail: the later samples of %d questions in a row repeat the first ones, as a cache that "
+                        "fills up does; the endpoint is probed again.", self._repeated,
+                    )  # fmt: skip
                     self._again = True
                 elif self._since >= PROBE_AGAIN_AFTER:
                     self._again = True
@@ -128,11 +167,26 @@ class EndpointTrust:
         log.error("guardrail: the endpoint answers no call (%s). %s", cause, next_step(verdict))
 
     def _due(self) -> bool:
+        """Whether to probe again now; True for one caller at a time."""
         with self._lock:
+            now = self._clock()
+            if self._unfit_until is not None and now >= self._unfit_until:
+                self._again, self._unfit_until = True, now + UNFIT_FOR
             due, self._again = self._again, False
             if due:
-                self._since = 0
+                self._since = self._repeated = 0
             return due
+
+    def _note(self, found: tuple[ProbeReport | None, Cost] | None, due: bool) -> None:
+        """Have a probe that failed, or was cancelled, made again; and one that refuses the endpoint after a while."""
+        report = None if found is None else found[0]
+        with self._lock:
+            if report is None or report.failed:
+                self._again = self._again or due
+            elif report.problem(self._plan) is None:
+                self._unfit_until = None
+            elif self._unfit_until is None or due:
+                self._unfit_until = self._clock() + UNFIT_FOR
 
     def _problem(self, report: ProbeReport | None, cost: Cost) -> EndpointProblem:
         found = None if report is None else report.problem(self._plan)
@@ -154,6 +208,18 @@ def agreement_rate(artifact: CalibrationArtifact, needs: Needs, *, stops_early: 
     n = artifact.plan.n
     against = n / (n + 1) - 1e-9 if needs.primary else math.inf
     return (sum(score <= highest + 1e-9 or score >= against for score in scores) + 1) / (len(scores) + 2)
+
+
+def later_repeats(samples: Sequence[str], first: int = FIRST_WAVE) -> bool | None:
+    """Whether the samples after the first wave repeat it: item by item, or all of them one of its texts.
+
+    None where that tells nothing: there are fewer than two later ones, or the first ones agree.
+    """
+    early, late = samples[:first], samples[first:]
+    if len(late) < 2 or len(set(early)) < 2:
+        return None
+    in_order = all(text == early[place % first] for place, text in enumerate(late))
+    return in_order or (len(set(late)) == 1 and late[0] in early)
 
 
 def surprising(agreed: int, seen: int, rate: float | None) -> bool:

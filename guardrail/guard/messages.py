@@ -15,9 +15,12 @@ __all__ = ["accepted_answer", "as_chunk", "candidate_message", "chat_result", "t
 
 
 def accepted_answer(verdict: Verdict, model: str) -> AIMessage:
-    """The very candidate that was judged, with the name of the model that gave it."""
+    """The very candidate that was judged, with the name of the model that gave it.
+
+    A reply with tool calls is judged by these, so a text beside them is left out.
+    """
     assert verdict.candidate is not None, "the gate accepts only what was measured"
-    return candidate_message(verdict.candidate, model)
+    return candidate_message(verdict.candidate.judged_part, model)
 
 
 def candidate_message(candidate: Sample, model: str) -> AIMessage:

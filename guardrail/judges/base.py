@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from ..specs import JudgeSpec
-from .text import normalise
+from .text import unspaced
 
 __all__ = [
     "BatchJudge",
@@ -99,11 +99,11 @@ class Comparer(ABC):
         return False
 
     def identity(self, text: str) -> str:
-        """Key of a text: answers with equal keys are one answer before anything is compared. Default: `normalise`.
+        """Key of a text: answers with equal keys are one answer before anything is compared. Default: the text.
 
-        Override it to tell apart texts that `normalise` does not ("50%" and "0.5"), or to join more of them.
+        White space does not count. Override it only for an equivalence relation that needs no judgement.
         """
-        return normalise(text)
+        return unspaced(text)
 
 
 class BatchJudge(Comparer):
@@ -201,8 +201,8 @@ def judge_batch(judge: Judge, items: Sequence[Item]) -> list[bool | None]:
 
 
 def identity_of(comparer: object) -> Callable[[str], str]:
-    """The ``identity`` of a judge or similarity, or `normalise`."""
-    identity: Callable[[str], str] = getattr(comparer, "identity", normalise)
+    """The ``identity`` of a judge or similarity, or the text, white space aside."""
+    identity: Callable[[str], str] = getattr(comparer, "identity", unspaced)
     return identity
 
 

@@ -17,7 +17,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
 from ..errors import UsageError, describe_error
-from ..sampling.calls import quiet_copy
+from ..sampling.calls import quiet_copy, with_settings
 from ..sampling.limits import in_flight
 from ..sampling.native import is_native
 from ..sampling.sampler import draw
@@ -86,7 +86,8 @@ class ChatJudge(BatchJudge):
         max_concurrency: Calls in flight at once.
 
     Raises:
-        UsageError: ``reply="structured"`` for a model without structured output.
+        UsageError: ``reply="structured"`` for a model without structured output, or a model that does not take
+            temperature 0.
 
     Example:
         >>> from guardrail.testing import ScriptedChat
@@ -100,7 +101,8 @@ class ChatJudge(BatchJudge):
             raise UsageError(f"max_concurrency must be at least 1, got {max_concurrency}")
         self._model = quiet_copy(model)
         self._max_concurrency = max_concurrency
-        self._structured = _structured(self._model, reply)
+        asked, self._settings = with_settings(model, {"temperature": 0.0, "max_tokens": _STRUCTURED_TOKENS})
+        self._structured = _structured(asked, reply)
         self._identity = identify(model)
 
     @property
@@ -108,7 +110,7 @@ class ChatJudge(BatchJudge):
         """Name, version and parameters: the model's identity, the version of the prompt, and the form of verdicts."""
         reply = "text" if self._structured is None else "structured"
         params = {"prompt": PROMPT_VERSION, "reply": reply, **self._identity.model_dump()}
-        return JudgeSpec(name="chat", version=2, params=params)
+        return JudgeSpec(name="chat", version=3, params=params)
 
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
         """Ask about pairs of several questions. A failed call is logged and leaves its pair unmeasured."""
@@ -138,7 +140,7 @@ class ChatJudge(BatchJudge):
 
         def ask(prompt: list[BaseMessage]) -> Any:
             with in_flight():
-                return structured.invoke(prompt, config, temperature=0.0, max_tokens=_STRUCTURED_TOKENS)
+                return structured.invoke(prompt, config, **self._settings)
 
         return RunnableLambda(ask).batch(prompts, config, return_exceptions=True)
 

@@ -105,7 +105,7 @@ class JsonJudge(BatchJudge):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="json", version=1, params={})
+        return JudgeSpec(name="json", version=2, params={})
 
     def can_merge(self, a: str, b: str, further: int) -> bool:
         """Never: equality is an equivalence relation."""

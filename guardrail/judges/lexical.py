@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..errors import UsageError
 from ..specs import JudgeSpec
 from .base import BatchJudge
-from .text import guards_hold, normalise, token_f1
+from .text import guards_hold, is_refusal, normalise, overlap
 
 __all__ = ["ExactJudge", "TokenF1Judge"]
 
@@ -22,7 +22,11 @@ class ExactJudge(BatchJudge):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="exact", version=2, params={})
+        return JudgeSpec(name="exact", version=3, params={})
+
+    def identity(self, text: str) -> str:
+        """The normalised string: equal ones are the same answer."""
+        return normalise(text)
 
     def can_merge(self, a: str, b: str, further: int) -> bool:
         """Never: equality is an equivalence relation, so what differs stays different."""
@@ -30,7 +34,7 @@ class ExactJudge(BatchJudge):
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Equality of normalised strings; the question plays no part."""
-        return [normalise(a) == normalise(b) for a, b in pairs]
+        return [_identical(a, b) for a, b in pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ class TokenF1Judge(BatchJudge):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="token_f1", version=2, params={"threshold": self.threshold})
+        return JudgeSpec(name="token_f1", version=3, params={"threshold": self.threshold})
 
     def can_merge(self, a: str, b: str, further: int) -> bool:
         """If the guards hold: word overlap is not transitive, but other numbers, marks or negation stay apart."""
@@ -66,9 +70,13 @@ class TokenF1Judge(BatchJudge):
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Overlap of words behind the two guards; the question plays no part."""
-        return [self._same(a, b) for a, b in pairs]
+        return [self._same(question, a, b) for a, b in pairs]
 
-    def _same(self, a: str, b: str) -> bool:
-        if normalise(a) == normalise(b):
+    def _same(self, question: str, a: str, b: str) -> bool:
+        if _identical(a, b):
             return True
-        return guards_hold(a, b) and token_f1(a, b) >= self.threshold
+        return guards_hold(a, b) and overlap(question, a, b) >= self.threshold
+
+
+def _identical(a: str, b: str) -> bool:
+    return normalise(a) == normalise(b) or (is_refusal(a) and is_refusal(b))

@@ -19,7 +19,7 @@ from .base import (
     merging_of,
 )
 from .registry import Registry, make_judge
-from .text import guards_hold, normalise, word_tuple
+from .text import guards_hold, is_hedged, normalise, shared, word_tuple
 
 __all__ = [
     "SIMILARITIES",
@@ -108,6 +108,10 @@ def rouge_l(answer: str, reference: str) -> float:
     return 2 * _common_subsequence(ours, theirs) / (len(ours) + len(theirs))
 
 
+def _apart(a: str, b: str) -> bool:
+    return normalise(a) != normalise(b) and (is_hedged(a) or is_hedged(b))
+
+
 def _common_subsequence(ours: Sequence[str], theirs: Sequence[str]) -> int:
     """Length of the longest common subsequence, with one bit for each word of ``ours``.
 
@@ -127,27 +131,9 @@ def _common_subsequence(ours: Sequence[str], theirs: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Jaccard(BatchSimilarity):
-    """Similarity of two answers is the Jaccard similarity of their words; blind to marks, numbers and negation."""
+    """Similarity of two answers is the Jaccard similarity of their words; blind to marks, numbers and negation.
 
-    is_slow = False
-    is_stable = True
-
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        return JudgeSpec(name="jaccard", version=2, params={})
-
-    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-        """Overlap of word sets; the question plays no part."""
-        return [jaccard(a, b) for a, b in pairs]
-
-
-@dataclass(frozen=True, slots=True)
-class GuardedJaccard(BatchSimilarity):
-    """Jaccard similarity of words, or 0 if the guards of `TokenF1Judge` fail.
-
-    Guards: the same numbers and marks ("C++" is not "C#"), and both or neither contain a negation. Antonyms and
-    paraphrases without common words are not understood.
+    An answer that begins with an apology for having none (`is_hedged`) is like no other: it repeats the question.
     """
 
     is_slow = False
@@ -156,16 +142,20 @@ class GuardedJaccard(BatchSimilarity):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="guarded_jaccard", version=2, params={})
+        return JudgeSpec(name="jaccard", version=3, params={})
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-        """Overlap of word sets behind the guards; the question plays no part."""
-        return [jaccard(a, b) if guards_hold(a, b) else 0.0 for a, b in pairs]
+        """Overlap of word sets; the question plays no part."""
+        return [0.0 if _apart(a, b) else jaccard(a, b) for a, b in pairs]
 
 
 @dataclass(frozen=True, slots=True)
-class RougeL(BatchSimilarity):
-    """Similarity of two answers is the ROUGE-L F1 of their words; blind to marks, numbers and negation."""
+class GuardedJaccard(BatchSimilarity):
+    """Jaccard similarity of content words (`shared`), or 0 if the guards of `TokenF1Judge` fail.
+
+    Guards: the same numbers and marks ("C++" is not "C#"), and both or neither contain a negation. Antonyms and
+    paraphrases without common words are not understood. Apologies as in `Jaccard`.
+    """
 
     is_slow = False
     is_stable = True
@@ -173,11 +163,31 @@ class RougeL(BatchSimilarity):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="rouge_l", version=2, params={})
+        return JudgeSpec(name="guarded_jaccard", version=3, params={})
+
+    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
+        """Overlap of content words, less those of the question where others are left, behind the guards."""
+        return [0.0 if _apart(a, b) or not guards_hold(a, b) else shared(question, a, b) for a, b in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class RougeL(BatchSimilarity):
+    """Similarity of two answers is the ROUGE-L F1 of their words; blind to marks, numbers and negation.
+
+    An answer that begins with an apology for having none (`is_hedged`) is like no other: it repeats the question.
+    """
+
+    is_slow = False
+    is_stable = True
+
+    @property
+    def spec(self) -> JudgeSpec:
+        """Name, version and parameters."""
+        return JudgeSpec(name="rouge_l", version=3, params={})
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Longest common subsequence of words; the question plays no part."""
-        return [rouge_l(a, b) for a, b in pairs]
+        return [0.0 if _apart(a, b) else rouge_l(a, b) for a, b in pairs]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
-"""Answer normalisation, shared by judges and correctness rules.
+"""Texts as light judges and correctness rules read them: when two say the same, and which say that there is no answer.
 
-Follows the SQuAD / CoQA convention (lower case, punctuation and articles dropped, white space folded) on NFKC text.
-Difference: marks that change the answer are kept, because "3.5" and "35", "C++" and "C#", "x > 5" and "x < 5" are not
-the same answer. Merging two answers hides that the model is unsure, while splitting one costs an answer at most: in
-doubt, texts stay apart.
+A merge needs evidence: answers merged wrongly hide that the model is unsure, while answers split wrongly cost an answer
+at most. So only plain prose is folded (case, punctuation, articles). A text with anything beyond it (operators,
+brackets, primes, code) is compared as it is written. Every step takes time linear in the length of a text.
 """
 
 from __future__ import annotations
@@ -11,503 +10,429 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable
-from functools import cache, lru_cache
-from typing import NamedTuple
+from collections.abc import Sequence
+from functools import lru_cache
 
 __all__ = [
-    "ends_in_mark",
-    "folded",
+    "MULTIPLES",
+    "contradicts",
     "guards_hold",
-    "is_operator",
+    "is_hedged",
     "is_refusal",
-    "marked",
-    "marked_words",
-    "may_have_marks",
     "normalise",
+    "overlap",
+    "prose",
+    "shared",
     "token_f1",
-    "word_pattern",
+    "unspaced",
     "word_tuple",
     "words",
+    "written",
 ]
 
-_ARTICLES = frozenset({"a", "an", "the"})
-_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-# A word: a number with an optional sign and decimals, or a run of letters and digits (apostrophes inside kept out).
-_WORD = re.compile(r"(?<!\w)[-+]?\d+(?:\.\d+)?(?!\w)|\w+", flags=re.UNICODE)
-_UNABLE = (
-    r"(?:do not|don t|dont) (?:know|have|understand|recall|remember)\b.*"
-    r"|(?:can not|cannot|can t|cant|could not|couldn t|(?:am|m|are|re|was|were) (?:un|not )able to)"
-    r" (?:access|answer|assist|comply|determine|discuss|find|give|help|identify|provide|say|share|tell|verify)\b.*"
-    r"|(?:am|m|are|re) (?:not (?:aware|certain|familiar|sure)|unsure|uncertain)\b.*"
-    r"|have no (?:answer|data|idea|information|knowledge|record)\b.*"
-)
-_REFUSALS = re.compile(
-    r"(?:i (?:do not|don t|dont) know|(?:i (?:m|am) )?not sure|i (?:m|am) unsure|unknown|no idea"
-    r"|i (?:can not|cannot|can t|cant) (?:answer\b.*|help(?: you)?(?: (?:with|on|about|here|there)\b.*)?"
-    r"|(?:say|tell)(?: you)?(?: (?:for|with) (?:sure|certain|certainty))?)"
-    rf"|(?:(?:i|we) (?:m|am|re|are) )?(?:so |very |really )?sorry(?: (?:but )?(?:that )?(?:i|we) (?:{_UNABLE}))?)"
-)
-"""Texts that cannot be answers: "sorry" counts alone or before "I cannot ...", not in "Sorry by Justin Bieber".
-A missed refusal only splits answers; an answer read as a refusal is merged with others."""
-
-
-def words(text: str, *, keep_articles: bool = False) -> list[str]:
-    """Words of a text: NFKC, case-folded, punctuation dropped, thousands separators removed, articles dropped.
-
-    An answer that consists of articles only keeps them ("A" is an answer to a multiple-choice question). Numbers keep
-    their sign and decimals, letters their combining marks; other marks are dropped (`marked_words` keeps them).
-    """
-    found = _words(_plain(text))
-    return found if keep_articles else _without_articles(found)
-
-
-def _words(plain: str) -> list[str]:
-    pattern = _WORD if plain.isascii() else word_pattern(plain) or _WORD
-    found: list[str] = pattern.findall(plain)
-    return [word.lstrip("+") for word in found] if "+" in plain else found
-
-
-def _without_articles(found: list[str]) -> list[str]:
-    if _ARTICLES.isdisjoint(found):
-        return found
-    return [word for word in found if word not in _ARTICLES] or found
-
-
-def _plain(text: str) -> str:
-    """Folded text without thousands separators and contractions."""
-    plain = text.lower() if text.isascii() else folded(text)
-    if "," in plain:
-        plain = _THOUSANDS.sub("", plain)
-    plain = plain.replace("\u2019", "'")
-    if "'" in plain:
-        plain = plain.replace("can't", "cannot").replace("n't", " not").replace("'s ", " ")
-    return plain
-
-
-@lru_cache(maxsize=4096)
-def _read(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Words without and with marks, cached: every answer is compared with several others, by several judges."""
-    plain = _plain(text)
-    found = _words(plain)
-    bare = tuple(_without_articles(found))
-    if not may_have_marks(plain):
-        return bare, bare
-    kept = marked(plain)
-    if _ARTICLES.isdisjoint(kept) or _ARTICLES.issuperset(found):
-        return bare, tuple(kept)
-    beside = [False, *map(is_operator, kept), False]
-    return bare, tuple(word for i, word in enumerate(kept) if word not in _ARTICLES or beside[i] or beside[i + 2])
-
-
-def word_tuple(text: str) -> tuple[str, ...]:
-    """`words` of a text, cached."""
-    return _read(text)[0]
-
-
-def marked_words(text: str) -> tuple[str, ...]:
-    """`words` of a text with the marks that change the answer (see `normalise`), cached.
-
-    An article beside an operator may be a variable, and stays.
-    """
-    return _read(text)[1]
-
-
-def normalise(text: str) -> str:
-    """Normalised form of an answer; equal strings count as the same answer. Empty for an answer without words.
-
-    It keeps the marks that change the answer: (1) suffixes, "C++", "C#", "O-", "18+"; (2) "=", "!=", "<", ">" and other
-    mathematical signs; (3) "+ - * / ^ :" between numbers or variables, "+" and "*" between any words; (4) currencies
-    and "%"; (5) signs, "-5" with any minus or dash, a leading decimal point, ".5", and exponents, "1e-5". Everything
-    else is dropped: quotes, brackets, hyphens inside words, the "/" of "AC/DC", full stops, emphasis ("**Paris**"), the
-    "+" of "+5". Normalising twice changes nothing more, and leaves `words` as they are.
-
-    Text without any word or mark (e.g. an emoji or "[]") falls back to the folded text itself, so that two different
-    symbols are not taken for the same (empty) answer.
-    """
-    _, found = _read(text)
-    return " ".join(found) if found else " ".join(_plain(text).split())
-
-
-@lru_cache(maxsize=4096)
-def is_refusal(text: str) -> bool:
-    """Whether an answer says that there is no answer ("I don't know", "not sure", "I'm sorry, but I cannot ...")."""
-    return _REFUSALS.fullmatch(" ".join(words(text.replace("'", " "), keep_articles=True))) is not None
-
-
-# -- Marks that change the answer: which of them a normalised string keeps, and how they are written in it -------------
+# -- How a text is written: one way for each sign, white space and emphasis --------------------------------------------
 
 _ONE_WAY = str.maketrans(
     {
         **dict.fromkeys("\u2010\u2011\u2012\u2013\u2212", "-"),  # hyphens, figure dash, en dash, minus
+        **dict.fromkeys("\u2018\u2019\u02bc", "'"),
+        **dict.fromkeys("\u201c\u201d\u201e\u00ab\u00bb", '"'),
         **dict.fromkeys("\u00d7\u2217\u22c5", "*"),
         **dict.fromkeys("\u00f7\u2044\u2215", "/"),
-        **{"\u2236": ":", "\u266f": "#", "\u2190": "<-", "\u2192": "->", "\u2194": "<->", "\u21d2": "=>"},
-        **{"\u2260": "!=", "\u2264": "<=", "\u2265": ">="},
+        **dict.fromkeys("\u00a9\u00ad\u00ae\u200b\u200e\u200f\u2060\u2122\ufeff", ""),  # of no meaning
+        **{"\u2260": "!=", "\u2264": "<=", "\u2265": ">=", "\u2192": "->", "\u21d2": "=>"},
     }
 )
-_RAISED = re.compile(r"(?<=\d)[\u207a\u207b]?[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
-"""A power: NFKC alone would make the number 105 of 10 to the 5th."""
-_LOWERED = re.compile(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e\u2080-\u2089])")
-"""Before a fraction or an index in one character: NFKC alone would make 51 / 2 of 5 1/2."""
-_SIGNS = frozenset({*map(chr, _ONE_WAY), *"\u2014\u2015\u00b7"})
-_LONG_DASH = re.compile(r"(?<!\w)[\u2014\u2015](?=\.?\d)")
-_DOT_TIMES = re.compile(r"(?<=\d) ?\u00b7 ?(?=\d)")
-
-_TAG = re.compile(r"</?([a-z][\w-]*) ?/?>")
-_BULLET = re.compile(r"(?m)^[ \t]*[-*+][ \t]+")
-_MATH = re.compile(r"(?<![\w$])\$\$?(?=\S)([^$\n]{0,200}[^\s$])\$\$?(?![\w$])")
-_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3})(?=[^\s*])(.{0,200}?[^\s*])\1(?![\w*])")
-
-_MARKED_NUMBER = re.compile(r" ?-?\.?\d")
-_MARKED_WORD = re.compile(r"\w")
-_SUSPECT = re.compile(
-    r"[-+#<>=$%*^/:.](?:(?<=[+#<>=$%*^])"
-    r"|(?<=-)(?:(?<=\w-)(?!\w)|(?<=[\de]-)(?=\d)|(?<=[^\w ]-)|(?<= -)(?! [^\W\d])|(?<![\s\S]-))"
-    r"|(?<=/)(?:(?<![^\W\d]{2}/)|(?! ?[^\W\d]{2}))"
-    r"|(?<=\d:)(?=\d)|(?<=\d :)(?= \d)|(?<=\.)(?=\d)(?:(?<!\w\.)|(?=\d+[^\W\d])))"
-)
-"""Matches every text with an ASCII mark that is kept; a quick test, which skips hyphens inside words."""
-_SUFFIXES = "#\u266d\u266e\u2660-\u2667"  # sharp, flat, natural; suits of cards
-_SUFFIXED = re.compile(rf"[-+*%\u2030{_SUFFIXES}]$")
-_COMPARISONS = {"==": "=", "===": "=", "!==": "!=", "<>": "!=", "=<": "<="}
+_RAISED = re.compile("[\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u207a\u207b]+")
+"""NFKC alone would make the number 105 of 10 to the 5th."""
+_FRACTION = re.compile("(?<=\\d)(?=[\u00bc-\u00be\u2150-\u215e])")
+"""Where NFKC would make 51 / 2 of 5 1/2."""
+_LOWERED = re.compile("(?<=\\d)(?=[\u2080-\u2089])")
+_QUOTED = re.compile("\u2018([^\u2018\u2019]*)\u2019(?!\\w)")
+_EMPHASIS = re.compile(r'(?<![^\s("])([*`]{1,3})(?=[^\s*`])([^*`\n]+)(?<=\S)([*`]{1,3})(?=[\s.,;:!?)"]|$)')
 
 
-class _Patterns(NamedTuple):
-    token: re.Pattern[str]
-    amount: re.Pattern[str]
-    """What makes a dash before it a minus or a range."""
-    letter: re.Pattern[str]
-    """A word of one letter: a variable, perhaps."""
-    inside: re.Pattern[str]
-    """A character of a word."""
-    touching: re.Pattern[str]
-    """What stands right behind a mark that relates two words ("a+b", "2*(3"), not behind a suffix ("C++.")."""
-
-
-@cache
-def _patterns(ascii_only: bool) -> _Patterns:
-    """Patterns for texts whose marks are ASCII, which are quicker, or for all text."""
-    money, signs, joined = ("", "", "") if ascii_only else _special()
-    money = "$" + money
-    rest = rf"\w*(?:[{joined}]+\w*)*" if joined else r"\w*"
-    number = r"(?:(?<!\w)-)?(?:\d+(?:\.\d+)?|(?<![\w.])\.\d+(?!\d|\.\d))(?:e[-+]?\d+(?!\w|\.\d))?"
-    relation = r"<?-+>|<-+(?![\d.])|!?[<>=]+" + (f"|[{signs}]" if signs else "")
-    return _Patterns(
-        token=re.compile(
-            rf"(?P<word>{number}{rest}|[^\W\d]{rest})|(?P<relation>{relation})|(?P<money>[{money}])"
-            rf"|(?P<dash>-+(?=-\.?\d)|-+)|(?P<plus>\++)|(?P<star>\*+)|(?P<slash>/)|(?P<power>\^)"
-            rf"|(?P<colon>(?<=\d):(?=\d)|(?<=\d ):(?= [{money}]?\d))"
-            rf"|(?P<suffix>[{_SUFFIXES}]+)|(?P<percent>[%\u2030])"
-        ),
-        amount=re.compile(rf" ?[(\[]?[{money}]? ?-? ?(?:\.?\d|\u221e)"),
-        letter=re.compile(rf" ?[^\W\d_](?![\w{joined}])"),
-        inside=re.compile(rf"[\w{joined}]"),
-        touching=re.compile(rf"[\w{money}(\[{{]|-[\w.]|\.\d"),
-    )
-
-
-@cache
-def _special() -> tuple[str, str, str]:
-    """Currencies, mathematical signs, and combining marks beyond ASCII, from Unicode's tables."""
-    classes = {"Sc": "", "Sm": "", "Mn": "", "Mc": ""}
-    for code in range(0x80, 0x12000):
-        kind = unicodedata.category(char := chr(code))
-        if kind in classes and not 0xFE00 <= code <= 0xFE0F:  # variation selectors say how a character looks
-            classes[kind] += char
-    return classes["Sc"], classes["Sm"], classes["Mn"] + classes["Mc"]
-
-
-@cache
-def _special_chars() -> frozenset[str]:
-    return frozenset("".join(_special()) + "\u2030\u266d\u266e" + "".join(map(chr, range(0x2660, 0x2668))))
-
-
-def folded(text: str) -> str:
-    """NFKC text in lower case with one way to write each sign: a minus or en dash becomes "-", a times sign "*"."""
-    if text.isascii():
-        return text.lower()
-    if not unicodedata.is_normalized("NFKC", text):
-        text = unicodedata.normalize("NFKC", _LOWERED.sub(" ", _RAISED.sub(r"^\g<0>", text)))
-    text = text.casefold()
-    if not unicodedata.is_normalized("NFKC", text):
-        text = unicodedata.normalize("NFKC", text)
-    if _SIGNS.isdisjoint(text):
-        return text
-    return _DOT_TIMES.sub("*", _LONG_DASH.sub("-", text.translate(_ONE_WAY)))
-
-
-def word_pattern(text: str) -> re.Pattern[str] | None:
-    """What finds the words of a text whose letters have combining marks (Hindi, Thai, ...); None for other texts.
-
-    A regular expression does not count these marks as part of a word, and two words may differ in nothing else.
-    """
-    return None if _joined_chars().isdisjoint(text) else _joined_words()
-
-
-@cache
-def _joined_chars() -> frozenset[str]:
-    return frozenset(_special()[2])
-
-
-@cache
-def _joined_words() -> re.Pattern[str]:
-    joined = _special()[2]
-    return re.compile(rf"(?<!\w)[-+]?\d+(?:\.\d+)?(?![\w{joined}])|\w+(?:[{joined}]+\w*)*")
-
-
-def ends_in_mark(token: str) -> bool:
-    """Whether a mark is written behind a word: "c++", "50%"."""
-    return _SUFFIXED.search(token) is not None
-
-
-def is_operator(token: str) -> bool:
-    """Whether a token stands between two others ("x > 5", "2 * 3") and is not a word."""
-    return _MARKED_WORD.search(token) is None
-
-
-def may_have_marks(text: str) -> bool:
-    """Whether `marked` may find anything but the words of a folded text. For most answers this test is enough."""
-    return _SUSPECT.search(text) is not None or not (text.isascii() or _special_chars().isdisjoint(text))
-
-
-def marked(text: str) -> list[str]:
-    """Words of a folded text with their marks.
-
-    Signs, currencies, "%" and suffixes are written on their word ("-5", "$50", "50%", "c++", "o-"); what relates two
-    words is a word between them ("x > 5", "2 * 3", "5 - 3", "1 / 2", "10 ^ 5"). Without the marks the words are those
-    of `words`.
-    """
-    plain = text.isascii() or _special_chars().isdisjoint(text)
-    return _Reader(_undressed(text), _patterns(plain)).read()
-
-
-def _undressed(text: str) -> str:
-    """A text without tags, bullets, TeX dollars and emphasis: spaces in their place."""
-    if "<" in text:
-        text = _TAG.sub(r" \1 ", text)
-    if "\n" in text.strip():
-        text = _BULLET.sub(" ", text)
-    if text.count("$") > 1:
-        text = _MATH.sub(r" \1 ", text)
-    if text.count("*") > 1:
-        text = _EMPHASIS.sub(r" \2 ", text)
+def unspaced(text: str) -> str:
+    """A text with one space for each run of white space, and none at its ends."""
     return " ".join(text.split())
 
 
-class _Reader:
-    """Reads one text from left to right."""
-
-    def __init__(self, text: str, patterns: _Patterns) -> None:
-        self._text = text
-        self._patterns = patterns
-        self._tokens: list[str] = []
-        self._prefix = ""
-        self._end = -1
-        """Where the last word ends."""
-
-    def read(self) -> list[str]:
-        """The marked words."""
-        tokens = self._tokens
-        for match in self._patterns.token.finditer(self._text):
-            kind = match.lastgroup
-            if kind != "word":
-                assert kind is not None, "every alternative is a group"
-                _READERS[kind](self, match[0], match.start(), match.end())
-                continue
-            if self._prefix or (tokens and not tokens[-1][-1].isalnum()):
-                self._word(match[0])
-            else:
-                tokens.append(match[0])
-            self._end = match.end()
-        if len(tokens) > 1 and tokens[-1][0] == "+" and not is_operator(tokens[-2]):  # "O +"
-            self._glue(tokens.pop())
-        return tokens
-
-    def _word(self, found: str) -> None:
-        tokens = self._tokens
-        if tokens and unicodedata.category(tokens[-1][-1]) == "Sc" and _MARKED_NUMBER.match(found):
-            tokens[-1] += found
-        else:
-            tokens.append(self._prefix + found)
-        self._prefix = ""
-
-    def _glue(self, mark: str, start: int = 0, end: int = 0) -> None:
-        if self._tokens and not is_operator(self._tokens[-1]):
-            self._tokens[-1] += mark
-
-    def _relate(self, sign: str, start: int, end: int) -> None:
-        self._tokens.append(sign)
-
-    def _touches(self, start: int, end: int) -> tuple[bool, bool]:
-        """Whether a mark touches what stands before and after it."""
-        before = self._text[start - 1 : start] if start else " "
-        marked = bool(self._tokens) and self._tokens[-1][-1] == before and ends_in_mark(before)
-        left = marked or start == self._end or before in ")]}"
-        return left, self._patterns.touching.match(self._text, end) is not None
-
-    def _word_follows(self, end: int) -> bool:
-        return _MARKED_WORD.search(self._text, end) is not None
-
-    def _after_operand(self, *, letters: bool = True) -> bool:
-        """Whether the last word is a number, or a variable if ``letters``."""
-        last = self._tokens[-1]
-        return last[-1].isdecimal() or last[-1] == "%" or (letters and self._variable_last())
-
-    def _variable_last(self) -> bool:
-        return bool(self._tokens) and len(self._tokens[-1]) == 1 and self._tokens[-1].isalpha()
-
-    def _short_last(self) -> bool:
-        return bool(self._tokens) and self._tokens[-1].isalpha() and len(self._tokens[-1]) < 3
-
-    def _relation(self, found: str, start: int, end: int) -> None:
-        sign = re.sub("-+", "-", found)
-        sign = _COMPARISONS.get(sign, sign)
-        if self._tokens or sign not in ("=", "->", "=>"):
-            self._tokens.append(sign)
-
-    def _money(self, found: str, start: int, end: int) -> None:
-        tokens = self._tokens
-        if tokens and _MARKED_NUMBER.match(tokens[-1]) and not _MARKED_NUMBER.match(self._text, end):  # "50 $"
-            tokens[-1] = found + tokens[-1]
-        else:
-            tokens.append(found)
-
-    def _dash(self, found: str, start: int, end: int) -> None:
-        left, right = self._touches(start, end)
-        before = self._text[start - 1 : start] if start else " "
-        in_word = start == self._end and not before.isdecimal()
-        if len(found) > 2:
-            return
-        if left and not right:  # "O-", "i--"; but one dash only in "O-)--", for "O---" would be a rule when read again
-            if self._tokens and not self._tokens[-1].endswith("-"):
-                self._glue(found)
-        elif found == "-" and self._patterns.amount.match(self._text, end):  # "5-3", "- 5"; not "Covid-19"
-            if not in_word:
-                self._tokens.append(found)
-        elif found == "-" and right and not left and self._patterns.letter.match(self._text, end):  # "-x"
-            self._prefix = found
-        elif not left and not right and self._short_last() and not self._word_follows(end):  # "O -"
-            self._glue(found)
-
-    def _plus(self, found: str, start: int, end: int) -> None:
-        left, right = self._touches(start, end)
-        if left and not right:  # "C++", "18+"
-            self._glue(found)
-        elif self._tokens and (left or not right or self._after_operand()):  # not the sign of "is +5"
-            self._tokens.append(found)
-
-    def _star(self, found: str, start: int, end: int) -> None:
-        """Kept beside a number, and on one letter ("A*"); not in "M*A*S*H" nor as a footnote ("1993*")."""
-        left, right = self._touches(start, end)
-        if len(found) > 2:
-            return
-        if left and not right and self._text.count("*") == 1 and self._variable_last():
-            self._glue(found)
-        elif left == right and self._tokens and self._word_follows(end):
-            number = self._after_operand(letters=False) or self._patterns.amount.match(self._text, end)
-            self._tokens.extend(["^" if found == "**" else "*"] if number else [])
-
-    def _slash(self, found: str, start: int, end: int) -> None:
-        """Kept beside a number or a variable: "1/2", "x/y", "km/h"; not in "AC/DC"."""
-        operand = self._patterns.amount.match(self._text, end) or self._patterns.letter.match(self._text, end)
-        if self._tokens and self._word_follows(end) and (operand or self._after_operand()):
-            self._tokens.append(found)
-
-    def _power(self, found: str, start: int, end: int) -> None:
-        left, right = self._touches(start, end)
-        if left == right and self._tokens and self._word_follows(end):
-            self._tokens.append(found)
-
-    def _suffix(self, found: str, start: int, end: int) -> None:
-        left, _ = self._touches(start, end)
-        if left and not self._patterns.inside.match(self._text, end):
-            self._glue(found)
+@lru_cache(maxsize=1024)
+def written(text: str) -> str:
+    """NFKC text with one way to write each sign ("-" for a hyphen or minus, "^5" for a raised 5), without emphasis."""
+    if not text.isascii():
+        text = _RAISED.sub(lambda found: f"^{found[0]}", text)
+        text = _LOWERED.sub("_", _FRACTION.sub(" ", text))
+        text = _QUOTED.sub(r'"\1"', text.replace("\u2122", ""))
+        text = unicodedata.normalize("NFKC", text).translate(_ONE_WAY)
+    if "*" in text or "`" in text:
+        text = _EMPHASIS.sub(lambda found: found[2] if found[1] == found[3] else found[0], text)
+    return unspaced(text)
 
 
-_READERS: dict[str, Callable[[_Reader, str, int, int], None]] = {
-    "colon": _Reader._relate,
-    "dash": _Reader._dash,
-    "money": _Reader._money,
-    "percent": _Reader._glue,
-    "plus": _Reader._plus,
-    "power": _Reader._power,
-    "relation": _Reader._relation,
-    "slash": _Reader._slash,
-    "star": _Reader._star,
-    "suffix": _Reader._suffix,
-}
+# -- Plain prose -------------------------------------------------------------------------------------------------------
 
 
-# -- Comparing words ---------------------------------------------------------------------------------------------------
+class _Shapes(dict[int, str]):
+    """The kind of a character as one ASCII character: "a" letter or its mark, "0" digit, itself, or "~" for others."""
 
-_NUMBER = re.compile(
-    r"(?P<sign>(?<!\w)-)?(?:(?P<whole>\d+)(?:\.(?P<part>\d+))?|\.(?P<bare>\d+))(?:e(?P<power>[-+]?\d{1,9})(?!\w))?"
+    def __missing__(self, code: int) -> str:
+        kind = unicodedata.category(chr(code))
+        shape = "a" if kind[0] in "LM" else "0" if kind == "Nd" else chr(code) if code < 128 else "~"
+        return self.setdefault(code, shape)
+
+
+_SHAPES = _Shapes()
+_CHUNK = re.compile(r'"?([a0]+(?:[-\'.,:/][a0]+)*)((?:(?<=aaa)\')?[.,:!?]?"?[.,:!?]?)')
+"""The shape of words of prose, between two spaces."""
+_LOOSE = re.compile(r'["\'(]*(?:\.\.\.?)?([a0]+(?:[-\'.,:;/][a0]+)*)((?:(?<=aaa)-)?[)"\'.,:;!?]*)')
+_JOINT = re.compile(
+    r"(?P<split>(?<=aa)-|-(?=aa)|(?<=\ba)\.(?=a)|(?<=a),(?=a))|(?P<kept>(?<=0)[-.,:/](?=0)|(?<=[a0])'(?=a)|\.)|."
 )
-_BARE = re.compile(r"[\W_]+")
-_NEGATIONS = frozenset(
-    {"not", "no", "never", "none", "neither", "nor", "without", "cannot", "false", "nobody", "nothing", "nowhere"}
+"""What stands between two runs of letters and digits: a space in its place, or as it is, or not prose ("x-1", "a/b")."""
+_BETWEEN_WORDS = re.compile(r"(?<=aaa)[/;](?=aaa)")
+_SEPARATORS = re.compile("[-'.,:;/]")
+_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_CONTRACTED = {"can't": "cannot", "won't": "will not", "shan't": "shall not"}
+_NAMED = frozenset("flat level major minor negative plus positive sharp team".split())
+"""Words that make a name of the letter before them."""
+_ARTICLES = frozenset({"a", "an", "the"})
+
+
+@lru_cache(maxsize=1024)
+def normalise(text: str) -> str:
+    """One form for all ways to write an answer; equal forms are the same answer. Empty for a text of white space only.
+
+    Plain prose (words, numbers, sentence punctuation, double quotes around words, hyphens and apostrophes inside them)
+    is folded: lower case, no punctuation, no articles. "The", "an" and a lower-case "a" before a word are articles;
+    "A" elsewhere is an answer, and stays a capital. Numbers keep their marks (3.5, 10:30, 1/2), not those of thousands.
+
+    Any other text stays as written (`written`), case included, without a full stop at its end. White space beside
+    operators and brackets does not count in a formula: a text without words of two letters and without quotes.
+    """
+    plain = written(text)
+    found = prose(plain)
+    return _as_written(plain) if found is None else " ".join(found)
+
+
+def prose(plain: str) -> list[str] | None:
+    """The folded words of a `written` text; None if it is not plain prose."""
+    shape = plain.translate(_SHAPES)
+    chunks, shapes = plain.split(" "), shape.split(" ")
+    calls = plain[:1].islower()  # "!" and "?" end sentences, which begin with a capital: "sort!" is code
+    found: list[str] = []
+    for i, (chunk, form) in enumerate(zip(chunks, shapes, strict=True)):
+        after = shapes[i + 1].removeprefix('"') if i + 1 < len(shapes) else ""
+        word = chunk.removeprefix('"')
+        if after and (word.casefold() in ("an", "the") or _is_article(word, after, i, chunks)):
+            continue
+        own = _words_of(chunk, form)
+        if own and i and shapes[i - 1].endswith("0") and "aa" in form and len(own[0]) < 4 and not chunk.islower():
+            own[0] = chunk[: len(own[0])]  # a unit, perhaps: "5 mW" is not "5 MW"
+        if own is None or (calls and form.endswith(("!", "?", '!"', '?"'))):
+            return None
+        found += own
+    return found
+
+
+def _is_article(word: str, after: str, place: int, chunks: Sequence[str]) -> bool:
+    """Whether "a" is an article: before a word; the capital only as the first word, and not before what names it.
+
+    "A, C", "A B", "A and B", "option A", "A minor" and "A positive" keep their letter.
+    """
+    following = chunks[place + 1].strip('"').casefold() if word in ("a", "A") and after.startswith("aa") else ""
+    if word == "a" or not following:
+        return bool(following)
+    return not place and after.startswith("aaa") and following not in _FUNCTION and following not in _NAMED
+
+
+def _words_of(chunk: str, shape: str, *, loose: bool = False) -> list[str] | None:
+    """The folded words of a chunk without spaces; None if it is not prose.
+
+    Args:
+        chunk: The text.
+        shape: Its shape.
+        loose: Whether brackets, single quotes and slashes beside words count as prose, for texts compared in parts.
+    """
+    found = (_LOOSE if loose else _CHUNK).fullmatch(shape)
+    if found is None:
+        return None
+    form, after = found[1], found[2]
+    is_word = "aa" in form
+    if (("!" in after or "?" in after) and not form.endswith("aa")) or (after.count(".") > 1):
+        return None
+    if not is_word and form != shape.rstrip(".,:;") and not (loose and form == "0000"):
+        return None  # quotes and brackets of a number or a variable
+    if form == "a" and "," in after and not loose:
+        return None  # a list of letters
+    body = chunk[found.start(1) : found.end(1)]
+    if "'" in after and not (body.endswith("s") if not loose else len(body) > 2 or chunk[0] == "'"):
+        return None  # a prime, not the plural's apostrophe
+    if loose:
+        form = _BETWEEN_WORDS.sub(",", form)
+    pieces, start = [], 0
+    for joint in _SEPARATORS.finditer(form):
+        kind = _JOINT.match(form, joint.start())
+        assert kind is not None, "the last alternative matches any character"
+        if kind.lastgroup is None:
+            return None
+        if kind.lastgroup == "split":
+            pieces.append(body[start : joint.start()])
+            start = joint.end()
+    return [word for piece in (*pieces, body[start:]) for word in _folded(piece)]
+
+
+def _folded(word: str) -> tuple[str, ...]:
+    if word in ("a", "A"):
+        return ("A",)  # not an article: a capital, so that folding again does not take it for one
+    word = word.casefold()
+    if word.isascii():
+        if "," in word and _THOUSANDS.fullmatch(word):
+            return (word.replace(",", ""),)
+        if word.endswith("n't"):
+            return tuple(_CONTRACTED.get(word, f"{word[:-3]} not").split())
+        return (word,)
+    return (unicodedata.normalize("NFKC", word),)
+
+
+_BESIDE = re.compile(r" ([-=+*/<>^|&!]+) |(?<=[(\[{,$\u20ac\u00a3\u00a5]) | (?=[)\]}%,])|(?<=^[-+]) ")
+
+
+def _as_written(plain: str) -> str:
+    shape = plain.translate(_SHAPES)
+    if not ("aa" in shape or '"' in shape or "'" in shape):
+        plain = _BESIDE.sub(lambda found: found[1] or "", plain)
+    return plain[:-1] if plain[-1:] == "." and (plain[-2:-1].isalnum() or plain[-2:-1] in ("%", ")")) else plain
+
+
+# -- Answers that say there is none ------------------------------------------------------------------------------------
+
+_OF = "exact|specific|correct|definite|definitive|reliable|further|more|enough|sufficient"
+_NOUN = "answers?|questions?|requests?|information|details?|data|topic|subject|matter|idea|clue|knowledge|opinion|comment"
+_THING = rf"(?:it|this|that|these|you|so|anything|(?:(?:the|an?|any|your|this|that|{_OF}) )?(?:(?:{_OF}) )?(?:{_NOUN}))"
+_ACT = (
+    "(?:answer|say|tell|help|assist|comply|comment|provide|share|discuss|determine|find|confirm|verify|give|do|respond"
+    "|know|identify)"
 )
+_REST = (
+    rf"(?: (?:(?:(?:to|with|on|about|regarding|for|of) )?{_THING}|to {_ACT}|for (?:sure|certain)"
+    r"|with (?:any |absolute )?certainty|at (?:this|the) (?:time|moment|present)|right now|here)){0,4}"
+)
+_I = r"(?:i|we) (?:(?:am|are|really|just|simply|honestly|actually|currently) )?"
+_UNABLE = "(?:cannot|can not|could not|will not|would rather not|would prefer not to|prefer not to|not able to|unable to)"
+_CLAUSE = (
+    rf"(?:{_I}(?:{_UNABLE}|decline to|must decline to|refuse to) {_ACT}{_REST}"
+    rf"|{_I}(?:do not (?:know|have|understand|recall|remember)|have (?:no|not a clue)){_REST}"
+    rf"|(?:{_I})?(?:not (?:sure|certain|aware)|unsure|uncertain){_REST}"
+    r"|no (?:idea|clue|comment|answer|opinion|information)|unknown|rather not say)"
+)
+_SORRY = (
+    r"(?:(?:(?:i|we) (?:am|are) )?(?:(?:so|very|really|truly) )?sorry|(?:i|we) (?:am|are) afraid"
+    r"|(?:i|we) apologi[sz]e|(?:my )?apologies|unfortunately|regrettably)"
+)
+_REFUSAL = re.compile(
+    rf"{_SORRY}|(?:{_SORRY} )?(?:(?:but|that) )?(?:as an ai(?: language)?(?: model| assistant)? )?"
+    rf"{_CLAUSE}(?: (?:{_CLAUSE}|{_SORRY}))?"
+)
+_HEDGED = re.compile(rf"{_SORRY} (?:(?:but|that) )?{_CLAUSE}")
+_SPELT_OUT = {"i'm": "i am", "we're": "we are", "i'd": "i would", "we'd": "we would"}
+_LONGEST_REFUSAL = 200
+"""Characters."""
+
+
+@lru_cache(maxsize=1024)
+def is_refusal(text: str) -> bool:
+    """Whether an answer says that there is none, and nothing else ("I don't know.", "I'm sorry, but I cannot help.").
+
+    Every word must be part of a phrase of a closed vocabulary: a text with a number, a name or any other word is an
+    answer. A refusal that is missed is one more meaning; an answer taken for a refusal would hide what it says.
+    """
+    return len(text) <= _LONGEST_REFUSAL and _REFUSAL.fullmatch(_spelt_out(text)) is not None
+
+
+@lru_cache(maxsize=1024)
+def is_hedged(text: str) -> bool:
+    """Whether an answer begins with an apology for having none, whatever follows ("I'm sorry, but I cannot find ...").
+
+    No two answers are merged for it. Its words are mostly those of the question, so word similarities do not count them.
+    """
+    return _HEDGED.match(_spelt_out(text[:_LONGEST_REFUSAL])) is not None
+
+
+def _spelt_out(text: str) -> str:
+    """The words of a text in lower case, without sentence marks and contractions."""
+    found = [word.strip(".,;!") for word in written(text).casefold().split(" ")]
+    said = [word for one in found for word in (_SPELT_OUT.get(one) or " ".join(_folded(one))).split(" ")]
+    return " ".join(said).casefold()
+
+
+# -- Words -------------------------------------------------------------------------------------------------------------
+
+_WORD = re.compile(r"(?<![a0_])[-+]?0+(?:\.0+)?(?![a0_])|[a0_]+")
+"""A number with its sign and decimals, or a run of letters and digits, in the shape of a text."""
+_THOUSAND = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+
+
+def words(text: str, *, keep_articles: bool = False) -> list[str]:
+    """Words of any text: NFKC, lower case, without punctuation, marks of thousands and articles.
+
+    An answer that consists of articles only keeps them. Numbers keep their sign and decimals.
+    """
+    plain = written(text).casefold()
+    if "," in plain:
+        plain = _THOUSAND.sub("", plain)
+    if "'" in plain:
+        plain = plain.replace("can't", "cannot").replace("n't", " not").replace("'s ", " ")
+    spans = [found.span() for found in _WORD.finditer(plain.translate(_SHAPES))]
+    found = [plain[start:end].lstrip("+") for start, end in spans]
+    return found if keep_articles else [word for word in found if word not in _ARTICLES] or found
+
+
+@lru_cache(maxsize=1024)
+def word_tuple(text: str) -> tuple[str, ...]:
+    """`words` of a text, cached: every answer is compared with several others, by several judges."""
+    return tuple(words(text))
 
 
 def token_f1(answer: str, reference: str) -> float:
-    """Token-F1 of two answers: harmonic mean of precision and recall over normalised words, with multiplicity.
+    """Token-F1 of two answers: harmonic mean of precision and recall over all words, with multiplicity.
 
     F1 = 2 P R / (P + R), P = |common| / |answer|, R = |common| / |reference|; in [0, 1], symmetric. Two answers
     without words score 1 when equal, else 0. Source: SQuAD evaluation (Rajpurkar et al. 2016), whose CoQA variant
-    differs only in the article list. Marks are not words: F1 of "C++" and "C#" is 1.
+    differs only in the article list. Marks are not words: F1 of "C++" and "C#" is 1. `overlap` is what judges use.
     """
     ours, theirs = word_tuple(answer), word_tuple(reference)
     if not ours or not theirs:
         return float(normalise(answer) == normalise(reference))
-    common = sum((Counter(ours) & Counter(theirs)).values())
-    return 2 * common / (len(ours) + len(theirs))
+    return _f1(ours, theirs)
+
+
+def _f1(ours: Sequence[str], theirs: Sequence[str]) -> float:
+    return 2 * (Counter(ours) & Counter(theirs)).total() / (len(ours) + len(theirs))
+
+
+_FUNCTION = frozenset(
+    """
+    a an the this that these those it its he him his she her they them their we us our you your i me my who whom whose
+    which what when where why how there here of in on at to from by with for as into onto about over under between among
+    during through since until upon and or but nor so if then than because while although though however therefore thus
+    hence is are was were be been being do does did doing done has have had having will would shall should can could
+    might must not no s t also only just even still too very quite rather really actually usually generally mostly
+    often sometimes always probably likely perhaps maybe approximately roughly exactly currently now some any all both
+    each every such same other answer answers cannot unable sorry unfortunately afraid apologize sure certain unsure verify
+    know think believe help
+    """.split()
+)
+
+
+@lru_cache(maxsize=1024)
+def _content(text: str) -> tuple[str, ...]:
+    return tuple(word for word in word_tuple(text) if word not in _FUNCTION)
+
+
+def overlap(question: str, a: str, b: str) -> float:
+    """Token-F1 of what two answers say: of their content words, less those of the question. In [0, 1], symmetric.
+
+    Where one of them has no such word, of their content words; where one has none of these either, of all words.
+    Numbers do not count beside other words: the guards compare them, and "5 km" shares its number with "5 miles".
+    """
+    ours, theirs = _said(question, a, b)
+    named = [[word for word in own if not word[-1].isdecimal()] for own in (ours, theirs)]
+    if all(named):
+        return _f1(*named)
+    return _f1(ours, theirs) if ours and theirs else token_f1(a, b)
+
+
+def shared(question: str, a: str, b: str) -> float:
+    """Jaccard similarity of the sets of words that `overlap` compares, numbers included. In [0, 1], symmetric."""
+    ours, theirs = map(set, _said(question, a, b))
+    return len(ours & theirs) / len(ours | theirs) if ours and theirs else float(normalise(a) == normalise(b))
+
+
+def _said(question: str, a: str, b: str) -> tuple[Sequence[str], Sequence[str]]:
+    asked = frozenset(word_tuple(question))
+    ours, theirs = _content(a), _content(b)
+    new = [[word for word in own if word not in asked] for own in (ours, theirs)]
+    if all(new):
+        return new[0], new[1]
+    return (ours, theirs) if ours and theirs else (word_tuple(a), word_tuple(b))
+
+
+# -- What common words do not outweigh ---------------------------------------------------------------------------------
+
+MULTIPLES = {
+    "hundred": 100,
+    "thousand": 10**3,
+    "million": 10**6,
+    "billion": 10**9,
+    "trillion": 10**12,
+    "dozen": 12,
+    "lakh": 10**5,
+    "crore": 10**7,
+}
+"""Words that multiply the number before them."""
+_COUNTED = frozenset({*MULTIPLES, "squared", "cubed", "factorial", "half", "twice", "double", "minus", "negative"})
+_BOUNDS = frozenset("least most than under over below above log ln sqrt sin cos tan".split())
+"""Words that make another number of the one behind them."""
+_NEGATIONS = frozenset(
+    {"not", "no", "never", "none", "neither", "nor", "without", "cannot", "false", "nobody", "nothing", "nowhere"}
+)
+_NUMBER = re.compile(r"(\d+)(?:\.(\d+))?")
+_EQUALS = re.compile(r"(?<![=!<>:])=(?![=>])")
+_JOINING = frozenset({"-", "--", "\u2013", "\u2014", "&"})
 
 
 def guards_hold(a: str, b: str) -> bool:
-    """Whether two answers have the same numbers and marks (as multisets) and both or neither contain a negation.
+    """Whether two answers have the same numbers, letters that stand alone, marks, and both or neither a negation.
 
-    An equivalence relation, and the same for all answers that `normalise` makes one.
+    Marks are the parts that are not prose, with the neighbours of an operator; only "=" does not count, because
+    "x = 5" says the same as "5". Numbers are compared digit by digit ("1.0" = "1"). An equivalence relation, and the
+    same for all answers that `normalise` makes one.
     """
-    return _guarded(a) == _guarded(b)
+    return _guarded(normalise(a)) == _guarded(normalise(b))
 
 
-@lru_cache(maxsize=4096)
-def _guarded(text: str) -> tuple[tuple[str, ...], bool]:
-    """Numbers and marked words of a text, sorted, and whether it holds a negation."""
-    found = marked_words(text)
-    signs: list[str] = []
-    for i, word in enumerate(found):
-        if word.isalpha():
+def contradicts(a: str, b: str) -> bool:
+    """Whether two answers differ in what `guards_hold` compares; numbers and letters of only one are a further detail."""
+    ours, theirs = _guarded(normalise(a)), _guarded(normalise(b))
+    return ours[::2] != theirs[::2] or bool(ours[1] and theirs[1] and ours[1] != theirs[1])
+
+
+@lru_cache(maxsize=1024)
+def _guarded(normal: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+    chunks = unspaced(_EQUALS.sub(" ", normal)).split(" ")
+    shapes = [chunk.translate(_SHAPES) for chunk in chunks]
+    marks, counted, letters, negated = [], [], [], False
+    following = ""  # the next word of more than one letter
+    for i in reversed(range(len(chunks))):
+        own = _words_of(chunks[i], shapes[i], loose=True)
+        if own is None:
+            before, after = "".join(shapes[max(0, i - 1) : i]), "".join(shapes[i + 1 : i + 2])
+            if any(map(str.isalnum, chunks[i])):
+                marks.append(chunks[i].rstrip(".,:;"))
+            elif chunks[i] not in _JOINING or "aa" not in before or "aa" not in after:
+                marks.append(" ".join(chunks[max(0, i - 1) : i + 2]))
+            following = chunks[i]
             continue
-        if is_operator(word):
-            signs += [word + _exact(found[i + 1] if i + 1 < len(found) else "")] if word != "=" else []
-        else:
-            signs += _signs(word)
-    return tuple(sorted(signs)), any(_BARE.sub("", word) in _NEGATIONS for word in found)
+        for word in reversed(own):
+            negated |= word in _NEGATIONS
+            if word[0].isdecimal():
+                counted.append(_NUMBER.sub(_digits, word) if _NUMBER.fullmatch(word) or word[-1].isalpha() else word)
+            elif any(map(str.isdecimal, word)) or not _COUNTED.isdisjoint((word, word.removesuffix("s"))):
+                counted.append(word)
+            elif word in _BOUNDS and following[:1].isdecimal():
+                counted.append(word)
+            elif len(word) == 1 and word.isascii():
+                if word != "i" and (not following or following in _FUNCTION or following in _NAMED):
+                    letters.append(word)  # no initial, and not "x = 5"
+                continue
+            following = word
+            if following == "or" and letters:
+                letters.append(word)
+    return tuple(sorted(marks)), (*sorted(counted), *letters), negated
 
 
-@lru_cache(maxsize=8192)
-def _signs(word: str) -> tuple[str, ...]:
-    """What must be the same of a word with digits or marks: its numbers, or all of it."""
-    if (_NUMBER.match(word) or word[0].isalnum()) and not ends_in_mark(word):  # "5", "-5", "5km", "b12"
-        return tuple(_exact(number[0]) for number in _NUMBER.finditer(word))
-    return (_exact(word),)  # "c++", "$50", "50%", "-x"
-
-
-def _exact(word: str) -> str:
-    """A word with its numbers as sign, digits and power of ten: "1.0" and "1" become "1e0". No float: digits count."""
-    return _NUMBER.sub(_canonical, word)
-
-
-def _canonical(number: re.Match[str]) -> str:
-    whole, part = _ascii(number["whole"] or ""), _ascii(number["part"] or number["bare"] or "")
-    digits = (whole + part).lstrip("0")
-    if not digits:
-        return "0e0"
-    power = int(number["power"] or 0) - len(part) + len(digits) - len(digits.rstrip("0"))
-    return f"{number['sign'] or ''}{digits.rstrip('0')}e{power}"
-
-
-def _ascii(digits: str) -> str:
-    return digits if digits.isascii() else "".join(str(int(digit)) for digit in digits)
+def _digits(number: re.Match[str]) -> str:
+    """A number without the zeros that do not count. No float: all digits do."""
+    whole, part = number[1].lstrip("0"), (number[2] or "").rstrip("0")
+    return f"{whole or '0'}.{part}" if part else whole or "0"

@@ -79,7 +79,7 @@ class ToolCallJudge(BatchJudge):
         decimals: Numbers with decimals are rounded to that many; whole ones stay as they are.
         dates: Formats of ``strptime`` in which a text is read as a point in time, e.g. ("%Y-%m-%d", "%d.%m.%Y"). A text
             that fits several with different meanings stays a text, so 03/04 is never guessed.
-        text: Texts are compared by `normalise` (case, punctuation and articles do not count).
+        text: Texts are compared by `normalise` (in prose, case, punctuation and articles do not count).
         unordered: Names of list arguments whose order means nothing, at any depth.
         arguments: Arguments that are compared, by tool ("*" for every other tool), or for all tools. None: all. A tool
             that is not listed keeps all.
@@ -137,7 +137,8 @@ class ToolCallJudge(BatchJudge):
         params = {
             name: value for name, value in given.items() if value is not None and value is not False and value != []
         }
-        version = 2 if self.numbers or self.decimals is not None else 1  # 2 reads numbers exactly
+        # 2 reads numbers exactly, 3 compares what is not plain prose as written.
+        version = 3 if self.text else 2 if self.numbers or self.decimals is not None else 1
         return JudgeSpec(name="tool_call", version=version, params=params)
 
     def can_merge(self, a: str, b: str, further: int) -> bool:

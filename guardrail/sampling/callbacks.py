@@ -175,6 +175,7 @@ def note_verdict(
         "guardrail_alpha": verdict.alpha,
         "guardrail_artifact": verdict.artifact,
         "guardrail_calls": verdict.cost.calls,
+        "guardrail_turns": verdict.turns,
         "guardrail_stage": getattr(verdict, "stage", None),  # of a cascade
     }
     known = {name: value for name, value in found.items() if value is not None}

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from langchain_core.callbacks import Callbacks
-from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models import BaseChatModel, BaseLanguageModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, LLMResult
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import RunnableConfig, RunnableSerializable
 from langchain_core.runnables.config import ensure_config
 
 from ..bindings import carried
@@ -91,15 +91,14 @@ def make_calls(
     Raises:
         UsageError: The model does not take a setting (`guardrail.bindings.carried`).
     """
-    quiet, ambient = quiet_copy(model), _ambient(callbacks)
-    ready = [with_settings(quiet, call.params) for call in calls]
+    ready, ambient = _with_settings(model, calls), _ambient(callbacks)
 
     def make(place: int) -> Reply:
-        call, (asked, params) = calls[place], ready[place]
+        call, (quiet, params) = calls[place], ready[place]
         with in_flight(), _as_sample():
             started = time.perf_counter()
             try:
-                return _reply(asked.generate([call.messages], **call.settings(ambient), **params), started)
+                return _reply(quiet.generate([call.messages], **call.settings(ambient), **params), started)
             except Exception as error:  # any error of a model is a missing measurement, which abstains
                 return _error(error, started)
 
@@ -110,16 +109,15 @@ async def amake_calls(
     model: BaseChatModel, calls: Sequence[Call], callbacks: Callbacks, max_concurrency: int | None
 ) -> list[Reply]:
     """`make_calls` on the event loop."""
-    quiet, ambient = quiet_copy(model), _ambient(callbacks)
-    ready = [with_settings(quiet, call.params) for call in calls]
+    ready, ambient = _with_settings(model, calls), _ambient(callbacks)
     slots = asyncio.Semaphore(_at_once(max_concurrency))
 
-    async def make(call: Call, asked: BaseChatModel, params: dict[str, Any]) -> Reply:
+    async def make(call: Call, quiet: BaseChatModel, params: dict[str, Any]) -> Reply:
         async with slots, ain_flight():
             _in_sample.set(True)  # in this task alone
             started = time.perf_counter()
             try:
-                return _reply(await asked.agenerate([call.messages], **call.settings(ambient), **params), started)
+                return _reply(await quiet.agenerate([call.messages], **call.settings(ambient), **params), started)
             except Exception as error:
                 return _error(error, started)
 
@@ -179,22 +177,80 @@ def side_by_side(run: Callable[[Item], Made], items: Sequence[Item], workers: in
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def quiet_copy(model: BaseChatModel) -> BaseChatModel:
-    """A copy that neither reads a response cache (samples would be equal) nor streams (samples would leak)."""
-    quiet = model.model_copy(update={"cache": False, "disable_streaming": True})
-    for name in ("_generate", "_agenerate"):  # of the class: a copy of a copy must not call the first one
-        object.__setattr__(quiet, name, without_tokens(getattr(type(quiet), name).__get__(quiet)))
-    return quiet
+QUIET = "guardrail_quiet"
+"""Class attribute of models that draw through this package themselves: nothing inside them is copied."""
+LEVELS, MOST_INSIDE = 2, 64
+"""How deep models are looked for in lists and dicts, and in how long ones: what holds models is short and flat."""
 
 
-def with_settings(quiet: BaseChatModel, settings: Mapping[str, Any]) -> tuple[BaseChatModel, dict[str, Any]]:
-    """A quiet copy with those settings that its class takes as fields, and the others as keywords of a call.
+def quiet_copy(model: BaseChatModel, fields: Mapping[str, Any] | None = None) -> BaseChatModel:
+    """A copy that neither reads a response cache (samples would be equal) nor streams (samples would leak).
+
+    So are the models inside it: those in its fields and private attributes, also within lists, dicts and Runnables. One
+    that only a function holds is not reached; the probe finds its cache (`guardrail.sampling.probe.later_call`).
+
+    Args:
+        model: The chat model; it is not changed.
+        fields: Other fields of the copy.
+    """
+    copied: BaseChatModel = _quiet(model.model_copy(update=fields) if fields else model, {})
+    return copied
+
+
+def _quiet(value: Any, seen: dict[int, Any], levels: int = LEVELS) -> Any:
+    """The value, or a copy of it if a model inside it has to be quiet."""
+    if id(value) in seen:
+        return seen[id(value)]
+    if type(value) in (list, tuple, dict) and levels and len(value) <= MOST_INSIDE:
+        held = list(value.values() if type(value) is dict else value)
+        made = [_quiet(one, seen, levels - 1) for one in held]
+        if all(a is b for a, b in zip(made, held, strict=True)):
+            return value
+        return dict(zip(value, made, strict=True)) if type(value) is dict else type(value)(made)
+    if not isinstance(value, BaseLanguageModel | RunnableSerializable) or getattr(type(value), QUIET, False):
+        return value
+    seen[id(value)] = value  # a model that holds itself
+    fields = {name: getattr(value, name, None) for name in type(value).model_fields}
+    changed = {name: made for name, one in fields.items() if (made := _quiet(one, seen)) is not one}
+    hidden = value.__pydantic_private__ or {}
+    private = {name: made for name, one in hidden.items() if (made := _quiet(one, seen)) is not one}
+    if isinstance(value, BaseLanguageModel):
+        changed["cache"] = False
+    if isinstance(value, BaseChatModel):
+        changed["disable_streaming"] = True
+    if changed or private:
+        copied = value.model_copy(update=changed)
+        if copied.__pydantic_private__ is not None:
+            copied.__pydantic_private__.update(private)
+        if isinstance(copied, BaseChatModel):
+            for name in ("_generate", "_agenerate"):  # of the class: a copy of a copy must not call the first one
+                object.__setattr__(copied, name, without_tokens(getattr(type(copied), name).__get__(copied)))
+        seen[id(value)] = copied
+    return seen[id(value)]
+
+
+def with_settings(model: BaseChatModel, settings: Mapping[str, Any]) -> tuple[BaseChatModel, dict[str, Any]]:
+    """A quiet copy with those settings that the model's class takes as fields, and the others as keywords of a call.
 
     Raises:
         UsageError: The model does not take one of them.
     """
-    fields, call = carried(quiet, settings)
-    return quiet_copy(quiet.model_copy(update=fields)) if fields else quiet, call
+    fields, call = carried(model, settings)
+    return quiet_copy(model, fields), call
+
+
+def _with_settings(model: BaseChatModel, calls: Sequence[Call]) -> list[tuple[BaseChatModel, dict[str, Any]]]:
+    """`with_settings` of each call; calls with equal fields share a copy, and so the client that it may make."""
+    found: list[tuple[BaseChatModel, dict[str, Any]]] = []
+    copies: list[tuple[dict[str, Any], BaseChatModel]] = []
+    for one in calls:
+        fields, call = carried(model, one.params)
+        quiet = next((copy for known, copy in copies if known == fields), None)
+        if quiet is None:
+            quiet = quiet_copy(model, fields)
+            copies.append((fields, quiet))
+        found.append((quiet, call))
+    return found
 
 
 def _at_once(wanted: int | None) -> int:

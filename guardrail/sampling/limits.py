@@ -11,12 +11,15 @@ Not counted: native samplers, which draw all samples in one go.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from typing import Any
+from weakref import WeakSet
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
@@ -32,7 +35,26 @@ __all__ = [
     "in_flight",
     "limit_of",
     "limits_for_threads",
+    "new_lock",
 ]
+
+
+_with_locks: WeakSet[Any] = WeakSet()
+
+
+def new_lock(owner: Any) -> threading.Lock:
+    """A lock for ``owner._lock``. A forked process gets a new one: a thread that held the old one is not there."""
+    _with_locks.add(owner)
+    return threading.Lock()
+
+
+def _after_fork() -> None:
+    for owner in list(_with_locks):
+        owner._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Limit:
@@ -45,7 +67,7 @@ class Limit:
     def __init__(self, n: int) -> None:
         self.n = n
         self._free = n
-        self._lock = threading.Lock()
+        self._lock = new_lock(self)
         self._queue: deque[Future[None]] = deque()
 
     def acquire(self) -> None:

@@ -17,7 +17,16 @@ from ..types import SampleSet, SamplingPlan
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-__all__ = ["NativeChat", "NativeSampler", "check_one_answer", "check_seeds", "is_native", "llm_output", "request_seed"]
+__all__ = [
+    "NativeChat",
+    "NativeSampler",
+    "call_seed",
+    "check_one_answer",
+    "check_seeds",
+    "is_native",
+    "llm_output",
+    "request_seed",
+]
 
 
 class NativeChat(BaseChatModel):
@@ -136,6 +145,11 @@ def request_seed(plan: SamplingPlan, messages: Iterable[BaseMessage], wave: int 
         return seed
     own = int.from_bytes(hashlib.sha256(f"{seed}/wave {wave}".encode()).digest()[:8], "big") >> 1
     return _seed(own, read)
+
+
+def call_seed(seed: int, place: int) -> int:
+    """A 31-bit seed for one call of a request: many servers refuse larger ones."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{place}".encode()).digest()[:4], "big") >> 1
 
 
 def _seed(base: int, messages: Iterable[BaseMessage]) -> int:

@@ -2,7 +2,7 @@
 
 A server that ignores the temperature, or answers from a cache, makes every question look certain. So an endpoint is
 asked once, before its samples are believed, a question whose answers must vary. This file is pure: what is asked
-(`probe_calls`) and what follows from the replies (`conclude`). `guardrail.sampling.prober` asks.
+(`probe_calls`, `later_call`) and what follows from the replies (`conclude`). `guardrail.sampling.prober` asks.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ __all__ = [
     "ProbeReport",
     "Probeable",
     "conclude",
+    "later_call",
     "longer_calls",
     "probe_calls",
+    "repeats",
     "wants_alone",
     "wants_probe",
 ]
@@ -121,6 +123,8 @@ class ProbeReport(Frozen):
     """Answers at temperature 1 that were compared."""
     distinct: int = 0
     """Different ones among them."""
+    cached: bool | None = None
+    """Whether calls after the others were answered with one of their answers, as a cache does. None: not tried."""
     n: bool | None = None
     """Whether n answers in one call are n, and differ. None where n was not tried."""
     temperature: bool | None = None
@@ -153,6 +157,12 @@ class ProbeReport(Frozen):
                 "(max_tokens of the plan; calibrate with --max-tokens), or switch its thinking off at the server or "
                 "with extra_body"
             )
+        if plan.n and self.cached:
+            return Unmeasured.DEGENERATE_SAMPLES, (
+                "a call at temperature 1 that came after others was answered with one of their answers, twice: a cache "
+                "or gateway answers equal requests alike. Every question would look certain. Remove the cache for this "
+                "model"
+            )
         if plan.n and self.degenerate:
             return Unmeasured.DEGENERATE_SAMPLES, (
                 f"{self.samples} samples at temperature 1 of a question with countless answers were equal: the "
@@ -184,6 +194,7 @@ class ProbeReport(Frozen):
 
         lines = [
             f"samples that differ: {self.distinct} of {self.samples}",
+            *([] if self.cached is None else [f"later calls get earlier answers: {'YES' if self.cached else 'no'}"]),
             f"temperature honoured: {word(self.temperature)}",
             f"n honoured: {word(self.n)}" + (" (one call a sample instead)" if self.n is False else ""),
             f"seed honoured: {word(self.seed)}",
@@ -200,7 +211,7 @@ def wants_probe(plan: SamplingPlan) -> bool:
 
 
 def probe_calls(*, logprobs: bool, seed: int = 1) -> tuple[ProbeCall, ...]:
-    """The four calls: two answers at once, another seed, that seed again, and greedy. All ask the same question.
+    """The first four calls: two answers at once, another seed, that seed again, and greedy. All ask the same question.
 
     Args:
         logprobs: Whether to ask for log-probabilities.
@@ -212,6 +223,23 @@ def probe_calls(*, logprobs: bool, seed: int = 1) -> tuple[ProbeCall, ...]:
         ProbeCall("the same seed", 1.0, 1, seed + 1, logprobs),
         ProbeCall("greedy", 0.0, 1, seed, logprobs),
     )
+
+
+def later_call(calls: Sequence[ProbeCall], number: int = 0) -> ProbeCall:
+    """A call to make once the others were answered: a cache that passes on equal requests until then has one by now.
+
+    It is the same request as the samples before it, for one answer, with a seed that none of them had.
+
+    Args:
+        calls: The calls before it.
+        number: 0, or 1 for the one that confirms it.
+    """
+    return replace(calls[1], name="later", seed=max(call.seed for call in calls) + 1 + number)
+
+
+def repeats(replies: Sequence[ProbeReply], later: ProbeReply) -> bool:
+    """Whether a later call was answered like one of the samples before it, so that another one has to confirm it."""
+    return bool(later.texts) and any(later.texts[0] in reply.texts for reply in replies[:3])
 
 
 def wants_alone(call: ProbeCall, reply: ProbeReply) -> bool:
@@ -231,7 +259,9 @@ def longer_calls(calls: Sequence[ProbeCall], replies: Sequence[ProbeReply], plan
     return [replace(call, max_tokens=plan.max_tokens) for call in calls]
 
 
-def conclude(calls: Sequence[ProbeCall], replies: Sequence[ProbeReply], *, seeded: bool = True) -> ProbeReport:
+def conclude(
+    calls: Sequence[ProbeCall], replies: Sequence[ProbeReply], later: Sequence[ProbeReply] = (), *, seeded: bool = True
+) -> ProbeReport:
     """What follows from the replies.
 
     Samples count as independent where their seeds differ, or where seeds turn out to be ignored. Equal samples are
@@ -242,14 +272,16 @@ def conclude(calls: Sequence[ProbeCall], replies: Sequence[ProbeReply], *, seede
         calls: What `probe_calls` gave.
         replies: One reply a call. A server that does not honour n is asked for one answer instead (`wants_alone`), so
             that it gives one here.
+        later: Replies to `later_call`: one, and another that confirms it where the first `repeats` a sample. A model
+            that honestly says something twice seldom says it three times, a cache always does.
         seeded: Whether seeds were sent.
     """
-    cost = sum((reply.cost for reply in replies), start=Cost())
+    cost = sum((reply.cost for reply in (*replies, *later)), start=Cost())
     pair, other, again, greedy = replies
-    failed = next((reply.error for reply in replies if reply.error), "")
+    failed = next((reply.error for reply in (*replies, *later) if reply.error), "")
     if failed:
         return ProbeReport(failed=failed, cost=cost)
-    if any(reply.unfinished for reply in replies):
+    if any(reply.unfinished for reply in (*replies, *later)):
         return ProbeReport(silent_at=calls[0].max_tokens, cost=cost)
     seed = other.texts == again.texts if seeded else None
     drawn = [*pair.texts, *other.texts, *(again.texts if not seed else ())]
@@ -258,6 +290,7 @@ def conclude(calls: Sequence[ProbeCall], replies: Sequence[ProbeReply], *, seede
     return ProbeReport(
         samples=len(drawn),
         distinct=distinct,
+        cached=_cached(replies, later) if later else None,
         n=_honours_n(pair, calls[0].n) if calls[0].n > 1 else None,
         temperature=_honours_temperature(distinct, greedy),
         seed=None if distinct == 1 else seed,
@@ -267,6 +300,10 @@ def conclude(calls: Sequence[ProbeCall], replies: Sequence[ProbeReply], *, seede
         fingerprint=next((reply.fingerprint for reply in replies if reply.fingerprint), None),
         cost=cost,
     )
+
+
+def _cached(replies: Sequence[ProbeReply], later: Sequence[ProbeReply]) -> bool:
+    return len(later) > 1 and repeats(replies, later[0]) and len({reply.texts for reply in later}) == 1
 
 
 def _honours_n(pair: ProbeReply, n: int) -> bool:

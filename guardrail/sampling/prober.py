@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import secrets
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -16,9 +17,11 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 
+from ..bindings import carried
 from ..errors import UsageError, describe_error
-from ..types import Cost, Sample, SamplingPlan
-from .calls import quiet_copy, side_by_side, with_settings
+from ..types import Cost, Sample, SamplingPlan, Unmeasured
+from .calls import side_by_side, with_settings
+from .effects import Effect, Steps, arun, run
 from .limits import ain_flight, in_flight
 from .native import is_native
 from .probe import (
@@ -27,19 +30,34 @@ from .probe import (
     ProbeReply,
     ProbeReport,
     conclude,
+    later_call,
     longer_calls,
     probe_calls,
+    repeats,
     wants_alone,
     wants_probe,
 )
-from .replies import read_reply
+from .replies import cause_of, read_reply
 
-__all__ = ["TRUSTED", "aprobe", "known_report", "needs_probe", "note_refused_n", "probe", "refuses_n", "reply_of"]
+__all__ = [
+    "TRUSTED",
+    "aprobe",
+    "known_report",
+    "needs_probe",
+    "note_refused_n",
+    "probe",
+    "refuses_n",
+    "reply_of",
+    "seeded",
+    "takes_seeds",
+]
 
 TRUSTED = "guardrail_trusted"
 """Class attribute of models that sample honestly by construction, and of fakes: they are not probed."""
 LARGEST_SEED = 2**31 - 1
 """What servers that keep seeds in 32 bits take."""
+SEEDS_OF_A_PROBE = 4
+"""Most that a probe adds to its first seed."""
 TIE = 1e-3
 """Two log-probabilities this close are a tie."""
 
@@ -56,6 +74,7 @@ class _Known:
     def __init__(self) -> None:
         self.reports: dict[bool, ProbeReport] = {}
         self.refused_n: int | None = None
+        self.refuses_seeds = False
         self.lock = threading.Lock()
         self.threads: dict[bool, Future[ProbeReport | None]] = {}
         self.tasks: dict[tuple[int, bool], asyncio.Future[ProbeReport | None]] = {}
@@ -81,6 +100,20 @@ def _forget(key: int, gone: weakref.ref[BaseChatModel]) -> None:
     found = _known.get(key)  # no lock: this runs wherever garbage is collected
     if found is not None and found[0] is gone:
         _known.pop(key, None)
+
+
+def _after_fork() -> None:
+    """Forget, in a forked process, who is asking and who holds a lock: those threads are not there."""
+    global _table
+    _table = threading.Lock()
+    for _, known in list(_known.values()):
+        known.lock = threading.Lock()
+        known.threads.clear()
+        known.tasks.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def needs_probe(model: BaseChatModel) -> bool:
@@ -155,16 +188,11 @@ def _probe(model: BaseChatModel, plan: SamplingPlan, *, again: bool) -> tuple[Pr
             return report, Cost()
     made = None
     try:
-        calls = _calls(plan)
-        replies = side_by_side(partial(_ask, model), calls, len(calls))
-        made = _conclude(model, calls, replies)
-        if longer := longer_calls(calls, replies, plan):
-            replies = side_by_side(partial(_ask, model), longer, len(longer))
-            made = _and_before(made, _conclude(model, longer, replies))
+        made = run(_asked(model, plan))
         _remember(known, plan.logprobs, made)
         return made, made.cost
     finally:
-        del known.threads[plan.logprobs]
+        known.threads.pop(plan.logprobs, None)  # a process forked meanwhile has none
         done.set_result(made)
 
 
@@ -193,21 +221,44 @@ async def _aprobe(model: BaseChatModel, plan: SamplingPlan, *, again: bool) -> t
     known.tasks[key] = done
     made = None
     try:
-        calls = _calls(plan)
-        replies = await asyncio.gather(*(_aask(model, call) for call in calls))
-        made = _conclude(model, calls, replies)
-        if longer := longer_calls(calls, replies, plan):
-            replies = await asyncio.gather(*(_aask(model, call) for call in longer))
-            made = _and_before(made, _conclude(model, longer, replies))
+        made = await arun(_asked(model, plan))
         _remember(known, plan.logprobs, made)
         return made, made.cost
     finally:  # also when cancelled: callers that wait then find nothing and ask themselves
-        del known.tasks[key]
+        known.tasks.pop(key, None)
         done.set_result(made)
 
 
+def _asked(model: BaseChatModel, plan: SamplingPlan) -> Steps[ProbeReport]:
+    """The calls of one probe, and what follows from them."""
+    calls: Sequence[ProbeCall] = _calls(plan)
+    before = Cost()
+    replies: list[ProbeReply] = yield _together(model, calls)
+    if longer := longer_calls(calls, replies, plan):
+        before = sum((reply.cost for reply in replies), start=before)
+        calls, replies = longer, (yield _together(model, longer))
+    later: list[ProbeReply] = []
+    if not any(one.error or one.unfinished for one in replies) and len({one.texts for one in replies[:3]}) > 1:
+        later = yield _together(model, [later_call(calls)])
+        if repeats(replies, later[0]):
+            later += yield _together(model, [later_call(calls, 1)])
+    if isinstance(model, Probeable):
+        report = conclude(calls, replies, later)
+    else:
+        alone = [replace(call, n=1) for call in calls]
+        report = conclude(alone, replies, later, seeded=takes_seeds(model))
+    return report.model_copy(update={"cost": before + report.cost})
+
+
+def _together(model: BaseChatModel, calls: Sequence[ProbeCall]) -> Effect:
+    async def gathered() -> list[ProbeReply]:
+        return await asyncio.gather(*(_aask(model, call) for call in calls))
+
+    return Effect(lambda: side_by_side(partial(_ask, model), calls, len(calls)), gathered)
+
+
 def _calls(plan: SamplingPlan) -> tuple[ProbeCall, ...]:
-    calls = probe_calls(logprobs=plan.logprobs, seed=secrets.randbelow(LARGEST_SEED))
+    calls = probe_calls(logprobs=plan.logprobs, seed=secrets.randbelow(LARGEST_SEED - SEEDS_OF_A_PROBE))
     if plan.primary == "greedy":
         return calls
     # A model that takes no other temperature than 1 is not asked at 0, and needs room for its thoughts.
@@ -222,19 +273,9 @@ def _settled(report: ProbeReport | None, plan: SamplingPlan) -> ProbeReport | No
     return report
 
 
-def _and_before(first: ProbeReport, second: ProbeReport) -> ProbeReport:
-    return second.model_copy(update={"cost": first.cost + second.cost})
-
-
 def _remember(known: _Known, logprobs: bool, report: ProbeReport) -> None:
     if not report.failed:
         known.reports[logprobs] = report
-
-
-def _conclude(model: BaseChatModel, calls: Sequence[ProbeCall], replies: Sequence[ProbeReply]) -> ProbeReport:
-    if isinstance(model, Probeable):
-        return conclude(calls, replies)
-    return conclude([replace(call, n=1) for call in calls], replies, seeded=False)
 
 
 def _ask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
@@ -242,9 +283,14 @@ def _ask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
         if isinstance(model, Probeable):
             reply = model.answer_probe(call)
             return _both(reply, model.answer_probe(replace(call, n=1))) if wants_alone(call, reply) else reply
+        asked, params = [HumanMessage(call.prompt)], _params(model, call)
         with in_flight():
-            quiet, params = with_settings(quiet_copy(model), _params(call))
-            message = quiet.invoke([HumanMessage(call.prompt)], {"callbacks": []}, **params)
+            try:
+                message = _made(model, params).invoke(asked, {"callbacks": []})
+            except Exception as error:
+                if not _refuses_seed(model, params, error):
+                    raise
+                message = _made(model, params).invoke(asked, {"callbacks": []})
         return _reply(message, call)
     except UsageError:
         raise
@@ -257,9 +303,14 @@ async def _aask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
         if isinstance(model, Probeable):
             reply = await model.aanswer_probe(call)
             return _both(reply, await model.aanswer_probe(replace(call, n=1))) if wants_alone(call, reply) else reply
+        asked, params = [HumanMessage(call.prompt)], _params(model, call)
         async with ain_flight():
-            quiet, params = with_settings(quiet_copy(model), _params(call))
-            message = await quiet.ainvoke([HumanMessage(call.prompt)], {"callbacks": []}, **params)
+            try:
+                message = await _made(model, params).ainvoke(asked, {"callbacks": []})
+            except Exception as error:
+                if not _refuses_seed(model, params, error):
+                    raise
+                message = await _made(model, params).ainvoke(asked, {"callbacks": []})
         return _reply(message, call)
     except UsageError:
         raise
@@ -272,9 +323,38 @@ def _both(together: ProbeReply, alone: ProbeReply) -> ProbeReply:
     return replace(alone, texts=alone.texts[:1], cost=together.cost + alone.cost)
 
 
-def _params(call: ProbeCall) -> dict[str, Any]:
+def _made(model: BaseChatModel, params: Mapping[str, Any]) -> Any:
+    asked, settings = with_settings(model, params)
+    return asked.bind(**settings)
+
+
+def _params(model: BaseChatModel, call: ProbeCall) -> dict[str, Any]:
     params: dict[str, Any] = {"temperature": call.temperature, "max_tokens": call.max_tokens}
-    return {**params, "logprobs": True} if call.logprobs else params
+    if call.logprobs:
+        params["logprobs"] = True
+    if call.temperature and takes_seeds(model):
+        params["seed"] = call.seed
+    return params
+
+
+def takes_seeds(model: BaseChatModel) -> bool:
+    """Whether each call of a LangChain model can be sent a seed (`guardrail.bindings.carried`); not if refused once."""
+    found = carried(model, {"seed": 0})
+    return bool(found.fields or found.call) and not _of(model).refuses_seeds
+
+
+def seeded(model: BaseChatModel) -> bool:
+    """Whether samples of a model are sent seeds: it takes them, and its server did so in a probe."""
+    return takes_seeds(model) and known_report(model) is not None
+
+
+def _refuses_seed(model: BaseChatModel, params: dict[str, Any], error: Exception) -> bool:
+    """Whether the server refused a call as such that had a seed; the seed is then taken out, also of later calls."""
+    if "seed" not in params or cause_of(error) is not Unmeasured.REJECTED:
+        return False
+    del params["seed"]
+    _of(model).refuses_seeds = True
+    return True
 
 
 def _reply(message: AIMessage, call: ProbeCall) -> ProbeReply:

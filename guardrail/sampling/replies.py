@@ -18,14 +18,16 @@ from langchain_core.messages import AIMessage
 
 from ..errors import READING, PromptTooLongError, UnreadableReplyError
 from ..plain_json import json_fault, spelled, text_fault
-from ..types import Sample, SampleSet, ToolCall, Unmeasured
+from ..types import Missing, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 
 __all__ = [
     "cause_of",
     "cut_off",
     "failed_calls",
+    "is_cut",
     "only_readable",
     "only_storable",
+    "part_of_an_answer",
     "read_reply",
     "refuse_unreadable",
     "refuse_unstorable",
@@ -298,7 +300,23 @@ _CUT = frozenset({"length", "max_output_tokens", "max_tokens", "model_context_wi
 
 def cut_off(message: AIMessage) -> bool:
     """Whether the answer ended because it became too long, so that it is not whole."""
-    return not _CUT.isdisjoint(map(_folded, _ended(message.response_metadata)))
+    return any(map(is_cut, _ended(message.response_metadata)))
+
+
+def is_cut(reason: str | None) -> bool:
+    """Whether a finish reason says that the answer is not whole."""
+    return reason is not None and _folded(reason) in _CUT
+
+
+def part_of_an_answer(drawn: SampleSet, plan: SamplingPlan) -> Missing | None:
+    """Why a primary answer that was cut off is not measured; None where it is whole, or not known to be cut."""
+    if drawn.primary is None or not is_cut(drawn.primary.finish_reason):
+        return None
+    return Missing(
+        Unmeasured.CUT_OFF,
+        f"the answer was cut off at max_tokens = {plan.max_tokens}; calibrate with a larger one, or with "
+        'cut_off="measure" if a part is an answer, too',
+    )
 
 
 def _ended(metadata: Mapping[str, Any]) -> list[str]:
@@ -325,7 +343,8 @@ def _refused(message: AIMessage) -> bool:
 def read_reply(message: AIMessage) -> Sample:
     """A `Sample` from a chat model's message.
 
-    Log-probabilities are read in OpenAI's form (``response_metadata["logprobs"]["content"]``). A list that is
+    Log-probabilities are read in OpenAI's form (``response_metadata["logprobs"]["content"]``, or for Ollama the list
+    itself). A list that is
     incomplete, holds a NaN or an infinity, or is that of another text counts as not measured. Tokens after the text
     (end tokens, stop strings) are left out. The tokens of tool calls are taken as they are: what a call was written
     like is not known.
@@ -336,14 +355,16 @@ def read_reply(message: AIMessage) -> Sample:
     text = message.content if isinstance(message.content, str) else str(message.text)
     refuse_unreadable(message, text)
     metadata = message.response_metadata
-    found: dict[str, Any] = {} if metadata.get("logprobs") is None else _measured(_without_end(metadata["logprobs"]))
+    given = metadata.get("logprobs")
+    given = {"content": given} if isinstance(given, list) else given
+    found: dict[str, Any] = {} if given is None else _measured(_without_end(given))
     if not (message.tool_calls or message.additional_kwargs.get("function_call")):
         found = _of_text(text, found)
     if message.tool_calls:
         found["tool_calls"] = tuple(ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls)
     return Sample(
         text=text.strip(),
-        finish_reason=next(iter(_ended(metadata)), None),
+        finish_reason=next(filter(is_cut, _ended(metadata)), next(iter(_ended(metadata)), None)),
         refusal=_refused(message),
         **found,
     )

@@ -9,6 +9,7 @@ Honest sampling: no response cache is used, the caller's model is never changed,
 from __future__ import annotations
 
 import inspect
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,7 +25,8 @@ from ..types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
 from .calls import Call, Reply, amake_calls, make_calls
 from .effects import Effect, Steps, arun, run
 from .follow_ups import Round, ask_follow_ups
-from .native import NativeSampler, is_native, request_seed
+from .native import NativeSampler, call_seed, is_native, request_seed
+from .prober import seeded
 from .replies import cause_of, failed_calls, only_readable
 
 __all__ = ["Sampler", "adraw", "draw"]
@@ -45,6 +47,7 @@ class Sampler:
             keyword ``primary``.
         wave: Number of the wave in which a set is drawn: a native sampler has a seed for each, so that it draws no
             sample twice.
+        question: What judges read as the question, of all prompts; None for the last human message of each.
     """
 
     model: BaseChatModel
@@ -54,6 +57,7 @@ class Sampler:
     name: str = "primary"
     first: int = -1
     wave: int = 0
+    question: str | None = None
 
     def draw(self, prompts: Sequence[Sequence[BaseMessage]]) -> list[SampleSet]:
         """Draw one sample set for each prompt, and ask the plan's follow-ups about it.
@@ -74,6 +78,8 @@ class Sampler:
     def draw_steps(self, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
         """`draw` as steps of a larger computation."""
         drawn = yield from self._answers(prompts)
+        if self.question is not None:
+            drawn = [one.model_copy(update={"question": self.question}) for one in drawn]
         return (yield from ask_follow_ups(prompts, drawn, self.plan, self._follow_up))
 
     def _follow_up(self, asked: Round) -> Steps[list[SampleSet]]:
@@ -133,12 +139,24 @@ class Sampler:
         if plan.logprobs:
             common["logprobs"] = True
         sampled = {**common, "temperature": plan.temperature, "top_p": plan.top_p}
-        primary = sampled if plan.primary == "sampled" else {**common, "temperature": 0.0}
+        greedy = None if plan.primary == "sampled" else {**common, "temperature": 0.0}
         return [
-            Call(list(messages), primary if index < 0 else sampled, index, self.name)
+            Call(list(messages), greedy if index < 0 and greedy else {**sampled, **seeds(index)}, index, self.name)
             for messages in prompts
+            for seeds in [self._seeds(messages)]
             for index in range(self.first, plan.n)
         ]
+
+    def _seeds(self, messages: Sequence[BaseMessage]) -> Callable[[int], dict[str, int]]:
+        """The seed of each sample, by its number: a cache that answers equal requests alike cannot answer two of them.
+
+        None for models that cannot be sent one (`guardrail.sampling.prober.seeded`).
+        """
+        if not seeded(self.model):
+            return lambda index: {}
+        known = request_seed(self.plan, messages)
+        seed = secrets.randbits(63) if known is None else known
+        return lambda index: {"seed": call_seed(seed, 1 + index)}
 
 
 def draw(

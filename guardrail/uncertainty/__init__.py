@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..specs import Clustering, EstimatorSpec, Support
+from ..specs import Clustering, EstimatorSpec
 from ..types import Missing, Sample
 from .base import Attainable, Estimator, Evidence, Needs
 from .clustering import Clusters, cluster
@@ -30,7 +30,6 @@ __all__ = [
     "Evidence",
     "Missing",
     "Needs",
-    "Support",
     "answer_text",
     "available",
     "cluster",

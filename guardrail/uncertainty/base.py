@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..judges import Entailment, Judge, Similarity
 from ..judges.base import is_slow
-from ..specs import Clustering, EstimatorSpec, Support
+from ..specs import Clustering, EstimatorSpec
 from ..types import Missing, SampleSet, Uncertainty, Unit, Unmeasured
 from .clustering import Clusters
 
@@ -120,6 +120,9 @@ class Attainable:
         return self.n - len(self.evidence.drawn.samples)
 
 
+_LONG = 20_000
+"""Characters of all samples beyond which even comparing words takes milliseconds."""
+
 Formula: TypeAlias = Callable[[Evidence], float | Missing]
 Bounds: TypeAlias = Callable[[Formula, Attainable], tuple[float, float] | Missing]
 """The smallest and the largest score that the full set can have, or why it cannot have one."""
@@ -133,7 +136,6 @@ class Estimator:
         name: Name, as in `guardrail.uncertainty.list_estimators()`.
         version: Raised by any change that can move a score.
         unit: Unit of the score.
-        support: Whether the score takes few values only.
         needs: What must be drawn.
         formula: The pure function itself.
         judge: Equivalence judge, for estimators that cluster.
@@ -150,7 +152,6 @@ class Estimator:
     name: str
     version: int
     unit: Unit
-    support: Support
     needs: Needs
     formula: Formula
     judge: Judge | None = None
@@ -179,6 +180,10 @@ class Estimator:
             or any(member.is_slow for member in self.members)
         )
 
+    def takes_time(self, drawn: SampleSet) -> bool:
+        """Whether measuring a set may take noticeable time: the estimator is slow, or the answers are long."""
+        return self.is_slow or sum(len(sample.text) for sample in drawn.samples) > _LONG
+
     @property
     def spec(self) -> EstimatorSpec:
         """What an artifact stores."""
@@ -187,7 +192,6 @@ class Estimator:
             name=self.name,
             version=self.version,
             unit=self.unit,
-            support=self.support,
             judge=self.judge.spec if self.judge is not None else None,
             clustering=self.clustering if clusters else None,
             similarity=self.similarity.spec if self.similarity is not None else None,

@@ -51,11 +51,10 @@ class Folded(Frozen):
 def fold(answers: Sequence[str], judge: object) -> Folded:
     """Merge answers with equal strings.
 
-    Equal means equal after `normalise`, which keeps the marks that change the answer ("C++" / "C#"), or after
-    ``judge.identity`` if the judge (or similarity) has one. No judge can separate equal answers afterwards. Refusals
-    share one key. Tool calls (canonical JSON) are compared exactly with every judge: common words do not show whether
-    two calls do the same, and `normalise` would merge ``[1,200]`` and ``[1200]``. Only a judge that knows what calls do
-    (``judge.judges_tool_calls`` is True, as for `ObservationJudge`) is asked about calls that differ.
+    Equal means equal up to white space, or by ``judge.identity`` if the judge (or similarity) has one: no judge can
+    separate equal answers afterwards. Refusals, which say nothing else, share one key. Tool calls (canonical JSON) are
+    compared exactly with every judge: common words do not show whether two calls do the same. Only a judge that knows
+    what calls do (``judge.judges_tool_calls`` is True, as for `ObservationJudge`) is asked about calls that differ.
     """
     identity, knows_calls = identity_of(judge), knows_tool_calls(judge)
     key_of, text_of, judged = dict[str, str](), dict[str, str](), dict[str, None]()
@@ -83,7 +82,7 @@ def unordered_pairs(keys: Sequence[str]) -> list[Pair]:
 def cluster(question: str, answers: Sequence[str], judge: Judge, method: Clustering = "components") -> Clusters | None:
     """Group answers that mean the same.
 
-    Answers with equal normalised strings are one before anything is judged. Refusals ("I don't know") form a separate
+    Equal strings (white space aside) are one before anything is judged. Refusals ("I don't know") form a separate
     cluster and are not judged either, and tool calls are the same only if their canonical JSON is equal (`fold`).
 
     Args:

@@ -82,7 +82,6 @@ def ensemble(params: EnsembleParams, members: Sequence[Estimator]) -> Estimator:
         NAME,
         1,
         "nats",
-        "continuous",
         _union([member.needs for member in members]),
         formula,
         members=tuple(members),

@@ -189,21 +189,18 @@ _GRADED = replace(_VOTES, likeness=True)
 _WEIGHED = replace(_CLUSTERS, logprobs=True)
 
 ESTIMATORS = (
-    Estimator(
-        "discrete_semantic_entropy", 1, "nats", "discrete", _CLUSTERS, discrete_semantic_entropy, bounds=by_partition
-    ),
+    Estimator("discrete_semantic_entropy", 1, "nats", _CLUSTERS, discrete_semantic_entropy, bounds=by_partition),
     Estimator(
         "graded_disagreement",
         1,
         "probability",
-        "continuous",
         _GRADED,
         graded_disagreement,
         similarity=Jaccard(),
         bounds=by_primary,
     ),
-    Estimator("num_sets", 1, "count", "discrete", _CLUSTERS, num_sets, bounds=by_partition),
-    Estimator("primary_disagreement", 1, "probability", "discrete", _VOTES, primary_disagreement, bounds=by_primary),
-    Estimator("self_consistency", 1, "probability", "discrete", _CLUSTERS, self_consistency, bounds=by_partition),
-    Estimator("semantic_entropy", 1, "nats", "continuous", _WEIGHED, semantic_entropy, bounds=semantic_entropy_bounds),
+    Estimator("num_sets", 1, "count", _CLUSTERS, num_sets, bounds=by_partition),
+    Estimator("primary_disagreement", 1, "probability", _VOTES, primary_disagreement, bounds=by_primary),
+    Estimator("self_consistency", 1, "probability", _CLUSTERS, self_consistency, bounds=by_partition),
+    Estimator("semantic_entropy", 1, "nats", _WEIGHED, semantic_entropy, bounds=semantic_entropy_bounds),
 )

@@ -206,15 +206,14 @@ _MATRIX = Needs(samples=True, similarity=True)
 _ALIKE = GuardedJaccard()
 
 ESTIMATORS = (
-    Estimator("degree", 1, "probability", "continuous", _MATRIX, degree, similarity=_ALIKE, bounds=by_pairs),
-    Estimator("eccentricity", 1, "distance", "continuous", _MATRIX, eccentricity, similarity=_ALIKE),
-    Estimator("eigenvalue", 1, "count", "continuous", _MATRIX, eigenvalue, similarity=_ALIKE),
-    Estimator("kernel_language_entropy", 1, "nats", "continuous", _MATRIX, kernel_language_entropy, similarity=_ALIKE),
+    Estimator("degree", 1, "probability", _MATRIX, degree, similarity=_ALIKE, bounds=by_pairs),
+    Estimator("eccentricity", 1, "distance", _MATRIX, eccentricity, similarity=_ALIKE),
+    Estimator("eigenvalue", 1, "count", _MATRIX, eigenvalue, similarity=_ALIKE),
+    Estimator("kernel_language_entropy", 1, "nats", _MATRIX, kernel_language_entropy, similarity=_ALIKE),
     Estimator(
         "lexical_similarity",
         1,
         "probability",
-        "continuous",
         _MATRIX,
         lexical_similarity,
         similarity=RougeL(),

@@ -111,9 +111,9 @@ _PRIMARY = Needs(logprobs=True)
 _SAMPLES = Needs(samples=True, logprobs=True)
 
 ESTIMATORS = (
-    Estimator("length_normalised_entropy", 1, "nats", "continuous", _SAMPLES, length_normalised_entropy),
-    Estimator("max_softmax", 1, "probability", "continuous", _OPTIONS, max_softmax),
-    Estimator("perplexity", 1, "nats", "continuous", _PRIMARY, perplexity),
-    Estimator("predictive_entropy", 1, "nats", "continuous", _OPTIONS, predictive_entropy),
-    Estimator("sequence_nll", 1, "nats", "continuous", _PRIMARY, sequence_nll),
+    Estimator("length_normalised_entropy", 1, "nats", _SAMPLES, length_normalised_entropy),
+    Estimator("max_softmax", 1, "probability", _OPTIONS, max_softmax),
+    Estimator("perplexity", 1, "nats", _PRIMARY, perplexity),
+    Estimator("predictive_entropy", 1, "nats", _OPTIONS, predictive_entropy),
+    Estimator("sequence_nll", 1, "nats", _PRIMARY, sequence_nll),
 )

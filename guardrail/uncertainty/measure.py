@@ -8,6 +8,7 @@ from typing import Any
 
 from ..judges import ExactJudge
 from ..sampling.follow_ups import sentences
+from ..sampling.replies import part_of_an_answer
 from ..types import Missing, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .base import Estimator, Evidence, Level, Piece
 from .clustering import Clusters, Steps, clustering
@@ -208,7 +209,7 @@ class _Batch:
     def _part(self, drawn: SampleSet) -> _Set | None:
         """The first samples, if an adaptive plan looks at them and they may mean the same."""
         k = self._first
-        if k is None or len(drawn.samples) < k or _unusable(drawn) is not None:
+        if k is None or len(drawn.samples) < k or _unusable(drawn, self._plan) is not None:
             return None
         part = _Set.of(drawn.model_copy(update={"samples": drawn.samples[:k]}))
         return part if all(part.answers) else None
@@ -224,7 +225,7 @@ class _Batch:
     def _begun(self, chosen: Sequence[tuple[_Set, int]]) -> _Measured:
         """Begin the judgements that each estimator needs."""
         measured: _Measured = []
-        problem = _unusable(chosen[0][0].drawn) if chosen else None
+        problem = _unusable(chosen[0][0].drawn, self._plan) if chosen else None
         for want, (one, n) in zip(self._wants, chosen, strict=True):
             gap = problem or _gap(one, want.estimator, self._plan, n)
             if gap is None:
@@ -318,7 +319,7 @@ def _evidence(one: _Set, want: _Wants, results: Sequence[Any]) -> Evidence | Mis
     return Evidence(one.drawn, **found)
 
 
-def _unusable(drawn: SampleSet) -> Missing | None:
+def _unusable(drawn: SampleSet, plan: SamplingPlan) -> Missing | None:
     """Why nothing can be measured of a set."""
     if drawn.problem is not None:
         return Missing(drawn.problem, drawn.problem_detail)
@@ -328,7 +329,7 @@ def _unusable(drawn: SampleSet) -> Missing | None:
         return Missing(Unmeasured.REFUSED, "the model refused to answer")
     if not drawn.primary.comparable:
         return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer is empty")
-    return None
+    return part_of_an_answer(drawn, plan) if plan.cut_off == "abstain" else None
 
 
 def _gap(one: _Set, estimator: Estimator, plan: SamplingPlan, n: int) -> Missing | None:

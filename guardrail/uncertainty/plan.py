@@ -25,6 +25,7 @@ def plan_for(
     seed: int | None = 0,
     bindings: Bindings | None = None,
     primary: Literal["greedy", "sampled"] = "greedy",
+    cut_off: Literal["abstain", "measure"] = "abstain",
 ) -> SamplingPlan:
     """The cheapest plan that gives every estimator what it declares it needs.
 
@@ -39,6 +40,7 @@ def plan_for(
         seed: Base seed; None for fresh randomness every time.
         bindings: Tools and answer format; `guardrail.bindings.bindings_for` makes them.
         primary: "sampled" for models that take no other temperature than 1; pass ``temperature=1, top_p=1`` with it.
+        cut_off: What an answer that was cut off at ``max_tokens`` is: unmeasured, or an answer like others.
 
     Raises:
         UsageError: No estimator is given, or one needs options and none are given.
@@ -64,4 +66,5 @@ def plan_for(
         seed=seed,
         bindings=bindings,
         primary=primary,
+        cut_off=cut_off,
     )

@@ -389,8 +389,8 @@ _TOKENS, _WORDS = replace(_MATRIX, relevance="token"), replace(_MATRIX, relevanc
 _ALIKE = GuardedJaccard()
 
 ESTIMATORS = (
-    Estimator("sar", 1, "nats", "continuous", _TOKENS, sar, similarity=_ALIKE),
-    Estimator("sentence_sar", 1, "nats", "continuous", _MATRIX, sentence_sar, similarity=_ALIKE),
-    Estimator("token_sar", 1, "nats", "continuous", replace(_SAMPLES, relevance="token"), token_sar, similarity=_ALIKE),
-    Estimator("word_sequence_entropy", 1, "nats", "continuous", _WORDS, word_sequence_entropy, similarity=_ALIKE),
+    Estimator("sar", 1, "nats", _TOKENS, sar, similarity=_ALIKE),
+    Estimator("sentence_sar", 1, "nats", _MATRIX, sentence_sar, similarity=_ALIKE),
+    Estimator("token_sar", 1, "nats", replace(_SAMPLES, relevance="token"), token_sar, similarity=_ALIKE),
+    Estimator("word_sequence_entropy", 1, "nats", _WORDS, word_sequence_entropy, similarity=_ALIKE),
 )

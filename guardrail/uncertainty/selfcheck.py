@@ -193,9 +193,9 @@ _SAMPLES = Needs(samples=True)
 _SUPPORT = replace(_SAMPLES, follow_up=SELFCHECK_PROMPT)
 
 ESTIMATORS = (
-    Estimator("p_true", 1, "probability", "continuous", replace(_SAMPLES, follow_up=P_TRUE), p_true),
-    Estimator("selfcheck_ngram", 2, "nats", "continuous", _SAMPLES, selfcheck_ngram),
-    Estimator("selfcheck_nli", 1, "probability", "continuous", replace(_SAMPLES, entailment=True), selfcheck_nli),
-    Estimator("selfcheck_prompt", 1, "probability", "discrete", _SUPPORT, selfcheck_prompt),
-    Estimator("verbalised", 1, "probability", "discrete", Needs(follow_up=VERBALISED), verbalised),
+    Estimator("p_true", 1, "probability", replace(_SAMPLES, follow_up=P_TRUE), p_true),
+    Estimator("selfcheck_ngram", 3, "nats", _SAMPLES, selfcheck_ngram),
+    Estimator("selfcheck_nli", 1, "probability", replace(_SAMPLES, entailment=True), selfcheck_nli),
+    Estimator("selfcheck_prompt", 1, "probability", _SUPPORT, selfcheck_prompt),
+    Estimator("verbalised", 1, "probability", Needs(follow_up=VERBALISED), verbalised),
 )

@@ -350,7 +350,8 @@ class FrameworkGuard:
     ) -> None:
         self.holds = is_reviewed(on_abstain)
         identify(model)  # its complaints come as they are, not as a validation error of the guard
-        options = dict(guard_options)
+        # An agent's conversation grows with every tool it calls, so it is marked where a plain guard would refuse it.
+        options = {"turns": "mark", **guard_options}
         judge = options.pop("judge", judge)
         answer = None if artifact is None else load(artifact)
         gated = {name: load(one) for name, one in (tools or {}).items()}
@@ -566,7 +567,8 @@ def _held_calls(candidate: Sample | None, holdable: Collection[str]) -> AIMessag
         {"name": call.name, "args": call.arguments, "id": f"call_{uuid4().hex[:24]}", "type": "tool_call"}
         for call in candidate.tool_calls
     ]
-    return AIMessage(content=candidate.text, tool_calls=calls, response_metadata={"finish_reason": "tool_calls"})
+    # Without the text beside the calls: a person decides about the calls only.
+    return AIMessage(content="", tool_calls=calls, response_metadata={"finish_reason": "tool_calls"})
 
 
 def _same_bindings(known: Bindings, asked: Bindings) -> None:

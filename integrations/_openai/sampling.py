@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from guardrail.prompting import question_text
+from guardrail.sampling.native import call_seed
 from guardrail.sampling.probe import ProbeCall, ProbeReply
 from guardrail.sampling.prober import reply_of
 from guardrail.sampling.replies import cause_of, failed_calls, read_reply
@@ -139,21 +139,16 @@ def asks_for(
     sampled = {**common, "temperature": plan.temperature, "top_p": plan.top_p}
     if primary and (plan.n or plan.options is None):
         drawn = sampled if plan.primary == "sampled" else {**common, "temperature": 0.0}
-        asks.append(Ask(prompt, PRIMARY, {**drawn, "seed": _seed(seed, 0)}))
-    apart = tuple(Ask(prompt, SAMPLES, {**sampled, "seed": _seed(seed, 1 + i)}) for i in range(plan.n))
+        asks.append(Ask(prompt, PRIMARY, {**drawn, "seed": call_seed(seed, 0)}))
+    apart = tuple(Ask(prompt, SAMPLES, {**sampled, "seed": call_seed(seed, 1 + i)}) for i in range(plan.n))
     if plan.n and together:
-        asks.append(Ask(prompt, SAMPLES, {**sampled, "n": plan.n, "seed": _seed(seed, 1)}, apart))
+        asks.append(Ask(prompt, SAMPLES, {**sampled, "n": plan.n, "seed": call_seed(seed, 1)}, apart))
     else:
         asks += apart
     if plan.options is not None:
         reading = {"max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
-        asks.append(Ask(prompt, OPTIONS, {**extra, **reading, "seed": _seed(seed, 0)}))
+        asks.append(Ask(prompt, OPTIONS, {**extra, **reading, "seed": call_seed(seed, 0)}))
     return asks
-
-
-def _seed(seed: int, place: int) -> int:
-    """A 31-bit seed for one request: many servers refuse larger ones."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/{place}".encode()).digest()[:4], "big") >> 1
 
 
 def outcome_of(

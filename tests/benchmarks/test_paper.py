@@ -238,7 +238,6 @@ def test_sample_files(tmp_path: Path) -> None:
     assert np.asarray(pool.uncertainty["vote"]).tolist() == [0.25, 0.0]
     expected = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     assert np.asarray(pool.uncertainty["entropy"]).tolist() == [pytest.approx(expected), 0.0]
-    assert pool.discrete == {"entropy", "vote"}
 
 
 def test_bundled_sample_files() -> None:
@@ -255,7 +254,7 @@ def test_confidence_files(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     (pool,) = read_confidences(path, "d")
-    assert (pool.model, np.asarray(pool.error).tolist(), set(pool.discrete)) == ("m", [0, 1], {"stated"})
+    assert (pool.model, np.asarray(pool.error).tolist()) == ("m", [0, 1])
     assert np.asarray(pool.uncertainty["logit"]).tolist() == [0.25, 0.75]
     assert np.asarray(pool.uncertainty["stated"]).tolist() == [pytest.approx(0.1), 0.5]
 

@@ -39,8 +39,8 @@ def test_artifact_binds_what_the_records_say(labelled: RecordFile, artifact: Cal
 
 def test_outcome_is_that_of_the_rule_on_the_arrays(labelled: RecordFile, artifact: CalibrationArtifact) -> None:
     found = arrays(labelled.records, KEY)
-    assert artifact.outcome == fit(found.uncertainty, found.error, alpha=0.15, support="discrete")
-    certified = fit(found.uncertainty, found.error, alpha=0.15, rule="certified", delta=0.1, support="discrete")
+    assert artifact.outcome == fit(found.uncertainty, found.error, alpha=0.15)
+    certified = fit(found.uncertainty, found.error, alpha=0.15, rule="certified", delta=0.1)
     assert artifact.certificate == certified
 
 

@@ -71,7 +71,7 @@ from integrations.langgraph_review import review_request
 
 FOLDER = Path(__file__).parent / "formats"
 VERSION_1 = FOLDER / "version1"
-"""Artifacts of the first version, and guards made of them."""
+"""Artifacts of the first version, guards made of them, and records of that time."""
 STORED = CalibrationArtifact.load(VERSION_1 / "artifact.json")
 """The artifact that files of other formats name by its digest: a file that exists keeps it."""
 NOW = 1_700_000_000.0
@@ -117,9 +117,11 @@ def artifact(
     return CalibrationArtifact(
         created=CREATED,
         model=ModelIdentity(provider="scripted", model=name),
-        plan=SamplingPlan(n=0, temperature=0.5, top_p=1.0, max_tokens=32, logprobs=True, bindings=bindings, seed=7),
+        plan=SamplingPlan(
+            n=0, temperature=0.5, top_p=1.0, max_tokens=32, logprobs=True, bindings=bindings, cut_off="abstain", seed=7
+        ),
         prompt=PromptWrapping(system=None, template="{question}", option_template="{label}: {text}"),
-        estimator=EstimatorSpec(name="perplexity", version=1, unit="nats", support="continuous"),
+        estimator=EstimatorSpec(name="perplexity", version=1, unit="nats"),
         correctness=CorrectnessSpec(name="token_f1", version=1, params={"threshold": 0.5}),
         data=DataFingerprint(
             name="fragen-ü.jsonl", sha256="ab" * 32, n_questions=6, n_used=4, n_unmeasured=1, n_unlabelled=1
@@ -128,6 +130,7 @@ def artifact(
         certificate=no_certificate(),
         calibration=CalibrationScores(uncertainty=(0.25, 0.5, 0.75, 1.5), error=(0, 0, 0, 1)),
         packages={"acrc-guardrail": "0.1.0"},
+        turns=("human", "human,ai,human"),
         lineage=("sha256:" + "cd" * 32,),
     )
 
@@ -154,7 +157,6 @@ def cascade() -> CascadeArtifact:
         name="discrete_semantic_entropy",
         version=1,
         unit="nats",
-        support="discrete",
         judge=JudgeSpec(name="exact", version=1, params={}),
         clustering="components",
     )
@@ -237,8 +239,9 @@ def records() -> tuple[RecordHeader, list[Record]]:
             follow_ups=("p_true",),
             stop=("\n",),
             bindings=Bindings(tools=(TRANSFER,), tool_choice="any"),
+            cut_off="measure",
         ),
-        prompt=PromptWrapping(system="Be brief.", template="Q: {question}\nA:"),
+        prompt=PromptWrapping(system="Be brief.", template="{context}\nQ: {question}\nA:", slots=("context",)),
         questions_name="fragen.jsonl",
         questions_sha256="ab" * 32,
         n_questions=4,
@@ -248,7 +251,6 @@ def records() -> tuple[RecordHeader, list[Record]]:
                 name="semantic_entropy",
                 version=1,
                 unit="nats",
-                support="continuous",
                 judge=JudgeSpec(name="exact", version=1, params={}),
                 clustering="components",
                 similarity=JudgeSpec(name="embedding", version=1, params={"model": "m", "revision": "sha256:00"}),
@@ -299,7 +301,9 @@ def records() -> tuple[RecordHeader, list[Record]]:
             id="q1",
             question=QUESTION,
             references=("Goethe", "J. W. v. Goethe"),
+            slots={"context": "Faust is by Goethe ü."},
             group="books",
+            turns="human",
             drawn=drawn,
             scores={"semantic_entropy:exact": measured},
             correct=True,
@@ -346,9 +350,7 @@ def ensemble_file() -> EnsembleFile:
         training=Training(ids=("00aa", "00bb"), questions=("11aa", "11bb"), groups=("22aa",)),
     )
     return EnsembleFile(
-        spec=EstimatorSpec(
-            name="ensemble", version=1, unit="nats", support="continuous", params=params.model_dump(mode="json")
-        ),
+        spec=EstimatorSpec(name="ensemble", version=1, unit="nats", params=params.model_dump(mode="json")),
         fit=FitReport(
             n=60,
             n_left_out=2,
@@ -509,6 +511,7 @@ def write_guard(path: Path) -> None:
         on_abstain="raise",
         abstain_message="Ask again.",
         early_stopping="off",
+        turns="mark",
         max_concurrency=3,
     )
     write_json(path, guard.to_config())

@@ -172,8 +172,9 @@ def test_the_candidate_rule_selects_what_it_was_fitted_to_show(store: ReviewStor
 # -- calibration files -------------------------------------------------------------------------------------------------
 
 
-def test_records_keep_what_was_drawn_scored_and_labelled(tmp_path: Path) -> None:
-    file = read_records(FOLDER / "records.jsonl")
+@VERSIONS
+def test_records_keep_what_was_drawn_scored_and_labelled(folder: Path, tmp_path: Path) -> None:
+    file = read_records(folder / "records.jsonl")
     header, (first, second, third, fourth) = file.header, file.records
     assert (header.model.revision, header.plan.follow_ups, header.prompt.system) == (
         "2024-01-01",
@@ -198,9 +199,25 @@ def test_records_keep_what_was_drawn_scored_and_labelled(tmp_path: Path) -> None
     assert fourth.drawn is None
     assert [record.correct for record in file.records] == [True, False, None, True]
     copy = tmp_path / "records.jsonl"
-    copy.write_bytes((FOLDER / "records.jsonl").read_bytes())
+    copy.write_bytes((folder / "records.jsonl").read_bytes())
     with open_writer(copy, header) as (_, there):  # the same collection can be resumed
         assert there.records == file.records
+
+
+def test_prompts_have_slots_and_turns_and_plans_say_what_is_cut_off(tmp_path: Path) -> None:
+    file = read_records(FOLDER / "records.jsonl")
+    prompt, first = file.header.prompt, file.records[0]
+    assert (prompt.slots, first.slots, first.turns) == (("context",), {"context": "Faust is by Goethe ü."}, "human")
+    assert prompt.messages(QUESTION, slots=first.slots)[1].content == f"Faust is by Goethe ü.\nQ: {QUESTION}\nA:"
+    assert (file.header.plan.cut_off, artifact().plan.cut_off) == ("measure", "abstain")
+    assert CalibrationArtifact.load(FOLDER / "artifact.json").turns == ("human", "human,ai,human")
+    old = read_records(VERSION_1 / "records.jsonl")
+    assert (old.header.plan.cut_off, old.header.prompt.slots, old.records[0].turns) == (None, (), None)
+    resumed = old.header.model_copy(update={"plan": old.header.plan.model_copy(update={"cut_off": "abstain"})})
+    copy = tmp_path / "records.jsonl"
+    copy.write_bytes((VERSION_1 / "records.jsonl").read_bytes())
+    with open_writer(copy, resumed) as (_, there):  # a plan of today resumes it
+        assert there.header == old.header
 
 
 def test_labels_apply_to_the_answers_that_were_judged(tmp_path: Path) -> None:
@@ -291,7 +308,8 @@ def test_the_configuration_makes_the_same_guard_again(folder: Path) -> None:
     guard = Guardrail.from_config(config, model=model("Goethe or perhaps Schiller"))
     assert (guard.on_abstain, guard.early_stopping, guard.max_concurrency) == ("raise", "off", 3)
     assert guard.artifact == CalibrationArtifact.load(folder / "artifact.json")
-    assert guard.to_config() == config
+    assert (guard.to_config() == config) == (folder is FOLDER)  # a new setting has its default
+    assert guard.turns == ("mark" if folder is FOLDER else "refuse")
     assert guard.invoke(QUESTION).content == "Goethe or perhaps Schiller"
     config["artifact"]["content"]["outcome"]["threshold"] = 0.5
     with pytest.raises(ArtifactTamperedError):

@@ -71,6 +71,7 @@ FREE = {
     "scores",
     "estimators",
     "follow_ups",
+    "slots",
 }
 """Objects whose names are data."""
 FREE |= {

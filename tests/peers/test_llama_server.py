@@ -129,7 +129,7 @@ def test_a_guard_accepts_by_threshold_and_counts_its_requests(llama: Peer) -> No
     guard = Guardrail(model=chat, artifact=make_artifact(chat, estimator="semantic_entropy", threshold=99.0))
     first, second = guard.assess("Compute 20 times 2."), guard.assess(QUESTION)
     assert first.accepted
-    assert first.cost.calls == 4 + 2  # the probe, the greedy answer, and ten samples in one
+    assert first.cost.calls == 5 + 2  # the probe, the greedy answer, and ten samples in one
     assert second.cost.calls == 2
     strict = Guardrail(model=chat, artifact=make_artifact(chat, estimator="semantic_entropy", threshold=-1.0))
     assert not strict.assess(QUESTION).accepted

@@ -36,7 +36,7 @@ class Server:
             return said[0], {"type": "error", "error": {"type": "invalid", "message": said[1]}, "message": said[1]}
         for end, form in FORMS.items():
             if path.partition("?")[0].endswith(end):
-                return 200, form(said)
+                return 200, form(said, bool(body.get("logprobs")))
         return 404, {"error": {"message": f"no such path: {path}"}}
 
 
@@ -45,13 +45,40 @@ def varied(body: Body) -> str:
     return "Paris" if "France" in json.dumps(body) else f"word {body['place']}"
 
 
-def _openai(said: str) -> Any:
+def _listed(said: str) -> list[Body]:
+    """The log-probabilities of an answer, whose tokens are its words."""
+    words = said.split()
+    tokens = [*words[:1], *(f" {word}" for word in words[1:])]
+    return [{"token": token, "logprob": -0.5, "bytes": list(token.encode()), "top_logprobs": []} for token in tokens]
+
+
+def _openai(said: str, logprobs: bool) -> Any:
     message = {"role": "assistant", "content": said}
-    choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
+    listed = {"content": _listed(said)} if logprobs else None
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": listed}
     return {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice], "usage": USED}
 
 
-def _anthropic(said: str) -> Any:
+def _responses(said: str, logprobs: bool) -> Any:
+    text = {"type": "output_text", "text": said, "annotations": []}
+    message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [text]}
+    used = {
+        "input_tokens": 5, "output_tokens": 1, "total_tokens": 6,
+        "input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0},
+    }  # fmt: skip
+    common = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "status": "completed"}
+    return {
+        "id": "x",
+        "object": "response",
+        "created_at": 0,
+        "model": "m",
+        "output": [message],
+        "usage": used,
+        **common,
+    }
+
+
+def _anthropic(said: str, logprobs: bool) -> Any:
     used = {"input_tokens": 5, "output_tokens": 1}
     return {
         "id": "x", "type": "message", "role": "assistant", "model": "m", "content": [{"type": "text", "text": said}],
@@ -59,33 +86,35 @@ def _anthropic(said: str) -> Any:
     }  # fmt: skip
 
 
-def _gemini(said: str) -> Any:
+def _gemini(said: str, logprobs: bool) -> Any:
     content = {"role": "model", "parts": [{"text": said}]}
     used = {"promptTokenCount": 5, "candidatesTokenCount": 1, "totalTokenCount": 6}
     return {"candidates": [{"content": content, "finishReason": "STOP", "index": 0}], "usageMetadata": used}
 
 
-def _ollama(said: str) -> Any:
+def _ollama(said: str, logprobs: bool) -> Any:
     common = {"model": "m", "created_at": "2026-01-01T00:00:00Z"}
     part = {**common, "message": {"role": "assistant", "content": said}, "done": False}
+    part |= {"logprobs": _listed(said)} if logprobs else {}
     end = {"done": True, "done_reason": "stop", "prompt_eval_count": 5, "eval_count": 1}
     return [part, {**common, "message": {"role": "assistant", "content": ""}, **end}]
 
 
-def _cohere(said: str) -> Any:
+def _cohere(said: str, logprobs: bool) -> Any:
     message = {"role": "assistant", "content": [{"type": "text", "text": said}]}
     used = {"tokens": {"input_tokens": 5, "output_tokens": 1}}
     return {"id": "x", "finish_reason": "COMPLETE", "message": message, "usage": used}
 
 
-def _converse(said: str) -> Any:
+def _converse(said: str, logprobs: bool) -> Any:
     message = {"role": "assistant", "content": [{"text": said}]}
     used = {"inputTokens": 5, "outputTokens": 1, "totalTokens": 6}
     return {"output": {"message": message}, "stopReason": "end_turn", "usage": used, "metrics": {"latencyMs": 1}}
 
 
-FORMS: dict[str, Callable[[str], Any]] = {
+FORMS: dict[str, Callable[[str, bool], Any]] = {
     "/chat/completions": _openai,
+    "/responses": _responses,
     "/messages": _anthropic,
     ":generateContent": _gemini,
     "/api/chat": _ollama,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 
 from guardrail import Guardrail
@@ -20,6 +21,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.bindings import carried
 from guardrail.doctor import examine
 from guardrail.errors import UsageError
+from guardrail.judges.chat import ChatJudge
 from guardrail.models import resolve_model
 from guardrail.specs import identify
 from guardrail.testing import make_artifact
@@ -44,6 +46,7 @@ class Provider(NamedTuple):
         settings: What a request has to say: the path of each of the plan's settings in the request.
         identity: Provider and model that an artifact binds.
         seed: Where a seed goes, or empty.
+        logprobs: Whether its replies show log-probabilities.
     """
 
     package: str
@@ -53,6 +56,7 @@ class Provider(NamedTuple):
     settings: dict[str, str]
     identity: tuple[str, str]
     seed: str = ""
+    logprobs: bool = False
 
     def make(self, server: Server, **changed: Any) -> BaseChatModel:
         kind = getattr(pytest.importorskip(self.package), self.name)
@@ -71,13 +75,13 @@ PROVIDERS = {
         "langchain_openai", "ChatOpenAI",
         lambda url: {"model": "gpt-4o-mini", "base_url": f"{url}/v1", "api_key": "k", "max_retries": 0},
         {"temperature": 0.31, "top_p": 0.55, "max_tokens": 999},
-        words("max_completion_tokens", "top_p", "stop"), ("openai", "gpt-4o-mini"), "seed",
+        words("max_completion_tokens", "top_p", "stop"), ("openai", "gpt-4o-mini"), "seed", True,
     ),
     "vllm": Provider(
         "langchain_openai", "ChatOpenAI",
         lambda url: {"model": "org/weights", "base_url": f"{url}/v1", "api_key": "EMPTY", "max_retries": 0},
         {"temperature": 0.31, "max_tokens": 999},
-        words("max_completion_tokens", "top_p", "stop"), ("openai", "org/weights"), "seed",
+        words("max_completion_tokens", "top_p", "stop"), ("openai", "org/weights"), "seed", True,
     ),
     "azure": Provider(
         "langchain_openai", "AzureChatOpenAI",
@@ -85,7 +89,8 @@ PROVIDERS = {
             "azure_deployment": "chat", "azure_endpoint": url, "api_version": "2024-10-21", "api_key": "k",
             "max_retries": 0,
         },
-        {"temperature": 0.31, "top_p": 0.55, "max_tokens": 999}, words("max_completion_tokens", "top_p", "stop"), ("azure", "chat"), "seed",
+        {"temperature": 0.31, "top_p": 0.55, "max_tokens": 999},
+        words("max_completion_tokens", "top_p", "stop"), ("azure", "chat"), "seed", True,
     ),
     "anthropic": Provider(
         "langchain_anthropic", "ChatAnthropic",
@@ -103,7 +108,7 @@ PROVIDERS = {
     "ollama": Provider(
         "langchain_ollama", "ChatOllama", lambda url: {"model": "llama3:8b", "base_url": url},
         {"temperature": 0.31, "num_predict": 999, "stop": ["!"]},
-        words("num_predict", "top_p", "stop", inside="options."), ("ollama", "llama3:8b"), ".seed",
+        words("num_predict", "top_p", "stop", inside="options."), ("ollama", "llama3:8b"), ".seed", True,
     ),
     "mistral": Provider(
         "langchain_mistralai", "ChatMistralAI",
@@ -113,7 +118,7 @@ PROVIDERS = {
     "groq": Provider(
         "langchain_groq", "ChatGroq",
         lambda url: {"model": "llama-3.3-70b-versatile", "base_url": url, "api_key": "k", "max_retries": 0},
-        {"temperature": 0.31, "max_tokens": 999}, USUAL, ("groq", "llama-3.3-70b-versatile"), "seed",
+        {"temperature": 0.31, "max_tokens": 999}, USUAL, ("groq", "llama-3.3-70b-versatile"), "seed", True,
     ),
     "bedrock": Provider(
         "langchain_aws", "ChatBedrockConverse", lambda url: {"model": CLAUDE, "base_url": url},
@@ -185,12 +190,13 @@ def test_a_guarded_question_is_asked_by_the_plan(provider: Provider, server: Ser
     before = model.model_dump()
     guard = Guardrail(model=model, artifact=planned(model), early_stopping="off", max_concurrency=1)
     verdict = guard.assess(QUESTION)
-    assert (verdict.accepted, verdict.candidate.text) == (True, "Paris"), verdict.detail
+    assert verdict.accepted, verdict.detail
+    assert guard.invoke(QUESTION).text == "Paris"
 
     primary, *samples = asked(server, provider.settings)
     common = {"max_tokens": 48, "stop": ["#"]}
     assert {name: primary[name] for name in ("temperature", *common)} == {"temperature": 0, **common}
-    assert samples == [{"temperature": 0.7, "top_p": 0.9, **common}] * 3
+    assert samples[:3] == [{"temperature": 0.7, "top_p": 0.9, **common}] * 3
     # Under no other name: a setting of the plan, or of the model itself, that a server would read as well.
     every = {"max_tokens", "max_completion_tokens", "num_predict", "maxTokens", "maxOutputTokens", "top_p", "topP", "p"}
     own = {path.rpartition(".")[2] for path in provider.settings.values()}
@@ -225,6 +231,51 @@ def test_what_an_artifact_binds(provider: Provider, server: Server) -> None:
     assert sent == ({provider.seed: 7} if provider.seed else {})
 
 
+class Listening(BaseCallbackHandler):
+    """Keeps the tokens that it is shown."""
+
+    def __init__(self) -> None:
+        self.tokens: list[str] = []
+
+    def on_llm_new_token(self, token: Any, **details: Any) -> None:
+        self.tokens.append(token)
+
+
+def test_a_class_that_always_streams_shows_no_token(server: Server) -> None:
+    listening, own = Listening(), Listening()
+    model = PROVIDERS["ollama"].make(server, callbacks=[own])
+    guard = Guardrail(model=model, artifact=planned(model))
+    assert guard.invoke(QUESTION, {"callbacks": [listening]}).text == "Paris"
+    assert (listening.tokens, own.tokens) == ([], [])
+    model.invoke(QUESTION, {"callbacks": [listening]})
+    assert "Paris" in "".join(listening.tokens)  # the control
+    assert "Paris" in "".join(own.tokens)
+
+
+@each_provider
+@pytest.mark.parametrize("reply", ["structured", "text"])
+def test_a_judge_is_asked_at_temperature_0(provider: Provider, reply: Any, server: Server) -> None:
+    judge = ChatJudge(provider.make(server), reply=reply)
+    server.answer = lambda body: "yes"
+    judge.equivalent(QUESTION, [("a", "b")])
+    (sent,) = asked(server, provider.settings)
+    assert sent["temperature"] == 0
+    assert sent["max_tokens"] in (16, 256)
+
+
+@each_provider
+def test_log_probabilities(provider: Provider, server: Server) -> None:
+    model = provider.make(server)
+    artifact = make_artifact(model, n=3, estimator="semantic_entropy")
+    if provider.logprobs:
+        guard = Guardrail(model=model, artifact=artifact, early_stopping="off")
+        verdict = guard.assess(QUESTION)
+        assert verdict.accepted, verdict.detail
+    else:
+        with pytest.raises(ValueError, match="does not take logprobs, which the plan asks for"):
+            Guardrail(model=model, artifact=artifact)
+
+
 @each_provider
 def test_a_model_that_takes_only_temperature_1(provider: Provider, server: Server) -> None:
     model = provider.make(server, profile={"temperature": False})
@@ -238,6 +289,15 @@ def test_a_model_that_takes_only_temperature_1(provider: Provider, server: Serve
 
 
 @each_provider
+def test_doctor_finds_nothing_wrong(provider: Provider, server: Server, tmp_path: Path) -> None:
+    model = provider.make(server)
+    path = str(planned(model).save(tmp_path / "artifact.json"))
+    findings = {finding.check: finding for finding in examine(path, model, question=QUESTION)}
+    assert {finding.status for finding in findings.values()} <= {"ok", "warn"}, findings
+    assert findings["requests"].status == "ok", findings["requests"]
+
+
+@each_provider
 def test_doctor_names_a_temperature_that_is_refused(provider: Provider, server: Server, tmp_path: Path) -> None:
     text = "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) is supported."
     place = provider.settings["temperature"]
@@ -247,6 +307,19 @@ def test_doctor_names_a_temperature_that_is_refused(provider: Provider, server: 
     findings = [finding for finding in examine(path, model) if finding.status == "fail"]
     assert findings
     assert any(finding.fix.startswith("this model only takes temperature 1") for finding in findings), findings
+
+
+def test_the_responses_api(server: Server) -> None:
+    model = PROVIDERS["openai"].make(server, use_responses_api=True)
+    with pytest.raises(ValueError, match="does not take stop"):
+        Guardrail(model=model, artifact=planned(model))
+    plan = PLAN.model_copy(update={"stop": ()})
+    guard = Guardrail(model=model, artifact=planned(model, plan), early_stopping="off", max_concurrency=1)
+    verdict = guard.assess(QUESTION)
+    assert verdict.accepted, verdict.detail
+    primary, *samples = asked(server, {name: name for name in ("temperature", "max_output_tokens", "seed")})
+    assert primary == {"temperature": 0, "max_output_tokens": 48, "seed": None}
+    assert samples == [{"temperature": 0.7, "max_output_tokens": 48, "seed": None}] * 3
 
 
 def test_models_whose_profile_knows_it() -> None:

@@ -28,7 +28,7 @@ LIMIT = int(stats.binom.ppf(1 - 1e-4, RUNS, DELTA))
 
 def failures(rule: str, icc: float, seed: int, **options: Any) -> tuple[int, float]:
     """Calibrations whose threshold has an error rate of alpha or more, and the mean acceptance."""
-    chosen, request = request_for(rule, alpha=ALPHA, delta=DELTA, support="continuous", options=options)
+    chosen, request = request_for(rule, alpha=ALPHA, delta=DELTA, options=options)
     n = GROUPS * SIZE
     groups = Groups(np.repeat(np.arange(GROUPS), SIZE), tuple(map(str, range(GROUPS))))
     rng, bound = np.random.default_rng(seed), stats.norm.ppf(MU)
@@ -70,7 +70,7 @@ def exact(rule: str, groups: int, size: int, alpha: float, delta: float, *, awar
     Every label vector of the groups is run through the rule and summed with its probability.
     """
     options = {"min_accept": 4} if rule != "clopper_pearson" else {}
-    chosen, request = request_for(rule, alpha=alpha, delta=delta, support="continuous", options=options)
+    chosen, request = request_for(rule, alpha=alpha, delta=delta, options=options)
     # Neighbours in score come from one group: a run of right answers is one group, not as many items.
     u = np.arange(groups * size, dtype=np.float64)
     ids = Groups.of(np.repeat(np.arange(groups), size).tolist(), u.size) if aware else None

@@ -222,7 +222,7 @@ def test_a_stream_counts_every_sample() -> None:
 
 
 def test_nan_is_never_accepted_fitted_or_stored() -> None:
-    broken = Estimator("broken", 1, "nats", "continuous", Needs(), lambda evidence: math.nan)
+    broken = Estimator("broken", 1, "nats", Needs(), lambda evidence: math.nan)
     found = measure(answers("a1", "a1"), broken, SamplingPlan(n=2))
     assert (found.value, found.reason) == (None, Unmeasured.NOT_FINITE)
     model = ScriptedChat(script={"q": ["a"]})

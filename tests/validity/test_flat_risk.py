@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calibrate.thresholds.anchored import anchored_limits
+from calibrate.thresholds.anchored import _candidates, spending_limits
 from calibrate.thresholds.multiple import bonferroni_grid
 from calibrate.thresholds.rule import default_min_accept
 from calibrate.thresholds.simultaneous import simultaneous_limits
@@ -41,20 +41,48 @@ def test_cp_simultaneous_crosses_with_probability_delta(n: int, alpha: float, de
     assert 0.8 * delta <= exact <= delta + ROUNDING
 
 
+def ties(n: int, k_min: int, kind: str) -> Counts:
+    """Block ends at or past k_min: all, or those of a discrete score, n always one of them."""
+    rng = np.random.default_rng(n)
+    values = {"untied": n, "few": 6, "ten samples": 42, "coarse and fine": n // 3}[kind]
+    if kind == "untied":
+        return np.arange(k_min, n + 1)
+    sizes = rng.multinomial(n, rng.dirichlet(np.full(values, 0.4 if kind == "coarse and fine" else 1.5)))
+    ends = np.unique(np.append(np.cumsum(sizes), n))
+    return ends[ends >= k_min].astype(np.int64)
+
+
+@pytest.mark.parametrize("kind", ["untied", "few", "ten samples", "coarse and fine"])
 @pytest.mark.parametrize(("n", "alpha", "delta", "k_min"), CASES)
-def test_anchored_holds_for_every_first_bad_threshold(n: int, alpha: float, delta: float, k_min: int) -> None:
-    table = anchored_limits(n, alpha, delta, k_min)
-    exact = anchored_failures(table.k, table.anchor, table.extension, alpha)
+def test_certified_holds_for_every_first_bad_threshold(
+    n: int, alpha: float, delta: float, k_min: int, kind: str
+) -> None:
+    ends = ties(n, k_min, kind)
+    table = spending_limits(ends, alpha, delta, k_min)
+    exact = anchored_failures(ends, table.anchor, table.extension, alpha)
     assert exact.max() <= delta + ROUNDING
-    assert exact.max() >= 0.8 * delta
+    if kind == "untied":
+        assert exact.max() >= 0.8 * delta
 
 
-def test_anchored_on_a_grid_holds_for_every_first_bad_grid_point() -> None:
+@pytest.mark.parametrize("kind", ["few", "ten samples"])
+def test_negative_control_limits_of_untied_scores_waste_or_void_on_other_ends(kind: str) -> None:
+    # Limits are constants only because they are solved for the block ends that occur. Spending the whole of delta at
+    # every block end instead (G = 1 and no account of later anchors) is not valid.
+    ends = ties(1000, 50, kind)
+    limit = pointwise(ends, 0.15, 0.1)
+    assert anchored_failures(ends, limit, limit, 0.15).max() > 0.1 + 0.02
+
+
+def test_certified_on_a_thinned_set_of_block_ends() -> None:
     n, alpha, delta = 20_500, 0.05, 0.1
-    table = anchored_limits(n, alpha, delta, default_min_accept(n, alpha))
-    assert table.k.size < 2_000  # a grid, not every k
-    assert np.all(table.k[1:] <= 1.005 * table.k[:-1])
-    exact = anchored_failures(table.k, table.anchor, table.extension, alpha)
+    k_min = default_min_accept(n, alpha)
+    kept = _candidates(np.arange(1, n + 1), n, k_min) + 1
+    assert kept[-1] == n
+    assert np.all(kept[:-1] <= kept[1:] / 1.005)
+    assert np.all(kept[:-1] >= kept[1:] / 1.005 - 1)
+    table = spending_limits(kept, alpha, delta, k_min)
+    exact = anchored_failures(kept, table.anchor, table.extension, alpha)
     assert 0.8 * delta <= exact.max() <= delta + ROUNDING
 
 
@@ -99,14 +127,13 @@ def test_negative_control_the_plug_in_rule_is_not_valid() -> None:
 
 
 def test_negative_control_extending_with_pointwise_limits_is_not_valid() -> None:
-    # Anchors at full scale plus extensions at level delta each: the union is what c2 pays for.
-    table = anchored_limits(1000, 0.15, 0.1, 50)
-    exact = anchored_failures(table.k, table.anchor, pointwise(table.k, 0.15, 0.1), 0.15)
-    assert exact.max() > 0.1 + 0.01
-
-
-def test_negative_control_anchors_at_one_and_a_half_times_the_scale_are_not_valid() -> None:
+    # Anchors plus extensions at level delta each: the union is what c2 pays for.
     k = np.arange(50, 1001)
-    level = np.minimum(0.1, 1.5 * anchored_limits(1000, 0.15, 0.1, 50).scale * (50 / k) ** 1.5)
-    c = np.asarray(stats.binom.ppf(level, k, 0.15)).astype(np.int64) - 1
-    assert crossing(k, c, 0.15) > 0.1 + 0.01
+    table = spending_limits(k, 0.15, 0.1, 50)
+    assert anchored_failures(k, table.anchor, pointwise(k, 0.15, 0.1), 0.15).max() > 0.1 + 0.01
+
+
+def test_negative_control_one_more_error_everywhere_is_not_valid() -> None:
+    k = np.arange(50, 1001)
+    table = spending_limits(k, 0.15, 0.1, 50)
+    assert anchored_failures(k, table.anchor + 1, table.extension + 1, 0.15).max() > 0.1 + 0.01

@@ -11,7 +11,7 @@ from typing import Any
 
 from guardrail.errors import UsageError
 from guardrail.types import Unit
-from guardrail.uncertainty import EstimatorSpec, Support
+from guardrail.uncertainty import EstimatorSpec
 
 from ...grammar import assignment
 from ..questions import Row
@@ -47,14 +47,12 @@ class ScoreColumn:
         name: Name of the score, without "imported:".
         column: The column.
         confidence: Whether the column holds a confidence in [0, 1], of which 1 minus it is stored.
-        support: Whether it takes few values only; declared, never read off the data.
         unit: Unit of the stored value.
     """
 
     name: str
     column: str
     confidence: bool = False
-    support: Support = "continuous"
     unit: Unit = "nats"
 
     @property
@@ -67,7 +65,7 @@ class ScoreColumn:
         """What the artifact stores. No estimator has this name, so the artifact cannot be used at run time."""
         params = {"column": self.column, "stored": "1 - value" if self.confidence else "value"}
         unit: Unit = "probability" if self.confidence else self.unit
-        return EstimatorSpec(name=self.key, version=1, unit=unit, support=self.support, params=params)
+        return EstimatorSpec(name=self.key, version=1, unit=unit, params=params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +90,11 @@ class ColumnMap:
         return name in self.columns
 
 
-def parse_map(entries: Iterable[str], *, support: Support = "continuous", unit: Unit = "nats") -> ColumnMap:
+def parse_map(entries: Iterable[str], *, unit: Unit = "nats") -> ColumnMap:
     """A column map from how a user writes it: "question=prompt", "samples=s1,s2,s3", "score=NAME:COLUMN".
 
     Args:
         entries: One text a mapping. "score" is an uncertainty (higher is less certain), "confidence" the opposite.
-        support: Support of every score.
         unit: Unit of every "score"; a "confidence" is a probability.
 
     Raises:
@@ -110,7 +107,7 @@ def parse_map(entries: Iterable[str], *, support: Support = "continuous", unit: 
         if not column:
             raise UsageError(f"--map {entry!r} names no column. Write FIELD=COLUMN, e.g. question=prompt.")
         if name in ("score", "confidence"):
-            scores.append(_score(entry, column, name == "confidence", support, unit))
+            scores.append(_score(entry, column, name == "confidence", unit))
             continue
         _known(entry, name)
         if name in columns:
@@ -124,11 +121,11 @@ def parse_map(entries: Iterable[str], *, support: Support = "continuous", unit: 
     return ColumnMap(columns, tuple(scores))
 
 
-def _score(entry: str, text: str, confidence: bool, support: Support, unit: Unit) -> ScoreColumn:
+def _score(entry: str, text: str, confidence: bool, unit: Unit) -> ScoreColumn:
     name, _, column = (part.strip() for part in text.partition(":"))
     if not name or " " in name or "/" in name:
         raise UsageError(f"--map {entry!r}: a score needs a plain name. Write score=NAME:COLUMN.")
-    return ScoreColumn(name, column or name, confidence, support, unit)
+    return ScoreColumn(name, column or name, confidence, unit)
 
 
 def _known(entry: str, name: str) -> None:

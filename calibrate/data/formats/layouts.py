@@ -163,7 +163,7 @@ LAYOUTS: dict[str, Layout] = {
             ColumnMap(
                 {},
                 (
-                    ScoreColumn("stated_confidence", "stated_confidence", confidence=True, support="discrete"),
+                    ScoreColumn("stated_confidence", "stated_confidence", confidence=True),
                     ScoreColumn("logit_confidence", "logit_confidence", confidence=True),
                 ),
             ),

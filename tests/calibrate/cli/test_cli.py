@@ -41,6 +41,22 @@ def questions(tmp_path: Path) -> Path:
     return fakes.write_questions(tmp_path / "q.jsonl")
 
 
+def test_how_the_primary_answer_is_drawn_is_part_of_the_artifact(questions: Path, tmp_path: Path) -> None:
+    records, artifact = tmp_path / "r.jsonl", tmp_path / "a.json"
+    fixed = ("--temperature", "1", "--top-p", "1", "--primary", "sampled")
+    run("collect", questions, "--model", MODEL, "--out", records, *fixed)
+    assert read_records(records).header.plan.primary == "sampled"
+    assert "primary" in run("collect", questions, "--model", MODEL, "--out", records, *fixed[:4], code=2)
+    run("score", records)
+    run("label", records, "--rule", "exact")
+    run("fit", records, "--alpha", "0.15", "--out", artifact)
+    plan = CalibrationArtifact.load(artifact).plan
+    assert (plan.primary, plan.temperature, plan.top_p) == ("sampled", 1.0, 1.0)
+    assert "1 sampled answer and 10 samples at temperature 1" in run("inspect", artifact)
+    assert "how the primary answer is drawn" in run("run", "--help").lower()
+    assert "cold" in run("collect", questions, "--model", MODEL, "--primary", "cold", code=2)
+
+
 def test_step_by_step(questions: Path, tmp_path: Path) -> None:
     records, artifact, page = tmp_path / "r.jsonl", tmp_path / "a.json", tmp_path / "report.html"
     shown = run("collect", questions, "--model", MODEL, "--out", records)

@@ -46,7 +46,7 @@ def imported(tmp_path: Path) -> Path:
     out = tmp_path / "r.jsonl"
     shown = run(
         *("import", confidences(tmp_path / "c.csv"), "--out", out, "--map", "confidence=stated", "--map", "correct=ok"),
-        *("--map", "group=topic", "--support", "discrete", "--model", "m", "--provider", "scripted"),
+        *("--map", "group=topic", "--model", "m", "--provider", "scripted"),
     )
     assert "300 of 300 rows are records now (read as csv)." in shown
     assert "answers are right" in shown
@@ -60,7 +60,6 @@ def test_imported_scores_are_fitted_evaluated_and_reported(imported: Path, tmp_p
     assert "May answer, within limits" in shown
     loaded = CalibrationArtifact.load(artifact)
     assert loaded.estimator.name == "imported:stated"
-    assert loaded.estimator.support == "discrete"
     assert loaded.correctness.name == "imported"
     assert loaded.data.n_unmeasured + loaded.data.n_used == 210
     assert 0 < loaded.data.n_unmeasured <= 6
@@ -130,7 +129,6 @@ def test_bad_rows_stop_or_are_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
-        (("--support", "some"), "--support must be continuous or discrete, got 'some'"),
         (("--unit", "bits"), "--unit must be nats or probability, got 'bits'"),
         (("--option-scale", "odds"), "--option-scale must be logit or probability, got 'odds'"),
         (("--map", "answr=x"), "Did you mean 'answer'?"),

@@ -8,9 +8,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 
 from calibrate.data.collect import PROBE, collect_records
 from calibrate.data.questions import Question, read_questions
@@ -127,6 +128,30 @@ def test_a_failure_is_recorded_counted_and_retried(tmp_path: Path) -> None:
     retried = collect_records(questions(40), failing(), PLAN, path, retry_failed=True)
     assert (retried.n_resumed, retried.n_drawn, retried.n_failed) == (38, 2, 0)
     assert len(contents(path)) == 40
+
+
+class FilterError(Exception):
+    status_code = 400
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        AIMessage("no", additional_kwargs={"refusal": "no"}),
+        AIMessage("\ud83d"),
+        FilterError("content filter"),
+        KeyError("candidates"),
+    ],
+)
+def test_what_depends_on_the_question_is_not_drawn_again(tmp_path: Path, said: Any) -> None:
+    """Otherwise calibration would see answers to questions that a guard holds back."""
+    path = tmp_path / "r.jsonl"
+    script: dict[str, Any] = {f"question {i}?": ["a", "b", "c"] for i in range(4)}
+    first = fakes.scripted({**script, "question 2?": ["a", "a", said]})
+    asked = [Question(id=f"p{i}", question=f"question {i}?", references=("a",)) for i in range(4)]
+    assert collect_records(asked, first, PLAN, path).n_failed == 1
+    again = collect_records(asked, fakes.scripted(script), PLAN, path, retry_failed=True)
+    assert (again.n_resumed, again.n_drawn, again.n_failed) == (4, 0, 1)
 
 
 def test_stops_early_when_most_of_the_first_questions_fail(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_option_scores_make_the_likeliest_option_the_answer(tmp_path: Path) -> N
 
 def test_scores_and_confidences(tmp_path: Path) -> None:
     rows = [{"id": "a", "u": 2.5, "c": 0.9, "correct": 1}, {"id": "b", "u": 0, "c": None, "correct": 0}]
-    columns = parse_map(["score=mine:u", "confidence=stated:c"], support="discrete")
+    columns = parse_map(["score=mine:u", "confidence=stated:c"])
     found = import_file(jsonl(tmp_path / "s.jsonl", rows), ImportSettings(columns=columns))
     first, second = found.file.records
     assert first.drawn is None
@@ -113,7 +113,7 @@ def test_scores_and_confidences(tmp_path: Path) -> None:
     assert second.scores["imported:stated"].value is None
     assert "no value in column 'c'" in second.scores["imported:stated"].detail
     spec = found.file.header.estimators["imported:stated"]
-    assert (spec.support, spec.unit, spec.params["stored"]) == ("discrete", "probability", "1 - value")
+    assert (spec.unit, spec.params["stored"]) == ("probability", "1 - value")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_row_figures_by_hand() -> None:
     patterns = [(5, 1, 6), (0, 0, 6), (2, 1, 0), (4, 0, 8)]
     for split, (taken, wrong, right) in enumerate(patterns):
         tally.accepted[split], tally.errors[split], tally.right[split], tally.n[split] = taken, wrong, right, 10
-    row = tally.row(_job("empirical", 0.2, None, "continuous"))
+    row = tally.row(_job("empirical", 0.2, None))
     assert row.scer is not None
     assert row.scer.value == pytest.approx((0.2 + 0.5 + 0.0) / 3)
     assert row.scer_sd == pytest.approx(np.std([0.2, 0.5, 0.0], ddof=1))

@@ -57,7 +57,6 @@ def test_every_cell_is_the_evaluation_of_its_own(labelled: RecordFile) -> None:
         alphas=[0.2],
         n_calibration=80,
         splits=4,
-        support="discrete",
     )
     assert grid.cells[2].evaluation == alone
     assert Grid.model_validate_json(grid.model_dump_json()) == grid

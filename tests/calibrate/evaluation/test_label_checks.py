@@ -9,8 +9,9 @@ import pytest
 from scipy import special, stats
 
 from calibrate.data.records import Record
-from calibrate.evaluation.label_checks import auroc_interval, ks_two_sample, suspicious
+from calibrate.evaluation.label_checks import auroc_interval, suspicious
 from calibrate.evaluation.planning import Binormal
+from calibrate.scoring.metrics import ks_two_sample
 from guardrail.errors import UsageError
 from guardrail.types import Uncertainty
 

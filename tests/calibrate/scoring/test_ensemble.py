@@ -255,9 +255,7 @@ def test_members_must_be_scored(labelled: RecordFile) -> None:
     with pytest.raises(UsageError, match="twice"):
         fit_members(labelled, ["degree", "degree"])
     header = labelled.header.model_copy(
-        update={
-            "estimators": {"ensemble:1": EstimatorSpec(name="ensemble", version=1, unit="nats", support="continuous")}
-        }
+        update={"estimators": {"ensemble:1": EstimatorSpec(name="ensemble", version=1, unit="nats")}}
     )
     with pytest.raises(UsageError, match="is an ensemble itself"):
         fit_members(RecordFile(labelled.path, header, ()), ["ensemble:1"])

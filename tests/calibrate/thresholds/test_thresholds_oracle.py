@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from calibrate.thresholds import fit
-from calibrate.thresholds.anchored import anchored_limits
+from calibrate.thresholds.anchored import spending_limits
 from calibrate.thresholds.rule import default_min_accept
 from calibrate.thresholds.simultaneous import simultaneous_limits
+from guardrail.outcome import Feasible
 from tests.golden.oracle import call, cases
 
 CASES = cases()
 
 
-@pytest.mark.parametrize("key", sorted(CASES[0].expected))
+# The reference's "anchored" is version 1 of that rule; version 2 has a reference of its own below.
+@pytest.mark.parametrize("key", sorted(set(CASES[0].expected) - {"anchored delta=.1"}))
 def test_every_oracle_case(key: str) -> None:
     rule, settings = call(key)
     feasible = 0
@@ -31,23 +34,77 @@ def test_every_oracle_case(key: str) -> None:
 
 
 def test_simultaneous_levels() -> None:
-    assert simultaneous_limits(100, 0.15, 0.05, 34).scale == pytest.approx(0.0187, abs=5e-5)
-    assert simultaneous_limits(1000, 0.15, 0.05, 50).scale == pytest.approx(0.0059, abs=5e-5)
+    assert simultaneous_limits(100, 0.15, 0.05, 34).level == pytest.approx(0.0187, abs=5e-5)
+    assert simultaneous_limits(1000, 0.15, 0.05, 50).level == pytest.approx(0.0059, abs=5e-5)
 
 
-def test_anchored_limits_at_1000() -> None:
-    table = anchored_limits(1000, 0.15, 0.1, 50)
-    rows = np.searchsorted(table.k, [50, 250, 500, 1000])
-    assert table.scale == pytest.approx(0.0652, abs=5e-5)
-    assert table.anchor[rows].tolist() == [3, 23, 52, 114]
-    assert table.extension[rows].tolist() == [3, 29, 64, 135]
+Limits = dict[int, tuple[int, int]]
+
+# Published beside the method: n, alpha, k_min and (c1, c2) at some numbers of items, delta .1, every k a block end.
+UNTIED: list[tuple[int, float, int, Limits]] = [
+    (100, 0.15, 19, {19: (0, 0), 25: (0, 0), 38: (1, 2), 50: (2, 3), 100: (6, 10)}),
+    (300, 0.15, 19, {38: (1, 2), 75: (4, 6), 150: (10, 16), 300: (26, 36)}),
+    (1000, 0.15, 50, {50: (1, 1), 100: (8, 9), 250: (23, 29), 500: (49, 64), 1000: (114, 135)}),
+    (1000, 0.10, 50, {50: (-1, -1), 100: (4, 5), 250: (13, 18), 500: (28, 40), 1000: (70, 87)}),
+]
 
 
-def test_anchored_limits_at_100() -> None:
-    table = anchored_limits(100, 0.15, 0.1, 19)
-    assert table.scale == pytest.approx(0.1132, abs=5e-5)
-    assert table.anchor[50 - 19] == 2
-    assert table.extension[[50 - 19, 100 - 19]].tolist() == [3, 10]
+@pytest.mark.parametrize(("n", "alpha", "k_min", "expected"), UNTIED)
+def test_limits_of_untied_scores(n: int, alpha: float, k_min: int, expected: Limits) -> None:
+    found = spending_limits(np.arange(k_min, n + 1), alpha, 0.1, k_min)
+    assert {k: (found.anchor[k - k_min], found.extension[k - k_min]) for k in expected} == expected
+
+
+def test_limits_of_tied_scores() -> None:
+    found = spending_limits(np.array([60, 150, 151, 300, 400]), 0.15, 0.1, default_min_accept(400, 0.15))
+    assert found.anchor.tolist() == [5, 10, 10, 26, 37]
+    assert found.extension.tolist() == [5, 16, 16, 36, 50]
+
+
+def reference(ends: list[int], alpha: float, delta: float, k_min: int) -> Limits:
+    """Section 3a of the method, word by word: whole distributions, no windows, no cache."""
+    later = np.zeros(ends[-1] + 1)  # h at the block end that is looked at
+    limits: Limits = {}
+    for i in range(len(ends) - 1, -1, -1):
+        k = ends[i]
+        weight = stats.binom.pmf(np.arange(k + 1), k, alpha)
+        spent = np.concatenate(([weight @ later], weight @ later + np.cumsum(weight * (1 - later))))
+        share = min(1.0, np.exp(-(k / k_min - 1) / 1.5) + 0.15 * k_min / k)
+        c1, c2 = (int((spent <= level).sum()) - 2 for level in (delta * share if i else delta, delta))
+        limits[k] = (c1, c2)
+        if i:
+            steps = k - ends[i - 1]
+            ahead = np.where(np.arange(k + 1) <= c1, 1.0, later)
+            step = stats.binom.pmf(np.arange(steps + 1), steps, alpha)
+            later = np.array([step @ ahead[s : s + steps + 1] for s in range(ends[i - 1] + 1)])
+    return limits
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_certified_is_the_reference_item_for_item(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(60, 220))
+    u = rng.normal(size=n) if seed % 3 == 0 else rng.integers(0, int(rng.integers(3, 60)), n).astype(float)
+    e = (rng.random(n) < 0.3 / (1 + np.exp(-(u - np.median(u)) / u.std()))).astype(int)
+    alpha, delta = float(rng.choice([0.1, 0.2, 0.3])), float(rng.choice([0.05, 0.1, 0.3]))
+    k_min = default_min_accept(n, alpha)
+    values, counts = np.unique(u, return_counts=True)
+    ends, errors = np.cumsum(counts), np.array([int(e[u <= value].sum()) for value in values])
+    kept = ends >= k_min
+    limits = reference(ends[kept].tolist(), alpha, delta, k_min)
+    rows = [
+        (value, k, wrong, *limits[k]) for value, k, wrong in zip(values[kept], ends[kept], errors[kept], strict=True)
+    ]
+    anchors = [i for i, (_, _, wrong, c1, _) in enumerate(rows) if wrong <= c1]
+    found = fit(u, e, alpha=alpha, rule="certified", delta=delta, diagnose="fast")
+    if not anchors:
+        assert found.status == "infeasible"
+        return
+    chosen = anchors[-1]
+    while chosen + 1 < len(rows) and rows[chosen + 1][2] <= rows[chosen + 1][4]:
+        chosen += 1
+    assert isinstance(found, Feasible)
+    assert (found.threshold, found.n_accepted) == (rows[chosen][0], rows[chosen][1])
 
 
 def test_default_min_accept() -> None:

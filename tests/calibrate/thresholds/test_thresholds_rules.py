@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from calibrate.thresholds import conformal_selection, fit, rules
@@ -43,7 +42,6 @@ def test_where_each_rule_is_shown() -> None:
 
 def test_what_alpha_is_a_share_of() -> None:
     assert [name for name, rule in RULES.items() if rule.population == "all"] == ["crc_joint"]
-    assert [name for name, rule in RULES.items() if rule.reads_support] == ["certified", "one_per_group"]
 
 
 def test_fixed_quantile() -> None:
@@ -144,33 +142,24 @@ def test_cp_simultaneous_pays_for_two_candidates() -> None:
     assert accepted("cp_simultaneous", [0, 0, 0], alpha=0.5, delta=0.2, min_accept=2) == 3
 
 
-def test_anchored_extends_from_its_anchor() -> None:
-    # alpha .5, k in {2, 3, 4}. Anchors allow no error anywhere (met with probability P(S_2 = 0) = 1/4); one error at 4
-    # would add P(S_2 = 1, S_4 = 1) = 1/2 * 1/4, and 3/8 > .32. Extension to k = 4 with one error costs
-    # P(S_4 <= 1) = 5/16 = .3125: not at delta .3, but at delta .32.
-    assert accepted("anchored", [0, 0, 0, 1], alpha=0.5, delta=0.3, min_accept=2) == 3
-    assert accepted("anchored", [0, 0, 0, 1], alpha=0.5, delta=0.32, min_accept=2) == 4
-    assert accepted("anchored", [0, 1, 0, 0], alpha=0.5, delta=0.3, min_accept=2) is None
+@pytest.mark.parametrize("rule", ["certified", "anchored", "one_per_group"])
+def test_certified_extends_from_its_anchor(rule: str) -> None:
+    # alpha .5, k in {2, 3, 4}, G = 1, .8165, .5884. From the right at delta .3: P(S_4 <= 0) = 1/16 <= .1765 and
+    # P(S_4 <= 1) = 5/16 > .3, so c1(4) = c2(4) = 0. At k = 3: 1/16 + 1/8 * 1/2 = 1/8 <= .245 for no error, one error
+    # adds 3/8: c1(3) = c2(3) = 0. At k = 2: 1/8 + 1/4 * 1/2 = 1/4 <= .3, one error adds 1/2: c1(2) = c2(2) = 0.
+    # At delta .32 one error at k = 4 is too many for an anchor (5/16 > .188) but not for an extension (5/16 <= .32).
+    assert accepted(rule, [0, 0, 0, 1], alpha=0.5, delta=0.3, min_accept=2) == 3
+    assert accepted(rule, [0, 0, 0, 1], alpha=0.5, delta=0.32, min_accept=2) == 4
+    assert accepted(rule, [0, 1, 0, 0], alpha=0.5, delta=0.3, min_accept=2) is None
 
 
-def test_certified_follows_the_declared_support() -> None:
-    rng = np.random.default_rng(5)
-    u = rng.integers(0, 12, 400).astype(float)
-    e = (rng.random(400) < 0.02 + 0.03 * u).astype(int)
-    discrete = fit(u, e, alpha=0.2, rule="certified", support="discrete")
-    continuous = fit(u, e, alpha=0.2, rule="certified")
-    k_min = discrete.options["min_accept"]
-    assert (discrete.options["procedure"], continuous.options["procedure"]) == ("fixed_sequence", "anchored")
-    sequence = fit(u, e, alpha=0.2, rule="fixed_sequence", start=k_min)
-    anchored = fit(u, e, alpha=0.2, rule="anchored")
-    assert isinstance(discrete, Feasible)
-    assert isinstance(continuous, Feasible)
-    assert isinstance(sequence, Feasible)
-    assert isinstance(anchored, Feasible)
-    assert discrete.threshold == sequence.threshold
-    assert continuous.threshold == anchored.threshold
-    assert discrete.guarantee == sequence.guarantee
-    assert discrete.delta == continuous.delta == 0.1
+def test_one_block_end_is_one_binomial_test() -> None:
+    # P(Bin(30, .2) <= 2) = .0442, P(Bin(30, .2) <= 3) = .1227.
+    def found(errors: int) -> Feasible | Infeasible:
+        return fit([0.0] * 30, [1] * errors + [0] * (30 - errors), alpha=0.2, rule="certified", delta=0.1)
+
+    assert isinstance(found(2), Feasible)
+    assert isinstance(found(3), Infeasible)
 
 
 def test_a_feasible_outcome_describes_its_threshold() -> None:

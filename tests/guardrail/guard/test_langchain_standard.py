@@ -40,7 +40,7 @@ class _Guard(Claims):
 
     @property
     def chat_model_params(self) -> dict[str, Any]:
-        return {"model": SCRIPTED, "artifact": make_artifact(SCRIPTED), "on_abstain": "raise"}
+        return {"model": SCRIPTED, "artifact": make_artifact(SCRIPTED), "on_abstain": "raise", "turns": "mark"}
 
 
 class TestGuardrailUnit(_Guard, ChatModelUnitTests):
@@ -125,7 +125,7 @@ class TestGuardedTransformersChatIntegration(Claims, _Refusals):
     @property
     def chat_model_params(self) -> dict[str, Any]:
         model = pytest.importorskip("integrations.transformers_chat").TransformersChat(model=str(WEIGHTS), device="cpu")
-        return {"model": model, "artifact": make_artifact(model, threshold=99.0, n=2)}
+        return {"model": model, "artifact": make_artifact(model, threshold=99.0, n=2), "turns": "mark"}
 
 
 class TestOpenAICompatibleChatUnit(ChatModelUnitTests):

@@ -110,7 +110,7 @@ class Unmeasurable(ScriptedChat):
 @pytest.mark.parametrize("problem", Unmeasured)
 def test_a_stage_that_cannot_decide_is_not_passed_over(problem: Unmeasured) -> None:
     """The large model would answer, and be wrong: it was calibrated for what the small one is not certain about."""
-    goes_on = problem in (Unmeasured.EMPTY_ANSWER, Unmeasured.REFUSED)
+    goes_on = problem in (Unmeasured.CUT_OFF, Unmeasured.EMPTY_ANSWER, Unmeasured.REFUSED)
     for verdict in both_ways(system(first=Unmeasurable(name_of_model="small", problem=problem)), EASY):
         assert (verdict.accepted, verdict.stage, len(verdict.stages)) == ((True, 2, 2) if goes_on else (False, 1, 1))
         assert ("Stage 2 was not asked instead" in verdict.detail) is not goes_on

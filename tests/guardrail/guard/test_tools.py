@@ -79,6 +79,12 @@ def guarded(model: BaseChatModel, bindings: Bindings | None, **kwargs: Any) -> G
     return Guardrail(model=model, artifact=make_artifact(model, threshold=0.5, bindings=bindings), **kwargs)
 
 
+def measuring_parts(guard: Guardrail) -> Guardrail:
+    """A guard that was calibrated to give out answers that were cut off."""
+    plan = guard.artifact.plan.model_copy(update={"cut_off": "measure"})
+    return guard.model_copy(update={"artifact": guard.artifact.model_copy(update={"plan": plan})})
+
+
 # -- what is bound
 
 
@@ -222,7 +228,7 @@ CUT = [
 @pytest.mark.parametrize("answer", CUT)
 def test_an_answer_that_was_cut_off_makes_no_object(answer: AIMessage, schema: Any) -> None:
     bindings = bindings_for(response_format=schema)
-    own = guarded(ScriptedChat(default=[answer]), bindings)
+    own = measuring_parts(guarded(ScriptedChat(default=[answer]), bindings))
     taken_over = guarded(WRITER, bindings, on_abstain=lambda verdict: answer)
     for guard in (own, taken_over):
         chain = guard.with_structured_output(schema)
@@ -238,8 +244,12 @@ def test_an_answer_that_was_cut_off_makes_no_object(answer: AIMessage, schema: A
 def test_a_call_that_was_cut_off_makes_no_object() -> None:
     whole = call("Person", name="Goethe", born=17)  # clients close the arguments of a call that was streamed
     answer = whole.model_copy(update={"response_metadata": {"stop_reason": "max_tokens"}})
-    chain = guarded(ScriptedChat(default=[answer]), PERSON_CALL).with_structured_output(Person, include_raw=True)
+    guard = guarded(ScriptedChat(default=[answer]), PERSON_CALL)
+    chain = measuring_parts(guard).with_structured_output(Person, include_raw=True)
     assert isinstance(chain.invoke(SURE)["parsing_error"], OutputParserException)
+    assert isinstance(
+        guard.with_structured_output(Person, include_raw=True).invoke(SURE)["parsing_error"], AbstainedError
+    )
 
 
 @pytest.mark.parametrize("text", [GOETHE, f"```json\n{GOETHE}\n```", f"```\n{GOETHE}", f" {GOETHE}\n"])

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import ConfigDict, Field
@@ -14,6 +15,7 @@ from guardrail import Guardrail
 from guardrail.bindings import _ROWS, LONGEST_ANSWER, STOP_STRINGS, TABLE, Effect, carried, check_settings, names
 from guardrail.errors import UsageError
 from guardrail.sampling.sampler import adraw, draw
+from guardrail.specs import identify
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import SamplingPlan
 
@@ -99,7 +101,7 @@ class FieldsOnly(StandIn):
 
 
 class ChatOllama(FieldsOnly):
-    stop: list[str] | None = None
+    stop: list[str] | None = Field(default_factory=lambda: ["!"])
 
     def _settings(self, stop: Any = None, **call: Any) -> dict[str, Any]:
         if self.stop is not None and stop is not None:
@@ -216,7 +218,7 @@ class Responses(BaseChatOpenAI):
 def test_stop_strings_that_langchain_drops_are_refused() -> None:
     with pytest.raises(UsageError, match="does not take stop"):
         draw(Responses(), [QUESTION], PLAN)
-    assert carried(Responses(), {"seed": 1, "max_tokens": 5}) == ({}, {"max_tokens": 5})
+    assert carried(Responses(), {"seed": 1, "max_tokens": 5}) == ({}, {"max_completion_tokens": 5})
 
 
 @pytest.mark.parametrize(
@@ -260,3 +262,16 @@ def test_a_plan_says_how_its_primary_answer_is_drawn() -> None:
     assert SamplingPlan.from_stored(FIXED.model_dump_json()).primary == "sampled"
     with pytest.raises(ValueError, match="sampled"):
         SamplingPlan(n=0, temperature=0, primary="sampled")
+
+
+class ChatCloud(StandIn):
+    KNOWN = ()
+    model: Any = None
+    deployment_name: str | None = None
+
+
+def test_a_model_that_names_nothing_cannot_be_bound() -> None:
+    assert identify(ChatCloud(deployment_name="chat")).model == "chat"
+    with pytest.raises(UsageError, match=r"this ChatCloud names no model \(model, deployment_name are empty\)"):
+        identify(ChatCloud())
+    assert identify(FakeListChatModel(responses=[])).model == "FakeListChatModel"  # a class without a name, as before

@@ -275,7 +275,9 @@ def test_a_fallback_is_counted() -> None:
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_guard_as_fallback_does_not_block(n: int) -> None:
     guard, seen = guard_and_seen(n)
-    outer = guard.model_copy(update={"on_abstain": guard})
+    other = Busy(default=["a", "b", "c"], seen=seen, crowd=n + 1, name_of_model="other")
+    fallback = Guardrail(model=other, artifact=make_artifact(other), early_stopping="off", remember=0)
+    outer = guard.model_copy(update={"on_abstain": fallback})
     soon(lambda: outer.batch(["q"] * 2, {"max_concurrency": n}))
     assert seen.calls == 2 * 22
     assert seen.peak <= n

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,12 +16,23 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain_core.caches import InMemoryCache
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field, PrivateAttr
 
 from guardrail import Guardrail, Reason, Unmeasured
-from guardrail.guard.endpoint_trust import PROBE_AGAIN_AFTER, WINDOW, EndpointTrust, agreement_rate, surprising
+from guardrail.guard.endpoint_trust import (
+    PROBE_AGAIN_AFTER,
+    REPEATS,
+    UNFIT_FOR,
+    WINDOW,
+    EndpointProblem,
+    EndpointTrust,
+    agreement_rate,
+    later_repeats,
+    surprising,
+)
 from guardrail.sampling import prober as _probe
 from guardrail.sampling.probe import PROMPT, ProbeReply, ProbeReport, conclude, longer_calls, probe_calls, wants_probe
 from guardrail.sampling.prober import aprobe, known_report, listed_tokens, needs_probe, probe, reply_of
@@ -196,7 +210,7 @@ class Remote(ScriptedChat):
     """A fake of somebody else's endpoint: it is probed. Answers its probe from a list, in the order of the calls."""
 
     guardrail_trusted = False
-    replies: list[Any] = Field(default_factory=lambda: ["a", "b", "c", "g"])
+    replies: list[Any] = Field(default_factory=lambda: ["a", "b", "c", "g", "d"])
     _seen: list[dict[str, Any]] = PrivateAttr(default_factory=list)
     _lock: Any = PrivateAttr(default_factory=threading.Lock)
 
@@ -211,7 +225,17 @@ class Remote(ScriptedChat):
         return ChatResult(generations=[ChatGeneration(message=self._message(answer, kwargs))])
 
 
-SCRIPT: dict[str, list[Any]] = {"sure?": ["yes"], "unsure?": ["a", "b", "c", "d"]}
+def test_a_plan_with_a_sampled_primary_answer_is_not_probed_at_temperature_0() -> None:
+    model = Remote()
+    plan = SamplingPlan(n=3, temperature=1.0, top_p=1.0, max_tokens=500, logprobs=True, primary="sampled")
+    report, _ = probe(model, plan)
+    assert report is not None
+    assert [(call["temperature"], call["max_tokens"]) for call in model._seen] == [(1.0, 500)] * len(model._seen)
+    assert (report.temperature, report.problem(PLAN)) == (None, None)
+    assert conclude([replace(call, temperature=1.0) for call in CALLS], HONEST).basis == "unknown"
+
+
+SCRIPT: dict[str, list[Any]] = {"sure?": ["yes"], "unsure?": ["a", "b", "c", "d", "e"]}
 
 
 def guard(model: Remote, **settings: Any) -> Guardrail:
@@ -221,11 +245,11 @@ def guard(model: Remote, **settings: Any) -> Guardrail:
 def test_any_chat_model_is_probed_once_and_the_first_verdict_pays() -> None:
     model = Remote(script=SCRIPT)
     guarded = guard(model)
-    assert guarded.assess("sure?").cost.calls == 15
+    assert guarded.assess("sure?").cost.calls == 16
     assert guarded.assess("sure?").cost.calls == 11
     assert guard(model).assess("sure?").cost.calls == 11  # another guard on the same object
-    assert len(model._seen) == 4
-    assert sorted(call["temperature"] for call in model._seen) == [0.0, 1.0, 1.0, 1.0]
+    assert len(model._seen) == 5
+    assert sorted(call["temperature"] for call in model._seen) == [0.0, 1.0, 1.0, 1.0, 1.0]
     report = known_report(model)
     assert report is not None
     assert (report.n, report.seed, report.distinct) == (None, None, report.samples)
@@ -239,8 +263,8 @@ def test_async_probe_is_shared_by_a_thousand_calls() -> None:
         return await asyncio.gather(*(aprobe(model, PLAN) for _ in range(1000)))
 
     found = asyncio.run(main())
-    assert len(model._seen) == 4
-    assert sum(cost.calls for _, cost in found) == 4
+    assert len(model._seen) == 5
+    assert sum(cost.calls for _, cost in found) == 5
     assert all(report is not None and not report.failed for report, _ in found)
 
 
@@ -251,11 +275,11 @@ def test_a_failed_probe_is_shared_once_and_then_repeated() -> None:
         return await asyncio.gather(*(aprobe(model, PLAN) for _ in range(50)))
 
     assert all(report is not None and report.failed for report, _ in asyncio.run(main()))
-    assert len(model._seen) == 4
+    assert len(model._seen) == 4  # without the later one, which has nothing to be compared with
     verdict = guard(model).assess("sure?")
     assert (verdict.accepted, verdict.uncertainty.reason) == (False, Unmeasured.MODEL_FAILED)
     assert "could not be probed: ConnectionError: down" in verdict.detail
-    model.replies[:] = ["a", "b", "c", "g"]
+    model.replies[:] = ["a", "b", "c", "g", "d"]
     assert guard(model).assess("sure?").accepted
 
 
@@ -272,15 +296,15 @@ def test_a_cancelled_probe_is_taken_over() -> None:
 
     report, cost = asyncio.run(main())
     assert not report.failed
-    assert cost.calls == 4
+    assert cost.calls == 5
 
 
 def test_the_samples_of_the_probe_are_equal_requests_where_no_seeds_can_be_sent() -> None:
     model = Remote(script=SCRIPT)
     probe(model, PLAN)  # so that a cache of equal requests shows, as it would answer the samples of a question
     sampled = [call for call in model._seen if call["temperature"] == 1]
-    assert len(sampled) == 3
-    assert sampled == [sampled[0]] * 3
+    assert len(sampled) == 4
+    assert sampled == [sampled[0]] * 4
 
 
 class Endpoint(ScriptedChat):
@@ -309,8 +333,8 @@ def test_threads_share_a_probe() -> None:
     model = Remote(script=SCRIPT)
     guarded = guard(model)
     found = guarded.batch(["sure?"] * 20, {"max_concurrency": 10})
-    assert len(model._seen) == 4
-    assert sum(message.response_metadata["guardrail"]["cost"]["calls"] for message in found) == 20 * 11 + 4
+    assert len(model._seen) == 5
+    assert sum(message.response_metadata["guardrail"]["cost"]["calls"] for message in found) == 20 * 11 + 5
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -411,7 +435,7 @@ def test_an_endpoint_that_turns_degenerate_is_found_out(caplog: pytest.LogCaptur
     assert "far more often than at calibration" in caplog.text
     assert verdicts[0].accepted
     assert guarded.assess("sure?").uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES
-    model.replies[:] = ["a", "b", "c", "g"]
+    model.replies[:] = ["a", "b", "c", "g", "d"]
     assert not guarded.assess("sure?").accepted  # what is known stays until it is asked again
     probe(model, PLAN, again=True)
     assert guarded.assess("sure?").accepted
@@ -423,6 +447,239 @@ def test_an_endpoint_is_probed_again_now_and_then() -> None:
     verdict = guard(model, probe="off").assess("unsure?")
     for _ in range(PROBE_AGAIN_AFTER):
         trust.record(verdict, trust.check())
-    assert len(model._seen) == 4
-    assert trust.check().cost.calls == 4
+    assert len(model._seen) == 5
+    assert trust.check().cost.calls == 5
     assert trust.check().cost.calls == 0
+
+
+# -- caches that fill up
+
+
+def later(*texts: str) -> ProbeReport:
+    return conclude(CALLS, HONEST, [reply(text) for text in texts])
+
+
+def test_a_later_call_that_gets_an_earlier_answer_twice_shows_a_cache() -> None:
+    for text in "abc":
+        report = later(text, text)
+        assert report.cached is True
+        problem = report.problem(PLAN)
+        assert problem is not None
+        assert problem[0] is Unmeasured.DEGENERATE_SAMPLES
+        assert "later calls get earlier answers: YES" in report.lines()
+    for honest in (later("d"), later("a", "d"), later("a", "b"), later("g")):  # "g" is the greedy answer
+        assert honest.cached is False
+        assert honest.problem(PLAN) is None
+    assert later().cached is None
+    assert later("d").cost.calls == 5
+    failed = conclude(CALLS, HONEST, [ProbeReply(error="503")])
+    assert (failed.failed, failed.cached) == ("503", None)
+
+
+class Gateway(ScriptedChat):
+    """An endpoint behind a cache that passes on equal requests until the first of them were answered."""
+
+    guardrail_trusted = False
+    passes: int = 3
+    """Requests of a kind that are in flight before the first is answered."""
+    _known: dict[str, list[str]] = PrivateAttr(default_factory=dict)
+    _lock: Any = PrivateAttr(default_factory=threading.Lock)
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        with self._lock:
+            said = self._known.setdefault(f"{messages[-1].content}{sorted(kwargs.items())}", [])
+            said.append(f"{len(said)} at {kwargs.get('temperature')}")
+            text = said[-1] if len(said) <= self.passes else said[0]
+        return ChatResult(generations=[ChatGeneration(message=self._message(text, kwargs))])
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_cache_that_fills_after_the_first_answers_is_found(asynchronous: bool) -> None:
+    def verdict(model: Gateway) -> Any:
+        guarded = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off")
+        return asyncio.run(guarded.aassess("q")) if asynchronous else guarded.assess("q")
+
+    found = verdict(Gateway())
+    assert found.uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES
+    assert "a cache or gateway answers equal requests alike" in found.detail
+    assert found.cost.calls == 4 + 2 + 1
+    assert verdict(Gateway(passes=99)).uncertainty.measured
+
+
+def test_later_samples_that_repeat_the_first_ask_for_a_probe(caplog: pytest.LogCaptureFixture) -> None:
+    model = Gateway(passes=99)
+    artifact = make_artifact(model, n=5)
+    guarded = Guardrail(model=model, artifact=artifact, early_stopping="on", remember=0)
+    trust = guarded._assessor.trust
+    assert guarded.assess("first").uncertainty.measured
+    verdict = guarded.assess("second")
+    for place in range(REPEATS - 1):
+        trust.record(verdict.model_copy(update={"samples": ("a", "b", "c", "a", "b" if place % 2 else "a")}), HEALTHY)
+    trust.record(verdict.model_copy(update={"samples": ("a", "a", "a", "a", "a")}), HEALTHY)  # tells nothing
+    assert "repeat the first ones" not in caplog.text
+    trust.record(verdict.model_copy(update={"samples": ("a", "b", "c", "c", "c")}), HEALTHY)
+    assert "repeat the first ones" in caplog.text
+    model.passes = 3
+    assert guarded.assess("third").uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES
+
+
+HEALTHY = EndpointProblem()
+
+
+@pytest.mark.parametrize(
+    ("samples", "found"),
+    [
+        ("abcab", True),
+        ("abcbb", True),
+        ("abcba", False),
+        ("abcdd", False),
+        ("abcad", False),
+        ("aaaaa", None),
+        ("aaabb", None),
+        ("abc", None),
+        ("abcd", None),
+        ("aabaaba", True),
+    ],
+)
+def test_what_counts_as_a_repetition(samples: str, found: bool | None) -> None:
+    assert later_repeats(tuple(samples)) is found
+
+
+# -- an endpoint that was unfit, or failed its second probe
+
+
+def trusting(model: Remote) -> tuple[EndpointTrust, list[float]]:
+    now = [0.0]
+    return EndpointTrust(model, PLAN, rate=None, enabled=True, clock=lambda: now[0]), now
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_unfit_endpoint_is_probed_again_after_a_while_and_recovers(asynchronous: bool) -> None:
+    model = Remote(script=SCRIPT, replies=["same"])
+    trust, now = trusting(model)
+
+    def check() -> EndpointProblem:
+        return asyncio.run(trust.acheck()) if asynchronous else trust.check()
+
+    assert check().reason is Unmeasured.DEGENERATE_SAMPLES
+    made = len(model._seen)
+    now[0] = UNFIT_FOR - 0.1
+    assert check().reason is Unmeasured.DEGENERATE_SAMPLES
+    assert len(model._seen) == made
+    now[0] = UNFIT_FOR
+    assert check().reason is Unmeasured.DEGENERATE_SAMPLES  # still
+    assert len(model._seen) == 2 * made
+    assert check().reason is Unmeasured.DEGENERATE_SAMPLES
+    assert len(model._seen) == 2 * made
+    model.replies[:] = ["a", "b", "c", "g", "d"]
+    now[0] = 2 * UNFIT_FOR
+    assert [check().reason, check().reason] == [None, None]
+    now[0] = 9 * UNFIT_FOR
+    check()
+    assert len(model._seen) == 2 * made + 5  # nothing more: it is fit
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_second_probe_that_fails_is_made_again(asynchronous: bool) -> None:
+    model = Remote(script=SCRIPT)
+    trust, _ = trusting(model)
+
+    def check() -> EndpointProblem:
+        return asyncio.run(trust.acheck()) if asynchronous else trust.check()
+
+    assert check().reason is None
+    trust._again = True  # as after an alarm
+    model.replies[:] = [ConnectionError("down")]
+    assert check().reason is Unmeasured.MODEL_FAILED
+    assert check().reason is Unmeasured.MODEL_FAILED  # not forgotten, though the first probe was good
+    model.replies[:] = ["same"]
+    assert check().reason is Unmeasured.DEGENERATE_SAMPLES
+
+
+def test_a_second_probe_that_was_cancelled_is_made_again() -> None:
+    model = Remote(script=SCRIPT)
+    trust, _ = trusting(model)
+    assert trust.check().reason is None
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(trust.acheck())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    trust._again = True
+    asyncio.run(cancelled())
+    model.replies[:] = ["same"]
+    assert trust.check().reason is Unmeasured.DEGENERATE_SAMPLES
+
+
+# -- forks
+
+
+FORKED = """
+import os
+import threading
+
+from guardrail import Guardrail
+from guardrail.testing import ScriptedChat, make_artifact
+
+parent, begun, end = os.getpid(), threading.Event(), threading.Event()
+
+
+class Slow(ScriptedChat):
+    guardrail_trusted = False
+
+    def _generate(self, messages, stop=None, run_manager=None, **kwargs):
+        if os.getpid() == parent:
+            begun.set()
+            end.wait(60)
+        with count:
+            numbers.append(0)
+            text = str(len(numbers))
+        return ScriptedChat(default=[text])._generate(messages)
+
+
+count, numbers = threading.Lock(), []
+model = Slow()
+guard = Guardrail(model=model, artifact=make_artifact(model))
+asking = threading.Thread(target=guard.assess, args=("q",))
+asking.start()
+begun.wait(60)
+held = [guard._assessor.trust._lock, guard._assessor.abstentions._lock, PROBER._table]
+for lock in held:
+    lock.acquire()  # as another thread would at this moment
+child = os.fork()
+if child == 0:
+    os._exit(0 if guard.assess("q").uncertainty.measured else 1)
+for lock in held:
+    lock.release()
+end.set()
+asking.join()
+print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""".replace("PROBER", "__import__('guardrail.sampling.prober', fromlist=['x'])")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+def test_a_process_forked_while_another_thread_probes_makes_a_probe_of_its_own() -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.stdout, ran.stderr) == ("child 0\n", "")
+
+
+class Opaque(ScriptedChat):
+    """An endpoint whose function asks a model with a cache, which no copy of its fields reaches."""
+
+    guardrail_trusted = False
+    ask: Any = None
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=self.ask(messages))])
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_cache_that_cannot_be_reached_is_found(cached: bool) -> None:
+    inner = Gateway(cache=InMemoryCache() if cached else None, passes=99)
+    model = Opaque(ask=lambda messages: inner.invoke(messages))
+    verdict = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off").assess("q")
+    assert (verdict.uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES) == cached

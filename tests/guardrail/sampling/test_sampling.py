@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -17,10 +18,11 @@ from langchain_core.caches import InMemoryCache
 from langchain_core.globals import set_llm_cache
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from pydantic import PrivateAttr
+from langchain_core.runnables import RunnableLambda
+from pydantic import Field, PrivateAttr
 
 from guardrail.errors import PromptTooLongError, UsageError
-from guardrail.sampling.calls import side_by_side
+from guardrail.sampling.calls import quiet_copy, side_by_side
 from guardrail.sampling.native import request_seed
 from guardrail.sampling.replies import read_reply
 from guardrail.sampling.sampler import adraw, draw
@@ -386,3 +388,77 @@ def test_seeds_of_requests_and_of_their_waves_stay_what_they_were() -> None:
     plan = SamplingPlan(n=5, seed=7)
     seeds = [request_seed(plan, [HumanMessage("q")], wave) for wave in range(3)]
     assert seeds == [6012974611894258217, 94795034596607799, 5023562544274138077]
+
+
+# -- caches of models inside models
+
+
+class Counting(ScriptedChat):
+    """Says another number at every call that reaches it."""
+
+    made: Any = Field(default_factory=lambda: itertools.count(1))
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        return ScriptedChat(default=[str(next(self.made))])._generate(messages, stop, run_manager, **kwargs)
+
+
+class Delegating(ScriptedChat):
+    """Asks another model without the call's settings, so that all its calls are equal ones for that model's cache."""
+
+    inner: Any = None
+    several: Any = None
+    _hidden: Any = PrivateAttr(default=None)
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        asked = self.inner or self._hidden or next(iter(self.several))
+        if isinstance(asked, str):
+            asked = self.several[asked]
+        return ChatResult(generations=[ChatGeneration(message=asked.invoke(messages))])
+
+
+def hiding(model: Any) -> Delegating:
+    outer = Delegating()
+    outer._hidden = model
+    return outer
+
+
+WITHIN: dict[str, Callable[[Any], Delegating]] = {
+    "field": lambda model: Delegating(inner=model),
+    "bound": lambda model: Delegating(inner=model.bind(user="x")),
+    "chain": lambda model: Delegating(inner=RunnableLambda(lambda asked: asked) | model),
+    "fallbacks": lambda model: Delegating(inner=model.with_fallbacks([model])),
+    "list": lambda model: Delegating(several=[model]),
+    "dict": lambda model: Delegating(several={"a": model}),
+    "private": hiding,
+    "twice": lambda model: Delegating(inner=Delegating(inner=model)),
+}
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own cache", "global cache"])
+@pytest.mark.parametrize("within", WITHIN)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_caches_of_models_inside_a_model_are_bypassed(within: str, own: bool, asynchronous: bool) -> None:
+    inner = Counting(cache=InMemoryCache() if own else None)
+    model = WITHIN[within](inner)
+    set_llm_cache(None if own else InMemoryCache())
+    try:
+        model.invoke([*QUESTION])
+        repeated = model.invoke([*QUESTION])
+        drawn = asyncio.run(adraw(model, [QUESTION], PLAN)) if asynchronous else draw(model, [QUESTION], PLAN)
+        after = model.invoke([*QUESTION])
+    finally:
+        set_llm_cache(None)
+    assert after.content == repeated.content == "1"  # the caller's model still has its cache
+    assert len({sample.text for sample in drawn[0].samples}) == PLAN.n
+    assert inner.cache is None or own
+
+
+def test_a_model_that_holds_itself_is_copied_once() -> None:
+    model = Delegating()
+    model._hidden = model
+    quiet: Any = quiet_copy(model)
+    assert quiet is not model
+    assert quiet.cache is False
+    plain = Delegating(several={"numbers": [1, 2]})
+    quiet = quiet_copy(plain)
+    assert quiet.several is plain.several  # what holds no model stays the same object

@@ -34,7 +34,7 @@ def gini(evidence: Evidence) -> float | Missing:
     return 1 - sum((size / n) ** 2 for size in evidence.clusters.sizes)
 
 
-ENTRY = Estimator("gini", 1, "probability", "discrete", Needs(samples=True, judge=True), gini, bounds=by_partition)
+ENTRY = Estimator("gini", 1, "probability", Needs(samples=True, judge=True), gini, bounds=by_partition)
 
 
 @pytest.fixture

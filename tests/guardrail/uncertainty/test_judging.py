@@ -369,7 +369,7 @@ def test_without_an_entailment_model_there_is_no_score() -> None:
 
 
 def test_the_level_of_an_estimator_is_what_it_needs() -> None:
-    estimator = Estimator("e", 1, "nats", "continuous", Needs(relevance="token"), lambda evidence: 0.0)
+    estimator = Estimator("e", 1, "nats", Needs(relevance="token"), lambda evidence: 0.0)
     assert estimator.relevance == "token"
 
 

@@ -70,6 +70,20 @@ def test_a_request_depends_on_its_own_seed_not_on_its_neighbours() -> None:
     assert texts(other[1])[0] == texts(together[1])[0], "the primary answer is greedy: no seed may move it"
 
 
+def test_a_primary_answer_may_be_sampled_like_the_others() -> None:
+    chat = tiny_chat()
+    greedy = chat.draw_samples(PROMPTS, PLAN, seeds=[1, 2, 3])
+    sampled_plan = PLAN.model_copy(update={"primary": "sampled"})
+    sampled, again, other = (
+        chat.draw_samples(PROMPTS, sampled_plan, seeds=seeds) for seeds in ([1, 2, 3],) * 2 + ([7, 8, 9],)
+    )
+    for mine, usual in zip(sampled, greedy, strict=True):
+        assert texts(mine)[1:] == texts(usual)[1:], "the samples are those of a plan with a greedy answer"
+        assert texts(mine)[0] not in texts(mine)[1:], "its own draw"
+    assert [texts(one)[0] for one in again] == [texts(one)[0] for one in sampled]
+    assert [texts(one)[0] for one in other] != [texts(one)[0] for one in sampled]
+
+
 def test_without_a_seed_every_draw_is_fresh() -> None:
     chat = tiny_chat()
     first, second = (chat.draw_samples([PROMPTS[0]], PLAN, seeds=[None])[0] for _ in range(2))

@@ -71,6 +71,8 @@ class Endpoint:
     """HTTP headers of what was asked, names in lower case."""
     cache: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Replies of the modes that answer from a cache, by request. These modes ignore n."""
+    passed: dict[str, int] = field(default_factory=dict)
+    """Requests of each kind that came in the mode "cached_late"."""
     stalled: threading.Event = field(default_factory=threading.Event)
     """Set as soon as a request hangs."""
 
@@ -147,6 +149,8 @@ class Endpoint:
 
     def _refused(self, mode: str, body: Mapping[str, Any]) -> bytes | None:
         """The reply of a server that gives four answers at once at most, or takes no key, or None."""
+        if mode == "no_seed" and "seed" in body:
+            return _http(b'{"error": {"message": "unknown field seed"}}', 400)
         if mode == "n_capped" and int(body.get("n") or 1) > 4:
             return _http(b'{"error": {"message": "n must be <= 4"}}', 400)
         echo = json.dumps({"error": {"message": f"{'.' * 150} not you, {self.headers[-1]}"}}) if self.headers else ""
@@ -157,7 +161,17 @@ class Endpoint:
         return None
 
     def _cached(self, body: Mapping[str, Any], mode: str) -> dict[str, Any]:
-        """The reply that the same request got before; in the mode "cached_but_seed" whatever its seed."""
+        """The reply that the same request got before; in the mode "cached_but_seed" whatever its seed.
+
+        In the mode "cached_late" also whatever its n, and only after three requests have come, as if they had been in
+        flight together.
+        """
+        if mode == "cached_late":
+            late = json.dumps({name: one for name, one in body.items() if name not in ("seed", "n")}, sort_keys=True)
+            self.passed[late] = self.passed.get(late, 0) + 1
+            made = self.completion(body, mode)
+            first = self.cache.setdefault(late, made)
+            return made if self.passed[late] <= 3 else first
         key = {name: value for name, value in body.items() if mode == "cached" or name != "seed"}
         return self.cache.setdefault(json.dumps(key, sort_keys=True), self.completion(body, mode))
 

@@ -142,7 +142,7 @@ def test_n_ignored_costs_single_calls_and_is_measured(endpoint: Endpoint) -> Non
     guard = guarded(endpoint)
     verdict = guard.assess("sure?")
     assert verdict.accepted
-    assert verdict.cost.calls == endpoint.requests == 5 + 1 + 4  # the probe asks once more without n
+    assert verdict.cost.calls == endpoint.requests == 6 + 1 + 4  # the probe asks once more without n
 
 
 def test_n_ignored_after_the_probe_is_a_shortfall(endpoint: Endpoint) -> None:
@@ -184,7 +184,7 @@ def test_a_thousand_guarded_calls_at_once(endpoint: Endpoint) -> None:
     messages = asyncio.run(main())
     assert [message.content for message in messages] == ["Paris", "Rome"] * 500
     calls = [message.response_metadata["guardrail"]["cost"]["calls"] for message in messages]
-    assert sum(calls) == endpoint.requests == 1000 * 2 + 4
+    assert sum(calls) == endpoint.requests == 1000 * 2 + 5
     assert eventually(lambda: endpoint.open == 0)
 
 

@@ -19,10 +19,10 @@ from guardrail import CalibrationArtifact, Guardrail, Reason, SamplingPlan, Unme
 from guardrail.errors import GuardrailError
 from guardrail.models import resolve_model
 from guardrail.sampling.native import NativeSampler
-from guardrail.sampling.prober import known_report, probe
+from guardrail.sampling.prober import known_report, probe, seeded, takes_seeds
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.specs import identify
-from guardrail.testing import make_artifact
+from guardrail.testing import ScriptedChat, make_artifact
 from integrations._openai.endpoint import _retry_after
 from integrations._openai.replies import option_scores
 from integrations.openai_chat import OpenAICompatibleChat
@@ -60,6 +60,10 @@ def test_it_is_a_native_sampler_that_falls_back_to_single_calls(endpoint: Endpoi
     primary, *samples = sorted(endpoint.bodies, key=lambda body: body["temperature"])
     assert (primary["temperature"], primary["max_tokens"], primary["stop"]) == (0.0, 5, ["\n"])
     assert [(body["temperature"], body["top_p"]) for body in samples] == [(0.7, 0.9)] * 4
+    endpoint.bodies.clear()
+    draw(model, [QUESTION], PLAN.model_copy(update={"primary": "sampled"}))
+    assert [(body["temperature"], body["top_p"]) for body in endpoint.bodies] == [(0.7, 0.9)] * 5
+    assert len({body["seed"] for body in endpoint.bodies}) == 5
     assert len({body["seed"] for body in endpoint.bodies}) == 5
     assert all(0 <= body["seed"] < 2**31 for body in endpoint.bodies)
     assert not any("n" in body or "max_completion_tokens" in body for body in endpoint.bodies)
@@ -71,11 +75,11 @@ def test_one_call_for_all_samples_where_a_probe_has_shown_that_it_works(endpoint
     report = known_report(model)
     assert report is not None
     assert (report.n, report.seed, report.fingerprint) == (True, True, "fp_1")
-    assert report.cost.calls == endpoint.requests == 4
+    assert report.cost.calls == endpoint.requests == 5
     (drawn,) = draw(model, [QUESTION], PLAN)
     assert drawn.cost.calls == 2
-    assert endpoint.requests == 6
-    assert [body.get("n") for body in endpoint.bodies[4:]].count(4) == 1
+    assert endpoint.requests == 7
+    assert [body.get("n") for body in endpoint.bodies[5:]].count(4) == 1
     assert len({sample.text for sample in drawn.samples}) > 1
 
 
@@ -109,8 +113,8 @@ def test_a_later_probe_asks_what_no_cache_has_seen(endpoint: Endpoint) -> None:
     model = chat(endpoint)
     for _ in range(2):
         probe(model, PLAN, again=True)
-    seeds = [{body["seed"] for body in endpoint.bodies[k : k + 4]} for k in (0, 4)]
-    assert [len(used) for used in seeds] == [2, 2]
+    seeds = [{body["seed"] for body in endpoint.bodies[k : k + 5]} for k in (0, 5)]
+    assert [len(used) for used in seeds] == [3, 3]
     assert not seeds[0] & seeds[1]
 
 
@@ -461,3 +465,69 @@ def test_a_model_by_text(endpoint: Endpoint, tmp_path: Any) -> None:
     guard = Guardrail(model=f"openai-compatible:org/m:v1@{endpoint.url}", artifact=path)
     assert guard.artifact == CalibrationArtifact.load(path)
     assert guard.invoke("sure?").content == "Paris"
+
+
+# -- LangChain's own ChatOpenAI: seeds, and caches in front of it
+
+
+def chat_openai(endpoint: Endpoint, **settings: Any) -> Any:
+    kind: Any = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed").ChatOpenAI
+    return kind(model="m", base_url=endpoint.url, api_key="none", max_retries=0, **settings)
+
+
+def guarded_openai(endpoint: Endpoint, **settings: Any) -> Guardrail:
+    model = chat_openai(endpoint, **settings)
+    return Guardrail(model=model, artifact=make_artifact(model, n=6), early_stopping="off", remember=0)
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_every_sample_of_chat_openai_has_a_seed_of_its_own(endpoint: Endpoint, way: str) -> None:
+    guard = guarded_openai(endpoint, seed=7)  # the same for every call, where nothing else is sent
+
+    async def ask() -> list[Any]:
+        return [await guard.aassess("unsure?") for _ in range(2)]
+
+    first, again = [guard.assess("unsure?") for _ in range(2)] if way == "sync" else asyncio.run(ask())
+    assert len(set(first.samples)) > 1
+    sampled = [body["seed"] for body in endpoint.bodies if body["temperature"] == 0.7]
+    assert len(set(sampled)) == 6
+    assert all(0 <= seed < 2**31 for seed in sampled)
+    assert len({body["seed"] for body in endpoint.bodies[:5] if body["temperature"] == 1.0}) == 3
+    assert again.samples == first.samples  # the question's seeds, as for native samplers
+
+
+@pytest.mark.parametrize(("mode", "found"), [("cached", False), ("cached_but_seed", True), ("cached_late", True)])
+def test_a_cache_before_chat_openai_is_defeated_or_found(endpoint: Endpoint, mode: str, found: bool) -> None:
+    endpoint.mode = mode
+    verdict = guarded_openai(endpoint).assess("unsure?")
+    assert (verdict.uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES) == found
+    assert found or len(set(verdict.samples)) > 1
+
+
+def test_a_server_that_refuses_seeds_is_sent_none(endpoint: Endpoint) -> None:
+    endpoint.mode = "no_seed"
+    guard = guarded_openai(endpoint)
+    assert guard.assess("unsure?").uncertainty.measured
+    assert not takes_seeds(guard.model)
+    endpoint.bodies.clear()
+    guard.assess("unsure?")
+    assert not any("seed" in body for body in endpoint.bodies)
+
+
+def test_seeds_are_sent_where_the_interface_has_them_and_a_probe_was_made(endpoint: Endpoint) -> None:
+    model = chat_openai(endpoint)
+    assert takes_seeds(model)
+    assert not seeded(model)  # no probe yet: nothing is known of the server
+    assert not takes_seeds(chat_openai(endpoint, use_responses_api=True))
+    assert not takes_seeds(ScriptedChat())
+    off = Guardrail(model=model, artifact=make_artifact(model, n=6), early_stopping="off", probe="off")
+    off.assess("unsure?")
+    assert not any("seed" in body for body in endpoint.bodies)
+
+
+@pytest.mark.parametrize("several", [None, False])
+def test_a_late_cache_before_the_native_sampler_is_found(endpoint: Endpoint, several: bool | None) -> None:
+    endpoint.mode = "cached_late"
+    model = chat(endpoint, several_per_call=several)
+    verdict = Guardrail(model=model, artifact=make_artifact(model, n=6)).assess("unsure?")
+    assert verdict.uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES

@@ -227,10 +227,10 @@ def test_a_server_that_refuses_so_many_at_once_is_asked_one_by_one(
     guard = Guardrail(model=model, artifact=make_artifact(model, n=6), early_stopping="off", remember=0)
     verdicts = [guard.assess("unsure?") if way == "sync" else asyncio.run(guard.aassess("unsure?")) for _ in range(2)]
     assert [verdict.uncertainty.reason for verdict in verdicts] == [None, None]
-    # a probe of 4, a greedy answer, the six at once that were refused, and six alone; later without the refusal
-    assert [verdict.cost.calls for verdict in verdicts] == [4 + 1 + 1 + 6, 1 + 6]
-    assert endpoint.requests == 19
-    assert len({body["seed"] for body in endpoint.bodies[4:] if "n" not in body}) == 7
+    # a probe of 5, a greedy answer, the six at once that were refused, and six alone; later without the refusal
+    assert [verdict.cost.calls for verdict in verdicts] == [5 + 1 + 1 + 6, 1 + 6]
+    assert endpoint.requests == 20
+    assert len({body["seed"] for body in endpoint.bodies[5:] if "n" not in body}) == 7
     assert refuses_n(model, 6)
     assert not refuses_n(model, 5)
 
@@ -267,7 +267,7 @@ def test_a_model_that_thinks_is_probed_with_longer_answers(endpoint: Endpoint, w
     assert ask(100).cost.calls == 1  # known
     long = ask(512)  # not known: another plan gives it more
     assert long.accepted
-    assert long.cost.calls == 4 + 4 + 2
+    assert long.cost.calls == 4 + 4 + 1 + 2
     assert ask(512).cost.calls == 2
 
 

@@ -1,0 +1,204 @@
+"""Labels from within reach: what is drawn, what is refused, and that the certificate holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from calibrate.data.records import Record, RecordFile, RecordHeader, read_records, write_records
+from calibrate.evaluation.planning import Binormal, error_probabilities, plan_reach
+from calibrate.pipeline import fit_artifact
+from calibrate.scoring.reach import cut_at, draw_to_label
+from calibrate.thresholds import fit
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError
+from guardrail.outcome import Feasible
+from guardrail.prompting import PromptWrapping
+from guardrail.specs import CorrectnessSpec, ModelIdentity
+from guardrail.types import SamplingPlan, Uncertainty
+from guardrail.uncertainty import EstimatorSpec
+
+KEY = "imported:u"
+
+
+def scored(values: list[float], labels: list[bool | None] | None = None, **header: Any) -> RecordFile:
+    """Records with these scores; a label of None is none."""
+    known = labels or [None] * len(values)
+    records = tuple(
+        Record(
+            id=f"q{i:04}",
+            question=f"Question {i}?",
+            scores={KEY: Uncertainty(value=value, unit="nats", estimator=KEY)},
+            correct=label,
+        )
+        for i, (value, label) in enumerate(zip(values, known, strict=True))
+    )
+    made = RecordHeader(
+        created="2026-01-01T00:00:00+00:00",
+        model=ModelIdentity(provider="imported", model="m"),
+        plan=SamplingPlan(),
+        prompt=PromptWrapping(),
+        questions_name="questions.jsonl",
+        questions_sha256="00",
+        n_questions=len(values),
+        estimators={KEY: EstimatorSpec(name=KEY, version=1, unit="nats")},
+        **header,
+    )
+    return RecordFile(Path("scored.jsonl"), made, records, False)
+
+
+def labelled(file: RecordFile, wrong: dict[str, bool]) -> RecordFile:
+    """The same records with labels."""
+    header = file.header.model_copy(update={"correctness": CorrectnessSpec(name="given", version=1, params={})})
+    records = tuple(record.model_copy(update={"correct": not wrong[record.id]}) for record in file.records)
+    return RecordFile(file.path, header, records, False)
+
+
+def test_the_cut_keeps_ties_together() -> None:
+    values = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 2.0, 3.0, 3.0, 3.0, 3.0])
+    assert [cut_at(values, share) for share in (0.3, 0.49, 0.5, 0.6, 0.99, 1.0)] == [0.0, 0.0, 1.0, 2.0, 2.0, 3.0]
+    with pytest.raises(UsageError, match=r"30\.0% of the questions share the lowest score.*Take at least 0\.3"):
+        cut_at(values, 0.29)
+
+
+def test_a_draw_is_uniform_within_reach_and_says_how_it_was_made() -> None:
+    file = scored([i / 1000 for i in range(1000)])
+    drawn = draw_to_label(file, KEY, share=0.5, n=100, seed=3)
+    reach = drawn.header.reach
+    assert reach is not None
+    assert (reach.cut, reach.n_pool, reach.n_within, reach.n) == (0.499, 1000, 500, 100)
+    assert drawn.header.n_questions == len(drawn.records) == len({record.id for record in drawn.records}) == 100
+    assert all(record in file.records[:500] for record in drawn.records)
+    assert draw_to_label(file, KEY, share=0.5, n=100, seed=3) == drawn
+    assert draw_to_label(file, KEY, share=0.5, n=100, seed=4) != drawn
+    # Each of 500 questions is drawn with probability .2: 200 draws of 100, counts Bin(200, .2); a chi-square with 499
+    # degrees of freedom (a little less, as the draws have no repeats) is above 640 in one run of 50,000.
+    counts = np.zeros(500)
+    for seed in range(200):
+        for record in draw_to_label(file, KEY, share=0.5, n=100, seed=seed).records:
+            counts[int(record.id[1:])] += 1
+    assert ((counts - 40) ** 2 / 40 / 0.8).sum() < 640
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"share": 0.5, "n": 200}, r"500 questions are within reach 0\.5; .* 3 x 200 = 600\. Draw 166 or fewer"),
+        ({"share": 50, "n": 10}, r"the reach must be a share in \(0, 1\], got 50"),
+        ({"share": 0.5, "n": 501, "fixed_beforehand": True}, "only 500 questions are within reach"),
+        ({"share": 0.5, "n": 0}, "must be at least 1, got 0"),
+    ],
+)
+def test_refused_draws(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        draw_to_label(scored([i / 1000 for i in range(1000)]), KEY, **given)
+
+
+def test_a_share_fixed_beforehand_needs_no_larger_pool() -> None:
+    file = scored([i / 1000 for i in range(1000)])
+    assert len(draw_to_label(file, KEY, share=0.5, n=400, fixed_beforehand=True).records) == 400
+    assert len(draw_to_label(file, KEY, share=1, n=900).records) == 900  # all questions: no cut to choose
+
+
+def test_labels_must_not_be_there_already() -> None:
+    with pytest.raises(UsageError, match="has labels on 1 of 3 records"):
+        draw_to_label(scored([1.0, 2.0, 3.0], [None, True, None]), KEY, share=1, n=2)
+
+
+def test_the_artifact_binds_the_reach_and_counts_over_all_questions(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    u = rng.random(2000)
+    wrong = {f"q{i:04}": bool(rng.random() < 0.3 * value) for i, value in enumerate(u)}
+    drawn = labelled(draw_to_label(scored(u.tolist()), KEY, share=0.5, n=300, seed=1), wrong)
+    write_records(tmp_path / "labelled.jsonl", drawn.header, drawn.records)
+    fitted = fit_artifact(read_records(tmp_path / "labelled.jsonl"), estimator=KEY, alpha=0.15, rule="certified")
+    assert isinstance(fitted.outcome, Feasible)
+    assert fitted.reach is not None
+    assert fitted.outcome.threshold <= fitted.reach.cut
+    assert fitted.acceptance == pytest.approx(fitted.outcome.n_accepted / 300 * fitted.reach.n_within / 2000)
+    fitted.save(tmp_path / "artifact.json")
+    assert CalibrationArtifact.load(tmp_path / "artifact.json").reach == fitted.reach
+
+
+def test_a_fit_refuses_what_was_not_drawn_so() -> None:
+    rng = np.random.default_rng(0)
+    u = rng.random(1000)
+    wrong = {f"q{i:04}": bool(rng.random() < 0.3 * value) for i, value in enumerate(u)}
+    drawn = labelled(draw_to_label(scored(u.tolist()), KEY, share=0.5, n=100), wrong)
+    above = drawn.records[0].model_copy(update={"scores": {KEY: Uncertainty(value=0.9, unit="nats", estimator=KEY)}})
+    with pytest.raises(UsageError, match="above the cut"):
+        fit_artifact(RecordFile(drawn.path, drawn.header, (above, *drawn.records[1:]), False), estimator=KEY, alpha=0.1)
+    other = drawn.header.model_copy(
+        update={"reach": drawn.header.reach and drawn.header.reach.model_copy(update={"estimator": "perplexity"})}
+    )
+    with pytest.raises(UsageError, match="drawn by their 'perplexity' scores"):
+        fit_artifact(RecordFile(drawn.path, other, drawn.records, False), estimator=KEY, alpha=0.1)
+
+
+def test_labels_on_the_certain_questions_only_are_refused_without_a_reach() -> None:
+    u = np.random.default_rng(1).random(400)
+    given = CorrectnessSpec(name="given", version=1, params={})
+
+    def fitted(keep: np.ndarray[Any, Any]) -> CalibrationArtifact:
+        labels = [True if kept else None for kept in keep]
+        return fit_artifact(scored(u.tolist(), labels, correctness=given), estimator=KEY, alpha=0.2)
+
+    with pytest.raises(UsageError, match=r"not a random part.*calibrate sample"):
+        fitted(u < 0.4)
+    assert isinstance(fitted(np.random.default_rng(2).random(400) < 0.4).outcome, Feasible)  # a random part is fine
+
+
+MU, GAP, ALPHA, DELTA, RUNS = 0.3, 1.0, 0.15, 0.1, 1_500
+LIMIT = int(stats.binom.ppf(1 - 1e-4, RUNS, DELTA))
+
+
+def _failures(label: str) -> tuple[int, float]:
+    """Calibrations with a true error rate of alpha or more, and mean acceptance over all questions, of 300 labels."""
+    rng, failed, accepted = np.random.default_rng(5), 0, 0.0
+    for _ in range(RUNS):
+        error = rng.random(3000) < MU
+        u = rng.normal(size=3000) + GAP * error
+        kept = np.flatnonzero(u <= cut_at(u, 0.5)) if label == "within reach" else np.arange(3000)
+        if label == "right answers first":  # the negative control: labels that depend on the labels
+            kept = kept[np.argsort(error[kept] + 0.8 * rng.random(kept.size), kind="stable")]
+            chosen = kept[:300]
+        else:
+            chosen = rng.choice(kept, 300, replace=False)
+        found = fit(u[chosen], error[chosen].astype(int), alpha=ALPHA, rule="certified", delta=DELTA, diagnose="fast")
+        if isinstance(found, Feasible):
+            t = found.threshold
+            bad, good = MU * stats.norm.cdf(t - GAP), (1 - MU) * stats.norm.cdf(t)
+            failed += bad / (bad + good) > ALPHA
+            accepted += (bad + good) / RUNS
+    return failed, accepted
+
+
+def test_the_certificate_holds_within_reach_and_accepts_more() -> None:
+    failed, accepted = _failures("within reach")
+    assert failed <= LIMIT
+    spread, plain = _failures("all")
+    assert spread <= LIMIT
+    assert accepted > 1.25 * plain
+
+
+def test_negative_control_choosing_what_to_label_by_the_answers_fails() -> None:
+    assert _failures("right answers first")[0] > LIMIT
+
+
+def test_planning_prefers_a_reach_where_labels_are_few() -> None:
+    rng = np.random.default_rng(0)
+    u, e = Binormal(0.7, 0.76).draw(rng, 4000)
+    probability = Binormal(0.7, 0.76).error_probabilities(u)
+    assert probability.mean() == pytest.approx(0.3, abs=0.01)
+    assert np.all(np.diff(probability[np.argsort(u)]) >= 0)
+    pilot = error_probabilities(u, u[:200], e[:200].astype(np.int64))
+    assert np.abs(pilot - probability).mean() < 0.12
+    rows = plan_reach(u, probability, alpha=0.15, labels=[300], repetitions=100)
+    shares = {row.share: row.acceptance.value for row in rows}
+    assert shares[0.5] > 1.2 * shares[1.0]
+    few = plan_reach(u[:1000], probability[:1000], alpha=0.15, labels=[300], reaches=(1.0, 0.7), repetitions=2)
+    assert [row.share for row in few] == [1.0]  # 700 questions are fewer than three times the labels

@@ -1,0 +1,202 @@
+"""A question is measured once: simulated calibrations, guards with every kind of retry, and exact error rates.
+
+Questions are of kinds whose shares, error rates and chances of an empty answer are known, so the error rate among
+answers follows exactly from what a guard does with each kind. What it does is asked of real guards on scripted models.
+The negative controls draw again, or stop before the sample that would have failed, and break the same promise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_core.runnables.retry import RunnableRetry
+from pydantic import Field
+from scipy import stats
+
+from calibrate.thresholds import fit
+from guardrail import AbstainedError, Guardrail
+from guardrail.outcome import Feasible
+from guardrail.sampling.calls import SAMPLE_INDEX
+from guardrail.testing import ScriptedChat, make_artifact
+
+ALPHA, DELTA, RUNS, ATTEMPTS = 0.1, 0.1, 200, 6
+FALSE_ALARM = 1e-4
+"""Chance that a test here fails although the promise holds exactly at its limit."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Questions of one kind.
+
+    Attributes:
+        share: Of all questions.
+        wrong: Error rate of its answers.
+        samples: What the model says when it says something.
+        score: Their discrete semantic entropy.
+        empty: Chance that a draw has an empty answer (where, `failing` says).
+    """
+
+    share: float
+    wrong: float
+    samples: tuple[str, ...]
+    score: float
+    empty: float = 0.0
+
+
+class Rounds(ScriptedChat):
+    """One question; answers by how often it was asked before."""
+
+    rounds: Any
+    calls: Any = Field(default_factory=Counter)
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+        index = (run_manager.metadata if run_manager else {}).get(SAMPLE_INDEX, -1)
+        said = self.rounds[min(self.calls[index], len(self.rounds) - 1)]
+        self.calls[index] += 1
+        return ScriptedChat(default=said)._generate(messages, stop, run_manager, **kwargs)
+
+
+def error_rate(kinds: tuple[Kind, ...], answered: Callable[[Kind, int], bool]) -> float:
+    """P(wrong | answered), where ``answered(kind, k)`` says whether a question is that has k empty draws first."""
+    given = wrong = 0.0
+    for kind in kinds:
+        for empty in range(ATTEMPTS + 1):
+            chance = kind.empty**empty * ((1 - kind.empty) if empty < ATTEMPTS else 1)
+            given += kind.share * chance * answered(kind, empty)
+            wrong += kind.share * chance * answered(kind, empty) * kind.wrong
+    return wrong / given if given else 0.0
+
+
+@cache
+def thresholds(kinds: tuple[Kind, ...], n: int) -> list[tuple[float | None, float]]:
+    """What the certified rule finds on simulated calibration sets, and the share of questions that they left out."""
+    rng = np.random.default_rng(20261122)
+    found = []
+    for _ in range(RUNS):
+        drawn = [kinds[i] for i in rng.choice(len(kinds), size=n, p=[kind.share for kind in kinds])]
+        kept = [kind for kind in drawn if rng.random() >= kind.empty]
+        scores = np.array([kind.score for kind in kept])
+        errors = np.array([rng.random() < kind.wrong for kind in kept]).astype(np.int64)
+        out = fit(scores, errors, alpha=ALPHA, delta=DELTA, rule="certified", diagnose="fast")
+        found.append((out.threshold if isinstance(out, Feasible) else None, 1 - len(kept) / n))
+    return found
+
+
+def violations(kinds: tuple[Kind, ...], n: int, answers: Callable[[float], Callable[[Kind, int], bool]]) -> int:
+    """In how many calibrations the guard's exact error rate is above alpha."""
+    known = thresholds(kinds, n)
+    rates = {t: error_rate(kinds, answers(t)) for t in {t for t, _ in known if t is not None}}
+    assert len([t for t, _ in known if t is not None]) > RUNS / 2  # else nothing is tested
+    return sum(t is not None and rates[t] > ALPHA for t, _ in known)
+
+
+MOST = int(stats.binom.ppf(1 - FALSE_ALARM, RUNS, DELTA))
+"""More violations than this do not happen to a promise that holds."""
+
+
+# -- retries
+
+
+LEVELS = {0.0: "aaaa", 0.562335: "aaab", 0.693147: "aabb", 1.039721: "aabc", 1.386294: "abcd"}
+SHARES, RIGHT, RISKY = (0.4, 0.2, 0.15, 0.15, 0.1), (0.01, 0.02, 0.04, 0.08, 0.2), (0.15, 0.25, 0.35, 0.5, 0.7)
+RETRIED = tuple(
+    Kind(share * part, wrong, tuple(says), score, empty)
+    for share, right, risky, (score, says) in zip(SHARES, RIGHT, RISKY, LEVELS.items(), strict=True)
+    for part, wrong, empty in ((0.6, right, 0.0), (0.4, risky, 0.7))
+)
+"""Hard questions are often answered with nothing, and more often wrong where they are answered."""
+
+
+def loop(guard: Guardrail) -> Any:
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return guard.invoke("q")
+        except AbstainedError:
+            continue
+    return guard.invoke("q")
+
+
+AT_ONCE: dict[str, Any] = {"wait_exponential_jitter": False}
+POLICIES: dict[str, Callable[[Guardrail], Any]] = {
+    "once": lambda guard: guard.invoke("q"),
+    "with_retry": lambda guard: guard.with_retry(wait_exponential_jitter=False, stop_after_attempt=ATTEMPTS).invoke(
+        "q"
+    ),
+    "LangChain's retry": lambda guard: RunnableRetry[Any, Any](
+        bound=guard, retry_exception_types=(Exception,), max_attempt_number=ATTEMPTS, **AT_ONCE
+    ).invoke("q"),
+    "loop": loop,
+}
+
+
+@cache
+def policy(name: str, remember: float, threshold: float, samples: tuple[str, ...], empty: int) -> bool:
+    """Whether a question is answered that has so many empty draws first."""
+    model = Rounds(rounds=[[""]] * empty + ([[samples[0], *samples]] if empty < ATTEMPTS else []))
+    artifact = make_artifact(model, threshold=threshold + 1e-6, n=4)
+    guard = Guardrail(model=model, artifact=artifact, on_abstain="raise", early_stopping="off", remember=remember)
+    try:
+        return bool(POLICIES[name](guard).content)
+    except AbstainedError:
+        return False
+
+
+def asked(name: str, remember: float) -> Callable[[float], Callable[[Kind, int], bool]]:
+    return lambda threshold: lambda kind, empty: policy(name, remember, threshold, kind.samples, empty)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_no_retry_breaks_a_certificate(name: str) -> None:
+    assert violations(RETRIED, 600, asked(name, 300)) <= MOST
+
+
+@pytest.mark.parametrize("name", ["LangChain's retry", "loop"])
+def test_negative_control_drawing_again_does(name: str) -> None:
+    assert violations(RETRIED, 600, asked(name, 0)) > 2 * MOST
+    once, again = (error_rate(RETRIED, asked(name, remember)(1.039721)) for remember in (300, 0))
+    assert once < ALPHA < again
+
+
+# -- early stopping
+
+
+STOPPED = (
+    Kind(0.5, 0.02, ("a",) * 5, 0.0),
+    Kind(0.3, 0.3, ("a",) * 5, 0.0, 0.9),  # the last sample is empty
+    Kind(0.2, 0.12, ("a", "a", "a", "b", "c"), 0.950271),
+)
+
+
+@cache
+def stopped(setting: str, share: float, threshold: float, samples: tuple[str, ...], empty: bool) -> bool:
+    said = [*samples[:4], ""] if empty else list(samples)
+    model = ScriptedChat(default=["p", *said])
+    artifact = make_artifact(model, threshold=threshold + 1e-6, n=5)
+    data = artifact.data.model_copy(update={"n_questions": 1000, "n_unmeasured": round(1000 * share)})
+    found = artifact.model_copy(update={"data": data})
+    guard = Guardrail(model=model, artifact=found, early_stopping=setting)
+    return guard.assess("q").accepted
+
+
+def stopping(setting: str, share: float) -> Callable[[float], Callable[[Kind, int], bool]]:
+    return lambda threshold: lambda kind, empty: stopped(setting, share, threshold, kind.samples, empty > 0)
+
+
+LEFT_OUT = 0.27
+"""Share of `STOPPED` that cannot be measured."""
+
+
+@pytest.mark.parametrize("setting", ["auto", "off"])
+def test_early_stopping_by_default_breaks_no_certificate(setting: str) -> None:
+    assert violations(STOPPED, 400, stopping(setting, LEFT_OUT)) <= MOST
+
+
+def test_negative_control_stopping_before_the_sample_that_would_have_failed_does() -> None:
+    assert violations(STOPPED, 400, stopping("on", LEFT_OUT)) > 2 * MOST
+    assert violations(STOPPED, 400, stopping("auto", 0.0)) > 2 * MOST  # as "auto" would do without the fit's count
