@@ -312,7 +312,7 @@ def test_what_a_judge_did_not_decide_is_a_result() -> None:
 
 @pytest.mark.parametrize("reason", Unmeasured)
 def test_every_reason_depends_on_the_question_unless_it_is_the_transports(reason: Unmeasured) -> None:
-    transport = (Unmeasured.MODEL_FAILED, Unmeasured.DEGENERATE_SAMPLES)
+    transport = (Unmeasured.MODEL_FAILED, Unmeasured.MISCONFIGURED, Unmeasured.DEGENERATE_SAMPLES)
     assert reason.depends_on_question == (reason not in transport)
 
 
@@ -395,7 +395,7 @@ def test_what_is_another_question_is_drawn() -> None:
     model = ScriptedChat(default=["a", "b", "c"])
     memory = Abstentions()
     artifact = make_artifact(model)
-    guard = Guardrail(model=model, artifact=artifact, early_stopping="off", remember=memory)
+    guard = Guardrail(model=model, artifact=artifact, early_stopping="off", remember=memory, turns="mark")
     assert guard.assess("q").cost.calls == 11
     same = [HumanMessage("q", id="2", response_metadata={"at": 1})]
     assert guard.assess(same).cost.calls == 0
