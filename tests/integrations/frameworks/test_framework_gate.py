@@ -333,11 +333,9 @@ def several(*, on_abstain: Any = "message", **given: Any) -> FrameworkGuard:
     )
     made = artifact(model, bindings=Bindings(tools=(pay, quote, close)))
     wide = artifact(model, bindings=Bindings(tools=(pay, quote, close)), threshold=2.0)
-    given = {"tools": {"pay": made, "close": made}, "exempt": ["quote"], **given}
+    given = {"tools": {"pay": made, "close": made}, "exempt": ["quote"], "guard_options": {}, **given}
     artifacts = {"strict": made, "wide": wide, None: None}
-    return FrameworkGuard(
-        model, artifacts[given.pop("answers", None)], on_abstain=on_abstain, verdicts=None, guard_options={}, **given
-    )
+    return FrameworkGuard(model, artifacts[given.pop("answers", None)], on_abstain=on_abstain, verdicts=None, **given)
 
 
 TOOL_NAMES = ("pay", "quote", "close")
@@ -380,6 +378,17 @@ async def test_a_message_goes_out_only_if_the_artifact_of_every_gated_call_accep
     assert not held.verdict.accepted
     assert await one.may_run(quote["id"], "quote", quote["args"])  # it only reads
     assert not await one.may_run(pay["id"], "pay", pay["args"])
+
+
+async def test_turns_that_no_artifact_knows_are_marked_or_refused() -> None:
+    asked = [*PromptWrapping().messages("sure"), AIMessage("Yes?"), *PromptWrapping().messages("unsure")]
+    bindings = several().artifacts.plan.bindings
+    assert bindings is not None
+    answer = await several().ask(asked, bindings)
+    assert judged_of(answer).turns is not None
+    assert judged_of(await asked_of(several(), "sure")).turns is None
+    with pytest.raises(ArtifactMismatchError, match="turns"):
+        await several(guard_options={"turns": "refuse"}).ask(asked, bindings)
 
 
 async def test_a_tool_that_is_neither_gated_nor_exempt_is_refused() -> None:
