@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from guardrail.artifact import CalibrationArtifact, Reach
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
+from guardrail.uncertainty import list_estimators, make_estimator
 
 from ..evaluation.audit import Audit
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
@@ -137,9 +138,13 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
 
 
 def no_early_stopping(artifact: CalibrationArtifact) -> str | None:
-    """Why guards with this artifact draw all samples by default, in one sentence; None if they may stop early."""
-    data = artifact.data
-    if data.covers_early_stopping or not artifact.plan.n:
+    """Why guards with this artifact draw all samples by default, in one sentence; None if nothing else keeps them.
+
+    An estimator without bounds never stops early, so nothing is said of it.
+    """
+    data, name = artifact.data, artifact.estimator.name
+    bounded = name in list_estimators() and make_estimator(name).bounds is not None
+    if data.covers_early_stopping or not artifact.plan.n or not bounded:
         return None
     return (
         f'Off unless a guard is given early_stopping="on": {data.n_unmeasured} of {data.n_questions} questions could '

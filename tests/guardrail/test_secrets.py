@@ -51,6 +51,12 @@ class BadRequestError(Exception):
     status_code = 400
 
 
+class UnauthorizedError(Exception):
+    """Like that of a server that does not know the key."""
+
+    status_code = 401
+
+
 class Asked(ScriptedChat):
     """Answers the question from its script, and further questions with the secret."""
 
@@ -149,6 +155,7 @@ MISSING: list[tuple[Unmeasured, Callable[[], Guardrail]]] = [
     (Unmeasured.UNREADABLE, lambda: guarded(Native(error=unreadable()))),
     (Unmeasured.UNREADABLE, lambda: guarded(Native(sample=Sample(text=f"{SECRET}\ud83d")))),
     (Unmeasured.MODEL_FAILED, lambda: guarded(Cached(script={QUESTION: SURE}, default=[unreadable()]))),
+    (Unmeasured.MISCONFIGURED, lambda: guarded(saying(*[UnauthorizedError("no such key")] * 11))),
     (Unmeasured.SAMPLING_SHORTFALL, lambda: guarded(Native(count=1))),
     (Unmeasured.DEGENERATE_SAMPLES, lambda: guarded(Cached(default=SURE))),
     (Unmeasured.NO_LOGPROBS, lambda: guarded(Native(), estimator="semantic_entropy")),
@@ -159,6 +166,7 @@ MISSING: list[tuple[Unmeasured, Callable[[], Guardrail]]] = [
     (Unmeasured.EMPTY_ANSWER, lambda: guarded(saying(SECRET, ""))),
     (Unmeasured.REFUSED, lambda: guarded(saying(BLOCKED))),
     (Unmeasured.REFUSED, lambda: guarded(saying(SECRET, BLOCKED))),
+    (Unmeasured.CUT_OFF, lambda: guarded(Native(sample=Sample(text=SECRET, finish_reason="length")))),
     (Unmeasured.JUDGE_FAILED, lambda: guarded(saying(*SURE), estimator="verbalised")),
     (Unmeasured.JUDGE_FAILED, lambda: guarded(saying(*SURE), estimator="selfcheck_prompt")),
     (Unmeasured.JUDGE_FAILED, lambda: guarded(saying(*UNSURE), judge=Quoting(ValueError))),

@@ -395,7 +395,8 @@ def test_what_is_another_question_is_drawn() -> None:
     model = ScriptedChat(default=["a", "b", "c"])
     memory = Abstentions()
     artifact = make_artifact(model)
-    guard = Guardrail(model=model, artifact=artifact, early_stopping="off", remember=memory, turns="mark")
+    settings: dict[str, Any] = {"early_stopping": "off", "remember": memory, "turns": "mark"}
+    guard = Guardrail(model=model, artifact=artifact, **settings)
     assert guard.assess("q").cost.calls == 11
     same = [HumanMessage("q", id="2", response_metadata={"at": 1})]
     assert guard.assess(same).cost.calls == 0
@@ -408,10 +409,10 @@ def test_what_is_another_question_is_drawn() -> None:
         [HumanMessage("\ud83d")],
     ):
         assert guard.assess(other).cost.calls == 11
-    again = Guardrail(model=model, artifact=artifact, early_stopping="off", remember=memory)
+    again = Guardrail(model=model, artifact=artifact, **settings)
     assert again.assess("q").cost.calls == 0  # guards that share a memory, e.g. one made for each run
     stricter = make_artifact(model, threshold=0.4)
-    assert Guardrail(model=model, artifact=stricter, remember=memory, early_stopping="off").assess("q").cost.calls == 11
+    assert Guardrail(model=model, artifact=stricter, **settings).assess("q").cost.calls == 11
     assert copy.deepcopy(guard).assess("q").cost.calls == 11
 
 

@@ -45,7 +45,7 @@ def test_the_loop_runs_while_a_judge_thinks(way: str, early_stopping: Any) -> No
     judge = Patient()
     spec = make("discrete_semantic_entropy", judge=judge).spec
     artifact = make_artifact(MODEL).model_copy(update={"estimator": spec})
-    guard = Guardrail(model=MODEL, artifact=artifact, judge=judge, early_stopping=early_stopping)
+    guard = Guardrail(model=MODEL, artifact=artifact, judge=judge, early_stopping=early_stopping, remember=0)
 
     async def run() -> None:
         asked = asyncio.create_task(getattr(guard, way)(["q"] if way == "abatch" else "q"))
@@ -69,7 +69,7 @@ def test_async_and_sync_verdicts_are_the_same() -> None:
     for early_stopping in ("off", "on"):
         for threshold in (0.0, 1.0, 2.0, 3.0):
             artifact = make_artifact(MODEL, threshold=threshold).model_copy(update={"estimator": spec})
-            guard = Guardrail(model=MODEL, artifact=artifact, judge=judge, early_stopping=early_stopping)
+            guard = Guardrail(model=MODEL, artifact=artifact, judge=judge, early_stopping=early_stopping, remember=0)
             one, other = guard.assess("q"), asyncio.run(guard.aassess("q"))
             assert one.model_dump(exclude={"cost"}) == other.model_dump(exclude={"cost"})
             assert one.cost.calls == other.cost.calls

@@ -241,3 +241,22 @@ def test_judges_are_given_alone_or_by_name(named: str) -> None:
         assert GuardrailMiddleware(artifact, **{named: form})
     with pytest.raises(UsageError, match="two names of one argument"):
         GuardrailMiddleware(artifact, judge=judge, judges=[judge])
+
+
+@pytest.mark.parametrize(("n_unmeasured", "stops"), [(0, True), (5, True), (6, False)])
+@pytest.mark.parametrize("setting", ["auto", "on"])
+def test_an_agent_stops_early_by_itself_only_where_calibration_could_measure_nearly_all(
+    setting: Any, n_unmeasured: int, stops: bool
+) -> None:
+    model, seen = chat("answer"), []
+    artifact = exact(model, threshold=0.325)
+    data = artifact.data.model_copy(update={"n_questions": 1000, "n_unmeasured": n_unmeasured})
+    guard = GuardrailMiddleware(
+        artifact.model_copy(update={"data": data}),
+        exempt=["balance", "transfer", "close"],
+        on_abstain="message",
+        early_stopping=setting,
+        on_verdict=lambda verdict, messages: seen.append(verdict),
+    )
+    ask(model, SPREAD, guard)
+    assert (seen[0].cost.saved > 0) == (stops or setting == "on")
