@@ -119,7 +119,7 @@ def prose(plain: str) -> list[str] | None:
     """The folded words of a `written` text; None if it is not plain prose."""
     shape = plain.translate(_SHAPES)
     chunks, shapes = plain.split(" "), shape.split(" ")
-    calls = plain[:1].islower()  # "!" and "?" end sentences, which begin with a capital: "sort!" is code
+    begun = not plain[:1].islower()  # "?" ends a sentence, and those begin with a capital: "ab?" is a pattern
     found: list[str] = []
     for i, (chunk, form) in enumerate(zip(chunks, shapes, strict=True)):
         after = shapes[i + 1].removeprefix('"') if i + 1 < len(shapes) else ""
@@ -129,7 +129,7 @@ def prose(plain: str) -> list[str] | None:
         own = _words_of(chunk, form)
         if own and i and shapes[i - 1].endswith("0") and "aa" in form and len(own[0]) < 4 and not chunk.islower():
             own[0] = chunk[: len(own[0])]  # a unit, perhaps: "5 mW" is not "5 MW"
-        if own is None or (calls and form.endswith(("!", "?", '!"', '?"'))):
+        if own is None or ("?" in form and not begun):
             return None
         found += own
     return found
@@ -410,7 +410,7 @@ def _guarded(normal: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
     following = ""  # the next word of more than one letter
     for i in reversed(range(len(chunks))):
         own = _words_of(chunks[i], shapes[i], loose=True)
-        if own is None or (normal[0].islower() and "!" in chunks[i]):
+        if own is None or ("?" in chunks[i] and normal[0].islower()):
             before, after = "".join(shapes[max(0, i - 1) : i]), "".join(shapes[i + 1 : i + 2])
             if any(map(str.isalnum, chunks[i])):
                 marks.append(chunks[i].rstrip(".,:;"))

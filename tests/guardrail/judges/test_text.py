@@ -44,7 +44,7 @@ DIFFERENT = r"""!x | x ;; a < b | a > b ;; p -> q | q -> p ;; [1, 2] | (1, 2) ;;
 f''(x) | f'(x) ;; 6' | 6" ;; 5! | 5 ;; -5 | 5 ;; .5 | 5 ;; 1e-5 | 1e5 ;; 50% | 50 ;; $50 | €50 ;; 10⁵ | 105
 10₂ | 102 ;; 5½ | 51/2 ;; x² | x2 ;; 2*3 | 2**3 ;; rm -rf . | rm -rf / ;; rm -rf / tmp | rm -rf /tmp
 rm a*b | rm a * b ;; git reset --soft | git reset soft ;; ls >> a | ls > a ;; x[::-1] | x[:1] ;; a == b | a = b
-sort! | sort ;; "5" | 5 ;; 'a' | a ;; AB' | AB ;; A'B | AB' ;; cd .. | cd . ;; C:\ | C:/ ;; C++ | C#
+ab? | ab ;; "5" | 5 ;; 'a' | a ;; AB' | AB ;; A'B | AB' ;; cd .. | cd . ;; C:\ | C:/ ;; C++ | C#
 Na+ | Cl- ;; O+ | O- ;; F♯ | F♭ ;; Q♠ | Q♥ ;; A* | A ;; A^T | a^t ;; 5 mW | 5 MW ;; p ∧ q | p ∨ q ;; 3-4 | 34
 A, C | C ;; A B | B ;; A and B | B ;; A1 | 1 ;; option A | option B ;; A minor | minor ;; a, b | b ;; a-b | a b
 10:30 | 1030 ;; 1,5 | 15 ;; 1.234 | 1,234 ;; SELECT * FROM t | SELECT FROM t ;; echo $HOME | echo HOME
