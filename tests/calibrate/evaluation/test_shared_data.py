@@ -38,7 +38,7 @@ def accuracy(found: Imported, rule: str | None = None) -> float:
     ("name", "layout", "rows", "rule", "low", "high"),
     [
         # .69 by the README's own matching; exact match of the one gold string is stricter, token-F1 >= .5 is laxer.
-        ("triviaqa-20samples.jsonl", "triviaqa20", 500, "exact", 0.64, 0.69),
+        ("triviaqa-20samples.jsonl", "triviaqa20", 500, "exact", 0.63, 0.69),
         ("triviaqa-20samples.jsonl", "triviaqa20", 500, "token_f1", 0.69, 0.73),
         # .83 there; how it breaks ties and reads numbers is not said.
         ("gsm8k-13variants.jsonl", "gsm8k13", 1319, "numeric", 0.815, 0.835),
