@@ -51,6 +51,10 @@ class BadRequestError(Exception):
     status_code = 400
 
 
+class NoAccessError(Exception):
+    status_code = 401
+
+
 class Asked(ScriptedChat):
     """Answers the question from its script, and further questions with the secret."""
 
@@ -141,6 +145,8 @@ HELD: list[tuple[Reason, Callable[[], Guardrail]]] = [
 ]
 MISSING: list[tuple[Unmeasured, Callable[[], Guardrail]]] = [
     (Unmeasured.MODEL_FAILED, lambda: guarded(saying(SECRET, ConnectionError("down")))),
+    (Unmeasured.MISCONFIGURED, lambda: guarded(saying(*[NoAccessError("key")] * 2))),
+    (Unmeasured.CUT_OFF, lambda: guarded(saying(calling(response_metadata={"finish_reason": "length"}), *SURE))),
     (Unmeasured.UNREADABLE, lambda: guarded(saying(SECRET, unreadable()))),
     (Unmeasured.REJECTED, lambda: guarded(saying(SECRET, BadRequestError(f"failed_generation: {SECRET}")))),
     (Unmeasured.UNREADABLE, lambda: guarded(saying(SECRET, calling(invalid_tool_calls=[BAD_CALL])))),
