@@ -334,16 +334,19 @@ _WORDS: dict[str, dict[str, str | None]] = {
     "ChatBedrock": {"max_tokens": ".max_tokens", "temperature": ".temperature", "logprobs": None},
     "ChatBedrockConverse": {"logprobs": None},
     "ChatCohere": {"temperature": ".temperature", "top_p": "p", "seed": "seed", "logprobs": None},
-    "ChatGoogleGenerativeAI": {"max_tokens": "max_output_tokens", "seed": "seed", "logprobs": None},
+    "ChatGoogleGenerativeAI": {
+        "max_tokens": ".max_output_tokens", "temperature": ".temperature", "top_p": ".top_p", "seed": ".seed",
+        "logprobs": None,
+    },
     "ChatGroq": {"seed": "seed"},
     "ChatMistralAI": {"seed": "random_seed", "logprobs": None},
     "ChatOpenAI": {"max_tokens": "max_completion_tokens", "seed": "seed"},
     "ChatOllama": {"max_tokens": ".num_predict", "temperature": ".temperature", "top_p": ".top_p", "seed": ".seed"},
-}
+}  # fmt: skip
 """The words of a class, found by its name or that of a base, so that no provider's package is imported.
 
-".name" is a field of the model, for classes whose calls do not take the setting or take it in vain; None is a setting
-the class does not take. Versions tested: docs/langchain.md.
+".name" is a field of the model, for classes whose calls do not take the setting or take it in vain; "+name" is both;
+None is a setting the class does not take. Versions tested: docs/langchain.md.
 """
 _RESPONSES: dict[str, str | None] = {"max_tokens": "max_completion_tokens", "logprobs": None, "stop": None}
 """OpenAI's Responses API, to which `ChatOpenAI` sends some calls: LangChain drops stop strings there without a word."""
@@ -363,9 +366,9 @@ class Carried(NamedTuple):
 def carried(model: BaseChatModel, settings: Mapping[str, Any]) -> Carried:
     """The settings of a call (temperature, top_p, max_tokens, stop, seed, logprobs) as a model's class takes them.
 
-    A class that is not listed takes them under the plan's names as keywords of a call, unless it has a field of another
-    name for the longest answer (``num_predict``): then it takes all for which it has fields by these. A seed is left
-    out where nothing says that it is taken, because samples may differ without.
+    A class that is not listed takes them under the plan's names as keywords of a call and as fields where it has them.
+    If its field for the longest answer has another name (``num_predict``), it takes all that it has fields for by these
+    alone. A seed is left out where nothing says that it is taken, because samples may differ without.
 
     Args:
         model: The chat model; it is not changed.
@@ -388,10 +391,11 @@ def carried(model: BaseChatModel, settings: Mapping[str, Any]) -> Carried:
                 f"{type(model).__name__} does not take {name}, which the plan asks for. "
                 "Use an estimator that does not need it, or another model."
             )
-        elif word is not None and word.startswith("."):
-            fields[word[1:]] = value
         elif word is not None:
-            call[word] = value
+            if word[0] in ".+":
+                fields[word[1:]] = value
+            if word[0] != ".":
+                call[word.removeprefix("+")] = value
     return Carried(fields, call)
 
 
@@ -439,9 +443,8 @@ def _words(model: BaseChatModel) -> Mapping[str, str | None]:
         responses = getattr(model, "_use_responses_api", None)
         return _RESPONSES if callable(responses) and responses({}) else known
     fields = type(model).model_fields
-    longest = next((name for name in LONGEST_ANSWER if name in fields), "max_tokens")
-    if longest in ("max_tokens", "max_completion_tokens"):
-        return {"seed": "seed"} if "seed" in fields else {}
-    return {"max_tokens": f".{longest}"} | {
-        name: f".{name}" for name in ("temperature", "top_p", "seed") if name in fields
-    }
+    longest = next((name for name in LONGEST_ANSWER if name in fields), None)
+    where = "+" if longest in (None, "max_tokens", "max_completion_tokens") else "."
+    taken: dict[str, str] = {name: name for name in ("temperature", "top_p", "seed") if name in fields}
+    taken |= {} if longest is None else {"max_tokens": longest}
+    return {name: where + field for name, field in taken.items()}

@@ -492,7 +492,8 @@ def differences(asked: CallRecorder, plan: SamplingPlan) -> list[str]:
 def own_settings(model: BaseChatModel, asked: CallRecorder, plan: SamplingPlan) -> dict[str, Any]:
     """Settings of the model itself, beyond the plan's, that change how answers are drawn."""
     own = {name: getattr(model, name, None) for name in SHAPING}
-    own |= {name: value for call in asked.calls.values() for name, value in call.items() if name in SHAPING}
+    drawn = {"seed"} if len({call.get("seed") for call in asked.calls.values()}) > 1 else set()  # one for each sample
+    own |= {n: value for call in asked.calls.values() for n, value in call.items() if n in SHAPING - drawn}
     if not plan.stop:
         own |= {name: getattr(model, name, None) for name in STOP_STRINGS}
     if own["n"] == 1:

@@ -32,6 +32,9 @@ FORMS = (
     "openai:gpt-4o-mini."
 )
 
+_PACKAGES = {"azure_openai": "openai", "bedrock": "aws", "bedrock_converse": "aws"}
+"""LangChain's names of providers that are not in the name of their package."""
+
 
 def resolve_model(spec: str) -> BaseChatModel:
     """Make the chat model that a name stands for. ``python:`` runs code: never pass names from untrusted input.
@@ -84,9 +87,10 @@ def _from_langchain(spec: str) -> BaseChatModel:
         chat_models = import_module("langchain.chat_models")
     except ImportError as error:
         provider = spec.partition(":")[0]
+        package = _PACKAGES.get(provider, provider.replace("_", "-"))
         raise MissingDependencyError(
             f"model {spec!r} is resolved by LangChain, which is not installed: pip install langchain "
-            f"langchain-{provider}. Or use python:MODULE:NAME with your own chat model."
+            f"langchain-{package}. Or use python:MODULE:NAME with your own chat model."
         ) from error
     try:
         return _checked(chat_models.init_chat_model(spec), spec)

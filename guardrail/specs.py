@@ -61,8 +61,8 @@ def identify(model: BaseChatModel) -> ModelIdentity:
         return identity
     params: dict[str, Any] = dict(model._get_ls_params())
     provider = str(params.get("ls_provider") or type(model).__name__)
-    fields = [name for name in _NAMES if name in type(model).model_fields]
-    name = params.get("ls_model_name") or next((value for name in fields if (value := getattr(model, name))), None)
+    name = params.get("ls_model_name") or next((value for at in _NAMES if (value := getattr(model, at, None))), None)
+    fields = [at for at in _NAMES if at in type(model).model_fields]
     if not name and fields:
         raise UsageError(
             f"this {type(model).__name__} names no model ({', '.join(fields)} are empty), so no artifact can be bound "

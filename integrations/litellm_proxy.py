@@ -300,14 +300,15 @@ class CalibratedGuardrail(CustomGuardrail):
         wanted = (kwargs.get("model_info") or metadata.get("model_info") or {}).get("id")
         if router is None or wanted is None:
             return False
-        for name in self._gates:
-            for one in router.get_model_list(model_name=name) or ():
-                # A wildcard's deployment serves many models under one id.
-                wild = "*" in str(router.get_deployment(model_id=wanted).litellm_params.model)
-                served = one["litellm_params"]["model"]
-                if one["model_info"]["id"] == wanted and (not wild or served == kwargs.get("model")):
-                    return True
-        return False
+        found = router.get_deployment(model_id=wanted)
+        if found is None:
+            return False
+        wild = "*" in str(found.litellm_params.model)  # its deployment serves many models under one id
+        listed = [one for name in self._gates for one in router.get_model_list(model_name=name) or ()]
+        return any(
+            one["model_info"]["id"] == wanted and (not wild or one["litellm_params"]["model"] == kwargs.get("model"))
+            for one in listed
+        )
 
     async def async_post_call_response_headers_hook(
         self, data: dict[str, Any], user_api_key_dict: Any, response: Any, **_: Any

@@ -164,7 +164,7 @@ def _cruxeval(path: Path, name: str) -> Source:
         similarities=("rouge_l",),
         notes=(
             "The answer is the commonest sample, graded by execution. Answers are literals such as `[(4, 1)]`: "
-            "normalising drops brackets, which matters here.",
+            "compared as written.",
         ),
     )
 

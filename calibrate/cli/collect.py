@@ -130,10 +130,10 @@ def plan_from(
     temperature: float,
     top_p: float,
     max_tokens: int,
-    cut_off: CutOff,
     stop: Sequence[str],
     seed: int | None,
     tools: Path | None = None,
+    cut_off: CutOff = "abstain",
     primary: Literal["greedy", "sampled"] = "greedy",
 ) -> SamplingPlan:
     """The plan that gives the named estimators (or the default one) what they need."""

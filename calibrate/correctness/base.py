@@ -56,5 +56,5 @@ class BatchRule(CorrectnessRule, Protocol):
 
 
 def rule_fact(rule: object, fact: Literal["reads_tool_calls", "compares_words"]) -> bool:
-    """What a rule, or its class, states about itself; see `CorrectnessRule`."""
+    """What a rule or judge, or its class, states about itself; see `CorrectnessRule`."""
     return bool(getattr(rule, fact, False))

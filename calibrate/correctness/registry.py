@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from guardrail.errors import UsageError
 from guardrail.judges.json_value import is_structured, read_json
+from guardrail.judges.registry import JUDGES
 from guardrail.judges.tool_call import read_calls
 from guardrail.types import Bindings, Sample
 
@@ -112,7 +113,6 @@ def _labelled(record: Record, found: Iterator[Label]) -> Record:
 # -- What to say when answers that are JSON or tool calls meet a rule or a judge that compares words -------------------
 
 Kind = Literal["tool calls", "JSON objects", "texts"]
-_WORD_JUDGES = frozenset({"exact", "token_f1"})
 _BETTER: dict[Kind, str] = {"tool calls": "tool_call", "JSON objects": "json", "texts": "token_f1"}
 
 
@@ -138,7 +138,7 @@ def structured_advice(records: Sequence[Record], rule: str, judge: str | None = 
     advice = []
     if kind == "JSON objects" and (of_words or (none_right and of_texts)):
         advice.append(f"{_compares_words(kind, 'rule', rule)} {_use(kind)}")
-    if kind == "JSON objects" and judge in _WORD_JUDGES:
+    if kind == "JSON objects" and rule_fact(JUDGES.get(judge or ""), "compares_words"):
         better = "Score with judge json: --estimator semantic_entropy:json."
         advice.append(f"{_compares_words(kind, 'judge', str(judge))} {better}")
     if kind == "tool calls" and of_texts:

@@ -23,7 +23,7 @@ __all__ = ["Exact", "JsonValues", "Number", "Numeric", "Option", "TokenF1", "Too
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Right iff the normalised answer equals a normalised reference (in prose, case, punctuation and articles are free).
+    """Right iff the normalised answer equals a normalised reference (in prose, case and punctuation do not count).
 
     Formulas and code are compared as written: "C++" is not "C#" and "$50" not "50"; see `guardrail.judges.text`.
     """

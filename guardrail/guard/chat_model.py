@@ -194,16 +194,25 @@ class Guardrail(GuardedChatModel):
         with bounded(limit_of(config)):
             return await arun(self._verdict(messages, (config or {}).get("callbacks")))
 
+    def unknown_turns(self, messages: Sequence[BaseMessage]) -> str | None:
+        """The turns of a prompt that are to be marked, as there were none such at calibration; None if there were.
+
+        Raises:
+            ArtifactMismatchError: There were none such, and ``turns`` is "refuse".
+        """
+        found = self.artifact.unknown_turns(messages)
+        if found is not None and self.turns == "refuse":
+            raise ArtifactMismatchError(
+                f"this artifact was calibrated on prompts with the turns {self.artifact.turns or (ONE_QUESTION,)}, "
+                f"received {found[:200]!r}. Ask one question at a time, calibrate on conversations "
+                '(calibrate.collect_records(messages=...)), or give turns="mark" to answer without the promise.'
+            )
+        return found
+
     def _verdict(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Steps[Verdict]:
         artifact = self.artifact
         artifact.prompt.check(messages, artifact.plan.options)
-        turns = artifact.unknown_turns(messages)
-        if turns is not None and self.turns == "refuse":
-            raise ArtifactMismatchError(
-                f"this artifact was calibrated on prompts with the turns {artifact.turns or (ONE_QUESTION,)}, received "
-                f"{turns[:200]!r}. Ask one question at a time, calibrate on conversations "
-                '(calibrate.collect_records(messages=...)), or give turns="mark" to answer without the promise.'
-            )
+        turns = self.unknown_turns(messages)
         question = artifact.prompt.question_of(messages)
         assessment = yield from self._assessor.assess_steps(messages, callbacks, question=question, turns=turns)
         assert assessment.verdict is not None, "the one gate judges every candidate"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from ..specs import JudgeSpec
 from .text import unspaced
@@ -70,6 +70,9 @@ class Comparer(ABC):
     """
 
     __slots__ = ()
+
+    compares_words: ClassVar[bool] = False
+    """Whether it compares words, and misses which of them matter in JSON or in a tool call."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -15,9 +15,13 @@ __all__ = ["ExactJudge", "TokenF1Judge"]
 
 @dataclass(frozen=True, slots=True)
 class ExactJudge(BatchJudge):
-    """Two answers are the same iff their normalised strings are equal. Free, and hard to beat on short answers."""
+    """Two answers are the same iff their normalised strings are equal, or both are refusals.
+
+    Free, and hard to beat on short answers, formulas and code; see `guardrail.judges.text.normalise`.
+    """
 
     is_slow = False
+    compares_words = True
 
     @property
     def spec(self) -> JudgeSpec:
@@ -39,13 +43,13 @@ class ExactJudge(BatchJudge):
 
 @dataclass(frozen=True, slots=True)
 class TokenF1Judge(BatchJudge):
-    """Two answers are the same iff token-F1 >= threshold and both guards hold.
+    """Two answers are the same iff they share enough content words and nothing else tells them apart.
 
-    Word overlap is blind to what matters most, hence the guards: both answers have the same numbers (as a multiset,
-    digit by digit: "1.0" = "1", "1,000" = "1000"), the same marks that `normalise` keeps, and both or neither contain a
-    negation. A mark on one side only tells answers apart too ("$50" / "50", "C" / "C++"): that costs an answer at most.
-    Only "=" does not count, because "x = 5" says the same as "5". Antonyms ("increases" / "decreases") are *not*
-    caught: use an NLI or chat-model judge if they occur.
+    Token-F1 of their content words, less those of the question (`overlap`), is at least ``threshold``, and the guards
+    hold: the same numbers (digit by digit: "1.0" = "1", "1,000" = "1000"), letters that stand alone and marks, and both
+    or neither a negation. A mark on one side only tells answers apart too ("$50" / "50", "C" / "C++"): that costs an
+    answer at most. Only "=" does not count, because "x = 5" says the same as "5". Antonyms ("increases" / "decreases")
+    are *not* caught: use an NLI or chat-model judge if they occur.
 
     Attributes:
         threshold: Smallest F1 that counts as the same, in (0, 1]. Declared before calibration, part of the artifact.
@@ -54,6 +58,7 @@ class TokenF1Judge(BatchJudge):
     threshold: float = 0.5
 
     is_slow = False
+    compares_words = True
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold <= 1:
@@ -69,7 +74,7 @@ class TokenF1Judge(BatchJudge):
         return guards_hold(a, b)
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Overlap of words behind the two guards; the question plays no part."""
+        """Overlap of content words behind the guards; words of the question count only where no others are left."""
         return [self._same(question, a, b) for a, b in pairs]
 
     def _same(self, question: str, a: str, b: str) -> bool:

@@ -38,7 +38,7 @@ class Number:
 
     @property
     def rounded(self) -> Fraction:
-        """The value, to nine significant digits if it has decimals (rounding errors), and never less than three decimals.
+        """The value; with decimals, to nine significant digits and at least three decimals, for rounding errors.
 
         Numbers are equal iff these are: an equivalence relation.
         """
@@ -56,7 +56,7 @@ def same_number(a: Number, b: Number) -> bool:
 def labels_agree(a: Number, b: Number) -> bool:
     """Whether two labels are equal, or one number is bare: the question then implies what it counts."""
     if a.label == b.label:
-        return a.rest == b.rest or not (a.rest and b.rest or a.needs_label or b.needs_label)
+        return a.rest == b.rest or not ((a.rest and b.rest) or a.needs_label or b.needs_label)
     labelled = a if a.label else b
     return not (a.label and b.label) and not labelled.needs_label and not (a.rest and b.rest)
 
@@ -84,7 +84,8 @@ _NUMBER = re.compile(
 )
 _SIGNS = "$\u20ac\u00a3\u00a5\u20b9\u20a9"
 _BEFORE = re.compile(
-    rf"(?P<sign>[-+]?)(?P<money>\b[A-Za-z]{{1,3}}\$|[{_SIGNS}]|\b(?:USD|EUR|GBP|JPY|INR|Rs\.?))?(?P<gap> ?)(?P<inner>-?)$"
+    r"(?:(?P<sign>[-+])(?P<gap> ?))?"
+    rf"(?:(?P<money>\b[A-Za-z]{{1,3}}\$|[{_SIGNS}]|\b(?:USD|EUR|GBP|JPY|INR|Rs\.?)) ?)?(?P<inner>-?)$"
 )
 _WORD = re.compile(r"[^\W\d_]+(?:['.-][^\W\d_]+)*")
 _UNIT = re.compile(
@@ -102,40 +103,38 @@ _SPELLINGS = {
     "\u20b9": "inr rs rs. rupee rupees",
     "%": "percent pct",
 }
-_UNITS = """meter m metre|kilometer km kms kilometre|centimeter cm centimetre|millimeter mm millimetre|mile mi|foot ft feet
-|inch inche|yard yd|gram g|kilogram kg kgs kilo|milligram mg|tonne t|pound lb lbs|ounce oz|liter l L litre|milliliter ml mL
-|second s sec|minute min|hour h hr|day d|week wk|year yr|watt W|volt V|ampere A amp|joule J|newton N|hertz Hz|ohm \u03a9"""
+_UNITS = """meter m metre|kilometer km kms kilometre|centimeter cm centimetre|millimeter mm millimetre|mile mi
+|foot ft feet|inch inche|yard yd|gram g|kilogram kg kgs kilo|milligram mg|tonne t|pound lb lbs|ounce oz|liter l L litre
+|milliliter ml mL|second s sec|minute min|hour h hr|day d|week wk|year yr|watt W|volt V|ampere A amp|joule J|newton N
+|hertz Hz|ohm \u03a9"""
 """Spellings of one unit; none is converted into another."""
 _ALIASES = {word: sign for sign, words in _SPELLINGS.items() for word in words.split()}
 _ALIASES |= {word: row.split()[0] for row in _UNITS.split("|") for word in row.split()[1:]}
 _ATTACHED = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "mn": 10**6, "bn": 10**9}
-_ONES = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
-eighteen nineteen"""
+_ONES = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
+seventeen eighteen nineteen"""
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 _SPELT = {word: value for value, word in enumerate(_ONES.split())}
 _SPELT |= {word: 10 * ten for ten, word in enumerate(_TENS.split(), start=2)}
-_MONTHS = frozenset(
-    """
-    january february march april may june july august september october november december
-    jan feb mar apr jun jul aug sep sept oct nov dec
-    """.split()
-)
-_CHANGING = frozenset(
-    """
-    not no never neither nor without isn't than least most under over above below within exceeding between up down out to
-    or and plus minus more less fewer greater larger smaller half halves third thirds quarter quarters twice thrice double
-    triple times root square squared cube cubed factorial power log ln exp sin cos tan sqrt max min mod modulo choose
-    divided multiplied by version point through until till from vs ad bc ce bce am pm a.m p.m b.c a.d o'clock score gross grand mil tens
-    hundreds thousands millions billions trillions dozens
-    """.split()
-)
+_MONTHS_WORDS = """
+january february march april may june july august september october november december jan feb mar apr jun jul
+aug sep sept oct nov dec
+"""
+_MONTHS = frozenset(_MONTHS_WORDS.split())
+_CHANGING_WORDS = """
+not no never neither nor without isn't than least most under over above below within exceeding between up down
+out to or and plus minus more less fewer greater larger smaller half halves third thirds quarter quarters twice
+thrice double triple times root square squared cube cubed factorial power log ln exp sin cos tan sqrt max min
+mod modulo choose divided multiplied by version point through until till from vs ad bc ce bce am pm a.m p.m b.c
+a.d o'clock score gross grand mil
+"""
+_CHANGING = frozenset(_CHANGING_WORDS.split())
 """Words that make another number of the one beside them."""
-_PHRASES = frozenset(
-    """
-    in on at of for with is are was were as left that which who when where if because since after before during while it
-    he she they we i you the a an this these so but
-    """.split()
-)
+_PHRASES_WORDS = """
+in on at of for with is are was were as left that which who when where if because since after before during
+while it he she they we i you the a an this these so but
+"""
+_PHRASES = frozenset(_PHRASES_WORDS.split())
 """Words that end a label."""
 
 
@@ -162,7 +161,7 @@ def parse_number(text: str) -> Number | None:
     value, before, after = _value(found), plain[: found.start()], plain[found.end() :]
     prefix = _BEFORE.search(before)
     assert prefix is not None, "every part of it is optional"
-    sign = prefix["sign"] + prefix["inner"]
+    sign = (prefix["sign"] or "") + prefix["inner"]
     lead = before[: prefix.start()] if sign or prefix["money"] else before
     if value is None or len(sign) > 1 or not _leads(lead, apart=bool(sign and prefix["gap"])):
         return None
@@ -269,7 +268,9 @@ def _labelled(value: Fraction, money: str, after: str) -> Number | None:
     sign = _ALIASES.get(money.casefold(), money)
     label = found[:end] if found[:1] == [sign] else [sign, *found[:end]] if sign else found[:end]
     said = " ".join([*found[end:], rest]).strip()
-    changing = [word for word in (*found[:end], *said.split()) if word in _CHANGING or word.endswith(("illion", "illiard"))]
+    changing = [
+        word for word in (*found[:end], *said.split()) if word in _CHANGING or word.endswith(("illion", "illiard"))
+    ]
     if found[:1] == ["square"] and end > 1:
         changing.remove("square")
     is_variable = end == 1 and len(found[0]) == 1 and found[0].isalpha()

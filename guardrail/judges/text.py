@@ -87,14 +87,14 @@ _CHUNK = re.compile(r'"?([a0]+(?:[-\'.,:/][a0]+)*)((?:(?<=aaa)\')?[.,:!?]?"?[.,:
 """The shape of words of prose, between two spaces."""
 _LOOSE = re.compile(r'["\'(]*(?:\.\.\.?)?([a0]+(?:[-\'.,:;/][a0]+)*)((?:(?<=aaa)-)?[)"\'.,:;!?]*)')
 _JOINT = re.compile(
-    r"(?P<split>(?<=aa)-|-(?=aa)|(?<=\ba)\.(?=a)|(?<=a),(?=a))|(?P<kept>(?<=0)[-.,:/](?=0)|(?<=[a0])'(?=a)|\.)|."
+    r"(?P<split>(?<=aa)-|-(?=aa)|(?<=\ba)\.(?=a)|(?<=aa),(?=a)|,(?=aa))|(?P<kept>(?<=0)[-.,:/](?=0)|(?<=[a0])'(?=a)|\.)|."
 )
-"""What stands between two runs of letters and digits: a space in its place, or as it is, or not prose ("x-1", "a/b")."""
+"""What stands between two runs of letters and digits: becomes a space, stays, or is not prose ("x-1", "a/b")."""
 _BETWEEN_WORDS = re.compile(r"(?<=aaa)[/;](?=aaa)")
 _SEPARATORS = re.compile("[-'.,:;/]")
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _CONTRACTED = {"can't": "cannot", "won't": "will not", "shan't": "shall not"}
-_NAMED = frozenset("flat level major minor negative plus positive sharp team".split())
+_NAMED = frozenset({"flat", "level", "major", "minor", "negative", "plus", "positive", "sharp", "team"})
 """Words that make a name of the letter before them."""
 _ARTICLES = frozenset({"a", "an", "the"})
 
@@ -208,7 +208,9 @@ def _as_written(plain: str) -> str:
 # -- Answers that say there is none ------------------------------------------------------------------------------------
 
 _OF = "exact|specific|correct|definite|definitive|reliable|further|more|enough|sufficient"
-_NOUN = "answers?|questions?|requests?|information|details?|data|topic|subject|matter|idea|clue|knowledge|opinion|comment"
+_NOUN = (
+    "answers?|questions?|requests?|information|details?|data|topic|subject|matter|idea|clue|knowledge|opinion|comment"
+)
 _THING = rf"(?:it|this|that|these|you|so|anything|(?:(?:the|an?|any|your|this|that|{_OF}) )?(?:(?:{_OF}) )?(?:{_NOUN}))"
 _ACT = (
     "(?:answer|say|tell|help|assist|comply|comment|provide|share|discuss|determine|find|confirm|verify|give|do|respond"
@@ -219,10 +221,13 @@ _REST = (
     r"|with (?:any |absolute )?certainty|at (?:this|the) (?:time|moment|present)|right now|here)){0,4}"
 )
 _I = r"(?:i|we) (?:(?:am|are|really|just|simply|honestly|actually|currently) )?"
-_UNABLE = "(?:cannot|can not|could not|will not|would rather not|would prefer not to|prefer not to|not able to|unable to)"
+_UNABLE = (
+    "(?:cannot|can not|could not|will not|would rather not|would prefer not to|prefer not to|not able to|unable to)"
+)
 _CLAUSE = (
     rf"(?:{_I}(?:{_UNABLE}|decline to|must decline to|refuse to) {_ACT}{_REST}"
-    rf"|{_I}(?:do not (?:know|have|understand|recall|remember)|have (?:no|not a clue)){_REST}"
+    rf"|{_I}do not (?:know|understand|recall|remember){_REST}"
+    rf"|{_I}(?:do not have|have no)(?: (?:the|an?|any|this|that|{_OF})){{0,2}} (?:{_NOUN}){_REST}"
     rf"|(?:{_I})?(?:not (?:sure|certain|aware)|unsure|uncertain){_REST}"
     r"|no (?:idea|clue|comment|answer|opinion|information)|unknown|rather not say)"
 )
@@ -254,7 +259,7 @@ def is_refusal(text: str) -> bool:
 def is_hedged(text: str) -> bool:
     """Whether an answer begins with an apology for having none, whatever follows ("I'm sorry, but I cannot find ...").
 
-    No two answers are merged for it. Its words are mostly those of the question, so word similarities do not count them.
+    No two answers are merged for it. Its words are mostly the question's, so word similarities do not count them.
     """
     return _HEDGED.match(_spelt_out(text[:_LONGEST_REFUSAL])) is not None
 
@@ -311,18 +316,17 @@ def _f1(ours: Sequence[str], theirs: Sequence[str]) -> float:
     return 2 * (Counter(ours) & Counter(theirs)).total() / (len(ours) + len(theirs))
 
 
-_FUNCTION = frozenset(
-    """
-    a an the this that these those it its he him his she her they them their we us our you your i me my who whom whose
-    which what when where why how there here of in on at to from by with for as into onto about over under between among
-    during through since until upon and or but nor so if then than because while although though however therefore thus
-    hence is are was were be been being do does did doing done has have had having will would shall should can could
-    might must not no s t also only just even still too very quite rather really actually usually generally mostly
-    often sometimes always probably likely perhaps maybe approximately roughly exactly currently now some any all both
-    each every such same other answer answers cannot unable sorry unfortunately afraid apologize sure certain unsure verify
-    know think believe help
-    """.split()
-)
+_FUNCTION_WORDS = """
+a an the this that these those it its he him his she her they them their we us our you your i me my who whom
+whose which what when where why how there here of in on at to from by with for as into onto about over under
+between among during through since until upon and or but nor so if then than because while although though
+however therefore thus hence is are was were be been being do does did doing done has have had having will would
+shall should can could might must not no s t also only just even still too very quite rather really actually
+usually generally mostly often sometimes always probably likely perhaps maybe approximately roughly exactly
+currently now some any all both each every such same other answer answers cannot unable sorry unfortunately
+afraid apologize sure certain unsure verify know think believe help
+"""
+_FUNCTION = frozenset(_FUNCTION_WORDS.split())
 
 
 @lru_cache(maxsize=1024)
@@ -372,7 +376,7 @@ MULTIPLES = {
 }
 """Words that multiply the number before them."""
 _COUNTED = frozenset({*MULTIPLES, "squared", "cubed", "factorial", "half", "twice", "double", "minus", "negative"})
-_BOUNDS = frozenset("least most than under over below above log ln sqrt sin cos tan".split())
+_BOUNDS = frozenset({"least", "most", "than", "under", "over", "below", "above", "log", "ln", "sqrt"})
 """Words that make another number of the one behind them."""
 _NEGATIONS = frozenset(
     {"not", "no", "never", "none", "neither", "nor", "without", "cannot", "false", "nobody", "nothing", "nowhere"}
@@ -393,7 +397,7 @@ def guards_hold(a: str, b: str) -> bool:
 
 
 def contradicts(a: str, b: str) -> bool:
-    """Whether two answers differ in what `guards_hold` compares; numbers and letters of only one are a further detail."""
+    """Whether two answers differ in what `guards_hold` compares; a number in only one of them is a further detail."""
     ours, theirs = _guarded(normalise(a)), _guarded(normalise(b))
     return ours[::2] != theirs[::2] or bool(ours[1] and theirs[1] and ours[1] != theirs[1])
 
@@ -406,7 +410,7 @@ def _guarded(normal: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
     following = ""  # the next word of more than one letter
     for i in reversed(range(len(chunks))):
         own = _words_of(chunks[i], shapes[i], loose=True)
-        if own is None:
+        if own is None or (normal[0].islower() and "!" in chunks[i]):
             before, after = "".join(shapes[max(0, i - 1) : i]), "".join(shapes[i + 1 : i + 2])
             if any(map(str.isalnum, chunks[i])):
                 marks.append(chunks[i].rstrip(".,:;"))
@@ -418,9 +422,11 @@ def _guarded(normal: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
             negated |= word in _NEGATIONS
             if word[0].isdecimal():
                 counted.append(_NUMBER.sub(_digits, word) if _NUMBER.fullmatch(word) or word[-1].isalpha() else word)
-            elif any(map(str.isdecimal, word)) or not _COUNTED.isdisjoint((word, word.removesuffix("s"))):
-                counted.append(word)
-            elif word in _BOUNDS and following[:1].isdecimal():
+            elif (
+                any(map(str.isdecimal, word))
+                or not _COUNTED.isdisjoint((word, word.removesuffix("s")))
+                or (word in _BOUNDS and following[:1].isdecimal())
+            ):
                 counted.append(word)
             elif len(word) == 1 and word.isascii():
                 if word != "i" and (not following or following in _FUNCTION or following in _NAMED):

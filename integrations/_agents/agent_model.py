@@ -118,7 +118,8 @@ class AgentModel(SteppedChatModel):
         if self._outcome.held is not None and self.held_back is not None:
             raise self.held_back(self._outcome.held)  # middleware took the hold for a failure and tries again
         callbacks = child_callbacks(run_manager)
-        assessment = yield from self._assessor(model).assess_steps(messages, callbacks)
+        question = self.artifacts.artifacts[0].prompt.question_of(messages)
+        assessment = yield from self._assessor(model).assess_steps(messages, callbacks, question=question)
         if assessment.verdict is not None:
             note_verdict(run_manager, assessment.verdict)
         message = self._settled(assessment, messages)

@@ -312,7 +312,7 @@ class _Gates:
 
     guard: Guardrail
     artifacts: ArtifactSet
-    assess: Callable[[Sequence[BaseMessage], Collection[str]], Steps[Assessment]] | None
+    assess: Callable[[Sequence[BaseMessage], Collection[str], str | None], Steps[Assessment]] | None
     made_of: object
 
 
@@ -404,7 +404,7 @@ class FrameworkGuard:
         candidate, verdict = judged.drawn.primary, judged.verdict
         chosen = ""
         if judged.accepted and candidate is not None:
-            message = candidate_message(candidate, self.guard.artifact.model.model)
+            message = candidate_message(candidate.judged_part, self.guard.artifact.model.model)
         elif self.holds and (held := _held_calls(candidate, {*holdable, *self.exempt})) is not None:
             message = held
         else:
@@ -434,7 +434,19 @@ class FrameworkGuard:
             return Assessment(drawn, verdict)
         self.artifacts.check_tools([name for name in asked.tool_names if name not in answers])
         self.artifacts.check_messages(messages)
-        return await arun(self._assess(messages, answers))
+        return await arun(self._assess(messages, answers, self._unknown_turns(messages)))
+
+    def _unknown_turns(self, messages: Sequence[BaseMessage]) -> str | None:
+        """The turns of a conversation that none of the artifacts was calibrated on, which its verdict names."""
+        found = [artifact.unknown_turns(messages) for artifact in self.artifacts.artifacts]
+        if any(turns is None for turns in found):
+            return None
+        if self.guard.turns == "refuse":
+            raise ArtifactMismatchError(
+                f"none of the artifacts was calibrated on prompts with the turns {str(found[0])[:200]!r}. Calibrate on "
+                'such conversations, or give turns="mark" to answer without the promise.'
+            )
+        return found[0]
 
     async def may_run(self, call_id: str | None, name: str | None, arguments: Mapping[str, Any]) -> bool:
         """Whether a tool call was judged and accepted, or given by the abstention path, exactly as it is.
@@ -517,11 +529,11 @@ def _made(
     trust = EndpointTrust(model, artifacts.plan, rate=highest_agreement(gates.values()), enabled=enabled)
     abstentions = guard.remember if isinstance(guard.remember, Abstentions) else Abstentions(guard.remember)
 
-    def assess(messages: Sequence[BaseMessage], answers: Collection[str]) -> Steps[Assessment]:
+    def assess(messages: Sequence[BaseMessage], answers: Collection[str], turns: str | None) -> Steps[Assessment]:
         assessor = artifacts.assessor(
             model, gates, trust, observers, abstentions, answers=answers, max_concurrency=guard.max_concurrency
         )
-        return assessor.assess_steps(messages, None)
+        return assessor.assess_steps(messages, None, question=first.prompt.question_of(messages), turns=turns)
 
     return _Gates(guard, artifacts, assess, made_of)
 

@@ -19,7 +19,7 @@ from pydantic import Field
 from guardrail.__main__ import main
 from guardrail.artifact import CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.doctor import Finding, examine
-from guardrail.errors import UsageError
+from guardrail.errors import MissingDependencyError, UsageError
 from guardrail.models import resolve_model
 from guardrail.outcome import InfeasibleReason
 from guardrail.sampling.probe import PROMPT
@@ -394,6 +394,16 @@ def test_texts_that_name_no_model(text: str, why: str) -> None:
 def test_a_text_may_name_a_model_or_a_function_that_makes_one() -> None:
     assert resolve_model(SCRIPTED) is MODEL
     assert isinstance(resolve_model("python:guardrail.testing:ScriptedChat"), ScriptedChat)
+
+
+@pytest.mark.parametrize(
+    ("text", "package"),
+    [("openai:x", "openai"), ("azure_openai:x", "openai"), ("google_genai:x", "google-genai"), ("bedrock:x", "aws")],
+)
+def test_without_langchain_the_packages_are_named(monkeypatch: pytest.MonkeyPatch, text: str, package: str) -> None:
+    monkeypatch.setitem(sys.modules, "langchain.chat_models", None)
+    with pytest.raises(MissingDependencyError, match=f"pip install langchain langchain-{package}\\."):
+        resolve_model(text)
 
 
 def test_a_provider_that_refuses_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -51,7 +51,9 @@ class BadRequestError(Exception):
     status_code = 400
 
 
-class NoAccessError(Exception):
+class UnauthorizedError(Exception):
+    """Like that of a server that does not know the key."""
+
     status_code = 401
 
 
@@ -145,8 +147,6 @@ HELD: list[tuple[Reason, Callable[[], Guardrail]]] = [
 ]
 MISSING: list[tuple[Unmeasured, Callable[[], Guardrail]]] = [
     (Unmeasured.MODEL_FAILED, lambda: guarded(saying(SECRET, ConnectionError("down")))),
-    (Unmeasured.MISCONFIGURED, lambda: guarded(saying(*[NoAccessError("key")] * 2))),
-    (Unmeasured.CUT_OFF, lambda: guarded(saying(calling(response_metadata={"finish_reason": "length"}), *SURE))),
     (Unmeasured.UNREADABLE, lambda: guarded(saying(SECRET, unreadable()))),
     (Unmeasured.REJECTED, lambda: guarded(saying(SECRET, BadRequestError(f"failed_generation: {SECRET}")))),
     (Unmeasured.UNREADABLE, lambda: guarded(saying(SECRET, calling(invalid_tool_calls=[BAD_CALL])))),
@@ -155,6 +155,7 @@ MISSING: list[tuple[Unmeasured, Callable[[], Guardrail]]] = [
     (Unmeasured.UNREADABLE, lambda: guarded(Native(error=unreadable()))),
     (Unmeasured.UNREADABLE, lambda: guarded(Native(sample=Sample(text=f"{SECRET}\ud83d")))),
     (Unmeasured.MODEL_FAILED, lambda: guarded(Cached(script={QUESTION: SURE}, default=[unreadable()]))),
+    (Unmeasured.MISCONFIGURED, lambda: guarded(saying(*[UnauthorizedError("no such key")] * 11))),
     (Unmeasured.SAMPLING_SHORTFALL, lambda: guarded(Native(count=1))),
     (Unmeasured.DEGENERATE_SAMPLES, lambda: guarded(Cached(default=SURE))),
     (Unmeasured.NO_LOGPROBS, lambda: guarded(Native(), estimator="semantic_entropy")),
@@ -165,6 +166,7 @@ MISSING: list[tuple[Unmeasured, Callable[[], Guardrail]]] = [
     (Unmeasured.EMPTY_ANSWER, lambda: guarded(saying(SECRET, ""))),
     (Unmeasured.REFUSED, lambda: guarded(saying(BLOCKED))),
     (Unmeasured.REFUSED, lambda: guarded(saying(SECRET, BLOCKED))),
+    (Unmeasured.CUT_OFF, lambda: guarded(Native(sample=Sample(text=SECRET, finish_reason="length")))),
     (Unmeasured.JUDGE_FAILED, lambda: guarded(saying(*SURE), estimator="verbalised")),
     (Unmeasured.JUDGE_FAILED, lambda: guarded(saying(*SURE), estimator="selfcheck_prompt")),
     (Unmeasured.JUDGE_FAILED, lambda: guarded(saying(*UNSURE), judge=Quoting(ValueError))),

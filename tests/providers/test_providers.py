@@ -103,7 +103,7 @@ PROVIDERS = {
         lambda url: {"model": "gemini-2.5-flash", "base_url": url, "api_key": "k", "max_retries": 1},
         {"temperature": 0.31, "max_tokens": 999},
         words("maxOutputTokens", "topP", "stopSequences", inside="generationConfig."),
-        ("google_genai", "gemini-2.5-flash"), "seed",
+        ("google_genai", "gemini-2.5-flash"), ".seed",
     ),
     "ollama": Provider(
         "langchain_ollama", "ChatOllama", lambda url: {"model": "llama3:8b", "base_url": url},
@@ -229,6 +229,18 @@ def test_what_an_artifact_binds(provider: Provider, server: Server) -> None:
     taken = carried(model, {"seed": 7})
     sent = {**{f".{name}": value for name, value in taken.fields.items()}, **taken.call}
     assert sent == ({provider.seed: 7} if provider.seed else {})
+
+
+@each_provider
+def test_each_sample_has_a_seed_where_the_class_takes_one(provider: Provider, server: Server) -> None:
+    model = provider.make(server)
+    assert Guardrail(model=model, artifact=planned(model), early_stopping="off").assess(QUESTION).accepted
+    inside = provider.settings["temperature"].rpartition("temperature")[0]
+    samples = {**provider.settings, "seed": inside + provider.seed.lstrip(".")}
+    seeds = [one["seed"] for one in asked(server, samples) if one["temperature"] == 0.7]
+    assert len(seeds) == 3
+    assert all(isinstance(seed, int) for seed in seeds) == bool(provider.seed)
+    assert not provider.seed or len(set(seeds)) == 3
 
 
 class Listening(BaseCallbackHandler):

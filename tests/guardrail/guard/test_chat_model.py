@@ -97,7 +97,7 @@ def test_unmeasured_is_another_reason_than_uncertain() -> None:
     assert "no answer in 5 s" in verdict.detail
 
 
-class Answered(Exception):
+class StatusError(Exception):
     """An error of an SDK with the status of the reply."""
 
     def __init__(self, status: int) -> None:
@@ -113,9 +113,9 @@ def wrapped(cause: OSError) -> Exception:
 
 
 REFUSED: dict[str, Exception] = {
-    "key": Answered(401),
-    "permission": Answered(403),
-    "model": Answered(404),
+    "key": StatusError(401),
+    "permission": StatusError(403),
+    "model": StatusError(404),
     "port": wrapped(ConnectionRefusedError(111, "Connection refused")),
     "host": wrapped(socket.gaierror(-2, "Name or service not known")),
 }
@@ -141,7 +141,7 @@ def test_a_wrong_configuration_is_an_error_in_the_log_and_in_the_verdict(
 
 
 @pytest.mark.parametrize(
-    "error", [Answered(500), Answered(429), TimeoutError("late"), ConnectionResetError(104, "reset")]
+    "error", [StatusError(500), StatusError(429), TimeoutError("late"), ConnectionResetError(104, "reset")]
 )
 def test_an_outage_is_not_called_a_wrong_configuration(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     model = ScriptedChat(default=[error])
@@ -151,7 +151,7 @@ def test_an_outage_is_not_called_a_wrong_configuration(error: Exception, caplog:
 
 
 def test_one_call_that_a_server_refuses_among_others_is_no_wrong_configuration() -> None:
-    model = ScriptedChat(default=["Paris", Answered(401), TimeoutError("late")])
+    model = ScriptedChat(default=["Paris", StatusError(401), TimeoutError("late")])
     verdict = Guardrail(model=model, artifact=make_artifact(model)).assess("Capital of France?")
     assert verdict.uncertainty.reason is Unmeasured.MODEL_FAILED
 

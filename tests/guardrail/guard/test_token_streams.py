@@ -238,6 +238,33 @@ def test_the_custom_stream_of_a_graph_shows_no_sample(asynchronous: bool) -> Non
     assert ("custom", SECRET) in shown(model)
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_agent_shows_no_token(asynchronous: bool) -> None:
+    agents = pytest.importorskip("langchain.agents")
+    middleware = pytest.importorskip("integrations.langchain_agents")
+    own, given = Listening(), Listening()
+    model = Streaming(script=SCRIPT, callbacks=[own])
+    guard = middleware.GuardrailMiddleware(artifact=make_artifact(model), on_abstain="message")
+    config: Any = {"callbacks": [given]}
+    asked = {"messages": [("human", UNSURE)]}
+
+    async def events(agent: Any) -> list[Any]:
+        await agent.ainvoke(asked, config)
+        return [one async for one in agent.astream(asked, config, stream_mode=["messages", "custom"])]
+
+    def shown(agent: Any) -> str:
+        if asynchronous:
+            return str(asyncio.run(events(agent)))
+        agent.invoke(asked, config)
+        return str(list(agent.stream(asked, config, stream_mode=["messages", "custom"])))
+
+    assert SECRET not in shown(agents.create_agent(model, tools=[], middleware=[guard]))
+    assert (own.tokens, given.tokens) == ([], [])
+    assert SECRET in shown(agents.create_agent(model, tools=[]))
+    assert SECRET in own.tokens
+    assert SECRET in given.tokens
+
+
 @pytest.mark.parametrize("version", ["v2", "v3"])
 @pytest.mark.filterwarnings("ignore:The v3 streaming protocol", "ignore:.*beta")
 def test_events_show_no_token_of_a_model_that_streams_by_itself(version: Any) -> None:

@@ -18,7 +18,7 @@ from guardrail.judges import ExactJudge, JudgeSpec, TokenF1Judge, available, is_
         ("-5", "-5"),
         ("it isn't", "it is not"),
         ("can't", "cannot"),
-        ("A", "a"),
+        ("A", "A"),  # an answer, not an article
         ("\uff21\uff22", "ab"),  # full-width letters
         ("\U0001f600", "\U0001f600"),
         ("", ""),

@@ -59,8 +59,8 @@ def test_from_judge() -> None:
     similarity = from_judge(ExactJudge())
     assert similarity.similarity("q", [("A cat", "cat"), ("cat", "dog")]) == [1.0, 0.0]
     assert isinstance(similarity, Similarity)
-    assert from_judge(NumericJudge()).identity(" 50% ") == "50%"
-    assert from_judge(ExactJudge()).identity("The 50%.") == "50%"
+    assert from_judge(NumericJudge()).identity(" 50  % ") == "50 %"
+    assert from_judge(ExactJudge()).identity("The Beatles.") == "beatles"
 
 
 def test_similarities_by_name() -> None:
@@ -81,12 +81,12 @@ def test_similarities_by_name() -> None:
         ("1/2", "50 percent", True),
         ("1,000 ships", "There were 1000.", True),
         ("$1,234.50", "1234.5", True),
-        ("2 + 3 = 5", "5", True),  # the last number is the answer
+        ("2 + 3 = 5", "5", True),  # what stands behind a calculation is its result
         ("50%", "50", False),
         ("-5", "5", False),
         ("0.1", "0.10000001", False),
         ("0.3", "0.30000000000000004", True),
-        ("5", "five", False),
+        ("5", "five", True),
         ("Five", "five.", True),
         ("five", "six", False),
     ],

@@ -90,7 +90,8 @@ def test_without_options_the_spec_is_as_it_was() -> None:
     """So artifacts of earlier versions load."""
     assert ToolCallJudge().spec.model_dump() == {"name": "tool_call", "version": 1, "params": {}}
     assert not ToolCallJudge().judges_tool_calls
-    assert ToolCallJudge(text=True).spec.version == 1
+    assert ToolCallJudge(unordered=["x"]).spec.version == 1
+    assert ToolCallJudge(text=True).spec.version == 3
     assert ToolCallJudge(numbers=True).spec.version == ToolCallJudge(decimals=0).spec.version == 2
 
 

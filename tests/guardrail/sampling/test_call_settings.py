@@ -109,6 +109,24 @@ class ChatOllama(FieldsOnly):
         return super()._settings(stop=stop or self.stop, **call)
 
 
+class Deaf(StandIn):
+    """A class that no table lists and that reads its own fields, whatever a call says."""
+
+    KNOWN = ("max_tokens", "top_p")
+    max_tokens: int | None = 999
+    top_p: float | None = 0.55
+
+    def _settings(self, stop: Any = None, **call: Any) -> dict[str, Any]:
+        return super()._settings(stop=stop)
+
+
+class Wordy(Deaf):
+    """One that reads the keywords of a call and not its fields."""
+
+    def _settings(self, stop: Any = None, **call: Any) -> dict[str, Any]:
+        return {"stop": stop, **call}
+
+
 class ChatGoogleGenerativeAI(StandIn):
     KNOWN = ("max_output_tokens", "top_p", "seed")
     max_output_tokens: int | None = Field(default=999, alias="max_tokens")
@@ -159,6 +177,8 @@ def seen(model: StandIn) -> list[dict[str, Any]]:
     ("kind", "longest", "nucleus"),
     [
         (FieldsOnly, "num_predict", "top_p"),
+        (Deaf, "max_tokens", "top_p"),
+        (Wordy, "max_tokens", "top_p"),
         (ChatOllama, "num_predict", "top_p"),
         (ChatGoogleGenerativeAI, "max_output_tokens", "top_p"),
         (ChatCohere, "max_tokens", "p"),
@@ -193,7 +213,7 @@ def test_seeds_go_to_the_classes_that_take_them() -> None:
     }
     assert taken == {
         "ChatOllama": ({"seed": 7}, {}),
-        "ChatGoogleGenerativeAI": ({}, given),
+        "ChatGoogleGenerativeAI": (given, {}),
         "ChatCohere": ({}, given),
         "ChatAnthropic": ({}, {}),
         "BaseChatOpenAI": ({}, given),

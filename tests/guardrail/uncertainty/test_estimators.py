@@ -247,7 +247,7 @@ def test_a_judge_without_a_verdict_is_unmeasured(judge: Silent) -> None:
 
 
 def test_judge_is_not_asked_when_all_strings_are_equal() -> None:
-    assert score("self_consistency", answers("a1", "A1."), Silent()).value == 0.0
+    assert score("self_consistency", answers("a 1", " a  1\n"), Silent()).value == 0.0
 
 
 def test_refusals_are_one_cluster_of_their_own() -> None:

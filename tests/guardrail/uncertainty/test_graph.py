@@ -116,11 +116,11 @@ def test_no_matrix_is_no_score(formula: object) -> None:
 
 
 def test_the_matrix_by_hand() -> None:
-    # sorted: "not red" < "red" < "red fox" < "unknown" (a refusal sorts first, by its key)
+    # sorted: "Red." < "not red" < "red fox" (a refusal sorts first, by its key)
     W = similarity_matrix("q", ["red fox", "Red.", "unknown", "not red", "I don't know"], Jaccard())
     assert W is not None
     third, half = 1 / 3, 1 / 2
-    expected = [[1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, half, third], [0, 0, half, 1, half], [0, 0, third, half, 1]]
+    expected = [[1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, half, half], [0, 0, half, 1, third], [0, 0, half, third, 1]]
     assert W.tolist() == [pytest.approx(row) for row in expected]
 
 
@@ -190,7 +190,7 @@ def test_estimators_share_one_similarity_pass_and_ask_no_duplicates() -> None:
     similarity = Rated(0.0)
     measure_all(answers(FOUR), [make(name, similarity=similarity) for name in GRAPH], SamplingPlan(n=4))
     assert similarity.calls == 1
-    measure(answers(["Paris", "paris."]), make("degree", similarity=similarity), SamplingPlan(n=2))
+    measure(answers(["Paris", "Paris "]), make("degree", similarity=similarity), SamplingPlan(n=2))
     assert similarity.calls == 1
 
 

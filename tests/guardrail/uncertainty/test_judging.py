@@ -102,7 +102,7 @@ def test_equal_pairs_of_equal_questions_are_asked_once_and_unordered() -> None:
 
 def test_equal_strings_cost_nothing() -> None:
     judge = Table()
-    found = measure(answers("q", "Paris", "paris.", "the Paris"), make("num_sets", judge=judge), PLAN)
+    found = measure(answers("q", "New York", "New  York", " New York\n"), make("num_sets", judge=judge), PLAN)
     assert (found.value, judge.batches) == (1, [])
 
 

@@ -158,6 +158,22 @@ def test_middleware_that_takes_a_hold_for_a_failure_gets_it_again() -> None:
     assert (found.value["candidate"]["text"], model.made) == ("ans0", 5)
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_middleware_that_asks_twice_about_a_held_message_draws_it_once(first: bool) -> None:
+    @wrap_model_call
+    def twice(request: Any, handler: Any) -> Any:
+        handler(request)
+        return handler(request)
+
+    model = Counter()
+    made = artifact_of(model)
+    own = GuardrailMiddleware(made, tools={"*": made}, exempt=["balance"])
+    listed: list[Any] = [own, twice] if first else [twice, own]
+    agent: Any = create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=listed, checkpointer=InMemorySaver())
+    (found,) = agent.invoke({"messages": "what?"}, CONFIG)["__interrupt__"]
+    assert (found.value["candidate"]["text"], model.made) == ("ans0", 5)
+
+
 class Wavering(AgentChat):
     """Says "wrong" with probability .65 at each call, so that all samples agree on it now and then."""
 

@@ -147,6 +147,28 @@ def test_a_forked_child_keeps_its_verdicts(tmp_path: Path, verdict: Verdict) -> 
     assert store.get("child") == store.get("parent") == verdict
 
 
+async def test_a_text_beside_calls_is_withheld_and_a_second_turn_marked() -> None:
+    spoken = paying(5).model_copy(update={"content": "Secretly, I pay."})
+    model = ScriptedChat(script={"?": [spoken]})
+    guard = FrameworkGuard(model, artifact(model), on_abstain="review", verdicts=None, guard_options={})
+    answer = await guard.ask(ASKED, TOOLS)
+    assert (answer.message.content, len(answer.message.tool_calls)) == ("", 1)
+    assert "Secretly" not in str(answer.message.model_dump())
+    assert judged_of(answer).turns is None
+    again = await guard.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
+    assert (judged_of(again).accepted, judged_of(again).turns) == (True, "human,ai,human")
+    several = FrameworkGuard(
+        model, artifact(model), tools={"pay": artifact(model)}, on_abstain="review", verdicts=None, guard_options={}
+    )
+    again = await several.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
+    assert (judged_of(again).accepted, judged_of(again).turns) == (True, "human,ai,human")
+    strict = FrameworkGuard(
+        model, artifact(model), on_abstain="review", verdicts=None, guard_options={"turns": "refuse"}
+    )
+    with pytest.raises(ArtifactMismatchError, match="human,ai,human"):
+        await strict.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
+
+
 async def test_only_the_judged_call_may_run() -> None:
     one = gate(5)
     answer = await one.ask(ASKED, TOOLS, holdable={"pay"})
@@ -311,11 +333,9 @@ def several(*, on_abstain: Any = "message", **given: Any) -> FrameworkGuard:
     )
     made = artifact(model, bindings=Bindings(tools=(pay, quote, close)))
     wide = artifact(model, bindings=Bindings(tools=(pay, quote, close)), threshold=2.0)
-    given = {"tools": {"pay": made, "close": made}, "exempt": ["quote"], **given}
+    given = {"tools": {"pay": made, "close": made}, "exempt": ["quote"], "guard_options": {}, **given}
     artifacts = {"strict": made, "wide": wide, None: None}
-    return FrameworkGuard(
-        model, artifacts[given.pop("answers", None)], on_abstain=on_abstain, verdicts=None, guard_options={}, **given
-    )
+    return FrameworkGuard(model, artifacts[given.pop("answers", None)], on_abstain=on_abstain, verdicts=None, **given)
 
 
 TOOL_NAMES = ("pay", "quote", "close")
@@ -358,6 +378,17 @@ async def test_a_message_goes_out_only_if_the_artifact_of_every_gated_call_accep
     assert not held.verdict.accepted
     assert await one.may_run(quote["id"], "quote", quote["args"])  # it only reads
     assert not await one.may_run(pay["id"], "pay", pay["args"])
+
+
+async def test_turns_that_no_artifact_knows_are_marked_or_refused() -> None:
+    asked = [*PromptWrapping().messages("sure"), AIMessage("Yes?"), *PromptWrapping().messages("unsure")]
+    bindings = several().artifacts.plan.bindings
+    assert bindings is not None
+    answer = await several().ask(asked, bindings)
+    assert judged_of(answer).turns is not None
+    assert judged_of(await asked_of(several(), "sure")).turns is None
+    with pytest.raises(ArtifactMismatchError, match="turns"):
+        await several(guard_options={"turns": "refuse"}).ask(asked, bindings)
 
 
 async def test_a_tool_that_is_neither_gated_nor_exempt_is_refused() -> None:

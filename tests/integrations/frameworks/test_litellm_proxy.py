@@ -262,8 +262,8 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_other_ways_to_a_guarded_deployment_are_refused(routed: Routed, way: str) -> None:
-    answered = await asyncio.gather(routed.ask(**WAYS[way]), return_exceptions=True)
-    assert "Paris" not in str(answered)
+    answered: Any = (await asyncio.gather(routed.ask(**WAYS[way]), return_exceptions=True))[0]
+    assert isinstance(answered, Exception) or "without a verdict" in str(answered)  # a list has the others' answers
     assert routed.guarded.upstream.calls == []
 
 

@@ -58,6 +58,7 @@ from guardrail.sampling.sampler import adraw, draw
 from guardrail.testing import make_artifact
 from guardrail.verdict import Reason
 from integrations.pydantic_ai_guard import (
+    MODELS,
     GuardCapability,
     GuardedModel,
     PydanticAIChat,
@@ -243,6 +244,14 @@ async def test_an_abstention_that_is_raised_is_not_retried() -> None:
     with pytest.raises(AbstainedError):
         await agent(guarded(inner, on_abstain="raise"), retries=5).run("?")
     assert len(inner.calls) == N + 1
+
+
+async def test_a_capability_keeps_the_models_used_last_only() -> None:
+    guard = GuardCapability(made(Scripted(SURE_TEXT)), guard_options={"probe": "off"})
+    one = agent(Scripted(SURE_TEXT), capabilities=[guard])
+    for _ in range(MODELS + 3):
+        assert (await one.run("?", model=Scripted(SURE_TEXT))).output == "Paris"
+    assert len(guard._wrapped) == MODELS
 
 
 class Insisting(AbstractCapability[Any]):
