@@ -160,12 +160,12 @@ def counted(n: int) -> Busy:
 @pytest.mark.parametrize("n", [1, 2])
 def test_the_limit_of_the_configuration_bounds_the_samples(n: int, exempt: Any) -> None:
     model = counted(n)
-    agent = agent_of(model, n=10, exempt=exempt)
+    agent = agent_of(model, n=10, exempt=exempt, early_stopping="off")
     soon(lambda: agent.invoke(ASKED, {"max_concurrency": n}))
     assert model.seen.calls == 11
     assert model.seen.peak <= n
     model = counted(n)
-    agent = agent_of(model, n=10, exempt=exempt)
+    agent = agent_of(model, n=10, exempt=exempt, early_stopping="off")
     asyncio.run(asyncio.wait_for(agent.ainvoke(ASKED, {"max_concurrency": n}), PATIENCE))
     assert model.seen.calls == 11
     assert model.seen.peak == n

@@ -229,7 +229,7 @@ def test_logits_that_are_not_finite_are_a_problem_not_an_answer(monkeypatch: pyt
     head = chat._local.model.lm_head
     monkeypatch.setattr(head, "forward", lambda hidden: hidden.new_full((*hidden.shape[:2], 271), float("nan")))
     found = chat.draw_samples([PROMPTS[0]], PLAN.model_copy(update={"options": ("A", "B")}), seeds=[0])[0]
-    assert found.problem is Unmeasured.MODEL_FAILED
+    assert found.problem is Unmeasured.NOT_FINITE
     assert "not finite" in found.problem_detail
     assert found.primary is None
     assert found.samples == ()
