@@ -23,6 +23,7 @@ __all__ = ["ToolCallJudge", "is_canonical_call", "read_calls"]
 _START = '[{"arguments":'
 _NUMBER = re.compile(r"-?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]{0,399}|0)(?:\.[0-9]{1,400})?")
 """A text that is only a number: without a leading zero or plus, which ids and telephone numbers have."""
+_AROUND_MARKS = re.compile(r"\s*([^\w\s])\s*")
 _FIELDS = {"name", "arguments", "id", "type"}
 
 
@@ -79,7 +80,8 @@ class ToolCallJudge(BatchJudge):
         decimals: Numbers with decimals are rounded to that many; whole ones stay as they are.
         dates: Formats of ``strptime`` in which a text is read as a point in time, e.g. ("%Y-%m-%d", "%d.%m.%Y"). A text
             that fits several with different meanings stays a text, so 03/04 is never guessed.
-        text: Texts are compared by `normalise` (in prose, case, punctuation and articles do not count).
+        text: Case, kind of quotes, white space and a final full stop or semicolon of texts do not count, and in prose
+            neither do punctuation and articles (`normalise`). Not for commands in which case matters.
         unordered: Names of list arguments whose order means nothing, at any depth.
         arguments: Arguments that are compared, by tool ("*" for every other tool), or for all tools. None: all. A tool
             that is not listed keeps all.
@@ -187,7 +189,9 @@ class ToolCallJudge(BatchJudge):
             return self._number(_exact(value.strip().replace(",", "")))
         if (moment := _moment(value.strip(), self.dates)) is not None:
             return moment
-        return normalise(value) if self.text else value
+        if not self.text:
+            return value
+        return _AROUND_MARKS.sub(r"\1", normalise(value.casefold().replace('"', "'").rstrip(" .;")))
 
     def _number(self, value: Any) -> Any:
         if self.decimals is None or not isinstance(value, float) or not math.isfinite(value):
