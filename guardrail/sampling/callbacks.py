@@ -96,8 +96,12 @@ def _streams(handler: BaseCallbackHandler) -> bool:
     return hasattr(handler, "tap_output_iter") or hasattr(handler, "tap_output_aiter")
 
 
+_TELLING = ("on_llm_new_token", "on_stream_event", "on_text", "on_custom_event")
+"""Events in which a model can report an answer while it still writes it."""
+
+
 def without_tokens(generate: Callable[..., Any]) -> Callable[..., Any]:
-    """A model's ``_generate`` or ``_agenerate`` whose callbacks take no tokens.
+    """A model's ``_generate`` or ``_agenerate`` whose callbacks take no tokens (nor other events of `_TELLING`).
 
     That is the one place that the handlers of the caller, of the model and of the process all pass.
     """
@@ -123,13 +127,16 @@ def _silenced(manager: Any) -> Any:
 
 def _silent(handler: BaseCallbackHandler) -> Any:
     """The handler without tokens; the very object where it takes none anyway."""
-    own = getattr(handler.on_llm_new_token, "__func__", None)
-    ignores = own in (BaseCallbackHandler.on_llm_new_token, AsyncCallbackHandler.on_llm_new_token)
+    ignores = all(
+        getattr(getattr(handler, event, None), "__func__", None)
+        in (None, getattr(BaseCallbackHandler, event, None), getattr(AsyncCallbackHandler, event, None))
+        for event in _TELLING
+    )
     return handler if ignores else _Silent(handler)
 
 
 class _Silent:
-    """A handler that takes every event but tokens.
+    """A handler that takes every event except those of `_TELLING`.
 
     It is of the handler's class and equal to it: LangChain looks for tracers by class, and adds no handler twice.
     """
@@ -139,7 +146,7 @@ class _Silent:
 
     def __getattribute__(self, name: str) -> Any:
         own = getattr(object.__getattribute__(self, "_handler"), name)
-        if name != "on_llm_new_token":
+        if name not in _TELLING:
             return own
         return _ano_token if iscoroutinefunction(own) else _no_token
 

@@ -14,6 +14,7 @@ from langchain_core.callbacks import (
     CallbackManager,
     StdOutCallbackHandler,
     StreamingStdOutCallbackHandler,
+    dispatch_custom_event,
 )
 from langchain_core.messages import AIMessageChunk
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
@@ -132,6 +133,46 @@ def test_no_handler_is_given_a_token(way: str, of_the_process: Listening) -> Non
     assert [one.tokens for one in (own, given, awaited, of_the_process)] == [[], [], [], []]
     WAYS[way](model, {"callbacks": handlers})  # the same handlers do get those of the model alone
     assert all(one.tokens for one in (own, of_the_process, *handlers))
+
+
+class Telling(ScriptedChat):
+    """Reports what it writes in other events than tokens."""
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        result = super()._generate(messages, stop, run_manager, **kwargs)
+        text = str(result.generations[0].message.content)
+        run_manager.on_text(text)
+        run_manager.on_stream_event({"event": "content-block-delta", "delta": text})
+        dispatch_custom_event("progress", text)
+        return result
+
+
+class Hearing(BaseCallbackHandler):
+    """Keeps what it is told while a model runs."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str]] = []
+
+    def on_text(self, text: str, **kwargs: Any) -> None:
+        self.heard.append(("text", text))
+
+    def on_stream_event(self, event: Any, **kwargs: Any) -> None:
+        self.heard.append(("stream", str(event)))
+
+    def on_custom_event(self, name: str, data: Any, **kwargs: Any) -> None:
+        self.heard.append((name, str(data)))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_handler_is_told_a_sample_in_another_event(way: str) -> None:
+    own, given = Hearing(), Hearing()
+    model = Telling(script=SCRIPT, callbacks=[own])
+    guard = Guardrail(model=model, artifact=make_artifact(model))
+    chain = RunnableLambda(lambda x: x) | guard
+    WAYS[way](chain, {"callbacks": [given]})
+    assert (own.heard, given.heard) == ([], [])
+    (RunnableLambda(lambda x: x) | model).invoke(UNSURE, {"callbacks": [given]})
+    assert {name for name, _ in given.heard} == {"text", "stream", "progress"}
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
