@@ -17,6 +17,7 @@ from langchain_core.callbacks import Callbacks
 from langchain_core.messages import BaseMessage
 
 from ..plain_json import sha256_hex
+from ..prompting import role_of
 from ..sampling.callbacks import streaming_disabled
 from ..sampling.calls import in_sample
 from ..sampling.effects import Effect, Steps, computation
@@ -36,7 +37,7 @@ REMEMBERED = 300.0
 MOST = 10_000
 """Abstentions that are remembered at once; the oldest make room."""
 
-_PARTS = ("type", "role", "name", "content", "tool_calls", "tool_call_id", "additional_kwargs")
+_PARTS = ("name", "tool_calls", "tool_call_id", "additional_kwargs")
 _ORDER = (Reason.INFEASIBLE, Reason.UNMEASURED, Reason.ABOVE_THRESHOLD, Reason.SUSPENDED)
 
 
@@ -207,7 +208,10 @@ class Assessor:
 
     def _key(self, messages: Sequence[BaseMessage]) -> str:
         """Digest of all that makes a prompt the same; ids and response metadata of messages do not count."""
-        asked = [[getattr(message, part, None) for part in _PARTS] for message in messages]
+        asked = [
+            [role_of(message), _content(message), *(getattr(message, part, None) for part in _PARTS)]
+            for message in messages
+        ]
         what = (self.step, sorted(_by_digest(self.gates(None))), self.sampler.plan, asked)
         return sha256_hex(repr(what).encode("utf-8", "surrogatepass"))  # unlike JSON, any content has a repr
 
@@ -222,6 +226,14 @@ class Assessor:
                 slow=settled is None and gate.estimator.takes_time(found.drawn),
             )
         return {name: known[gate.artifact.digest] for name, gate in concerned.items()}
+
+
+def _content(message: BaseMessage) -> Any:
+    """What a message says, without the ids of its blocks: LangChain's constructors make new ones each time."""
+    blocks: Any = message.content
+    if isinstance(blocks, str):
+        return blocks
+    return [{k: v for k, v in one.items() if k != "id"} if isinstance(one, dict) else one for one in blocks]
 
 
 def strictest(verdicts: Iterable[Verdict]) -> Verdict:

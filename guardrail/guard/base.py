@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import chain
 from typing import Any, ClassVar, Self
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -128,21 +129,23 @@ class GuardedChatModel(SteppedChatModel):
             f"that takes the verdict, got {value!r}{f'; did you mean {near[0]!r}?' if near else ''}"
         )
 
-    def _refuse_itself(self, *own: CalibrationArtifact) -> None:
+    def _refuse_itself(self, *own: CalibrationArtifact, path: Any = _ABSENT, place: str = "on_abstain") -> None:
         """Refuse an ``on_abstain`` in which a guard would ask the same model the same question again.
 
         Args:
             *own: This guard's artifacts.
+            path: What follows an abstention, if it is not ``on_abstain``.
+            place: Where that was given.
 
         Raises:
             UsageError: It has a guard of one of these artifacts, or of one fitted on the same scores (``artifact.at``).
         """
-        for guard in _guards_in(getattr(self, "on_abstain", None)):
-            stages: Any = getattr(guard, "_guards", (guard,))
-            theirs = [one.artifact for one in stages]
-            if any(a.model == b.model and a.calibration == b.calibration for a in own for b in theirs):
+        for guard in _guards_in(getattr(self, "on_abstain", None) if path is _ABSENT else path):
+            if path is not _ABSENT and self._memory() and self._memory() == guard._memory():
+                continue  # it remembers the abstention
+            if any(a.model == b.model and a.calibration == b.calibration for a in own for b in guard._artifacts()):
                 raise UsageError(
-                    "on_abstain leads to a guard of the same model and calibration: it would draw the same question "
+                    f"{place} leads to a guard of the same model and calibration: it would draw the same question "
                     "again until the gate accepts, which voids the promise. Give another model, a person, or "
                     '"message".'
                 )
@@ -166,8 +169,34 @@ class GuardedChatModel(SteppedChatModel):
         """A copy; one with changed fields is checked like a new guard."""
         if not update or all(getattr(self, name, _ABSENT) is value for name, value in update.items()):
             return super().model_copy(deep=deep)
-        fields = {name: getattr(self, name) for name in self.model_fields_set}
-        return type(self)(**{**fields, **update})
+        return type(self)(**{**self._given(), **self._memory(), **update})
+
+    def _given(self) -> dict[str, Any]:
+        """The fields that were given."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+    def _memory(self) -> dict[str, Any]:
+        """Fields that make another guard remember the abstentions of this one, too."""
+        return {}
+
+    def configurable_fields(self, **kwargs: Any) -> Any:
+        """As for any Runnable; the guards that are made of it share one memory of abstentions."""
+        return super(GuardedChatModel, type(self)(**{**self._given(), **self._memory()})).configurable_fields(**kwargs)
+
+    def with_fallbacks(self, fallbacks: Sequence[Any], **settings: Any) -> Any:
+        """As for any Runnable; a guard of the same model and calibration is refused.
+
+        Raises:
+            UsageError: A fallback leads to such a guard, which would draw the same question again.
+        """
+        for one in fallbacks:
+            self._refuse_itself(*self._artifacts(), path=one, place="with_fallbacks")
+        return super().with_fallbacks(fallbacks, **settings)
+
+    def _artifacts(self) -> tuple[CalibrationArtifact, ...]:
+        """This guard's artifacts."""
+        stages: Any = getattr(self, "_guards", (self,))
+        return tuple(guard.artifact for guard in stages)
 
     # -- calls: `max_concurrency` of the configuration bounds them all -----------------------------------------------
 
@@ -301,8 +330,12 @@ def _guards_in(path: Any) -> Iterator[GuardedChatModel]:
         yield path
         yield from _guards_in(getattr(path, "on_abstain", None))
     elif isinstance(path, Runnable):
-        found = [getattr(path, name, None) for name in ("bound", "runnable", "default")]
-        for one in (*found, *getattr(path, "steps", ()), *getattr(path, "fallbacks", ())):
+        found = [getattr(path, name, None) for name in ("bound", "runnable", "default", "mapper")]
+        lists = [getattr(path, name, ()) for name in ("steps", "fallbacks")]
+        tables = [vars(path).get(name) or {} for name in ("steps__", "alternatives", "runnables")]
+        for one in (*found, *chain(*lists), *chain(*(table.values() for table in tables))):
+            yield from _guards_in(one)
+        for _, one in getattr(path, "branches", ()):
             yield from _guards_in(one)
 
 

@@ -213,6 +213,10 @@ class Cascade(GuardedChatModel):
             f"guard of its own around the model of stage {after} (`calibrate fit`)."
         )
 
+    def _memory(self) -> dict[str, Any]:
+        own = self.stage_settings or [{} for _ in self._guards]
+        return {"stage_settings": [{**one, **guard._memory()} for one, guard in zip(own, self._guards, strict=True)]}
+
     # -- acting ------------------------------------------------------------------------------------------------------
 
     def _answer(

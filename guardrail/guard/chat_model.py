@@ -211,12 +211,17 @@ class Guardrail(GuardedChatModel):
 
     def _verdict(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Steps[Verdict]:
         artifact = self.artifact
+        if not hasattr(self.model, "guardrail_identity"):  # such a model may have to hash its weights
+            artifact.check_model(identify(self.model))  # its name may have been set since the guard was made
         artifact.prompt.check(messages, artifact.plan.options)
         turns = self.unknown_turns(messages)
         question = artifact.prompt.question_of(messages)
         assessment = yield from self._assessor.assess_steps(messages, callbacks, question=question, turns=turns)
         assert assessment.verdict is not None, "the one gate judges every candidate"
         return assessment.verdict
+
+    def _memory(self) -> dict[str, Any]:
+        return {"remember": self._assessor.abstentions}
 
     # -- acting ------------------------------------------------------------------------------------------------------
 

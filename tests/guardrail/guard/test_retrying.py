@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.runnables import RunnableLambda
+from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, HumanMessageChunk
+from langchain_core.messages.content import create_text_block
+from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.runnables.retry import RunnableRetry
 from pydantic import Field, ValidationError
 
@@ -389,6 +390,34 @@ def test_only_the_latest_abstentions_are_remembered_and_no_prompt_is_kept() -> N
     assert len(memory._known) == 2
     assert [guard.assess(f"secret {which}").cost.calls for which in ("two", "three", "one")] == [0, 0, 11]
     assert "secret" not in str([key for key in memory._known])
+
+
+def test_guards_made_of_a_guard_share_its_memory() -> None:
+    model = ScriptedChat(default=["a", "b", "c"])
+    guard = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off")
+    assert guard.assess("q").cost.calls == 11
+    assert guard.model_copy(update={"abstain_message": "No."}).assess("q").cost.calls == 0
+    worded = guard.configurable_fields(abstain_message=ConfigurableField(id="text"))
+    for _ in range(2):  # each call makes a guard
+        message = worded.invoke("q", {"configurable": {"text": "No."}})
+        assert (message.content, message.response_metadata["guardrail"]["cost"]["calls"]) == ("No.", 0)
+    assert guard.model_copy(update={"remember": 0}).assess("q").cost.calls == 11
+
+
+def test_cascades_made_of_a_cascade_share_its_memory() -> None:
+    models = [ScriptedChat(name_of_model=name, default=["a", "b", "c"]) for name in ("small", "large")]
+    cascade = Cascade(models, artifact=artifact(0.5, 0.5), stage_settings=[{"early_stopping": "off"}] * 2)
+    assert cascade.assess("q").cost.calls == 22
+    assert cascade.model_copy(update={"abstain_message": "No."}).assess("q").cost.calls == 0
+
+
+def test_new_ids_of_content_blocks_make_no_other_question() -> None:
+    model = ScriptedChat(default=["a", "b", "c"])
+    guard = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off")
+    asked = [guard.assess([HumanMessage(content_blocks=[create_text_block("q")])]).cost.calls for _ in range(2)]
+    assert asked == [11, 0]
+    classes = [HumanMessage("r"), HumanMessageChunk(content="r"), ChatMessage(role="user", content="r")]
+    assert [guard.assess([message]).cost.calls for message in classes] == [11, 0, 0]
 
 
 def test_what_is_another_question_is_drawn() -> None:
