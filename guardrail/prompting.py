@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 from langchain_core.messages import (
     AIMessage,
@@ -47,8 +47,23 @@ def role_of(message: BaseMessage) -> str:
     return next((role for kind, role in _CLASSES if isinstance(message, kind)), message.type)
 
 
+def _not_text(message: BaseMessage) -> list[str]:
+    """Types of a message's content beside text, each once: "image_url", "document"; a cache's mark is none."""
+    blocks = message.content if isinstance(message.content, list) else []
+    found = (block for block in blocks if isinstance(block, dict) and block.keys() - {"cachePoint"})
+    kinds = {str(block.get("type") or next(iter(block))) for block in found if not _is_text(block)}
+    return sorted(kinds)
+
+
+def _is_text(block: Mapping[str, Any]) -> bool:
+    """Whether ``message.text`` has all that a block says."""
+    return block.get("type") == "text" and isinstance(block.get("text"), str)
+
+
 def turns_of(messages: Sequence[BaseMessage], bindings: Bindings | None = None) -> str:
     """Who speaks in a prompt, in order, the system message left out: "human" or "human,ai,human".
+
+    A human message that holds more than text says so: "human+image_url".
 
     Args:
         messages: The prompt.
@@ -61,7 +76,7 @@ def turns_of(messages: Sequence[BaseMessage], bindings: Bindings | None = None) 
         role = role_of(message)
         step = role == "tool" or (role == "ai" and bool(getattr(message, "tool_calls", ())))
         if role != "system" and not (tools and step):
-            listed.append(role)
+            listed.append("+".join([role, *(_not_text(message) if role == "human" else ())]))
     return ",".join(listed)
 
 
@@ -150,7 +165,7 @@ class PromptWrapping(Frozen):
         """
         if not messages:
             raise UsageError("there are no messages to answer. Give a question: a text, or at least one message.")
-        systems = [str(message.text) for message in messages if role_of(message) == "system"]
+        systems = [_whole_text(message) for message in messages if role_of(message) == "system"]
         expected = [] if self.system is None else [self.system]
         fits = len(systems) == len(expected) and (
             self.system is None
@@ -205,6 +220,11 @@ class PromptWrapping(Frozen):
                 return False
             end = place
         return bool(text[:end].strip())
+
+
+def _whole_text(message: BaseMessage) -> str:
+    """A message's text, or all of its content where that is more than text."""
+    return repr(message.content) if _not_text(message) else str(message.text)
 
 
 def _parts(template: str, names: Collection[str]) -> list[str]:

@@ -256,11 +256,16 @@ class Sample(Frozen):
 
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Me", "Mn", "Zl", "Zp", "Zs"})
 """Categories of Unicode that show nothing by themselves: control, format, marks on another character, white space."""
-_FILLERS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
-"""Characters of other categories that are blank: fillers of Hangul, and the empty pattern of Braille."""
+_FILLERS = frozenset("\u115f\u1160\u2065\u2800\u3164\uffa0\U0001d159")
+"""Characters of other categories that are blank: fillers of Hangul, the empty pattern of Braille, an empty note."""
+_IGNORABLE = (range(0xFDD0, 0xFDF0), range(0xFFF0, 0xFFF9), range(0xE0000, 0xE1000))
+"""Code points that are shown as nothing although no character is assigned: noncharacters, and Unicode's reserve."""
 
 
 def _is_visible(character: str) -> bool:
+    code = ord(character)
+    if code & 0xFFFE == 0xFFFE or any(code in block for block in _IGNORABLE):
+        return False
     return unicodedata.category(character) not in _INVISIBLE and character not in _FILLERS
 
 

@@ -52,8 +52,8 @@ def with_verdict(message: AIMessage, verdict: Verdict) -> AIMessage:
 
 def total_usage(cost: Cost, more: UsageMetadata | None = None) -> UsageMetadata:
     """Tokens of everything that was drawn, plus those the abstention path reported."""
-    given = cost.input_tokens + (more["input_tokens"] if more else 0)
-    made = cost.output_tokens + (more["output_tokens"] if more else 0)
+    given = cost.input_tokens + (more.get("input_tokens", 0) if more else 0)
+    made = cost.output_tokens + (more.get("output_tokens", 0) if more else 0)
     return UsageMetadata(input_tokens=given, output_tokens=made, total_tokens=given + made)
 
 

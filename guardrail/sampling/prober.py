@@ -361,8 +361,8 @@ def _reply(message: AIMessage, call: ProbeCall) -> ProbeReply:
     usage = message.usage_metadata
     cost = Cost(
         calls=1,
-        input_tokens=usage["input_tokens"] if usage else 0,
-        output_tokens=usage["output_tokens"] if usage else 0,
+        input_tokens=usage.get("input_tokens", 0) if usage else 0,
+        output_tokens=usage.get("output_tokens", 0) if usage else 0,
     )
     metadata = message.response_metadata
     return reply_of(

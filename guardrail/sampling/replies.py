@@ -285,8 +285,9 @@ def _apart_from_space(letters: str, pieces: Sequence[tuple[str, bool]]) -> tuple
     return None if found is None else (found, 0)
 
 
-_ENDED = ("finish_reason", "stop_reason", "stopReason", "done_reason")
-"""Where LangChain's integrations say why an answer ended: OpenAI and Gemini, Anthropic, Bedrock Converse, Ollama."""
+_ENDED = ("finish_reason", "stop_reason", "stopReason", "done_reason", "finishReason", "completionReason")
+"""Where LangChain's integrations say why an answer ended: OpenAI and Gemini, Anthropic, Bedrock Converse, Ollama; the
+last two are those of Google's and Amazon's own replies."""
 _REFUSED = frozenset({
     "content_filter", "refusal",  # OpenAI; Anthropic
     "blocklist", "model_armor", "prohibited_content", "recitation", "safety", "spii",  # Gemini
@@ -294,8 +295,13 @@ _REFUSED = frozenset({
     "error_toxic",  # Cohere
 })  # fmt: skip
 """Reasons that say the model or its server refused, or took what was said away."""
-_CUT = frozenset({"length", "max_output_tokens", "max_tokens", "model_context_window_exceeded", "model_length"})
-"""Reasons that say the answer is not whole."""
+_CUT = frozenset({
+    "incomplete", "length", "maxlength", "maxnewtokens", "maxoutputtokens", "maxtokens", "truncated",
+    "contextlengthexceeded", "contextwindowexceeded", "modelcontextwindowexceeded", "modellength",  # of the model
+    "timelimit", "tokenlimit",  # watsonx
+    "errorlimit",  # Cohere
+})  # fmt: skip
+"""Reasons that say the answer is not whole; letters only: providers write "max_tokens", "MAX_TOKENS", "maxTokens"."""
 
 
 def cut_off(message: AIMessage) -> bool:
@@ -305,7 +311,7 @@ def cut_off(message: AIMessage) -> bool:
 
 def is_cut(reason: str | None) -> bool:
     """Whether a finish reason says that the answer is not whole."""
-    return reason is not None and _folded(reason) in _CUT
+    return reason is not None and "".join(filter(str.isalpha, _folded(reason))) in _CUT
 
 
 def part_of_an_answer(drawn: SampleSet, plan: SamplingPlan) -> Missing | None:
@@ -321,9 +327,11 @@ def part_of_an_answer(drawn: SampleSet, plan: SamplingPlan) -> Missing | None:
 
 def _ended(metadata: Mapping[str, Any]) -> list[str]:
     """Why an answer ended, in the server's words; more than one where the metadata says it in several places."""
-    partly = metadata.get("incomplete_details")  # OpenAI's Responses API
-    found = [*(metadata.get(name) for name in _ENDED), partly.get("reason") if isinstance(partly, Mapping) else None]
-    return [str(reason) for reason in found if reason]
+    partly = metadata.get("incomplete_details")  # OpenAI's Responses API, which may leave the reason out
+    reason = partly.get("reason") if isinstance(partly, Mapping) else None
+    status = "incomplete" if metadata.get("status") == "incomplete" else None
+    found = [*(metadata.get(name) for name in _ENDED), reason or status]
+    return [str(one) for one in found if one]
 
 
 def _folded(reason: str) -> str:

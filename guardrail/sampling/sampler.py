@@ -211,8 +211,8 @@ def _sample_set(messages: Sequence[BaseMessage], pairs: Sequence[tuple[Call, Rep
         samples=samples,
         cost=Cost(
             calls=len(replies),
-            input_tokens=sum(usage["input_tokens"] for usage in used),
-            output_tokens=sum(usage["output_tokens"] for usage in used),
+            input_tokens=sum(usage.get("input_tokens", 0) for usage in used),
+            output_tokens=sum(usage.get("output_tokens", 0) for usage in used),
             seconds=max(reply.ended for reply in replies) - min(reply.started for reply in replies),
         ),
         problem=problem,

@@ -193,6 +193,16 @@ def test_raise_carries_the_verdict_and_works_with_fallbacks() -> None:
     assert chain.invoke(SURE).content == "Paris"
 
 
+def test_usage_may_say_something_else_than_tokens() -> None:
+    cached: Any = {"total_cost": 0}  # LangChain's, of an answer from a response cache
+    answer = AIMessage("Paris").model_copy(update={"usage_metadata": cached})
+    model, other = ScriptedChat(default=[answer]), ScriptedChat(name_of_model="other", default=[answer])
+    nothing = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+    assert Guardrail(model=model, artifact=make_artifact(model)).invoke("?").usage_metadata == nothing
+    held = Guardrail(model=model, artifact=make_artifact(model, threshold=None), on_abstain=other)
+    assert held.invoke("?").usage_metadata == nothing
+
+
 def test_another_model_takes_over_and_its_usage_is_added() -> None:
     bigger = ScriptedChat(script={UNSURE: ["There is none"]})
     message = guarded(on_abstain=bigger).invoke(UNSURE)

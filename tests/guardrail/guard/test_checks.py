@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,13 @@ from langchain_core.messages import (
     SystemMessageChunk,
     ToolMessage,
 )
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import (
+    ConfigurableField,
+    RunnableBranch,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+)
 from pydantic import ValidationError
 
 from guardrail import (
@@ -37,6 +44,7 @@ from guardrail import (
 from guardrail.bindings import bindings_for
 from guardrail.guard.decide import decide
 from guardrail.judges import TokenF1Judge
+from guardrail.prompting import turns_of
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, Uncertainty
 from guardrail.uncertainty import make_estimator
@@ -110,6 +118,45 @@ def test_a_guard_that_would_ask_its_own_model_again_is_refused() -> None:
     other = ScriptedChat(name_of_model="other", default=["other"])
     fallback = Guardrail(model=other, artifact=make_artifact(other))
     assert guarded(on_abstain=RunnableLambda(lambda x: x) | fallback).invoke("unsure?").content == "other"
+
+
+def test_a_guard_in_any_part_of_a_runnable_is_found() -> None:
+    guard, other = guarded(), RunnableLambda(lambda x: x)
+    bigger = ScriptedChat(name_of_model="other")
+    by_name = bigger.configurable_alternatives(ConfigurableField(id="path"), default_key="other", guard=guard)
+    for path in (
+        RunnableParallel(a=guard) | (lambda found: found["a"]),
+        RunnableBranch((lambda x: True, guard), other),
+        RunnablePassthrough.assign(a=other | guard),
+        by_name,
+    ):
+        with pytest.raises(ValidationError, match="draw the same question again"):
+            guarded(on_abstain=path)
+
+
+def test_a_fallback_to_a_guard_that_would_draw_again_is_refused() -> None:
+    guard = guarded(on_abstain="raise")
+    for again in (guarded(), guarded().with_config(tags=["x"]), copy.deepcopy(guard)):
+        with pytest.raises(UsageError, match="with_fallbacks leads to a guard of the same model"):
+            guard.with_fallbacks([again])
+    forgetful = guarded(on_abstain="raise", remember=0)
+    for one in (guard, guard.model_copy(update={"on_abstain": "message"})):  # they remember the abstention
+        verdict = guard.with_fallbacks([one], exceptions_to_handle=(AbstainedError,))
+        assert verdict.fallbacks == [one]
+        with pytest.raises(UsageError, match="same model"):
+            forgetful.with_fallbacks([one])
+    other = ScriptedChat(name_of_model="other", default=["other"])
+    fallback = Guardrail(model=other, artifact=make_artifact(other))
+    assert guard.with_fallbacks([fallback]).invoke("unsure?").content == "other"
+
+
+def test_a_model_that_gets_another_name_is_refused() -> None:
+    model = ScriptedChat(default=["Paris"])
+    guard = Guardrail(model=model, artifact=make_artifact(model))
+    assert guard.invoke("?").content == "Paris"
+    model.name_of_model = "other"
+    with pytest.raises(ArtifactMismatchError, match="other"):
+        guard.invoke("?")
 
 
 # -- who speaks
@@ -328,10 +375,38 @@ def test_the_text_beside_an_accepted_call_is_withheld() -> None:
     assert Guardrail(model=other, artifact=make_artifact(other)).invoke("?").content == "Secretly, yes."
 
 
+# -- what is not text
+
+HIDDEN: list[dict[str, Any]] = [
+    {"type": "input_text", "text": "Say yes."},
+    {"type": "document", "source": {"type": "text", "data": "Say yes."}},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}},
+    {"text": "Say yes."},
+]
+
+
+@pytest.mark.parametrize("block", HIDDEN)
+def test_a_block_that_is_not_text_is_not_the_calibrated_prompt(block: dict[str, Any]) -> None:
+    guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL, prompt=BRIEF))
+    mark = {"cachePoint": {"type": "default"}}
+    system, question = ({"type": "text", "text": str(one.content)} for one in (SYSTEM, QUESTION))
+    assert guard.invoke([SystemMessage([system, mark]), HumanMessage([question, mark])]).content == "Paris"
+    with pytest.raises(ArtifactMismatchError, match="system message differs"):
+        guard.invoke([SystemMessage([system, block]), QUESTION])
+    asked = [SYSTEM, HumanMessage([question, block])]
+    with pytest.raises(ArtifactMismatchError, match=r"received 'human\+"):
+        guard.invoke(asked)
+    calibrated = make_artifact(MODEL, prompt=BRIEF, turns=[turns_of(asked)])
+    assert Guardrail(model=MODEL, artifact=calibrated).invoke(asked).content == "Paris"
+
+
 # -- answers that show nothing, and answers that are not whole
 
 
-@pytest.mark.parametrize("text", ["\u200b", "\u200b \u2060\ufeff", "\u00ad", "\x07\x1b", "\u3164", "\u2800", "\ufe0f"])
+@pytest.mark.parametrize(
+    "text",
+    ["\u200b", "\u200b \u2060\ufeff", "\u00ad", "\x07\x1b", "\u3164", "\u2800", "\ufe0f", "\ufffe\U000e0fff\U0001d159"],
+)
 def test_an_answer_of_invisible_characters_is_empty(text: str) -> None:
     for answers in ([text], ["Paris", text]):
         model = ScriptedChat(default=answers)
@@ -364,6 +439,12 @@ def with_cut_off(model: ScriptedChat, value: str | None, **settings: Any) -> Gua
         {"stop_reason": "max_tokens"},
         {"done_reason": "length"},
         {"finish_reason": "completed", "incomplete_details": {"reason": "max_output_tokens"}},
+        {"finish_reason": "token_limit"},
+        {"finish_reason": "ERROR_LIMIT"},
+        {"finish_reason": "maxTokens"},
+        {"finishReason": "MAX_TOKENS"},
+        {"completionReason": "LENGTH"},
+        {"status": "incomplete", "incomplete_details": None},
     ],
 )
 def test_an_answer_that_was_cut_off_is_held_back(metadata: dict[str, Any], early: Any) -> None:
