@@ -30,6 +30,7 @@ __all__ = [
     "Call",
     "Reply",
     "amake_calls",
+    "as_sample",
     "in_sample",
     "make_calls",
     "quiet_copy",
@@ -95,7 +96,7 @@ def make_calls(
 
     def make(place: int) -> Reply:
         call, (quiet, params) = calls[place], ready[place]
-        with in_flight(), _as_sample():
+        with in_flight(), as_sample():
             started = time.perf_counter()
             try:
                 return _reply(quiet.generate([call.messages], **call.settings(ambient), **params), started)
@@ -128,7 +129,8 @@ _in_sample: ContextVar[bool] = ContextVar("guardrail_in_sample", default=False)
 
 
 @contextmanager
-def _as_sample() -> Iterator[None]:
+def as_sample() -> Iterator[None]:
+    """Mark what runs inside as a call that draws, see `in_sample`."""
     token = _in_sample.set(True)
     try:
         yield

@@ -20,7 +20,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from ..bindings import carried
 from ..errors import UsageError, describe_error
 from ..types import Cost, Sample, SamplingPlan, Unmeasured
-from .calls import side_by_side, with_settings
+from .calls import as_sample, side_by_side, with_settings
 from .effects import Effect, Steps, arun, run
 from .limits import ain_flight, in_flight
 from .native import is_native
@@ -284,7 +284,7 @@ def _ask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
             reply = model.answer_probe(call)
             return _both(reply, model.answer_probe(replace(call, n=1))) if wants_alone(call, reply) else reply
         asked, params = [HumanMessage(call.prompt)], _params(model, call)
-        with in_flight():
+        with in_flight(), as_sample():
             try:
                 message = _made(model, params).invoke(asked, {"callbacks": []})
             except Exception as error:
@@ -305,12 +305,13 @@ async def _aask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
             return _both(reply, await model.aanswer_probe(replace(call, n=1))) if wants_alone(call, reply) else reply
         asked, params = [HumanMessage(call.prompt)], _params(model, call)
         async with ain_flight():
-            try:
-                message = await _made(model, params).ainvoke(asked, {"callbacks": []})
-            except Exception as error:
-                if not _refuses_seed(model, params, error):
-                    raise
-                message = await _made(model, params).ainvoke(asked, {"callbacks": []})
+            with as_sample():
+                try:
+                    message = await _made(model, params).ainvoke(asked, {"callbacks": []})
+                except Exception as error:
+                    if not _refuses_seed(model, params, error):
+                        raise
+                    message = await _made(model, params).ainvoke(asked, {"callbacks": []})
         return _reply(message, call)
     except UsageError:
         raise
