@@ -108,8 +108,8 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
     """Whether the labelled records are a fair part of what was scored; the reach that the labels are from.
 
     Raises:
-        UsageError: The reach is one of another score, a record lies outside it, or the labelled questions differ in
-            their scores from those that wait for a label (Kolmogorov-Smirnov, p < .001).
+        UsageError: The reach is one of another score, records were added, one lies outside it, or the labelled
+            questions differ in their scores from those that wait for a label (Kolmogorov-Smirnov, p < .001).
     """
     reach = file.header.reach
     if reach is not None:
@@ -117,6 +117,11 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
             raise UsageError(
                 f"the questions of {file.path} were drawn by their {reach.estimator!r} scores, so {estimator!r} cannot "
                 f"be fitted on them: use --estimator {reach.estimator}, or draw anew with `calibrate sample`."
+            )
+        if len(file.records) > reach.n:
+            raise UsageError(
+                f"{file.path} has {len(file.records)} records and its reach says that {reach.n} were drawn, so others "
+                "were added. Fit on the file that `calibrate sample` wrote, labelled."
             )
         above = [record.id for record in used if _above(record, estimator, reach.cut)]
         if above:

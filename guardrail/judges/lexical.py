@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..errors import UsageError
 from ..specs import JudgeSpec
 from .base import BatchJudge
-from .text import guards_hold, is_refusal, normalise, overlap
+from .text import apart, guards_hold, is_refusal, normalise, overlap
 
 __all__ = ["ExactJudge", "TokenF1Judge"]
 
@@ -47,9 +47,11 @@ class TokenF1Judge(BatchJudge):
 
     Token-F1 of their content words, less those of the question (`overlap`), is at least ``threshold``, and the guards
     hold: the same numbers (digit by digit: "1.0" = "1", "1,000" = "1000"), letters that stand alone and marks, and both
-    or neither a negation. A mark on one side only tells answers apart too ("$50" / "50", "C" / "C++"): that costs an
-    answer at most. Only "=" does not count, because "x = 5" says the same as "5". Antonyms ("increases" / "decreases")
-    are *not* caught: use an NLI or chat-model judge if they occur.
+    or neither a negation. Nor may each have a number in words or Roman numerals that the other lacks ("Henry VIII" /
+    "Henry VII"). Words of hedges ("hard to say", "my best guess") that both use do not make them alike. A mark on one
+    side only tells answers apart too ("$50" / "50", "C" / "C++"): that costs an answer at most. Only "=" does not
+    count, because "x = 5" says the same as "5". Antonyms ("increases" / "decreases") are *not* caught, nor are names
+    that share a word ("John Smith" / "Jane Smith"): use an NLI or chat-model judge if they occur.
 
     Attributes:
         threshold: Smallest F1 that counts as the same, in (0, 1]. Declared before calibration, part of the artifact.
@@ -80,7 +82,7 @@ class TokenF1Judge(BatchJudge):
     def _same(self, question: str, a: str, b: str) -> bool:
         if _identical(a, b):
             return True
-        return guards_hold(a, b) and overlap(question, a, b) >= self.threshold
+        return guards_hold(a, b) and not apart(a, b) and overlap(question, a, b) >= self.threshold
 
 
 def _identical(a: str, b: str) -> bool:

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from ..specs import JudgeSpec
 from .base import BatchJudge
-from .text import MULTIPLES, is_refusal, normalise, prose, written
+from .text import FUNCTION_WORDS, MULTIPLES, is_refusal, normalise, prose, written
 
 __all__ = ["Number", "NumericJudge", "labels_agree", "parse_number", "same_number", "same_numbers"]
 
@@ -94,6 +94,8 @@ _UNIT = re.compile(
 _CLAUSE = re.compile(r"(?<![.,;:)])[.,;:)]++(?=\s|$)|(?<=[^\W\d_]{3})[?!]+(?=\s|$)| [(\[]|\u2014")
 """Where an explanation begins that is no part of the label."""
 _POWER = re.compile(r"(?<=[^\W\d_])\^?-?[1-3](?!\w)")
+_RANK = re.compile(r"#\d")
+"""A place in a list: "#1" is not "1"."""
 _SUM = re.compile(r"[-\d\s.,+*/()^%$]+")
 _SPELLINGS = {
     "$": "us$ usd dollar dollars",
@@ -126,10 +128,12 @@ not no never neither nor without isn't than least most under over above below wi
 out to or and plus minus more less fewer greater larger smaller half halves third thirds quarter quarters twice
 thrice double triple times root square squared cube cubed factorial power log ln exp sin cos tan sqrt max min
 mod modulo choose divided multiplied by version point through until till from vs ad bc ce bce am pm a.m p.m b.c
-a.d o'clock score gross grand mil
+a.d o'clock score gross grand mil minimum maximum
 """
 _CHANGING = frozenset(_CHANGING_WORDS.split())
 """Words that make another number of the one beside them."""
+_LEADING = frozenset({"after", "before", "early", "late", "spring", "summer", "autumn", "winter"})
+"""Words that make another number, or a time, of the one behind them."""
 _PHRASES_WORDS = """
 in on at of for with is are was were as left that which who when where if because since after before during
 while it he she they we i you the a an this these so but
@@ -166,6 +170,9 @@ def parse_number(text: str) -> Number | None:
     if value is None or len(sign) > 1 or not _leads(lead, apart=bool(sign and prefix["gap"])):
         return None
     lead_words = lead.split()
+    named = bool(lead_words) and lead_words[-1].isalpha() and lead_words[-1].casefold() not in FUNCTION_WORDS
+    if named and not prefix["money"] and "." in (found["digits"] or "") and found["digits"].endswith("0"):
+        return None  # a version: Python 3.10 is not 3.1
     if lead_words and lead_words[-1].casefold() in ("minus", "negative"):
         sign = "" if sign == "-" else "-"
     return _labelled(-value if sign == "-" else value, prefix["money"] or "", after)
@@ -178,7 +185,8 @@ def _plain(text: str) -> str:
             text = pattern.sub(plain, text)
     if "$" in text:
         text = _MATHS.sub(r" \2 ", text)
-    return written(text).lstrip("# ")
+    plain = written(text)
+    return plain if _RANK.match(plain) else plain.lstrip("# ")
 
 
 def _spelt(plain: str) -> int | None:
@@ -236,19 +244,21 @@ def _leads(lead: str, *, apart: bool) -> bool:
         names = len(word) == 1 and word not in "ia"
         if word in MULTIPLES or (names and not (chunk[-1] == "=" or chunks[i + 1 : i + 2] == ["="])):
             return False
-    return not chunks or chunks[-1].rstrip(".,").casefold() not in _MONTHS
+    return not chunks or chunks[-1].rstrip(".,").casefold() not in _MONTHS | _LEADING
 
 
 def _labelled(value: Fraction, money: str, after: str) -> Number | None:
     """A number with the label behind it; None if what stands there is no label."""
+    after = re.sub("^ in$", " inch", after)
+    is_named = re.match(r"(?:st|nd|rd|th|s)\b", after) is not None  # the 21st, an iPhone 5s, the 1990s
     attached = re.match(r"(?:st|nd|rd|th)\b|-(?=[^\W\d_]{2})", after)
     if attached and (attached[0] == "-" or value.denominator == 1):
         after = f" {'' if attached[0] == '-' else 'th '}{after[attached.end() :]}"
     scale = re.match(r"[A-Za-z]{1,2}\b", after)
     if scale and scale[0] in _ATTACHED | ({"m": 10**6, "b": 10**9} if money else {}):
         value, after = value * {"m": 10**6, "b": 10**9, **_ATTACHED}[scale[0]], after[scale.end() :]
-    if any(map(str.isdecimal, _POWER.sub("", after))) or after.startswith(".."):
-        return None  # a second number, or one that goes on
+    if any(map(str.isdecimal, _POWER.sub("", after))) or re.match(r"\.\.|[ai]\b", after):
+        return None  # a second number, or one that goes on, or "5a"
     named, rest = after, ""
     clause = _CLAUSE.search(after)
     if clause is not None:
@@ -276,7 +286,7 @@ def _labelled(value: Fraction, money: str, after: str) -> Number | None:
     is_variable = end == 1 and len(found[0]) == 1 and found[0].isalpha()
     if label[:1] == ["%"]:
         value /= 100
-    return Number(value, " ".join(label), said, bool(changing) or is_variable)
+    return Number(value, " ".join(label), said, bool(changing) or is_variable or is_named)
 
 
 def _singular(word: str) -> str:

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 __all__ = [
+    "FUNCTION_WORDS",
     "MULTIPLES",
+    "apart",
     "contradicts",
     "guards_hold",
     "is_hedged",
@@ -143,7 +145,7 @@ def _is_article(word: str, after: str, place: int, chunks: Sequence[str]) -> boo
     following = chunks[place + 1].strip('"').casefold() if word in ("a", "A") and after.startswith("aa") else ""
     if word == "a" or not following:
         return bool(following)
-    return not place and after.startswith("aaa") and following not in _FUNCTION and following not in _NAMED
+    return not place and after.startswith("aaa") and following not in FUNCTION_WORDS and following not in _NAMED
 
 
 def _words_of(chunk: str, shape: str, *, loose: bool = False) -> list[str] | None:
@@ -189,7 +191,7 @@ def _folded(word: str) -> tuple[str, ...]:
     if word.isascii():
         if "," in word and _THOUSANDS.fullmatch(word):
             return (word.replace(",", ""),)
-        if word.endswith("n't"):
+        if word.endswith("n't") and word[:-3].isalpha() and word[:-3] not in _ARTICLES:
             return tuple(_CONTRACTED.get(word, f"{word[:-3]} not").split())
         return (word,)
     return (unicodedata.normalize("NFKC", word),)
@@ -316,7 +318,7 @@ def _f1(ours: Sequence[str], theirs: Sequence[str]) -> float:
     return 2 * (Counter(ours) & Counter(theirs)).total() / (len(ours) + len(theirs))
 
 
-_FUNCTION_WORDS = """
+_COMMON_WORDS = """
 a an the this that these those it its he him his she her they them their we us our you your i me my who whom
 whose which what when where why how there here of in on at to from by with for as into onto about over under
 between among during through since until upon and or but nor so if then than because while although though
@@ -326,12 +328,21 @@ usually generally mostly often sometimes always probably likely perhaps maybe ap
 currently now some any all both each every such same other answer answers cannot unable sorry unfortunately
 afraid apologize sure certain unsure verify know think believe help
 """
-_FUNCTION = frozenset(_FUNCTION_WORDS.split())
+FUNCTION_WORDS = frozenset(_COMMON_WORDS.split())
+_HEDGE_WORDS = """
+able access accurate advice ai am apologies assume available based best candidate certainty clear confident confirm
+d data definite definitive determine difficult enough exact expert give guess hard honest honestly i idea impossible
+incorrect information judgment knowledge language last ll m may mistaken model moment opinion possible possibly
+presumably provide re reliable recall recollection remember say specific speculate suggest tell though uncertain unclear
+unknown unlikely likely update ve want wrong yet
+"""
+_HEDGES = frozenset(_HEDGE_WORDS.split())
+"""Words of phrases such as "my best guess" and "hard to say": two answers that share one do not agree for it."""
 
 
 @lru_cache(maxsize=1024)
 def _content(text: str) -> tuple[str, ...]:
-    return tuple(word for word in word_tuple(text) if word not in _FUNCTION)
+    return tuple(word for word in word_tuple(text) if word not in FUNCTION_WORDS)
 
 
 def overlap(question: str, a: str, b: str) -> float:
@@ -356,10 +367,47 @@ def shared(question: str, a: str, b: str) -> float:
 def _said(question: str, a: str, b: str) -> tuple[Sequence[str], Sequence[str]]:
     asked = frozenset(word_tuple(question))
     ours, theirs = _content(a), _content(b)
-    new = [[word for word in own if word not in asked] for own in (ours, theirs)]
+    hedges = _HEDGES.intersection(ours, theirs)
+    new = [[word for word in own if word not in asked and word not in hedges] for own in (ours, theirs)]
     if all(new):
         return new[0], new[1]
     return (ours, theirs) if ours and theirs else (word_tuple(a), word_tuple(b))
+
+
+_SPELT_WORDS = """
+zero|one first i|two second ii|three third thirds iii|four fourth fourths iv|five fifth fifths v|six sixth sixths vi
+|seven seventh sevenths vii|eight eighth eighths viii|nine ninth ninths ix|ten tenth tenths x|eleven eleventh xi
+|twelve twelfth xii|thirteen thirteenth xiii|fourteen fourteenth xiv|fifteen fifteenth xv|sixteen sixteenth xvi
+|seventeen seventeenth xvii|eighteen eighteenth xviii|nineteen nineteenth xix|twenty twentieth xx|xxi|xxii|xxiii|xxiv
+"""
+_SPELT = {word: str(value) for value, row in enumerate(_SPELT_WORDS.split("|")) for word in row.split()}
+_SPELT |= {
+    f"{ten}t{end}": ten for ten in ("thir", "for", "fif", "six", "seven", "eigh", "nine") for end in ("y", "ieth")
+}
+_SPELT |= {"half": "half", "hundred": "100", "thousand": "1000", "million": "10^6", "billion": "10^9", "dozen": "12"}
+"""Numbers in words, the same for cardinals, ordinals and Roman numerals."""
+
+
+def apart(a: str, b: str) -> bool:
+    """Whether each of two answers has a number in words that the other lacks ("Henry VIII" and "Henry VII").
+
+    Not an equivalence relation: a number in only one of them may be a further detail.
+    """
+    ours, theirs = _spelt_numbers(a), _spelt_numbers(b)
+    return bool(ours - theirs and theirs - ours)
+
+
+@lru_cache(maxsize=1024)
+def _spelt_numbers(text: str) -> frozenset[str]:
+    """Runs of number words: "twenty-one" is one number, and so is "two thirds"."""
+    found, run = set(), ""
+    own = word_tuple(text)
+    for i, word in enumerate((*own, "")):
+        is_number = word in _SPELT and (word not in ("i", "v", "x") or own[i + 1 : i + 2] in ((), ("of",)))
+        if run and not is_number:
+            found.add(run)
+        run = f"{run} {_SPELT[word]}" if is_number else ""
+    return frozenset(found)
 
 
 # -- What common words do not outweigh ---------------------------------------------------------------------------------
@@ -425,12 +473,16 @@ def _guarded(normal: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
             elif (
                 any(map(str.isdecimal, word))
                 or not _COUNTED.isdisjoint((word, word.removesuffix("s")))
-                or (word in _BOUNDS and following[:1].isdecimal())
+                or (word in _BOUNDS and (following[:1].isdecimal() or following in _SPELT))
             ):
                 counted.append(word)
+            elif i and shapes[i - 1].endswith("0") and chunks[i] != word == chunks[i].casefold():
+                counted.append(chunks[i])  # "MW" of "5 MW", which `normalise` does not fold
             elif len(word) == 1 and word.isascii():
-                if word != "i" and (not following or following in _FUNCTION or following in _NAMED):
-                    letters.append(word)  # no initial, and not "x = 5"
+                if word != "i" and (not following or following in FUNCTION_WORDS or following in _NAMED):
+                    letters.append(
+                        f"{word} {following}" if following in _NAMED else word
+                    )  # no initial, and not "x = 5"
                 continue
             following = word
             if following == "or" and letters:

@@ -64,6 +64,23 @@ JUDGE = TokenF1Judge()
         ("it is safe to eat", "it is not safe to eat", False),  # F1 = 10/11: the negation guard stops it
         ("it isn't safe", "it is not safe", True),
         ("Rome", "Paris", False),
+        ("King Henry VIII", "King Henry VII", False),
+        ("King Henry VIII", "Henry VIII", True),
+        ("World War II", "World War Two", True),
+        ("World War I", "World War II", False),
+        ("twenty", "twenty-one", False),
+        ("two thirds", "two", False),
+        ("at least five", "at most five", False),
+        ("the first floor", "the second floor", False),
+        ("Henry Tudor", "Henry VII Tudor", True),  # a number in one only: a further detail
+        ("C major", "C minor", False),
+        ("5 mW", "5 MW", False),
+        ("I cannot say for sure; Paris", "I cannot say for sure; Rome", False),
+        ("My best guess is Paris.", "My best guess is Rome.", False),
+        ("My best guess is Paris.", "I guess Paris", True),
+        ("To the best of my knowledge, Paris", "To the best of my knowledge, Rome", False),
+        ("I'm no expert, but I'd say Paris", "I'm no expert, but I'd say Rome", False),
+        ("I am not able to confirm it, but Paris", "I am not able to confirm it, but Rome", False),
     ],
 )
 def test_token_f1_judge_guards(a: str, b: str, same: bool) -> None:

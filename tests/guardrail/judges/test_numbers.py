@@ -62,12 +62,16 @@ DIFFERENT = """5 km | 5 m ;; 5 km | 5000 m ;; 90 min | 1.5 hours ;; 1 kg | 1 lb 
 5 or more | 5 ;; 5 and a half | 5 ;; 5 x | 5 ;; 10 am | 10 ;; 500 BC | 500 AD ;; 500 BC | 500
 10 in the morning | 10 in the evening ;; 5 quadrillion | 5 ;; 2nd | 2 seconds
 1234567890123456789 | 1234567890123456788 ;; 0 | 1e-300 ;; 2125551234.50 | 2125551234.51 ;; 1,234 | 1.234
--5 | 5 ;; 1/3 | 1/4 ;; 5 | none ;; twenty | twelve ;; 1e3 | 1e-3 ;; 5 grams of salt | 5 grams of sugar"""
+-5 | 5 ;; 1/3 | 1/4 ;; 5 | none ;; twenty | twelve ;; 1e3 | 1e-3 ;; 5 grams of salt | 5 grams of sugar
+iPhone 5 | iPhone 5s ;; 1990s | 1990 ;; 21st | 21 ;; 1st | 1 ;; #1 | 1 ;; Article 5a | Article 5 ;; 5 ft | 5 in
+Python 3.10 | Python 3.1 ;; before 1990 | after 1990 ;; early 1990 | late 1990 ;; Summer 1990 | Winter 1990
+minimum of 5 | maximum of 5"""
 SAME = """5 km | 5 ;; 5 | 5 m ;; 18 apples | 18 ;; $3.50 | 3.50 dollars ;; $5 | US$5 ;; €5 | 5 EUR
 5 km | 5 kilometers ;; 5 Miles | 5 mile ;; 50% | 0.5 ;; 50 percent | 1/2 ;; 5 million | 5,000,000 ;; 1e3 | 1000
 0.3333333333 | 1/3 ;; 63.99999999999999 | 64 ;; 15000.0 | 15000 ;; 18 apples in the basket | 18 apples
 1215 (thousands of years ago) | 1215 ;; five | 5 ;; Five hundred | 500 ;; 2020-05-03 | 2020-05-03.
-I don't know. | I'd rather not say. ;; none | None."""
+I don't know. | I'd rather not say. ;; none | None. ;; #### 5 | 5
+The price is 3.10 | 3.1 ;; 5 in | 5 inches ;; 5s | 5 s"""
 
 
 @pytest.mark.parametrize(("a", "b"), table(DIFFERENT))
