@@ -108,7 +108,7 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
     """Whether the labelled records are a fair part of what was scored; the reach that the labels are from.
 
     Raises:
-        UsageError: The reach is one of another score, records were added, one lies outside it, or the labelled
+        UsageError: The reach is one of another score, the questions are not those that were drawn, or the labelled
             questions differ in their scores from those that wait for a label (Kolmogorov-Smirnov, p < .001).
     """
     reach = file.header.reach
@@ -118,10 +118,10 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
                 f"the questions of {file.path} were drawn by their {reach.estimator!r} scores, so {estimator!r} cannot "
                 f"be fitted on them: use --estimator {reach.estimator}, or draw anew with `calibrate sample`."
             )
-        if len(file.records) > reach.n:
+        if fingerprint(record.to_question() for record in file.records) != file.header.questions_sha256:
             raise UsageError(
-                f"{file.path} has {len(file.records)} records and its reach says that {reach.n} were drawn, so others "
-                "were added. Fit on the file that `calibrate sample` wrote, labelled."
+                f"the {len(file.records)} questions of {file.path} are not the {reach.n} that were drawn: some were "
+                "added, removed or changed. Fit on the file that `calibrate sample` wrote, labelled."
             )
         above = [record.id for record in used if _above(record, estimator, reach.cut)]
         if above:
