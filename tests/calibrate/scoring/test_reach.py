@@ -133,7 +133,7 @@ def test_a_fit_refuses_what_was_not_drawn_so() -> None:
     with pytest.raises(UsageError, match="above the cut"):
         fit_artifact(RecordFile(drawn.path, drawn.header, (above, *drawn.records[1:]), False), estimator=KEY, alpha=0.1)
     added = drawn.records[0].model_copy(update={"id": "another"})
-    with pytest.raises(UsageError, match="the 101 questions .* are not the 100 that were drawn"):
+    with pytest.raises(UsageError, match=r"the 101 questions .* are not the 100 that were drawn"):
         fit_artifact(RecordFile(drawn.path, drawn.header, (*drawn.records, added), False), estimator=KEY, alpha=0.1)
     other = drawn.header.model_copy(
         update={"reach": drawn.header.reach and drawn.header.reach.model_copy(update={"estimator": "perplexity"})}
