@@ -122,7 +122,8 @@ def content_of(
     try:
         said = verdict.model_dump(mode="json")
     except ValueError as error:
-        raise UnstorableError(f"this verdict cannot be stored: {error}.") from error
+        cause = str(error).rpartition("ValueError: ")[2]  # behind the name of the serializer that met it
+        raise UnstorableError(f"this verdict cannot be stored: {cause}.") from error
     judged = None if verdict.candidate is None else Candidate.of(verdict.candidate)
     if judged is None:
         allowed = [action for action in allowed if action in ("reject", "respond")]

@@ -102,6 +102,4 @@ def test_metadata_of_an_abstention_hides_all_answers() -> None:
     held_back = verdict("unsure").to_metadata()
     assert not {"candidate", "alternatives", "meanings", "samples"} & held_back.keys()
     assert not any(city in str(held_back) for city in ("Rome", "Oslo", "Bern", "Riga"))
-    accepted = verdict("sure").to_metadata()
-    assert accepted["meanings"][0]["size"] == 10
-    assert "samples" not in accepted
+    assert not {"alternatives", "meanings", "samples"} & verdict("sure").to_metadata().keys()

@@ -77,7 +77,7 @@ def test_what_goes_out(store: ReviewStore, decision: Decision, answer: str, is_a
 
 
 def test_the_reviewer_sees_what_was_judged_and_nothing_is_sampled_again(store: ReviewStore) -> None:
-    guard = guarded(ask_reviewer(store, wait=60, metadata={"tenant": "a"}))
+    guard = guarded(ask_reviewer(store, wait=60, metadata={"tenant": "a"})).model_copy(update={"turns": "mark"})
     with reviewer(store, lambda _: Decision(action="approve")) as seen:
         reply = guard.invoke([HumanMessage("Hello"), AIMessage("Hi"), HumanMessage(QUESTION)])
     content = seen[0].content

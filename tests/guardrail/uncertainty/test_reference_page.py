@@ -57,5 +57,5 @@ def test_the_blocks_run(capsys: pytest.CaptureFixture[str]) -> None:
     for block in blocks:
         exec(block, {})
     printed = capsys.readouterr().out
-    assert "nats continuous True" in printed
+    assert "nats True" in printed
     assert float(printed.splitlines()[-1]) == pytest.approx(0.15)

@@ -211,7 +211,7 @@ def test_no_attempt_is_made_without_time(endpoint: Endpoint) -> None:
 def test_a_server_that_is_not_there_was_sent_nothing() -> None:
     model = OpenAICompatibleChat(model="m", base_url="http://127.0.0.1:1/v1", timeout=20)
     (drawn,) = draw(model, [QUESTION], SamplingPlan(n=2))
-    assert (drawn.problem, drawn.cost.calls) == (Unmeasured.MODEL_FAILED, 0)
+    assert (drawn.problem, drawn.cost.calls) == (Unmeasured.MISCONFIGURED, 0)
 
 
 # -- a server that gives no more than four answers at once
