@@ -92,7 +92,7 @@ _UNIT = re.compile(
     rf"[\u00b0%{_SIGNS}][^\W\d_]*|[^\W\d_]{{1,9}}(?:\^-?\d|[23])?(?:[/\u00b7][^\W\d_]{{1,12}}(?:\^-?\d|[23])?)*"
 )
 _CLAUSE = re.compile(r"(?<![.,;:)])[.,;:)]++(?=\s|$)|(?<=[^\W\d_]{3})[?!]+(?=\s|$)| [(\[]|\u2014")
-"""Where an explanation begins that is no part of the label."""
+"""Where an explanation begins that is not part of the label."""
 _POWER = re.compile(r"(?<=[^\W\d_])\^?-?[1-3](?!\w)")
 _RANK = re.compile(r"#\d")
 """A place in a list: "#1" is not "1"."""
@@ -248,7 +248,7 @@ def _leads(lead: str, *, apart: bool) -> bool:
 
 
 def _labelled(value: Fraction, money: str, after: str) -> Number | None:
-    """A number with the label behind it; None if what stands there is no label."""
+    """A number with the label behind it; None if what stands there is not a label."""
     after = re.sub("^ in$", " inch", after)
     is_named = re.match(r"(?:st|nd|rd|th|s)\b", after) is not None  # the 21st, an iPhone 5s, the 1990s
     attached = re.match(r"(?:st|nd|rd|th)\b|-(?=[^\W\d_]{2})", after)
