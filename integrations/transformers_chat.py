@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -31,11 +32,16 @@ from ._local.loading import LocalModel, load, revision_of, wrap
 from ._local.options import UnreadableOptionError, option_ids
 from ._local.outputs import SampleReader, as_chunk, chat_result, last_chunk
 from ._local.prompts import CallSettings, check_length, openai_tools, render, tool_names
+from ._local.self_check import Support, self_check
 from ._local.tokens import Answer, Detokenizer, TextStream
 
 __all__ = ["TransformersChat", "from_text"]
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+TEXT = "One, two, three, four, five, six, seven, eight, nine, ten, eleven, twelve."
+"""What a model reads when it is checked."""
 
 
 class TransformersChat(NativeChat):
@@ -51,7 +57,7 @@ class TransformersChat(NativeChat):
 
     Raises:
         MissingDependencyError: torch or transformers is not installed (on import of this module).
-        UsageError: The model cannot be loaded or has no chat template; the message says what is missing.
+        UsageError: The model cannot be loaded, has no chat template, or cannot be served exactly; the message says why.
     """
 
     PROVIDER = "transformers"
@@ -98,7 +104,10 @@ class TransformersChat(NativeChat):
             chat_template=self.chat_template,
         )
         detokenizer = Detokenizer(self._local.tokenizer, self._local.hidden_ids)
-        self._engine = Engine(self._local.model, detokenizer, self._local.end_ids, self.max_batch_tokens)
+        support = self_check(self._local.model, self._ids(TEXT))
+        if support.reason:
+            logger.warning("model %r is served with limits: %s", self._local.name, support)
+        self._engine = Engine(self._local.model, detokenizer, self._local.end_ids, self.max_batch_tokens, support)
 
     @classmethod
     def from_model(cls, model: Any, tokenizer: Any, *, name: str = "in-memory", **settings: Any) -> TransformersChat:
@@ -112,6 +121,11 @@ class TransformersChat(NativeChat):
         """
         local = wrap(model, tokenizer, name=name, chat_template=settings.get("chat_template"))
         return cls(model=name, loaded=local, **settings)
+
+    @property
+    def support(self) -> Support:
+        """What the model was found to do exactly when it was loaded: batches, options of several tokens, or all."""
+        return self._engine.support
 
     # --- sampling -----------------------------------------------------------------------------------------------------
 
@@ -182,6 +196,12 @@ class TransformersChat(NativeChat):
                 options = option_ids(text, plan.options, encode=self._ids, decode=self._decode, unknown=self._unknown)
             except UnreadableOptionError as error:
                 return error
+            several = max(map(len, options)) - 1
+            if several and not self.support.options:
+                return UnreadableOptionError(f"options of several tokens cannot be scored: {self.support.reason}")
+            window = self._engine.rope_window or len(ids) + several
+            if len(ids) <= window < len(ids) + several:
+                return UnreadableOptionError(f"the options reach beyond the model's rope window of {window} tokens")
         rows: tuple[Row, ...] = ()
         if plan.n or plan.options is None:
             draws = uniforms(seed, plan.n + 1, plan.max_tokens)  # the last, so that the samples' are those of before

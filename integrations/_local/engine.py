@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from .decoding import Continuation, Decoder, Row, prefill
+from .decoding import Continuation, Decoder, Row, prefill, rope_window
 from .loading import torch
 from .options import score_options
+from .self_check import Support
 from .tokens import Detokenizer, StopDetector
 
 __all__ = ["BatchQueue", "Engine", "Request", "Response"]
@@ -184,12 +185,20 @@ class Engine:
         detokenizer: Its tokens as text, for stop strings.
         end_ids: Tokens that end an answer.
         max_batch_tokens: Most tokens (prompt and answer, over all sequences) in a batch; None to choose by memory.
+        support: What the model does exactly; None for everything.
     """
 
     def __init__(
-        self, model: Any, detokenizer: Detokenizer, end_ids: frozenset[int], max_batch_tokens: int | None = None
+        self,
+        model: Any,
+        detokenizer: Detokenizer,
+        end_ids: frozenset[int],
+        max_batch_tokens: int | None = None,
+        support: Support | None = None,
     ) -> None:
         self.model = model
+        self.support = support or Support()
+        self.rope_window = rope_window(model)
         self.detokenizer = detokenizer
         self.end_ids = end_ids
         self.budget = max_batch_tokens or automatic_budget(model)
@@ -219,6 +228,9 @@ class Engine:
         return chosen
 
     def _fits(self, requests: Sequence[Request]) -> bool:
+        # Finished rows run on beside longer ones, so the longest prompt and answer count, whoever has them.
+        if not self.support.batches or (self.rope_window is not None and _reach(requests) > self.rope_window):
+            return len(requests) == 1
         return batch_tokens(requests) <= self.budget and sum(request.width for request in requests) <= MAX_ROWS
 
     def run(self, requests: Sequence[Request]) -> list[Response]:
@@ -292,17 +304,27 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 def batch_tokens(requests: Sequence[Request]) -> int:
     """Most cache positions that a batch takes, including padding."""
-    longest = max(len(request.prompt) for request in requests) + max(request.longest for request in requests)
-    return longest * sum(request.width for request in requests)
+    return _reach(requests) * sum(request.width for request in requests)
+
+
+def _reach(requests: Sequence[Request]) -> int:
+    """Most positions of a row, including padding."""
+    return max(len(request.prompt) for request in requests) + max(request.longest for request in requests)
 
 
 def automatic_budget(model: Any) -> int:
     """Token budget by memory: half of the free memory of a GPU, 2 GiB of cache elsewhere."""
     config = model.config.get_text_config(decoder=True)
-    heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 1)
-    size = getattr(config, "head_dim", None) or config.hidden_size // getattr(config, "num_attention_heads", 1)
-    each: int = 2 * config.num_hidden_layers * heads * size * model.dtype.itemsize
+    layers = getattr(config, "per_layer_config", None) or [config] * config.num_hidden_layers
+    each: int = 2 * sum(map(_key_size, layers)) * model.dtype.itemsize
     if model.device.type == "cuda":
         free: int = torch.cuda.mem_get_info(model.device)[0]
         return max(4096, min(1 << 20, free // 2 // each))
     return max(2048, min(32768, HOST_CACHE_BYTES // each))
+
+
+def _key_size(layer: Any) -> int:
+    """Numbers of one layer's keys for one token."""
+    queries = getattr(layer, "num_attention_heads", 1)
+    heads: int = getattr(layer, "num_key_value_heads", None) or queries
+    return heads * (getattr(layer, "head_dim", None) or layer.hidden_size // queries)
