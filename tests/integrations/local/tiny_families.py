@@ -1,14 +1,25 @@
-"""A tiny random model of every type in transformers' causal-LM mapping."""
+"""A tiny random model of every type in transformers' causal-LM mapping, and the table of docs/local-models.md.
+
+    python -m tests.integrations.local.tiny_families
+
+writes the table. It takes some minutes.
+"""
 
 from __future__ import annotations
 
 import copy
+import re
+from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from guardrail.errors import UsageError
+from integrations._local.self_check import self_check
 
 TYPES = tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 VOCABULARY = 271
@@ -21,14 +32,13 @@ _SIZES: dict[int, str] = {
     VOCABULARY: "vocab_size vocab_size_per_layer_input",
     CONTEXT: "max_position_embeddings n_positions n_ctx max_seq_len max_sequence_length max_target_positions "
     "original_max_position_embeddings max_length",
-    64: "hidden_size n_embd d_model emb_dim embedding_size word_embed_proj_dim lru_width input_embedding_dim "
-    "attention_hidden_size",
+    64: "hidden_size n_embd d_model emb_dim embedding_size word_embed_proj_dim lru_width input_embedding_dim",
     96: "intermediate_size ffn_dim n_inner d_inner dff dim_ff d_ff ffn_hidden_size encoder_ffn_dim decoder_ffn_dim "
     "feed_forward_size expert_ffn_hidden_size moe_intermediate_size shared_expert_intermediate_size "
     "shared_intermediate_size moe_shared_expert_intermediate_size intermediate_size_mlp dense_intermediate_size",
     2: "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers num_encoder_layers "
     "num_decoder_layers num_key_value_heads num_kv_heads multi_query_group_num num_experts_per_tok moe_topk moe_k "
-    "top_k_experts moe_top_k mamba_n_groups linear_num_key_heads num_experts_per_token",
+    "top_k_experts moe_top_k mamba_n_groups n_groups linear_num_key_heads num_experts_per_token",
     4: "num_attention_heads n_head n_heads num_heads attention_heads encoder_attention_heads decoder_attention_heads "
     "num_encoder_attention_heads num_decoder_attention_heads num_experts num_local_experts n_routed_experts "
     "linear_num_value_heads linear_num_heads mamba_num_heads n_mamba_heads moe_num_experts state_size",
@@ -63,6 +73,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 8},
     "qwen4_exp_text": {"indexer_" + name: value for name, value in _INDEXER.items()},
     "recurrent_gemma": {"num_hidden_layers": 3},
+    "moshi": {"sliding_window": CONTEXT},  # beyond it, passes with and without a cache differ in transformers itself
     "nemotron": {"num_key_value_heads": 2},
     "reformer": {"is_decoder": True, "axial_pos_embds": False},
     "roc_bert": {"enable_pronunciation": False, "enable_shape": False},
@@ -116,3 +127,56 @@ def tiny_family(model_type: str, **settings: Any) -> Any:
     model: Any = AutoModelForCausalLM.from_config(config)
     model.generation_config = GenerationConfig()  # some types force their first or last token
     return model.eval()
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[3] / "docs" / "local-models.md"
+MARKS = "<!-- families: python -m tests.integrations.local.tiny_families -->\n", "<!-- end of families -->\n"
+IDS = [(37 * place) % (VOCABULARY - 20) + 10 for place in range(15)]
+"""Tokens for the check."""
+OUTCOMES = {
+    "exact": "exact",
+    "one request at a time": "one request at a time",
+    "no options": "no options of several tokens",
+    "not causal": "refused: a later token changes the probabilities of earlier ones",
+    "differ": "refused: the cache leads to other log-probabilities",
+    "raises": "refused: the first call raises an error",
+    "large": "not measured: no small model",
+}
+"""What a row of the table begins with, by a part of what the check says."""
+
+
+def outcome(model_type: str) -> str:
+    """What the check at load says of a tiny model of this type: a key of `OUTCOMES`."""
+    try:
+        model = tiny_family(model_type)
+    except Exception:  # configurations are refused in many ways
+        return "large"
+    try:
+        said = str(self_check(model, IDS)).split(":")[0]
+    except UsageError as error:
+        said = re.sub(".*cannot be served here", "", str(error))
+    return next((key for key in OUTCOMES if key in said), "raises")
+
+
+def table(outcomes: dict[str, str]) -> str:
+    """The table: a row for each outcome, with the types that have it."""
+    rows = defaultdict(list)
+    for model_type, key in outcomes.items():
+        rows[key].append(f"`{model_type}`")
+    lines = [f"| {text} | {len(rows[key])} | {', '.join(rows[key])} |" for key, text in OUTCOMES.items() if rows[key]]
+    return "\n".join(["| outcome | types | |", "|---|---|---|", *lines, ""])
+
+
+def documented() -> dict[str, str]:
+    """The outcome of each type in the page's table."""
+    rows = [line.split(" | ") for line in PAGE.read_text().split(MARKS[0])[1].split(MARKS[1])[0].splitlines()[2:]]
+    keys = {f"| {text}": key for key, text in OUTCOMES.items()}
+    return {name: keys[row[0]] for row in rows for name in re.findall("`(.+?)`", row[2])}
+
+
+if __name__ == "__main__":
+    before, _, rest = PAGE.read_text().partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    PAGE.write_text(before + MARKS[0] + table({name: outcome(name) for name in TYPES}) + MARKS[1] + after)
