@@ -211,11 +211,20 @@ def _parameters(model_type: Any) -> frozenset[str] | None:
     return names if "input_ids" in names else None
 
 
+def _accepted(model: Any) -> frozenset[str] | None:
+    """What the forward pass reads: that of the model inside, because adapters pass on everything."""
+    return _parameters(type(model.get_base_model() if hasattr(model, "get_base_model") else model))
+
+
+def takes_cache(model: Any) -> bool:
+    """Whether the forward pass takes a cache; some swallow and ignore what they do not know."""
+    accepted = _accepted(model)
+    return accepted is None or bool(accepted & {"past_key_values", "cache_params"})
+
+
 def _forward(model: Any, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Any, *, last_only: bool) -> Tensor:
     """One forward pass; float32 logits (rows, length or 1, vocabulary)."""
-    # Adapters pass everything on: the signature of the model inside says what is read.
-    kind: Any = type(model.get_base_model() if hasattr(model, "get_base_model") else model)
-    accepted = _parameters(kind)
+    accepted = _accepted(model)
     wanted = {"position_ids": positions, "logits_to_keep": 1 if last_only else 0}
     extra = {name: value for name, value in wanted.items() if accepted is None or name in accepted}
     if accepted is not None and "cache_params" in accepted:  # recurrent models: the mask is for the prompt alone

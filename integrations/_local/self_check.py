@@ -13,14 +13,16 @@ from typing import Any
 
 from guardrail.errors import UsageError
 
-from .decoding import prefill
+from .decoding import prefill, takes_cache
 from .loading import Tensor, torch
 from .options import score_options
 
 __all__ = ["Support", "self_check"]
 
 TOLERANCES = {torch.float16: 0.1, torch.bfloat16: 0.2}
-"""Differences that rounding can cause, as shares of the standard deviation of the log-probabilities; 0.001 for others."""
+"""Differences that rounding can cause in half precision, in standard deviations of the log-probabilities."""
+TOLERANCE = 1e-3
+"""The same for other types."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ def self_check(model: Any, ids: Sequence[int]) -> Support:
     Raises:
         UsageError: The model is not causal, its numbers are not finite, or its cache does not lead to the same numbers.
     """
+    if not takes_cache(model):
+        raise _refusal(model, "its forward pass takes no cache")
     text = list(itertools.islice(itertools.cycle(ids), 15))
     prompts, tail = [text[:4], text[4:12]], text[12:]
     try:
@@ -61,23 +65,25 @@ def self_check(model: Any, ids: Sequence[int]) -> Support:
         raise _refusal(model, f"its forward pass raises {type(error).__name__}: {error}") from error
     if not all(values.isfinite().all() for pair in whole for values in pair):
         raise _refusal(model, "its log-probabilities are not finite")
-    limit = TOLERANCES.get(model.dtype, 1e-3) * float(whole[0][0].std())
-    if any(
-        _apart(*(values[: len(prompt)] for values in pair)) > limit for prompt, pair in zip(prompts, whole, strict=True)
-    ):
+    half = TOLERANCES.get(model.dtype, 0.0)
+    spread = float(whole[0][0].std())
+    # A model that looks ahead does so everywhere; the two passes have one shape, so rounding moves few positions or none.
+    moved = [(one - two)[: len(prompt)].abs().amax(-1).min() for prompt, (one, two) in zip(prompts, whole, strict=True)]
+    if max(moved) > (half / 20 or TOLERANCE) * spread:
         raise _refusal(model, "it is not causal: a later token changes the probabilities of earlier ones")
     tails, faults = [tail, other], []
     for options, batches in itertools.product((True, False), repeat=2):
         try:
             apart = [
-                _apart(*pair)
+                # Rounding sends a token of a mixture of experts elsewhere now and then: a row's second largest counts.
+                float(steps.sort(dim=-1).values[:, -2 if half else -1].max())
                 for rows in ([slice(2)] if batches else [slice(1), slice(1, 2)])
-                for pair in _pairs(model, prompts[rows], tails, whole[rows], options)
+                for steps in _differences(model, prompts[rows], tails, whole[rows], options)
             ]
         except Exception as error:
             faults.append(f"{type(error).__name__}: {error}")
         else:
-            if all(value <= limit for value in apart):  # NaN is not
+            if all(value <= (half or TOLERANCE) * spread for value in apart):  # NaN is not
                 return Support(batches, options, faults[0] if faults else "")
             faults.append(f"log-probabilities differ from those of whole forward passes (by {max(apart):.2g} nats)")
     raise _refusal(model, faults[-1])
@@ -90,28 +96,21 @@ def _whole(model: Any, ids: list[int]) -> Tensor:
         return torch.log_softmax(logits[0, -len(ids) :].float(), dim=-1)  # prompt tuning adds tokens in front
 
 
-def _pairs(
+def _differences(
     model: Any, prompts: list[list[int]], tails: list[list[int]], whole: list[list[Tensor]], options: bool
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Log-probabilities after the prompts in one batch, and the expected ones."""
-    after = [[values[len(prompt) - 1 :] for values in pair] for prompt, pair in zip(prompts, whole, strict=True)]
+) -> Iterator[Tensor]:
+    """Differences (rows, steps) in nats of log-probabilities after the prompts in one batch from the expected ones."""
+    after = [values[len(prompt) - 1 :] for prompt, pair in zip(prompts, whole, strict=True) for values in pair]
     prefix = prefill(model, prompts)
     if options:
         labels = [tuple(tails[0]), tuple(tails[1][:-1])]  # of two lengths: padding on the right
-        for values, scores in zip(
-            after, score_options(prefix, [(row, labels) for row in range(len(prompts))]), strict=True
-        ):
-            for ids, score, expected in zip(labels, scores, values, strict=True):
-                yield torch.tensor(score), expected[range(len(ids)), list(ids)].cpu()
+        scores = score_options(prefix, [(row, labels) for row in range(len(prompts))])
+        for score, ids, values in zip(itertools.chain(*scores), labels * len(prompts), after, strict=True):
+            yield (torch.tensor([score]) - values[range(len(ids)), list(ids)].cpu()).abs()
     branch = prefix.expand([row for row in range(len(prompts)) for _ in tails], room=len(tails[0]))
     read = torch.tensor(tails * len(prompts), device=branch.logits.device)
     steps = [branch.logits, *(branch.advance(column[:, None]) for column in read.T)]
-    yield torch.log_softmax(torch.stack(steps, dim=1), dim=-1), torch.stack([one for pair in after for one in pair])
-
-
-def _apart(found: Tensor, expected: Tensor) -> float:
-    """Largest difference in nats."""
-    return float((found - expected).abs().max())
+    yield (torch.log_softmax(torch.stack(steps, dim=1), dim=-1) - torch.stack(after)).abs().amax(-1)
 
 
 def _refusal(model: Any, reason: str) -> UsageError:

@@ -6,13 +6,16 @@ import copy
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from langchain_core.messages import BaseMessage, HumanMessage
 
+from guardrail.doctor import examine
 from guardrail.errors import PromptTooLongError, UsageError
+from guardrail.testing import make_artifact
 from guardrail.types import SamplingPlan, Unmeasured
 from integrations._local.decoding import Row, prefill, uniforms
 from integrations._local.engine import Engine, Request, Response
@@ -95,9 +98,10 @@ def test_the_page_names_every_type_once_with_its_outcome() -> None:
     [
         ("bert", "not causal"),
         ("minimax", "ValueError: MiniMax uses cache of its own"),
-        ("openai-gpt", "log-probabilities differ from those of whole forward passes"),
+        ("openai-gpt", "takes no cache"),
         ("recurrent_gemma", "log-probabilities differ from those of whole forward passes"),
-        ("rwkv", "log-probabilities differ from those of whole forward passes"),
+        ("rwkv", "takes no cache"),
+        ("xlm", "takes no cache"),
         ("xlstm", "AttributeError"),
     ],
 )
@@ -191,6 +195,14 @@ def test_the_limits_of_a_model_are_logged_once_and_kept(caplog: pytest.LogCaptur
     assert [texts(one) for one in together] == [texts(one) for one in alone]
 
 
+@pytest.mark.parametrize(("model_type", "status"), [("bart", "warn"), ("llama", "ok")])
+def test_doctor_says_what_a_model_supports(tmp_path: Path, model_type: str, status: str) -> None:
+    chat = TransformersChat.from_model(tiny_family(model_type), byte_tokenizer())
+    path = make_artifact(chat).save(tmp_path / "artifact.json")
+    found = next(finding for finding in examine(str(path), chat) if finding.check == "local model")
+    assert (found.status, found.detail) == (status, str(chat.support))
+
+
 def test_options_of_several_tokens_are_refused_where_they_would_be_inexact() -> None:
     chat = TransformersChat.from_model(tiny_family("mamba"), byte_tokenizer())
     plan = SamplingPlan(n=0, max_tokens=4, options=("A", "hello"))
@@ -270,14 +282,18 @@ class Adapter(torch.nn.Module):
     def get_base_model(self) -> Any:
         return self.inner
 
-    def forward(self, input_ids: Any = None, attention_mask: Any = None, inputs_embeds: Any = None, **given: Any) -> Any:
+    def forward(
+        self, input_ids: Any = None, attention_mask: Any = None, inputs_embeds: Any = None, **given: Any
+    ) -> Any:
         return self.inner(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **given)
 
 
 class PromptTuned(Adapter):
     """Puts virtual tokens in front of every call, as prompt tuning does."""
 
-    def forward(self, input_ids: Any = None, attention_mask: Any = None, inputs_embeds: Any = None, **given: Any) -> Any:
+    def forward(
+        self, input_ids: Any = None, attention_mask: Any = None, inputs_embeds: Any = None, **given: Any
+    ) -> Any:
         given.pop("position_ids", None)
         embedded = self.inner.get_input_embeddings()(input_ids)
         virtual = torch.ones(len(input_ids), 3, embedded.shape[-1])

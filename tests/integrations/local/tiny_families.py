@@ -42,10 +42,10 @@ _SIZES: dict[int, str] = {
     4: "num_attention_heads n_head n_heads num_heads attention_heads encoder_attention_heads decoder_attention_heads "
     "num_encoder_attention_heads num_decoder_attention_heads num_experts num_local_experts n_routed_experts "
     "linear_num_value_heads linear_num_heads mamba_num_heads n_mamba_heads moe_num_experts state_size",
-    16: "head_dim d_kv dim_head attention_head_size q_lora_rank kv_lora_rank v_head_dim qk_nope_head_dim qk_rope_head_dim "
-    "linear_key_head_dim linear_value_head_dim linear_head_dim mamba_d_state ssm_state_size global_head_dim "
-    "kv_channels dim_model sliding_window attention_chunk_size attention_window_size local_window_size window_size "
-    "chunk_size mamba_chunk_size adapter_rank o_lora_rank local_attention index_head_dim",
+    16: "head_dim d_kv dim_head attention_head_size q_lora_rank kv_lora_rank v_head_dim qk_nope_head_dim "
+    "qk_rope_head_dim linear_key_head_dim linear_value_head_dim linear_head_dim mamba_d_state ssm_state_size "
+    "global_head_dim kv_channels dim_model sliding_window attention_chunk_size attention_window_size local_window_size "
+    "window_size chunk_size mamba_chunk_size adapter_rank o_lora_rank local_attention index_head_dim",
     8: "num_mamba_heads rotary_dim",
     0: "pad_token_id",
     1: "n_group topk_group num_expert_group bos_token_id decoder_start_token_id forced_eos_token_id eos_token_id",
@@ -139,6 +139,7 @@ OUTCOMES = {
     "exact": "exact",
     "one request at a time": "one request at a time",
     "no options": "no options of several tokens",
+    "no cache": "refused: the forward pass takes no cache",
     "not causal": "refused: a later token changes the probabilities of earlier ones",
     "differ": "refused: the cache leads to other log-probabilities",
     "raises": "refused: the first call raises an error",
