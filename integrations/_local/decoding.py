@@ -177,6 +177,9 @@ class Prefix:
         Returns:
             float32 (rows, vocabulary), or (rows, length, vocabulary) if not ``last_only``.
         """
+        if not last_only and "cache_params" in (_accepted(self.model) or ()):
+            # The first Mamba reads several tokens as if none came before them.
+            return torch.stack([self.advance(column[:, None]) for column in tokens.T], dim=1)
         with torch.inference_mode():
             length = tokens.shape[1]
             positions = self.positions[:, None] + torch.arange(length, device=tokens.device)

@@ -67,7 +67,7 @@ def self_check(model: Any, ids: Sequence[int]) -> Support:
         raise _refusal(model, "its log-probabilities are not finite")
     half = TOLERANCES.get(model.dtype, 0.0)
     spread = float(whole[0][0].std())
-    # A model that looks ahead does so everywhere; the two passes have one shape, so rounding moves few positions or none.
+    # A model that looks ahead does so everywhere; the passes have one shape, so rounding moves few positions or none.
     moved = [(one - two)[: len(prompt)].abs().amax(-1).min() for prompt, (one, two) in zip(prompts, whole, strict=True)]
     if max(moved) > (half / 20 or TOLERANCE) * spread:
         raise _refusal(model, "it is not causal: a later token changes the probabilities of earlier ones")
