@@ -216,7 +216,8 @@ def _parameters(model_type: Any) -> frozenset[str] | None:
 
 def _accepted(model: Any) -> frozenset[str] | None:
     """What the forward pass reads: that of the model inside, because adapters pass on everything."""
-    return _parameters(type(model.get_base_model() if hasattr(model, "get_base_model") else model))
+    kind: Any = type(model.get_base_model() if hasattr(model, "get_base_model") else model)
+    return _parameters(kind)
 
 
 def takes_cache(model: Any) -> bool:

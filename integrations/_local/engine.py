@@ -327,4 +327,5 @@ def _key_size(layer: Any) -> int:
     """Numbers of one layer's keys for one token."""
     queries = getattr(layer, "num_attention_heads", None) or 1
     heads: int = getattr(layer, "num_key_value_heads", None) or queries
-    return heads * (getattr(layer, "head_dim", None) or layer.hidden_size // queries)
+    size: int = getattr(layer, "head_dim", None) or layer.hidden_size // queries
+    return heads * size

@@ -150,9 +150,11 @@ def faulty(fault: Callable[..., Any]) -> Any:
     model = copy.deepcopy(tiny_model())
     kind = type(model)
 
-    def forward(self: Any, input_ids: Any = None, position_ids: Any = None, **given: Any) -> Any:
+    def forward(
+        self: Any, input_ids: Any = None, position_ids: Any = None, past_key_values: Any = None, **given: Any
+    ) -> Any:
         call = functools.partial(kind.forward, self)
-        return fault(call, input_ids, position_ids=position_ids, **given)
+        return fault(call, input_ids, position_ids=position_ids, past_key_values=past_key_values, **given)
 
     model.__class__ = type("Faulty", (kind,), {"forward": forward})
     return model

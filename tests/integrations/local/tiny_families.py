@@ -87,7 +87,7 @@ def tiny_config(kind: Any, **settings: Any) -> Any:
     """The default configuration of a class with small sizes and one layer of each kind."""
     default = kind()
     values = {**default.to_dict(), **vars(default)}
-    small = {name: size for name, size in SIZES.items() if values.get(name) is not None}
+    small: dict[str, Any] = {name: size for name, size in SIZES.items() if values.get(name) is not None}
     small |= {name: value for name, value in _layer_lists(default).items() if name in values}
     small |= {name: tiny_config(type(value)) for name, value in values.items() if isinstance(value, PreTrainedConfig)}
     small |= {"head_dim": 16} if "head_dim" in values else {}
