@@ -108,6 +108,46 @@ def test_stop_strings_end_calls_and_streams_alike() -> None:
     assert tiny_chat(max_tokens=20, stop=[stop]).invoke(QUESTION).content == message.content
 
 
+def test_an_empty_stop_string_is_refused() -> None:
+    """It occurs in every text, so every answer would be empty."""
+    for stop in ([""], ["\n", ""]):
+        with pytest.raises(UsageError, match="stop"):
+            tiny_chat().invoke(QUESTION, stop=stop)
+        with pytest.raises(UsageError, match="stop"):
+            tiny_chat(stop=stop).invoke(QUESTION)
+        with pytest.raises(ValueError, match="stop"):
+            SamplingPlan(stop=tuple(stop))
+
+
+def test_one_stop_string_may_stand_alone() -> None:
+    chat = tiny_chat(max_tokens=20)
+    stop = str(chat.invoke(QUESTION).content)[6:8]
+    assert chat.bind(stop=stop).invoke(QUESTION).content == chat.invoke(QUESTION, stop=[stop]).content
+
+
+def test_stop_token_ids_end_calls_streams_and_samples_alike() -> None:
+    """The token is the fifth of the greedy answer; it is counted, but not part of the answer."""
+    chat = tiny_chat(max_tokens=20)
+    ids = generated(tiny_model(), prompt_ids(QUESTION), 20)
+    end = next(place for place, token in enumerate(ids) if place > 3 and token not in ids[:place])
+    text = byte_tokenizer().decode(ids[:end], skip_special_tokens=True).strip()
+    message = chat.invoke(QUESTION, stop_token_ids=[ids[end]], logprobs=True)
+    assert message.content == text
+    assert "".join(entry["token"] for entry in message.response_metadata["logprobs"]["content"]).strip() == text
+    assert message.response_metadata["finish_reason"] == "stop"
+    assert message.usage_metadata is not None
+    assert message.usage_metadata["output_tokens"] == end + 1
+    assert "".join(str(chunk.content) for chunk in chat.stream(QUESTION, stop_token_ids=[ids[end]])) == text
+    assert tiny_chat(max_tokens=20, stop_token_ids=[ids[end]]).invoke(QUESTION).content == text
+    plan = SamplingPlan(n=2, max_tokens=20, logprobs=True, stop_token_ids=(ids[end],))
+    primary = chat.draw_samples([QUESTION], plan, seeds=[0])[0].primary
+    assert primary is not None
+    assert (primary.text, primary.finish_reason) == (text, "stop")
+    assert len(primary.logprobs or ()) == len(primary.tokens or ())
+    with pytest.raises(UsageError, match="stop_token_ids"):
+        chat.invoke(QUESTION, stop_token_ids=[-1])
+
+
 def test_a_stream_leaves_the_model_free_between_tokens() -> None:
     """A reader that calls the model in the middle of a stream must neither deadlock nor disturb it."""
     chat = tiny_chat(max_tokens=12)
