@@ -249,7 +249,7 @@ class Engine:
     def _fits(self, requests: Sequence[Request]) -> bool:
         # A finished row decodes on until it leaves the batch. No position passes the end of the padded batch, so none
         # passes the context window if that end does not.
-        inside = self.context is None or padded_length(requests) <= self.context
+        inside = self.context is None or _reach(requests) <= self.context
         rows = sum(request.width for request in requests)
         return inside and batch_tokens(requests) <= self.budget and rows <= MAX_ROWS
 
@@ -340,14 +340,14 @@ def _is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def padded_length(requests: Sequence[Request]) -> int:
-    """Most positions of a row in a batch, including padding."""
-    return max(len(request.prompt) for request in requests) + max(request.longest for request in requests)
-
-
 def batch_tokens(requests: Sequence[Request]) -> int:
     """Most cache positions that a batch takes, including padding."""
-    return padded_length(requests) * sum(request.width for request in requests)
+    return _reach(requests) * sum(request.width for request in requests)
+
+
+def _reach(requests: Sequence[Request]) -> int:
+    """Most positions of a row, including padding."""
+    return max(len(request.prompt) for request in requests) + max(request.longest for request in requests)
 
 
 def automatic_budget(model: Any) -> int:

@@ -122,7 +122,7 @@ def test_penalties_that_are_not_applied_are_named_once(caplog: pytest.LogCapture
     """On loading, not for every call. Neutral values and settings that each call has anyway are not worth a warning."""
     model = copy.deepcopy(tiny_model())
     model.generation_config.update(
-        repetition_penalty=1.3, no_repeat_ngram_size=3, temperature=0.6, top_k=5, min_length=0
+        repetition_penalty=1.3, no_repeat_ngram_size=3, do_sample=True, temperature=0.6, top_k=5, min_length=0
     )
     with caplog.at_level(logging.WARNING, logger="guardrail"):
         chat = TransformersChat.from_model(model, byte_tokenizer(), name="strict", max_tokens=2)
