@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
 from langchain_core.tools import tool
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+import examples.tiny_model
 from guardrail.errors import UsageError
 from guardrail.types import SamplingPlan, ToolCall
 from integrations._local.outputs import parse_tool_calls
 from integrations.transformers_chat import TransformersChat
-from tests.integrations.conftest import byte_tokenizer, tiny_chat, tiny_model
+from tests.integrations.conftest import COMMON, byte_tokenizer, tiny_chat, tiny_model
 from tests.integrations.local.test_draw_samples import one_token_model, prompt_ids
 from tests.integrations.local.test_parity import forced_logprobs, generated
 
@@ -95,6 +102,29 @@ def test_streaming_equals_invoke(seed: int) -> None:
     assert [entry["token"] for entry in streamed] == [
         e["token"] for e in whole.response_metadata["logprobs"]["content"]
     ]
+
+
+@functools.cache
+def embedded_chat() -> TransformersChat:
+    """Random weights under the shipped tokenizer, whose ids 2 to 6 are special without a role."""
+    tokenizer = AutoTokenizer.from_pretrained(str(Path(examples.tiny_model.__file__).parent / "orrin-1.5m"))
+    torch.manual_seed(0)
+    sizes = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "initializer_range": 0.1}
+    model = LlamaForCausalLM(LlamaConfig(**{**COMMON, **sizes}))
+    with torch.no_grad():
+        model.lm_head.weight[2:7] *= 4  # so that one in some tokens is special
+    return TransformersChat.from_model(model, tokenizer, max_tokens=12, temperature=2.0)
+
+
+@given(seed=st.integers(0, 10**6), stop=st.sampled_from([[], [" "], [" a", "e"], ["A)", "1"]]))
+@settings(max_examples=25)
+def test_any_stream_equals_invoke(seed: int, stop: list[str]) -> None:
+    chat = embedded_chat()
+    whole = chat.invoke(QUESTION, seed=seed, stop=stop)
+    chunks = list(chat.stream(QUESTION, seed=seed, stop=stop))
+    assert "".join(str(chunk.content) for chunk in chunks) == whole.content
+    assert chunks[-1].response_metadata["finish_reason"] == whole.response_metadata["finish_reason"]
+    assert chunks[-1].usage_metadata == whole.usage_metadata
 
 
 def test_stop_strings_end_calls_and_streams_alike() -> None:
