@@ -179,9 +179,9 @@ def test_a_fault_limits_what_is_served(fault: Callable[..., Any], batches: bool,
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("model_type", ["llama", "mixtral", "qwen3_5_text"])
-def test_rounding_is_no_fault(model_type: str, dtype: Any) -> None:
-    assert self_check(tiny_family(model_type).to(dtype), IDS) == Support()
+def test_rounding_is_no_fault(dtype: Any) -> None:
+    """Mixtures of experts included: rounding sends single tokens to other experts."""
+    assert self_check(tiny_family("exaone_moe").to(dtype), IDS) == Support()
 
 
 def test_the_limits_of_a_model_are_logged_once_and_kept(caplog: pytest.LogCaptureFixture) -> None:
@@ -237,10 +237,10 @@ def test_requests_on_both_sides_of_a_rope_window_never_share_a_batch(model_type:
     assert (mixed[0] - alone[0]).abs().max() > 1e-2, "control: a mixed batch gives the short prompt other numbers"
 
 
-@pytest.mark.parametrize("model_type", ["llama", "phi3", "phimoe"])
+@pytest.mark.parametrize("model_type", ["llama", "phi3"])
 def test_an_answer_that_crosses_the_rope_window_is_that_of_generate(model_type: str) -> None:
     model = long_rope(model_type)
-    for length in (28, 31, 32, 33):
+    for length in (28, 32, 33):
         request = request_of(length, new=12)
         found = answers(model, [request])[0].continuations
         assert found[0].ids == generated(model, list(request.prompt), 12)
