@@ -57,13 +57,12 @@ def self_check(model: Any, ids: Sequence[int]) -> Support:
     text = list(itertools.islice(itertools.cycle(ids), 15))
     prompts, tail = [text[:4], text[4:12]], text[12:]
     try:
-        whole = [[_whole(model, prompt + tail)] for prompt in prompts]
-        other = [(token + 1) % whole[0][0].shape[-1] for token in tail]
-        for prompt, values in zip(prompts, whole, strict=True):
-            values.append(_whole(model, prompt + other))
+        vocabulary = model.config.get_text_config(decoder=True).vocab_size
+        tails = [tail, [(token + 1) % vocabulary for token in tail]]
+        whole = [_whole(model, [prompt + tail for tail in tails]) for prompt in prompts]
     except Exception as error:  # a model can raise anything
         raise _refusal(model, f"its forward pass raises {type(error).__name__}: {error}") from error
-    if not all(values.isfinite().all() for pair in whole for values in pair):
+    if not all(values.isfinite().all() for values in whole):
         raise _refusal(model, "its log-probabilities are not finite")
     half = TOLERANCES.get(model.dtype, 0.0)
     spread = float(whole[0][0].std())
@@ -71,7 +70,7 @@ def self_check(model: Any, ids: Sequence[int]) -> Support:
     moved = [(one - two)[: len(prompt)].abs().amax(-1).min() for prompt, (one, two) in zip(prompts, whole, strict=True)]
     if max(moved) > (half / 20 or TOLERANCE) * spread:
         raise _refusal(model, "it is not causal: a later token changes the probabilities of earlier ones")
-    tails, faults = [tail, other], []
+    faults = []
     for options, batches in itertools.product((True, False), repeat=2):
         try:
             apart = [
@@ -89,15 +88,15 @@ def self_check(model: Any, ids: Sequence[int]) -> Support:
     raise _refusal(model, faults[-1])
 
 
-def _whole(model: Any, ids: list[int]) -> Tensor:
-    """Log-probabilities (tokens, vocabulary) after each token, without a cache."""
+def _whole(model: Any, texts: list[list[int]]) -> Tensor:
+    """Log-probabilities (texts, tokens, vocabulary) after each token of texts of one length, without a cache."""
     with torch.inference_mode():
-        logits = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits
-        return torch.log_softmax(logits[0, -len(ids) :].float(), dim=-1)  # prompt tuning adds tokens in front
+        logits = model(input_ids=torch.tensor(texts, device=model.device), use_cache=False).logits
+        return torch.log_softmax(logits[:, -len(texts[0]) :].float(), dim=-1)  # prompt tuning adds tokens in front
 
 
 def _differences(
-    model: Any, prompts: list[list[int]], tails: list[list[int]], whole: list[list[Tensor]], options: bool
+    model: Any, prompts: list[list[int]], tails: list[list[int]], whole: list[Tensor], options: bool
 ) -> Iterator[Tensor]:
     """Differences (rows, steps) in nats of log-probabilities after the prompts in one batch from the expected ones."""
     after = [values[len(prompt) - 1 :] for prompt, pair in zip(prompts, whole, strict=True) for values in pair]

@@ -268,18 +268,17 @@ def test_dynamic_rope_ends_at_its_window() -> None:
 # -- adapters ----------------------------------------------------------------------------------------------------------
 
 
-class Adapter(torch.nn.Module):
+class Adapter:
     """The shape of ``peft.PeftModelForCausalLM``: its own signature names little and passes everything on."""
 
     def __init__(self, inner: Any) -> None:
-        super().__init__()
         self.inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("inner"), name)
+        return getattr(self.inner, name)
+
+    def __call__(self, *args: Any, **given: Any) -> Any:
+        return self.forward(*args, **given)
 
     def get_base_model(self) -> Any:
         return self.inner
