@@ -178,6 +178,6 @@ def documented() -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    made = table({name: outcome(name) for name in TYPES})
     before, _, rest = PAGE.read_text().partition(MARKS[0])
-    after = rest.partition(MARKS[1])[2]
-    PAGE.write_text(before + MARKS[0] + table({name: outcome(name) for name in TYPES}) + MARKS[1] + after)
+    PAGE.write_text(before + MARKS[0] + made + MARKS[1] + rest.partition(MARKS[1])[2])
