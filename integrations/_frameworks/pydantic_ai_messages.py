@@ -7,6 +7,7 @@ images and thinking. Judges and the prompt check read the text.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage, UsageMetadata
@@ -24,8 +25,9 @@ from guardrail.guard.abstention import ABSTAINED
 from guardrail.types import Bindings
 
 from .chat import Carried
+from .guard import ANSWER_TOOL, Decided
 
-__all__ = ["as_parameters", "from_messages", "read_response", "request_bindings", "to_messages", "to_response"]
+__all__ = ["as_parameters", "decided_answer", "from_messages", "read_response", "request_bindings", "to_messages", "to_response"]
 
 MESSAGES = "pydantic_ai_messages"
 """Key in a message's ``additional_kwargs`` of the messages it was made from."""
@@ -37,20 +39,49 @@ KEPT = ("guardrail", ABSTAINED)
 
 
 def from_messages(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> list[BaseMessage]:
-    """A request's instructions and history as LangChain messages.
+    """A request's instructions and history as LangChain messages, without calls that stood for held-back answers.
 
     Raises:
         UsageError: A part is not a text, tool call or tool result.
     """
     instructions = _instructions(messages, parameters)
     found: list[BaseMessage] = [] if not instructions else [SystemMessage(instructions)]
-    for message in messages:
+    for message in filter(None, map(_without_held, messages)):
         made = _request(message) if isinstance(message, ModelRequest) else [_response(message)]
         for place, one in enumerate(made):
             # The first of its parts carries the whole message.
             one.additional_kwargs[MESSAGES] = Carried([message], _pictures(message)) if place == 0 else []
         found += made
     return found
+
+
+def _without_held(message: ModelMessage) -> ModelMessage | None:
+    left: Any = [part for part in message.parts if not _stands(part)]
+    if len(left) == len(message.parts):
+        return message
+    return replace(message, parts=left) if left else None
+
+
+def _stands(part: object) -> bool:
+    """Whether a part is a call that stands for a held-back answer, or its result."""
+    return getattr(part, "tool_name", None) == ANSWER_TOOL
+
+
+def decided_answer(messages: Sequence[ModelMessage]) -> tuple[Decided, list[ModelMessage]] | None:
+    """The call that stands for a held-back answer with its result, and the messages before, if a request ends so.
+
+    Raises:
+        UsageError: A prompt came with the decision.
+    """
+    last = max((place for place, one in enumerate(messages) if isinstance(one, ModelResponse)), default=0)
+    ended = [part for message in messages[last + 1 :] for part in message.parts]
+    results = [part for part in ended if _stands(part)]
+    if not results:
+        return None
+    if any(isinstance(part, its.UserPromptPart) for part in ended):
+        raise UsageError("a prompt came with the decision about a held-back answer. Give it after the answer.")
+    content = getattr(results[-1], "content", "")
+    return Decided(_call_id(results[-1]), str(content)), list(messages[:last])
 
 
 def _pictures(message: ModelMessage) -> list[object]:

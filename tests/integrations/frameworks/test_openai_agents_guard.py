@@ -111,6 +111,7 @@ def artifact(inner: Model, **given: Any) -> CalibrationArtifact:
 def guarded(inner: Model, *, bindings: Bindings | None = None, system: str | None = "Be brief.", **given: Any) -> Any:
     fitted = {name: given.pop(name) for name in ("estimator", "threshold") if name in given}
     made = artifact(inner, bindings=bindings, prompt=PromptWrapping(system=system), **fitted)
+    given = {"on_abstain": "message", **given}
     return GuardedModel(inner, made, probe="off", early_stopping="off", **given)
 
 
@@ -324,7 +325,7 @@ class Bank:
 
     def agent(self, **given: Any) -> Agent[Any]:
         given = given or {"needs_approval": self.model.needs_approval}
-        return agent(self.model, tools=[self._tool(**given)])
+        return agent(self.model, tools=[self._tool(**given), self.model.answer_tool])
 
 
 SURE: list[Said] = [("pay", {"amount": 5})]
@@ -443,7 +444,7 @@ SAID_TO_MODEL: dict[str, tuple[dict[str, Any], list[int], str]] = {
 
 
 def reviewing(bank: Bank) -> Agent[Any]:
-    return agent(bank.model, tools=[bank.model.tool(bank._tool())])
+    return agent(bank.model, tools=[bank.model.tool(bank._tool()), bank.model.answer_tool])
 
 
 @pytest.mark.parametrize("saved", [True, False])
@@ -508,10 +509,10 @@ def test_an_edit_needs_a_tool_that_can_run_it_and_decisions_have_names() -> None
 def test_a_checked_tool_runs_accepted_calls_and_no_others() -> None:
     bank = Bank(Scripted(SURE, ["Done"]), on_abstain="review")
     tool = bank.model.tool(bank._tool())
-    assert run(agent(bank.model, tools=[tool]), "Pay 5").final_output == "Done"
+    assert run(agent(bank.model, tools=[tool, bank.model.answer_tool]), "Pay 5").final_output == "Done"
     bank.model._gate.verdicts.find = lambda _: None
     tool.needs_approval = False  # as a tool that lost its approval would be
-    assert "was not run" in str(run(agent(bank.model, tools=[tool]), "Pay 5").new_items[1].output)
+    assert "was not run" in str(run(agent(bank.model, tools=[tool, bank.model.answer_tool]), "Pay 5").new_items[1].output)
     assert bank.paid == [5]
 
 
@@ -587,7 +588,7 @@ def test_settings_calibrated_with_are_kept_and_bound() -> None:
     )
     with pytest.raises(ArtifactMismatchError, match="revision"):
         GuardedModel(inner, made)
-    model = GuardedModel(inner, made, calibrated_settings=kept, probe="off")
+    model = GuardedModel(inner, made, calibrated_settings=kept, probe="off", on_abstain="message")
     run(agent(model, model_settings=ModelSettings(frequency_penalty=0.5)), "?")
     assert {call["settings"].frequency_penalty for call in inner.calls} == {0.5}
     with pytest.raises(UsageError, match="seed"):
@@ -662,7 +663,7 @@ def test_calibration_draws_through_the_same_adapter() -> None:
 def test_any_langchain_chat_model_can_be_guarded() -> None:
     chat = ScriptedChat(script={"Capital of France?": ["Paris"]})
     model = GuardedModel(chat, make_artifact(chat, prompt=PromptWrapping(system="Be brief.")))
-    assert run(agent(model), "Capital of France?").final_output == "Paris"
+    assert run(agent(model, tools=[model.answer_tool]), "Capital of France?").final_output == "Paris"
 
 
 def test_a_long_conversation_goes_to_the_model_as_it_was() -> None:
