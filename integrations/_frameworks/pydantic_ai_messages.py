@@ -18,6 +18,7 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
+from pydantic_core import to_jsonable_python
 
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
@@ -85,9 +86,10 @@ def decided_answer(messages: Sequence[ModelMessage]) -> tuple[Decided, list[Mode
 
 
 def _pictures(message: ModelMessage) -> list[object]:
-    """What a message holds beside text."""
+    """What a message holds beside text, as JSON: pydantic-ai reads other classes from a stored history."""
     contents = [part.content for part in message.parts if isinstance(part, its.UserPromptPart)]
-    return [one for content in contents if not isinstance(content, str) for one in content if not isinstance(one, str)]
+    found = [one for content in contents if not isinstance(content, str) for one in content if not isinstance(one, str)]
+    return [to_jsonable_python(one, bytes_mode="base64", fallback=repr) for one in found]
 
 
 def _instructions(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> str | None:
