@@ -401,6 +401,7 @@ class GuardedModel(Model):
             params_json_schema={"type": "object", "properties": {"conversation": {"type": "string"}}},
             on_invoke_tool=_Waiting(self._gate),
             strict_json_schema=False,
+            is_enabled=_goes_on,
             needs_approval=True,
         )
 
@@ -547,7 +548,7 @@ class _Checked:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """Runs the call that stands for a held-back answer, once a person has approved it: it returns what goes out."""
+    """Runs the call that stands for a held-back answer, once a person has approved it. The model gives the answer out."""
 
     gate: FrameworkGuard
 
@@ -555,6 +556,20 @@ class _Waiting:
         if not context.is_tool_approved(ANSWER_TOOL, context.tool_call_id):
             return NOT_RUN
         return await self.gate.reviews.give(context.tool_call_id, arguments_of(arguments))
+
+
+def _goes_on(_context: RunContextWrapper[Any], agent: Any) -> bool:
+    """For ``FunctionTool.is_enabled``: True.
+
+    Raises:
+        UsageError: The agent would end with the result of the call that stands for an answer, not with the answer.
+    """
+    if agent.tool_use_behavior == "stop_on_first_tool":
+        raise UsageError(
+            'with tool_use_behavior="stop_on_first_tool" a run would end before an approved answer goes out. Name the '
+            'tools: tool_use_behavior={"stop_at_tool_names": [...]}.'
+        )
+    return True
 
 
 def _runs_edits(item: ToolApprovalItem) -> bool:

@@ -72,6 +72,10 @@ __all__ = [
 ANSWER_TOOL = "guardrail_answer"
 """Name of the call that stands for a held-back answer until a person decides. No model is offered it."""
 NOT_RUN = "This call was not run: it is not certain enough that it is right. Ask the user, or try another way."
+APPROVED = "A person let this answer go out."
+"""Result of an approved call of `ANSWER_TOOL`."""
+APPROVE, REJECT = {"type": "approve"}, {"type": "reject"}
+REFUSED = ("reject", "lapse")
 CHOSEN = "chosen:"
 """Marks calls that a person or another model gave on the abstention path: they run, by the caller's choice."""
 GIVEN = "edit:"
@@ -297,9 +301,8 @@ class CallReviews:
         answer = {"decisions": [decision]}
         (checked_one,) = checked(answer, config["allowed_decisions"], tools_of(value))["decisions"]
         if value["kind"] == "answer":
-            refused = checked_one["type"] in ("reject", "lapse")
-            said = checked_one.get("message")
-            return ToolCallOrder(digest="", decision="reject" if refused else "approve", message=said)
+            refused = checked_one["type"] in REFUSED
+            return ToolCallOrder(digest="", decision="reject" if refused else "approve")
         return order_for({"name": asked["name"], "args": asked["args"]}, checked_one)
 
     async def note(self, call_id: str, given: Mapping[str, Any] | None) -> None:
@@ -315,23 +318,15 @@ class CallReviews:
         return None if found is None else arguments_of(found[0])
 
     async def give(self, call_id: str, arguments: Mapping[str, Any]) -> str:
-        """What the approved call of `ANSWER_TOOL` returns: the text that goes out, as `released` will compare it."""
+        """What the approved call of `ANSWER_TOOL` returns: never the answer, which `FrameworkGuard.released` gives out."""
         held = await self.held(call_id, ANSWER_TOOL, arguments)
         decision: Any = await self.given(call_id) or APPROVE
-        if decision["type"] in ("reject", "lapse"):  # of before; the framework says that it is approved now
+        if decision["type"] in REFUSED:  # an earlier decision; the framework says that the call is approved now
             decision = APPROVE
         if held is None or (held.empty and decision == APPROVE):
             return NOT_RUN
         await self.note(call_id, decision)
-        return _text_of(answered(held, decision, lambda verdict: ""))
-
-
-APPROVE, REJECT = {"type": "approve"}, {"type": "reject"}
-
-
-def _text_of(message: FrozenMessage) -> str:
-    """An answer's text; a structured answer as JSON."""
-    return message.text or "\n".join(json.dumps(call["args"], ensure_ascii=False) for call in message.tool_calls)
+        return APPROVED
 
 
 @dataclass(frozen=True, slots=True)
@@ -565,11 +560,10 @@ class FrameworkGuard:
             )
         verdict, model = held.verdict, self.guard.artifact.model.model
         decision: Any = await self.reviews.given(decided.call_id) or REJECT
-        frozen = answered(held, decision, self._refusal)
-        if _text_of(frozen) != decided.output:  # the framework's own rejection
+        if decided.output != APPROVED and decision["type"] not in REFUSED:  # it was rejected after that decision
             decision = REJECT
-            frozen = answered(held, decision, self._refusal)
-        refused = decision["type"] in ("reject", "lapse")
+        frozen = answered(held, decision, lambda verdict: worded(self.guard.abstain_message, verdict))
+        refused = decision["type"] in REFUSED
         said = {**verdict.to_metadata(), "review": [{"name": "answer", "decision": decision["type"]}]}
         metadata = {**frozen.metadata, "model_name": model, "guardrail": said} | ({ABSTAINED: True} if refused else {})
         message = frozen.model_copy(update={"metadata": metadata}).to_message()
@@ -579,9 +573,6 @@ class FrameworkGuard:
             subject = CHOSEN + call_subject(call["name"], call["args"])
             await self.verdicts.aput(str(call["id"]), subject, verdict, held.question)
         return Answer(message, verdict, 0)
-
-    def _refusal(self, verdict: Verdict) -> str:
-        return worded(self.guard.abstain_message, verdict)
 
     async def note_answer(self, asked: Sequence[BaseMessage], given: Any, answer: Answer) -> None:
         """Remember what was given out in a conversation: an answer, or the text of an abstention.
