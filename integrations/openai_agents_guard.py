@@ -193,9 +193,9 @@ class GuardedModel(Model):
         judge: The judge object, for an artifact whose judge cannot be made by name; or such judges by name.
         on_abstain: "review": a person decides. A held-back call of function tools is proposed nevertheless, and the
             tool's ``needs_approval=guarded.needs_approval`` asks a person first (or its
-            ``tool_input_guardrails=[guarded.tool_guardrail]`` rejects the call). A tool with neither is refused, so that
-            nothing held back can run. In place of a held-back answer a call of `answer_tool` waits, which the agent must
-            have where answers are judged. Or "message", "raise", a Runnable or a handler as for `Guardrail`.
+            ``tool_input_guardrails=[guarded.tool_guardrail]`` rejects the call). A tool with neither is refused, so
+            that nothing held back can run. In place of a held-back answer a call of `answer_tool` waits, which the
+            agent must have if answers are judged. Or "message", "raise", a Runnable or a handler as for `Guardrail`.
         calibrated_settings: Settings of every call at calibration in addition to the plan (see `AgentsModelChat`).
         allowed_decisions: What a person may decide about a held-back call or answer, see `decide`.
         verdicts: Where verdicts on tool calls, and held-back answers, are kept. Pass `VerdictStore(path)` if runs are
@@ -496,9 +496,9 @@ class GuardedModel(Model):
         mine = any(getattr(tool, "on_invoke_tool", None) == _Waiting(self._gate) for tool in listed)
         if mine != bool(listed) or (self._gate.holds and self._gate.artifacts.answer is not None and not mine):
             raise UsageError(
-                f'on_abstain="review", the default, needs guarded.answer_tool of this very model among the agent\'s tools '
-                f"({ANSWER_TOOL!r}): its call waits for a person in place of an answer that is held back. Without "
-                'a person, give on_abstain="message" or "raise", and no such tool of another model.'
+                'on_abstain="review", the default, needs guarded.answer_tool of this very model among the agent\'s '
+                f"tools ({ANSWER_TOOL!r}): its call waits for a person in place of an answer that is held back. "
+                'Without a person, give on_abstain="message" or "raise", and no such tool of another model.'
             )
         return mine
 
@@ -548,7 +548,7 @@ class _Checked:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """Runs the call that stands for a held-back answer, once a person has approved it. The model gives the answer out."""
+    """Runs the call that stands for a held-back answer once a person has approved it; the model gives the answer out."""
 
     gate: FrameworkGuard
 

@@ -590,7 +590,7 @@ class _JudgedToolset(WrapperToolset[Any]):
 
     def __post_init__(self) -> None:
         asks = self.capability._asks
-        self._own = FunctionToolset([Tool(self.capability._give, name=ANSWER_TOOL)] if asks else [], max_retries=0)
+        self._own = FunctionToolset([Tool(self.capability._give, name=ANSWER_TOOL)] if asks else [])
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """The agent's tools, and the one whose call stands for a held-back answer; no model is offered it.

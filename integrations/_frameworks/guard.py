@@ -248,8 +248,8 @@ class VerdictStore:
 class CallReviews:
     """What people are asked about held-back calls and answers, and what becomes of them.
 
-    A held-back answer is nowhere but in the store of verdicts, under the id of a call of `ANSWER_TOOL`, which stands for
-    it in the conversation. Its argument is a digest of the conversation that it answers.
+    A held-back answer is nowhere but in the store of verdicts, under the id of a call of `ANSWER_TOOL`, which stands
+    for it in the conversation. Its argument is a digest of the conversation that it answers.
 
     Args:
         verdicts: Where the verdicts on the calls are kept.
@@ -318,7 +318,7 @@ class CallReviews:
         return None if found is None else arguments_of(found[0])
 
     async def give(self, call_id: str, arguments: Mapping[str, Any]) -> str:
-        """What the approved call of `ANSWER_TOOL` returns: never the answer, which `FrameworkGuard.released` gives out."""
+        """What an approved call of `ANSWER_TOOL` returns: not the answer, which `FrameworkGuard.released` gives out."""
         held = await self.held(call_id, ANSWER_TOOL, arguments)
         decision: Any = await self.given(call_id) or APPROVE
         if decision["type"] in REFUSED:  # an earlier decision; the framework says that the call is approved now
@@ -392,8 +392,8 @@ class FrameworkGuard:
         tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool.
         exempt: Tools whose calls pass.
         judge: The judge object, for artifacts whose judge cannot be made by name; or several by name.
-        on_abstain: As for `Guardrail`, or "review": a held-back tool call is proposed and runs once a person approves; a
-            call of `ANSWER_TOOL` is proposed in place of a held-back answer, which goes out once a person approves.
+        on_abstain: As for `Guardrail`, or "review": a held-back tool call is proposed and runs once a person approves;
+            a call of `ANSWER_TOOL` is proposed in place of a held-back answer, which goes out once a person approves.
         verdicts: Where verdicts on tool calls, and held-back answers, are kept.
         guard_options: Further settings of `Guardrail`.
         allowed_decisions: What a person may decide about what is held back.
@@ -471,9 +471,10 @@ class FrameworkGuard:
         chosen, held = "", None
         if judged.accepted and candidate is not None:
             message = candidate_message(candidate.judged_part, self.guard.artifact.model.model)
-        elif self.holds and (
-            held := _held(candidate, messages, {*holdable, *self.exempt}, answers, waits=waits)
-        ) is not None:
+        elif (
+            self.holds
+            and (held := _held(candidate, messages, {*holdable, *self.exempt}, answers, waits=waits)) is not None
+        ):
             message = held
         else:
             assert verdict is not None, "a message that no gate judges is accepted"
@@ -554,8 +555,8 @@ class FrameworkGuard:
         held = await self.reviews.held(decided.call_id, ANSWER_TOOL, arguments)
         if held is None:
             raise UsageError(
-                f"no answer to this conversation waits under the call {decided.call_id!r}, so nothing is given out. The "
-                "conversation was changed, its verdict expired, or another process keeps it: give both the same "
+                f"no answer to this conversation waits under the call {decided.call_id!r}, so nothing is given out. "
+                "The conversation was changed, its verdict expired, or another process keeps it: give both the same "
                 "VerdictStore(path). Otherwise ask again without that call."
             )
         verdict, model = held.verdict, self.guard.artifact.model.model

@@ -42,7 +42,16 @@ from guardrail.types import Bindings
 from .chat import Carried
 from .guard import ANSWER_TOOL, Decided, arguments_of
 
-__all__ = ["Format", "decided_answer", "from_items", "read_response", "request_bindings", "stream_events", "to_items", "to_response"]
+__all__ = [
+    "Format",
+    "decided_answer",
+    "from_items",
+    "read_response",
+    "request_bindings",
+    "stream_events",
+    "to_items",
+    "to_response",
+]
 
 ITEMS = "openai_agents_items"
 """Key in a message's ``additional_kwargs`` of the items it was made from."""

@@ -28,7 +28,15 @@ from guardrail.types import Bindings
 from .chat import Carried
 from .guard import ANSWER_TOOL, Decided
 
-__all__ = ["as_parameters", "decided_answer", "from_messages", "read_response", "request_bindings", "to_messages", "to_response"]
+__all__ = [
+    "as_parameters",
+    "decided_answer",
+    "from_messages",
+    "read_response",
+    "request_bindings",
+    "to_messages",
+    "to_response",
+]
 
 MESSAGES = "pydantic_ai_messages"
 """Key in a message's ``additional_kwargs`` of the messages it was made from."""
@@ -47,7 +55,10 @@ def from_messages(messages: Sequence[ModelMessage], parameters: ModelRequestPara
     """
     instructions = _instructions(messages, parameters)
     found: list[BaseMessage] = [] if not instructions else [SystemMessage(instructions)]
-    for message in filter(None, map(_without_held, messages)):
+    for original in messages:
+        message = _without_held(original)
+        if message is None:
+            continue
         made = _request(message) if isinstance(message, ModelRequest) else [_response(message)]
         for place, one in enumerate(made):
             # The first of its parts carries the whole message.

@@ -46,8 +46,7 @@ class ReviewBridge:
 
     Attributes:
         store: The queue.
-        expires_in: Seconds in which a decision is wanted; afterwards the call does not run, the answer does not go out. None: no
-            limit.
+        expires_in: Seconds in which a decision is wanted; afterwards nothing runs or goes out. None: no limit.
         callback: URL that the decision is posted to.
         metadata: Stored with each item.
         candidates: Calibrated list of answers to show, or one for each artifact; see `CandidateRule`.

@@ -514,7 +514,8 @@ def test_a_checked_tool_runs_accepted_calls_and_no_others() -> None:
     assert run(agent(bank.model, tools=[tool, bank.model.answer_tool]), "Pay 5").final_output == "Done"
     bank.model._gate.verdicts.find = lambda _: None
     tool.needs_approval = False  # as a tool that lost its approval would be
-    assert "was not run" in str(run(agent(bank.model, tools=[tool, bank.model.answer_tool]), "Pay 5").new_items[1].output)
+    result = run(agent(bank.model, tools=[tool, bank.model.answer_tool]), "Pay 5")
+    assert "was not run" in str(result.new_items[1].output)
     assert bank.paid == [5]
 
 
@@ -653,8 +654,9 @@ async def test_a_changed_state_gives_nothing_out(what: str) -> None:
     first = await Runner.run(one, "Capital of Atlantis?")
     (item,) = first.interruptions
     question: Any = {"role": "user", "content": "Capital of Atlantis?"}
-    call = {"type": "function_call", "name": "guardrail_answer", "call_id": item.call_id, "arguments": item.arguments}
-    output = {"type": "function_call_output", "call_id": item.call_id, "output": APPROVED}
+    call: Any = {"type": "function_call", "name": "guardrail_answer", "call_id": item.call_id}
+    call["arguments"] = item.arguments
+    output: Any = {"type": "function_call_output", "call_id": item.call_id, "output": APPROVED}
     if what == "without a decision":
         assert (await Runner.run(one, [question, call, output])).final_output == "Not sure."
     elif what == "another result":
@@ -673,20 +675,24 @@ async def test_a_changed_state_gives_nothing_out(what: str) -> None:
 
 async def test_a_state_that_was_written_over_approves_nothing_else() -> None:
     """The digest of the conversation and the id in a saved state are those of the answer that waits."""
-    model, one = answering(APART)
+    _, one = answering(APART)
     written = (await Runner.run(one, "Capital of Atlantis?")).to_state().to_string()
     other = (await Runner.run(one, "Capital of Mu?")).interruptions[0]
     mine = (await RunState.from_string(one, written)).get_interruptions()[0]
-    digests = [json.loads(item.arguments)["conversation"] for item in (mine, other)]
+
+    async def approved(state: Any) -> Any:
+        state.approve(state.get_interruptions()[0])
+        return await Runner.run(one, state)
+
+    digests = [json.loads(str(item.arguments))["conversation"] for item in (mine, other)]
     changes = [(mine.call_id, other.call_id), (digests[0], digests[1]), ("Capital of Atlantis?", "Capital of France?")]
     for changed in ([changes[0]], [changes[1]], [changes[2]], changes[:2]):
         forged = written
         for old, new in changed:
             forged = forged.replace(old, new)
         state = await RunState.from_string(one, forged)
-        with pytest.raises((UsageError, ModelBehaviorError), match=r"no answer to this conversation|different invocation"):
-            state.approve(state.get_interruptions()[0])
-            await Runner.run(one, state)
+        with pytest.raises((UsageError, ModelBehaviorError), match="no answer to this conversation|reused a tool call"):
+            await approved(state)
         assert "Rome" not in state.to_string()
 
 
@@ -794,6 +800,7 @@ def test_people_decide_about_answers_in_the_review_queue(kind: str, tmp_path: Pa
     model, one = answering(APART)
     bridge, result = ReviewBridge(store, expires_in=60), run(one, "?")
     (item,) = asyncio.run(bridge.enqueue(model, result))
+    assert item.content.candidate is not None
     assert (item.content.kind, item.content.candidate.text) == ("answer", "Rome")
     if kind == "expired":
         now[0] = 1061.0
@@ -803,7 +810,7 @@ def test_people_decide_about_answers_in_the_review_queue(kind: str, tmp_path: Pa
         given, said = ANSWERED[kind]
         action = given["type"]
         edited = {"candidate": review.Candidate(text=said)} if action == "edit" else {}
-        more = {"text": said} if action == "respond" else {"note": given.get("message", "")} if action == "reject" else {}
+        more = {"respond": {"text": said}, "reject": {"note": given.get("message", "")}}.get(action, {})
         store.decide(store.claim("ann", item=item.id), review.Decision(action=action, **edited, **more))
     assert asyncio.run(bridge.resume(model, one, result)).final_output == said
     assert asyncio.run(bridge.resume(model, one, result)) is None  # it is given out once
