@@ -548,7 +548,7 @@ class _Checked:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """Runs the call that stands for a held-back answer once a person has approved it; the model gives the answer out."""
+    """Runs the call that stands for a held-back answer once a person approved it; the model gives the answer out."""
 
     gate: FrameworkGuard
 

@@ -691,7 +691,9 @@ async def test_a_state_that_was_written_over_approves_nothing_else() -> None:
         for old, new in changed:
             forged = forged.replace(old, new)
         state = await RunState.from_string(one, forged)
-        with pytest.raises((UsageError, ModelBehaviorError), match="no answer to this conversation|reused a tool call"):
+        with pytest.raises(
+            (UsageError, ModelBehaviorError), match=r"no answer to this conversation|reused a tool call"
+        ):
             await approved(state)
         assert "Rome" not in state.to_string()
 
