@@ -681,7 +681,8 @@ def answer_key(asked: Sequence[BaseMessage], given: Any, *, abstention: bool) ->
     last = max((place for place, message in enumerate(asked) if message.type == "human"), default=len(asked))
     said = [(message.type, str(message.text)) for message in asked[: last + 1] if message.type != "system"]
     plain = given if isinstance(given, str) else to_jsonable_python(given, fallback=repr)
-    return f"{'abstention' if abstention else 'answer'}:{sha256_hex(canonical_json([said, plain]))}"
+    digest = sha256_hex(canonical_json([said, plain]).encode("utf-8", "surrogatepass"))
+    return f"{'abstention' if abstention else 'answer'}:{digest}"
 
 
 def conversation_digest(messages: Sequence[BaseMessage]) -> str:
