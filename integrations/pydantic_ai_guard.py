@@ -254,8 +254,11 @@ class GuardedModel(WrapperModel):
         self,
         artifact: CalibrationArtifact | str | Path | None,
         calibrated_settings: Mapping[str, Any] | None,
+        *,
+        asks: bool = False,
         **given: Any,
     ) -> None:
+        self._asks = asks
         self._chat = shared_chat(PydanticAIChat, self.wrapped, dict(calibrated_settings or {}))
         self._gate = FrameworkGuard(self._chat, artifact, **given)
 
@@ -274,6 +277,7 @@ class GuardedModel(WrapperModel):
             verdicts=capability.verdicts,
             guard_options=capability.guard_options,
             allowed_decisions=capability.allowed_decisions,
+            asks=capability._asks,
         )
         return made
 
@@ -294,6 +298,11 @@ class GuardedModel(WrapperModel):
         refuse_settings(self._chat.kept(), given, HARMLESS, "model_settings")
         tools = [tool for tool in model_request_parameters.function_tools if tool.name != ANSWER_TOOL]
         waits = len(tools) < len(model_request_parameters.function_tools)
+        if self._asks and self._gate.artifacts.answer is not None and not waits:
+            raise UsageError(
+                f"another capability or toolset removed or renamed the guard's tool {ANSWER_TOOL!r}, whose call waits for a "
+                'person in place of a held-back answer. Leave it as it is, or give on_abstain="message".'
+            )
         model_request_parameters = replace(model_request_parameters, function_tools=tools)
         asked = request_bindings(model_request_parameters, model_settings, self.wrapped.profile)
         token = _request.set(_Request(model_request_parameters, given, asked))

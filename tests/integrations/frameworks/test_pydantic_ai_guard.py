@@ -852,6 +852,18 @@ def test_a_tool_with_the_name_of_the_guards_own_is_refused() -> None:
     assert inner.calls == []
 
 
+def test_an_agent_whose_capability_removes_the_guards_tool_is_refused() -> None:
+    class Removing(AbstractCapability[Any]):
+        def get_wrapper_toolset(self, toolset: Any) -> Any:
+            return toolset.filtered(lambda ctx, tool: tool.name != "guardrail_answer")
+
+    guard, _ = answering(inner := Scripted(SURE_TEXT))
+    one = agent(inner, output_type=[str, DeferredToolRequests], capabilities=[Removing(), guard])
+    with pytest.raises(UsageError, match="removed or renamed"):
+        asyncio.run(one.run("?"))
+    assert inner.calls == []
+
+
 def test_answers_that_no_person_is_asked_about_become_a_message() -> None:
     for given in ({"held": "retry"}, {"on_abstain": "message"}):
         _, one = answering(Scripted(UNSURE_TEXT), **given)
