@@ -488,6 +488,8 @@ class GuardCapability(AbstractCapability[Any]):
 
     async def _give(self, ctx: RunContext[Any], conversation: str) -> str:
         """Give out the answer that waits for a person."""
+        if not ctx.tool_call_approved:
+            raise _not_run()
         return await self._decisions.give(str(ctx.tool_call_id), {"conversation": conversation})
 
     async def _check(self, ctx: RunContext[Any], call: ToolCallPart, tool_def: ToolDefinition) -> dict[str, Any] | None:

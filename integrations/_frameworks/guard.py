@@ -397,6 +397,9 @@ class FrameworkGuard:
         verdicts: Where verdicts on tool calls, and held-back answers, are kept.
         guard_options: Further settings of `Guardrail`.
         allowed_decisions: What a person may decide about what is held back.
+
+    Raises:
+        UsageError: `ANSWER_TOOL` is gated or exempt.
     """
 
     def __init__(
@@ -413,6 +416,8 @@ class FrameworkGuard:
         allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
     ) -> None:
         self.holds = is_reviewed(on_abstain)
+        if ANSWER_TOOL in {*exempt, *(tools or {})}:
+            raise UsageError(f"{ANSWER_TOOL!r} is the guard's own tool. Leave it out of tools= and exempt=.")
         identify(model)  # its complaints come as they are, not as a validation error of the guard
         # An agent's conversation grows with every tool it calls, so it is marked where a plain guard would refuse it.
         options = {"turns": "mark", **guard_options}

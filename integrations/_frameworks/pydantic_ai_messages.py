@@ -26,7 +26,7 @@ from guardrail.guard.abstention import ABSTAINED
 from guardrail.types import Bindings
 
 from .chat import Carried
-from .guard import ANSWER_TOOL, Decided
+from .guard import ANSWER_TOOL, APPROVED, Decided
 
 __all__ = [
     "as_parameters",
@@ -83,17 +83,19 @@ def decided_answer(messages: Sequence[ModelMessage]) -> tuple[Decided, list[Mode
     """The call that stands for a held-back answer with its result, and the messages before, if a request ends so.
 
     Raises:
-        UsageError: A prompt came with the decision.
+        UsageError: A prompt came with the approval.
     """
     last = max((place for place, one in enumerate(messages) if isinstance(one, ModelResponse)), default=0)
     ended = [part for message in messages[last + 1 :] for part in message.parts]
-    results = [part for part in ended if _stands(part)]
-    if not results:
+    result = next((part for part in ended if _stands(part)), None)
+    if result is None:
         return None
-    if any(isinstance(part, its.UserPromptPart) for part in ended):
-        raise UsageError("a prompt came with the decision about a held-back answer. Give it after the answer.")
-    content = getattr(results[-1], "content", "")
-    return Decided(_call_id(results[-1]), str(content)), list(messages[:last])
+    decided = Decided(_call_id(result), str(getattr(result, "content", "")))
+    if not any(isinstance(part, its.UserPromptPart) for part in ended):
+        return decided, list(messages[:last])
+    if decided.output == APPROVED:
+        raise UsageError("a prompt came with the approval of a held-back answer. Give it after the answer.")
+    return None  # rejected, or left behind, and asked anew
 
 
 def _pictures(message: ModelMessage) -> list[object]:

@@ -498,6 +498,21 @@ def test_a_decision_that_cannot_be_carried_out_is_refused_and_the_call_still_wai
     assert bank.paid == [7]
 
 
+def test_the_last_decision_about_a_call_counts() -> None:
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
+    one = reviewing(bank)
+    written = run(one, "Pay 5").to_state().to_string()
+
+    async def decided(decision: dict[str, Any]) -> Any:
+        state = await RunState.from_string(one, written)
+        (value,) = await bank.model.review_requests(state)
+        return await bank.model.decide(state, {value["call_id"]: decision})
+
+    asyncio.run(decided(EDIT))
+    assert run(one, asyncio.run(decided({"type": "approve"}))).final_output == "Done"
+    assert bank.paid == [5]
+
+
 def test_an_edit_needs_a_tool_that_can_run_it_and_decisions_have_names() -> None:
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
     result = run(bank.agent(), "Pay 5")

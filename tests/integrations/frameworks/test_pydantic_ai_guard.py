@@ -790,6 +790,23 @@ async def test_what_the_framework_itself_approves_or_denies_counts() -> None:
     with pytest.raises(UsageError, match="Give it after the answer"):
         await resumed(True, "And of France?")
     assert len(inner.calls) == N + 1
+    inner.turns = (SURE_TEXT,)
+    assert await resumed(False, "And of France?") == "Paris"  # the answer is left behind, the question is new
+    texts = [part.content for message in inner.calls[-1]["messages"] for part in message.parts]
+    assert texts == ["?", "And of France?"]
+
+
+async def test_a_handler_approves_within_the_run_and_the_call_cannot_be_exempt() -> None:
+    _, one = answering(Scripted(UNSURE_TEXT), exempt=["guardrail_answer"])
+    with pytest.raises(UsageError, match="the guard's own tool"):
+        await one.run("?")
+
+    class Approving(AbstractCapability[Any]):
+        async def handle_deferred_tool_calls(self, ctx: Any, *, requests: Any) -> Any:
+            return requests.build_results(approve_all=True)
+
+    guard, _ = answering(inner := Scripted(UNSURE_TEXT))
+    assert (await agent(inner, capabilities=[guard, Approving()]).run("?")).output == "Rome"  # within the run
 
 
 async def test_a_changed_history_gives_nothing_out() -> None:
