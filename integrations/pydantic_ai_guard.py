@@ -300,8 +300,8 @@ class GuardedModel(WrapperModel):
         waits = len(tools) < len(model_request_parameters.function_tools)
         if self._asks and self._gate.artifacts.answer is not None and not waits:
             raise UsageError(
-                f"another capability or toolset removed or renamed the guard's tool {ANSWER_TOOL!r}, whose call waits for a "
-                'person in place of a held-back answer. Leave it as it is, or give on_abstain="message".'
+                f"another capability or toolset removed or renamed the guard's tool {ANSWER_TOOL!r}, whose call waits "
+                'for a person in place of a held-back answer. Leave it as it is, or give on_abstain="message".'
             )
         model_request_parameters = replace(model_request_parameters, function_tools=tools)
         asked = request_bindings(model_request_parameters, model_settings, self.wrapped.profile)

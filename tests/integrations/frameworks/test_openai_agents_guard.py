@@ -632,6 +632,10 @@ async def test_the_model_reads_no_call_that_stood_for_an_answer_in_later_turns()
         *("Capital of Atlantis?", "Rome", "And of France?")
     ]
     assert all(call["tools"] == [] for call in inner.calls)  # nor is it offered the tool
+    inner.turns = (APART,)
+    again = await Runner.run(one, [*done.to_input_list(), {"role": "user", "content": "And of Mu?"}])
+    (waiting,) = again.interruptions  # the second one that waits
+    assert (await model.resume(one, again, {waiting.call_id: ANSWER_EDIT})).final_output == "Poseidonis"
 
 
 def test_by_default_a_person_decides_and_an_agent_that_cannot_wait_is_refused() -> None:

@@ -31,6 +31,7 @@ from pydantic_ai import (
     ToolDenied,
     ToolOutput,
     UnexpectedModelBehavior,
+    UserError,
     WebSearchTool,
 )
 from pydantic_ai.capabilities import AbstractCapability, NativeTool
@@ -770,6 +771,10 @@ async def test_the_model_reads_no_call_that_stood_for_an_answer_in_later_turns()
     parts = [part for message in inner.calls[-1]["messages"] for part in message.parts]
     assert [part.content for part in parts] == ["Capital of Atlantis?", "Rome", "And of France?"]
     assert all(call["parameters"].function_tools == [] for call in inner.calls)  # nor is it offered the tool
+    inner.turns = (UNSURE_TEXT,)
+    again = await one.run("And of Mu?", message_history=done.all_messages())  # the second one that waits
+    (waiting,) = again.output.approvals
+    assert (await guard.resume(one, again, {waiting.tool_call_id: ANSWER_EDIT})).output == "Poseidonis"
 
 
 async def test_what_the_framework_itself_approves_or_denies_counts() -> None:
@@ -867,6 +872,12 @@ def test_a_tool_with_the_name_of_the_guards_own_is_refused() -> None:
     with pytest.raises(UsageError, match="Rename it"):
         asyncio.run(one.run("?"))
     assert inner.calls == []
+
+
+def test_without_deferred_requests_in_its_output_types_an_agent_gives_no_held_back_answer() -> None:
+    guard, _ = answering(inner := Scripted(UNSURE_TEXT))
+    with pytest.raises(UserError, match="DeferredToolRequests"):
+        asyncio.run(agent(inner, capabilities=[guard]).run("?"))
 
 
 def test_an_agent_whose_capability_removes_the_guards_tool_is_refused() -> None:
