@@ -290,13 +290,15 @@ class Engine:
         )
 
     def _attempt(self, requests: Sequence[Request]) -> list[Response] | Exception:
-        """Run a batch, or return what it failed with; without the traceback, whose tensors are thus freed."""
+        """Run a batch, or return what it failed with."""
         try:
             return self._forward(requests)
         except (RuntimeError, MemoryError, ValueError, IndexError) as error:
-            if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
+            if _is_out_of_memory(error):
+                return error.with_traceback(None)  # which holds the tensors
+            if isinstance(error, RuntimeError):
                 raise
-            return error.with_traceback(None)
+            return error
 
     def _forward(self, requests: Sequence[Request]) -> list[Response]:
         responses = [Response() for _ in requests]
