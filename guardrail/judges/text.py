@@ -122,14 +122,12 @@ def normalise(text: str) -> str:
 
 def _prose(plain: str) -> list[str] | None:
     """The folded words of a `written` text; None if it is not plain prose."""
-    chunks, shapes = plain.split(" "), plain.translate(_SHAPES).split(" ")
+    chunks, shapes = plain.split(" "), [*plain.translate(_SHAPES).split(" "), ""]
     begun = not plain[:1].islower()  # "?" ends a sentence, and those begin with a capital: "ab?" is a pattern
     found: list[str] = []
-    for i, (chunk, form) in enumerate(zip(chunks, shapes, strict=True)):
-        word = chunk.removeprefix('"')
-        if word.casefold() in _ARTICLES and _is_article(
-            word, chunks[i + 1 : i + 2], shapes[i + 1 : i + 2], first=not i
-        ):
+    for i, (chunk, form) in enumerate(zip(chunks, shapes, strict=False)):
+        word, after = chunk.removeprefix('"'), shapes[i + 1].removeprefix('"')
+        if after and word.casefold() in _ARTICLES and _is_article(word, chunks[i + 1], after, first=not i):
             continue
         own = _words_of(chunk, form)
         if own is None or ("?" in form and not begun):
@@ -140,14 +138,14 @@ def _prose(plain: str) -> list[str] | None:
     return found
 
 
-def _is_article(word: str, following: list[str], shape: list[str], *, first: bool) -> bool:
+def _is_article(word: str, following: str, shape: str, *, first: bool) -> bool:
     """Whether "a", "an" or "the" before a word is an article: "A" only as the first, and not before what it names.
 
     "A, C", "A B", "A and B", "option A", "A minor" and "A positive" keep their letter.
     """
-    after, named = "".join(shape).removeprefix('"'), "".join(following).strip('"').casefold() in FUNCTION_WORDS | _NAMED
-    fits = {"a": after.startswith("aa"), "A": first and after.startswith("aaa") and not named}
-    return fits.get(word, bool(after))
+    if word == "A":
+        return first and shape.startswith("aaa") and following.strip('"').casefold() not in FUNCTION_WORDS | _NAMED
+    return word != "a" or shape.startswith("aa")
 
 
 @lru_cache(maxsize=4096)
@@ -238,8 +236,7 @@ def is_hedged(text: str) -> bool:
 def _spelt_out(text: str) -> str:
     """The words of a text in lower case, without sentence marks and contractions."""
     found = [word.strip(".,;!") for word in written(text).casefold().split(" ")]
-    said = [word for one in found for word in (_SPELT_OUT.get(one) or " ".join(_folded(one))).split(" ")]
-    return " ".join(said).casefold()
+    return " ".join(_SPELT_OUT.get(word) or " ".join(_folded(word)) for word in found).casefold()
 
 
 # -- Words -------------------------------------------------------------------------------------------------------------
@@ -259,8 +256,7 @@ def words(text: str) -> list[str]:
         plain = _THOUSAND.sub("", plain)
     if "'" in plain:
         plain = plain.replace("can't", "cannot").replace("n't", " not").replace("'s ", " ")
-    spans = [found.span() for found in _WORD.finditer(plain.translate(_SHAPES))]
-    found = [plain[start:end].lstrip("+") for start, end in spans]
+    found = [plain[slice(*one.span())].lstrip("+") for one in _WORD.finditer(plain.translate(_SHAPES))]
     return [word for word in found if word not in _ARTICLES] or found
 
 
@@ -313,9 +309,7 @@ def overlap(question: str, a: str, b: str) -> float:
     """
     ours, theirs = _said(question, a, b)
     named = [[word for word in own if not word[-1].isdecimal()] for own in (ours, theirs)]
-    if all(named):
-        return _f1(*named)
-    return _f1(ours, theirs) if ours and theirs else token_f1(a, b)
+    return _f1(*(named if all(named) else (ours, theirs))) if ours and theirs else token_f1(a, b)
 
 
 def shared(question: str, a: str, b: str) -> float:
@@ -329,9 +323,7 @@ def _said(question: str, a: str, b: str) -> tuple[Sequence[str], Sequence[str]]:
     ours, theirs = ([word for word in word_tuple(text) if word not in FUNCTION_WORDS] for text in (a, b))
     hedges = _HEDGES.intersection(ours, theirs)
     new = [[word for word in own if word not in asked and word not in hedges] for own in (ours, theirs)]
-    if all(new):
-        return new[0], new[1]
-    return (ours, theirs) if ours and theirs else (word_tuple(a), word_tuple(b))
+    return (new[0], new[1]) if all(new) else (ours, theirs) if ours and theirs else (word_tuple(a), word_tuple(b))
 
 
 _SPELLINGS = """0 zero|1 one first i|2 two second ii|3 three third thirds iii|4 four fourth fourths iv
@@ -376,6 +368,8 @@ _BOUNDS = word_set("least most than under over below above log ln sqrt")
 """Words that make another number of the one behind them."""
 _NEGATIONS = word_set("not no never none neither nor without cannot false nobody nothing nowhere")
 _NUMBER = re.compile(r"(\d+)(?:\.(\d+))?([^\W\d_]*)")
+_OPENING = re.compile(r"""["'(]*(?:\.\.\.?(?!\.))?""")
+_EITHER = re.compile(r"(?<=[^\W\d_]{3})[/;](?=[^\W\d_]{3})")
 _EQUALS = re.compile(r"(?<![=!<>:])=(?![=>])")
 
 
@@ -435,11 +429,13 @@ def _bracketed(chunk: str, shape: str) -> tuple[str, ...] | None:
     """`_words_of` a chunk, with brackets and quotes around words and years counted as prose."""
     if shape.isalnum():
         return _words_of(chunk, shape)
-    if "aa" in shape and ".." not in shape:
-        chunk = chunk.lstrip("\"'(").rstrip(")\".,:;!?'" if "aaa" in shape else ')".,:;!?')
+    if "aa" in shape:
+        chunk = _OPENING.sub("", chunk, count=1)
+        if ".." not in chunk:
+            chunk = chunk.rstrip(")\".,:;!?'").removesuffix("-") if "aaa" in shape else chunk.rstrip(')".,:;!?')
     else:
-        chunk = chunk.rstrip(".,:;")
-        chunk = chunk.strip("()") if shape.strip("().,:;") == "0000" else chunk
+        chunk = chunk.strip("()\".,:;!?'") if shape.strip("()\".,:;!?'") == "0000" else chunk.rstrip(".,:;")
+    chunk = chunk if "." in chunk else _EITHER.sub(",", chunk)
     return _words_of(chunk, chunk.translate(_SHAPES))
 
 
