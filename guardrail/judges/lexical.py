@@ -49,7 +49,7 @@ class TokenF1Judge(BatchJudge):
     hold: the same numbers (digit by digit: "1.0" = "1", "1,000" = "1000"), letters that stand alone and marks, and both
     or neither a negation or a refusal. Nor may each have a number in words or Roman numerals that the other lacks
     ("Henry VIII" / "Henry VII"). Words of hedges ("hard to say", "my best guess") that both use do not make them alike.
-    A mark on one side only tells answers apart too ("$50" / "50", "C" / "C++", "Red/Crimson" / "Red"): that costs an
+    A mark on one side only tells answers apart too ("$50" / "50", "C" / "C++"): that costs an
     answer at most. Only "=" does not count, because "x = 5" says the same as "5". Antonyms ("increases" / "decreases")
     are *not* caught, nor are names that share a word ("John Smith" / "Jane Smith"): use an NLI or chat-model judge if
     they occur.
