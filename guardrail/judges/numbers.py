@@ -49,10 +49,7 @@ class Number:
 
 
 def labels_agree(a: Number, b: Number) -> bool:
-    """Whether labels and what follows them are equal; either may be missing, unless it makes another number.
-
-    Symmetric, but not transitive (5 km, 5, 5 m).
-    """
+    """Whether labels and what follows them are equal; either may be missing. Not transitive (5 km, 5, 5 m)."""
     if (a.label, a.rest) == (b.label, b.rest):
         return True
     differ = (a.label and b.label and a.label != b.label) or (a.rest and b.rest and a.rest != b.rest)
@@ -117,15 +114,12 @@ def parse_number(text: str) -> Number | None:
         return None if spelt is None else Number(Fraction(spelt))
     prefix = _BEFORE.search(plain[: found.start()])
     assert prefix is not None, "every part of it is optional"
-    value, lead = _value(found), plain[: prefix.start()]
-    if value is None or not _leads(lead):
-        return None
-    last = lead.split()[-1:]
-    named = last and last[0].isalpha() and last[0].casefold() not in FUNCTION_WORDS and not prefix["money"]
-    if named and "." in (found["digits"] or "") and found["digits"].endswith("0"):
-        return None  # a version: Python 3.10 is not 3.1
-    signed = -value if prefix["sign"] == "-" else value
-    return _labelled(signed, (prefix["money"] or "").casefold(), plain[found.end() :])
+    value, lead, money = _value(found), plain[: prefix.start()], prefix["money"] or ""
+    last = "".join(lead.split()[-1:])
+    named = last.isalpha() and last.casefold() not in FUNCTION_WORDS and not money
+    if value is None or not _leads(lead) or (named and re.fullmatch(r".*\..*0", found["digits"] or "")):
+        return None  # the last is a version: Python 3.10 is not 3.1
+    return _labelled(-value if prefix["sign"] == "-" else value, money.casefold(), plain[found.end() :])
 
 
 def _value(found: re.Match[str]) -> Fraction | None:

@@ -101,8 +101,7 @@ _JOINT = re.compile(rf"{_SPLIT.pattern}|(?<=0)[-.,:/](?=0)|(?<=[a0])'(?=a)|\.")
 """What may stand between runs of letters and digits, and what of it becomes a space. "x-1" and "a/b" are not prose."""
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _CONTRACTED = {"can't": "cannot", "won't": "will not", "shan't": "shall not"}
-_NAMED = word_set("flat level major minor negative plus positive sharp team")
-"""Words that make a name of the letter before them."""
+_NAMED = word_set("flat level major minor negative plus positive sharp team")  # make a name of the letter before them
 _ARTICLES = word_set("a an the")
 
 
@@ -219,10 +218,9 @@ _SPELT_OUT = {"i'm": "i am", "we're": "we are", "i'd": "i would", "we'd": "we wo
 
 @lru_cache(maxsize=1024)
 def is_refusal(text: str) -> bool:
-    """Whether an answer says that there is none, and nothing else ("I don't know.", "I'm sorry, but I cannot help.").
+    """Whether an answer says that there is none, and nothing else: every word is part of a phrase of a closed list.
 
-    Every word must be part of a phrase of a closed vocabulary. A refusal that is missed is one more meaning; an answer
-    taken for a refusal would hide what it says.
+    A refusal that is missed is one more meaning; an answer taken for a refusal would hide what it says.
     """
     return len(text) <= 200 and _REFUSAL.fullmatch(_spelt_out(text)) is not None
 
@@ -314,7 +312,7 @@ def overlap(question: str, a: str, b: str) -> float:
 
 def shared(question: str, a: str, b: str) -> float:
     """Jaccard similarity of the sets of words that `overlap` compares, numbers included. In [0, 1], symmetric."""
-    ours, theirs = map(set, _said(question, a, b))
+    ours, theirs = map(frozenset, _said(question, a, b))
     return len(ours & theirs) / len(ours | theirs) if ours and theirs else float(normalise(a) == normalise(b))
 
 
@@ -361,11 +359,9 @@ def _spelt_numbers(text: str) -> frozenset[str]:
 
 # -- What common words do not outweigh ---------------------------------------------------------------------------------
 
-SCALES = word_set("hundred thousand million billion trillion dozen lakh crore")
-"""Words that make another number of the one before them."""
+SCALES = word_set("hundred thousand million billion trillion dozen lakh crore")  # make another number of that before
 _COUNTED = SCALES | word_set("squared cubed factorial half twice double minus negative")
-_BOUNDS = word_set("least most than under over below above log ln sqrt")
-"""Words that make another number of the one behind them."""
+_BOUNDS = word_set("least most than under over below above log ln sqrt")  # ... of that behind
 _NEGATIONS = word_set("not no never none neither nor without cannot false nobody nothing nowhere")
 _NUMBER = re.compile(r"(\d+)(?:\.(\d+))?([^\W\d_]*)")
 _OPENING = re.compile(r"""["'(]*(?:\.\.\.?(?!\.))?""")
@@ -376,9 +372,8 @@ _EQUALS = re.compile(r"(?<![=!<>:])=(?![=>])")
 def guards_hold(a: str, b: str) -> bool:
     """Whether two answers have the same numbers, letters that stand alone, marks, and both or neither a negation.
 
-    Marks are the parts that are not prose, with the neighbours of an operator; only "=" does not count, because
-    "x = 5" says the same as "5". Numbers are compared digit by digit ("1.0" = "1"). An equivalence relation, and the
-    same for all answers that `normalise` makes one.
+    Marks are the parts that are not prose, with the neighbours of an operator; "=" does not count ("x = 5" is "5").
+    Numbers are compared digit by digit ("1.0" = "1"). An equivalence relation on what `normalise` returns.
     """
     return _guarded(normalise(a)) == _guarded(normalise(b))
 
