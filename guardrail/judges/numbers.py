@@ -49,11 +49,11 @@ class Number:
 
 
 def labels_agree(a: Number, b: Number) -> bool:
-    """Whether labels and what follows them are equal; either may be missing. Not transitive (5 km, 5, 5 m)."""
+    """Whether labels and what follows them are equal, or one is bare where it may be. Not transitive (5 km, 5, 5 m)."""
     if (a.label, a.rest) == (b.label, b.rest):
         return True
-    differ = (a.label and b.label and a.label != b.label) or (a.rest and b.rest and a.rest != b.rest)
-    return not (differ or a.needs_label or b.needs_label)
+    bare = not (a.label or a.rest) or not (b.label or b.rest) or (a.label == b.label and not (a.rest and b.rest))
+    return bare and not (a.needs_label or b.needs_label)
 
 
 # -- Reading a number: exactly, with its label, or not at all ----------------------------------------------------------
