@@ -217,8 +217,8 @@ def test_the_interval_counts_what_nobody_decided_both_ways() -> None:
 def test_a_sample_that_ends_with_an_open_item_keeps_the_promise() -> None:
     """Wrong answers are decided after 30 arrivals, right ones after 2, at a rate of alpha: any threshold is a failure.
 
-    A certified fit may end with one in at most delta = .1 of queues; a rule that fails in exactly 10 % exceeds the limit
-    with probability .0001. Negative control: without the open item the tail is a run of right answers.
+    A certified fit may end with one in at most delta = .1 of queues; a rule that fails in exactly 10 % exceeds the
+    limit with probability .0001. Negative control: without the open item the tail is a run of right answers.
     """
     rng, runs, n, alpha = np.random.default_rng(5), 800, 60, 0.15
     accepted = {"with": 0, "without": 0}
