@@ -95,7 +95,12 @@ def fit_stages(
     n = len(u)
     m = min(max(math.ceil(DESIGN_SHARE * n), min(DESIGN_LEAST, math.ceil(n / 5))), n - needed)
     options: dict[str, Any] = {"version": 2, "design": max(m, 0), "seed": seed, "ratios": list(RATIOS), "price": price}
-    common = {"alpha": alpha, "delta": delta if chosen.certifies else None, "rule": rule, "options": options}
+    common: dict[str, Any] = {
+        "alpha": alpha,
+        "delta": delta if chosen.certifies else None,
+        "rule": rule,
+        "options": options,
+    }
     if m < 1:
         return _infeasible(u, labels, needed=needed, guarantee=chosen.guarantee(alpha, delta, 0), **common)
     order = np.random.default_rng(seed).permutation(n)
@@ -227,7 +232,7 @@ def _start(n: int, alpha: float, delta: float) -> int:
         return floor
     k = np.arange(least - 1, min(n, least + math.ceil(3 / alpha)) + 1)
     errors = np.arange(least)
-    passing = (binomial_tail(errors[:, None], k[None, :], alpha) <= delta).sum(axis=0)
+    passing = (np.asarray(binomial_tail(errors[:, None], k[None, :], alpha)) <= delta).sum(axis=0)
     more = np.flatnonzero(passing[1:] > passing[0])
     return int(k[1 + more[0]]) if more.size else least
 

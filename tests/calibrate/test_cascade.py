@@ -126,7 +126,7 @@ def test_models_without_errors_are_certified(n: int, alpha: float, delta: float)
 def test_the_first_test_uses_more_than_half_of_delta(n: int, alpha: float, delta: float) -> None:
     """Exactly: at an error rate of alpha everywhere, whether anything is accepted is decided by the first test."""
     start = _start(n, alpha, delta)
-    levels = binomial_tail(np.arange(start), np.full(start, start), alpha)
+    levels = np.atleast_1d(binomial_tail(np.arange(start), np.full(start, start), alpha))
     assert delta / 2 < max(level for level in levels if level <= delta)
     assert start <= max(0.1 * n, zero_error_floor(alpha, delta)) + 1 + 1.5 / alpha
 
