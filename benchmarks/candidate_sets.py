@@ -60,8 +60,8 @@ def measure(path: Path, correctness: str) -> None:
                     missed.append(1 - rows[-1].covered)
             print(
                 f"{population:10}  {epsilon:7.1f}  {len(missed) / SPLITS:8.0%}  {fmean(attainable):10.3f}  "
-                f"{fmean(missed) if missed else math.nan:21.3f}  {without:16.3f}  {fmean(r.mean_size for r in rows):11.2f}  "
-                f"{fmean(r.mean_all for r in rows):10.2f}"
+                f"{fmean(missed) if missed else math.nan:21.3f}  {without:16.3f}  "
+                f"{fmean(r.mean_size for r in rows):11.2f}  {fmean(r.mean_all for r in rows):10.2f}"
             )
 
 
