@@ -290,7 +290,7 @@ def test_unanimous_questions_are_treated_alike_at_calibration_and_at_run_time() 
     fitted_on, _ = judge_candidates(questions(rng, 400), made, make_rule("exact"))
     rule = fit_candidates(fitted_on, made, epsilon=0.35)
     assert rule.quantile is not None
-    fresh = questions(rng, 2_000)
+    fresh = questions(rng, 600)
     verdicts = [at_run_time(one, made) for one in fresh]
     assert [one.verdict.alternatives for one in judge_candidates(fresh, made, make_rule("exact"))[0]] == [
         verdict.alternatives for verdict in verdicts
