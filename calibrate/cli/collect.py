@@ -56,6 +56,9 @@ def collect(
         CutOff, typer.Option(help="A longer answer: abstain from it, or measure the part like an answer.")
     ] = "abstain",
     stop: Annotated[list[str] | None, typer.Option(help="String that ends an answer. May be repeated.")] = None,
+    stop_token_ids: Annotated[
+        list[int] | None, typer.Option(help="Token that ends an answer, by its id, for local models. May be repeated.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Base seed of the samples.")] = 0,
     questions_format: Annotated[
         str | None, typer.Option(help=f"{', '.join(QUESTION_FORMATS)}. Default: recognised.")
@@ -99,6 +102,7 @@ def collect(
         max_tokens=max_tokens,
         cut_off=cut_off,
         stop=stop or (),
+        stop_token_ids=stop_token_ids or (),
         seed=seed,
         tools=tools,
         primary=primary,
@@ -133,6 +137,7 @@ def plan_from(
     stop: Sequence[str],
     seed: int | None,
     tools: Path | None = None,
+    stop_token_ids: Sequence[int] = (),
     cut_off: CutOff = "abstain",
     primary: Literal["greedy", "sampled"] = "greedy",
 ) -> SamplingPlan:
@@ -149,6 +154,7 @@ def plan_from(
         max_tokens=max_tokens,
         cut_off=cut_off,
         stop=stop,
+        stop_token_ids=stop_token_ids,
         seed=seed,
         bindings=bindings,
         primary=primary,
