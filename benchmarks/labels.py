@@ -58,6 +58,8 @@ class Questions:
     """Scores of all questions, and the errors that labels would show."""
     accepted: Callable[[float, Reals], float]
     """Share of all questions at or below a threshold."""
+    times: int = 1
+    """Calibrations for each of a data set's: fresh questions vary more."""
 
 
 def populations() -> Iterator[Questions]:
@@ -66,7 +68,7 @@ def populations() -> Iterator[Questions]:
         score, auroc = next(iter(one.auroc.items()))
         binormal = Binormal(one.accuracy, auroc)
         name = f"{one.dataset}, {one.model} (simulated)"
-        yield Questions(name, score, partial(binormal.draw, n=POOL), partial(_in_closed_form, binormal))
+        yield Questions(name, score, partial(binormal.draw, n=POOL), partial(_in_closed_form, binormal), times=4)
 
 
 def _in_closed_form(population: Binormal, threshold: float, _: Reals) -> float:
@@ -229,7 +231,9 @@ def table(found: Sequence[Questions], alpha: float, sizes: Sequence[int], repeti
         if kind == "certified":
             jobs.insert(0, (version_1(alpha, DELTA, discrete=questions.score in DISCRETE), 1.0))
         cells = [
-            " / ".join(_cell(acceptance(questions, select, n, share, repetitions)) for select, share in jobs)
+            " / ".join(
+                _cell(acceptance(questions, select, n, share, questions.times * repetitions)) for select, share in jobs
+            )
             for n in sizes
         ]
         lines.append(f"| {questions.name} | {questions.score} | {' | '.join(cells)} |")
@@ -244,7 +248,7 @@ def _cell(value: float | None) -> str:
 def page(found: Sequence[Questions], sizes: Sequence[int], repetitions: int) -> str:
     """All tables with their headings."""
     parts = [
-        f"Answered, % of all questions, mean of {repetitions} calibrations. A dash: fewer questions than labels within "
+        f"Answered, % of all questions, mean of {repetitions} calibrations (simulated: {4 * repetitions}). A dash: fewer questions than labels within "
         "reach, or ties that leave no cut there."
     ]
     for kind, columns in (
@@ -262,7 +266,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.labels", description=__doc__)
     parser.add_argument("--data", type=Path, help="folder with the recorded outputs; without it populations only")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="numbers of labels")
-    parser.add_argument("--repetitions", type=int, default=200, help="calibrations of each cell")
+    parser.add_argument(
+        "--repetitions", type=int, default=100, help="calibrations of each cell; of the simulated four times as many"
+    )
     parser.add_argument("--write", type=Path, help="page to write the tables into")
     given = parser.parse_args()
     found = [*populations(), *([] if given.data is None else data_sets(given.data))]
