@@ -248,8 +248,8 @@ def _cell(value: float | None) -> str:
 def page(found: Sequence[Questions], sizes: Sequence[int], repetitions: int) -> str:
     """All tables with their headings."""
     parts = [
-        f"Answered, % of all questions, mean of {repetitions} calibrations (simulated: {4 * repetitions}). A dash: fewer questions than labels within "
-        "reach, or ties that leave no cut there."
+        f"Answered, % of all questions, mean of {repetitions} calibrations (simulated: {4 * repetitions}). A dash: "
+        "fewer questions than labels within reach, or ties that leave no cut there."
     ]
     for kind, columns in (
         ("certified", "version 1 / version 2 / version 2 within reach"),

@@ -91,6 +91,11 @@ class Reach(Frozen):
     """Numbers of labels at which certificates may be computed, declared at the draw: increasing, the last one is n.
     Empty for a single look at all labels."""
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some of the scored questions lie above the cut."""
+        return self.n_within < self.n_pool
+
     def of_all(self, acceptance: float) -> float:
         """An acceptance among questions within reach as a share of all measured questions."""
         return acceptance * self.n_within / self.n_pool

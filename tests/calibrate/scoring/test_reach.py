@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from calibrate.cascade import matched
+from calibrate.cli.candidates import _fitting
 from calibrate.data.records import Record, RecordFile, RecordHeader, read_records, write_records
+from calibrate.evaluation.audit import _shift
 from calibrate.evaluation.planning import Binormal, error_probabilities, plan_reach
 from calibrate.pipeline import fit_artifact, looked_before
 from calibrate.scoring.reach import at_look, cut_at, draw_to_label
@@ -18,8 +21,10 @@ from calibrate.thresholds import fit
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, Reach
 from guardrail.errors import ArtifactFormatError, UsageError
+from guardrail.monitor import DriftMonitor
 from guardrail.outcome import Feasible
 from guardrail.prompting import PromptWrapping
+from guardrail.review import Monitors, ReviewStore
 from guardrail.specs import CorrectnessSpec, ModelIdentity
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import SamplingPlan, Uncertainty
@@ -196,6 +201,47 @@ def test_a_guard_never_accepts_above_the_cut(tmp_path: Path) -> None:
     above.model_copy(update={"reach": reach}).save(tmp_path / "above.json")
     with pytest.raises(ArtifactFormatError, match="above the cut"):
         CalibrationArtifact.load(tmp_path / "above.json")
+
+
+def within_half(seed: int = 0) -> tuple[CalibrationArtifact, list[float]]:
+    """An artifact fitted on 300 labels of the lowest half of 2,000 scores, and 300 fresh scores of the same kind."""
+    rng = np.random.default_rng(seed)
+    u = rng.random(2000)
+    wrong = {f"q{i:04}": bool(rng.random() < 0.3 * value) for i, value in enumerate(u)}
+    drawn = labelled(draw_to_label(scored(u.tolist()), KEY, share=0.5, n=300, seed=1), wrong)
+    return fit_artifact(drawn, estimator=KEY, alpha=0.15, rule="certified"), rng.random(300).tolist()
+
+
+def test_monitor_and_audit_compare_what_lies_within_reach(tmp_path: Path) -> None:
+    artifact, fresh = within_half()
+    monitor = DriftMonitor(artifact)
+    shared = Monitors(ReviewStore(tmp_path / "reviews.db")).drift("d", artifact)
+    for score in fresh:
+        monitor.update(score)
+    for score in fresh[:20]:
+        shared.update(score)
+    assert artifact.reach is not None
+    below = [score <= artifact.reach.cut for score in fresh]
+    assert monitor.state.n == sum(below)
+    assert shared.state.n == sum(below[:20])
+    assert monitor.alarm is None
+    # Negative control: without the reach every second score is above all calibration scores, and the monitor alarms.
+    blind = DriftMonitor(artifact.model_copy(update={"reach": None}))
+    for score in fresh:
+        blind.update(score)
+    assert blind.alarm is not None
+    records = scored(fresh, [True] * 300).records
+    assert _shift(artifact, records, KEY, sum(score <= (artifact.threshold or 0) for score in fresh)).ks_p > 0.01
+    assert _shift(artifact.model_copy(update={"reach": None}), records, KEY, 100).ks_p < 1e-6
+
+
+def test_promises_about_all_questions_are_not_made_within_reach() -> None:
+    drawn = draw_to_label(scored([i / 1000 for i in range(1000)]), KEY, share=0.5, n=100)
+    with pytest.raises(UsageError, match="a cascade asks the next model about the others"):
+        matched([drawn, drawn], [KEY, KEY])
+    artifact, _ = within_half()
+    with pytest.raises(UsageError, match="reviewers see the others, too"):
+        _fitting(drawn, artifact, held_back=True)
 
 
 def test_scores_that_decided_the_draw_are_not_replaced_by_others() -> None:
