@@ -76,7 +76,7 @@ def _in_closed_form(population: Binormal, threshold: float, _: Reals) -> float:
 
 
 def data_sets(folder: Path) -> Iterator[Questions]:
-    """Every recorded file, by its scores; of MMLU-Pro's five models the one whose scores rank errors best."""
+    """Every recorded file, by its scores; of MMLU-Pro's five models the most accurate one."""
     for pool in recorded_pools(folder):
         for score, values in pool.uncertainty.items():
             if score != "MSP" and (pool.dataset != "MMLU-Pro" or pool.model == "gpt-4.1"):
