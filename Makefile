@@ -20,6 +20,9 @@ $(READY): pyproject.toml constraints.txt scripts/bootstrap.py
 demo: $(READY) ## Calibrate and gate the embedded model; then recorded outputs of large models
 	@$(BIN)/python -m examples.demo
 
+# Two processes share two cores: a second thread in each only waits for the first, and costs as much CPU as work does.
+test test-slow: export OMP_NUM_THREADS = 1
+
 test: lint ## Lint, types and tests
 	@$(BIN)/python -m pytest -q -m "not slow and not peers" -n 2 --dist loadfile --benchmark-disable
 

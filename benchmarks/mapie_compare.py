@@ -8,7 +8,8 @@ MAPIE is needed here only, and lives in an environment of its own:
 Population: binormal, accuracy .714 and AUROC .762 (the base paper's CoQA with Qwen); alpha .15 is precision .85, delta
 .1 is confidence .9. MAPIE gets the true P(right | u) as its probability, the best case for its default grid. Acceptance
 and violations are the population's, not a test sample's. Memory is the peak of one call by tracemalloc, numpy's arrays
-included; times are medians over the seeds.
+included; times are medians over the seeds. A second table has the same population with tied scores: `TIED` values, as
+votes of that many samples have.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 ALPHA, DELTA = 0.15, 0.1
 ACCURACY, AUROC = 0.714, 0.762
@@ -35,6 +37,8 @@ RUNS = {4_000: 200, 100_000: 20}
 """Seeds by number of calibration items."""
 GRIDS = (("default", 100), ("quantiles", 100), ("quantiles", 1_000))
 """MAPIE's thresholds: as shipped (0, .01, ... .99), or quantiles of the calibration probabilities."""
+TIED = 20
+"""Different values of the tied scores."""
 HEAVY = 3
 """Seeds where one call takes a gigabyte."""
 OURS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -47,17 +51,49 @@ OURS: tuple[tuple[str, dict[str, Any]], ...] = (
 Array = NDArray[np.float64]
 
 
-def probability(u: Array, gap: float) -> Array:
-    """P(right | u) in the population."""
-    odds = (1 - ACCURACY) / ACCURACY * np.exp(gap * u - gap * gap / 2)
-    return np.asarray(1 / (1 + odds))
+class Untied:
+    """The population's own scores."""
+
+    def __init__(self, population: Any) -> None:
+        self.gap = population.gap
+
+    def scores(self, u: Array) -> Array:
+        """What a rule is given."""
+        return u
+
+    def probability(self, scores: Array) -> Array:
+        """P(right | score) in the population."""
+        odds = (1 - ACCURACY) / ACCURACY * np.exp(self.gap * scores - self.gap**2 / 2)
+        return np.asarray(1 / (1 + odds))
+
+    def threshold(self, least: float) -> float:
+        """The score at which P(right | score) is ``least``."""
+        if least <= 0:
+            return float("inf")
+        return float((np.log((1 - least) / least * ACCURACY / (1 - ACCURACY)) + self.gap**2 / 2) / self.gap)
 
 
-def threshold(least: float, gap: float) -> float:
-    """The uncertainty at which P(right | u) is ``least``."""
-    if least <= 0:
-        return float("inf")
-    return float((np.log((1 - least) / least * ACCURACY / (1 - ACCURACY)) + gap * gap / 2) / gap)
+class Tied:
+    """Each score replaced by the upper end of its cell; the cells are equally likely in the population."""
+
+    def __init__(self, population: Any) -> None:
+        shares = np.arange(1, TIED) / TIED
+        self.ends = np.array([brentq(lambda t, q=q: population.acceptance(t) - q, -40, 40) for q in shares] + [40.0])
+        right = np.array([population.acceptance(end) * (1 - population.scer(end)) for end in self.ends])
+        self.right = np.diff(right, prepend=0.0) * TIED
+
+    def scores(self, u: Array) -> Array:
+        """What a rule is given."""
+        return np.asarray(self.ends[np.searchsorted(self.ends[:-1], u)])
+
+    def probability(self, scores: Array) -> Array:
+        """P(right | score) in the population."""
+        return np.asarray(self.right[np.searchsorted(self.ends, scores)])
+
+    def threshold(self, least: float) -> float:
+        """The largest score whose P(right | score) is at least ``least``."""
+        fits = self.ends[self.right >= least]
+        return float(fits[-1]) if fits.size else float("-inf")
 
 
 def timed(call: Callable[[], object], runs: int) -> tuple[float, float]:
@@ -108,11 +144,11 @@ def controller(control: Any, proba: Array, grid: str, size: int, method: str) ->
     )
 
 
-def run_mapie(interpreter: str, u: Array, error: NDArray[np.int8], gap: float) -> list[dict[str, Any]]:
+def run_mapie(interpreter: str, p: Array, error: NDArray[np.int8]) -> list[dict[str, Any]]:
     """The worker's findings."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "inputs.npz"
-        np.savez(path, p=probability(u, gap), right=1 - error)
+        np.savez(path, p=p, right=1 - error)
         ran = subprocess.run(
             [interpreter, __file__, "--worker", str(path)], capture_output=True, text=True, check=False
         )
@@ -124,16 +160,22 @@ def run_mapie(interpreter: str, u: Array, error: NDArray[np.int8], gap: float) -
     return listed
 
 
-def compare(n: int, interpreter: str) -> None:
+def compare(n: int, interpreter: str, kind: type[Untied] | type[Tied]) -> None:
     """Print one table."""
     from calibrate.evaluation.planning import Binormal
     from calibrate.thresholds import fit
     from guardrail.outcome import Feasible
 
     population = Binormal(ACCURACY, AUROC)
+    seen = kind(population)
     drawn = [population.draw(np.random.default_rng([20260715, seed]), n) for seed in range(RUNS[n])]
+    drawn = [(seen.scores(u), error) for u, error in drawn]
     u, error = np.stack([each[0] for each in drawn]), np.stack([each[1] for each in drawn])
-    print(f"\nn = {n:,}, {RUNS[n]} seeds; an oracle accepts {population.ceiling(ALPHA):.1%}")
+    ceiling = population.ceiling(ALPHA)
+    if isinstance(seen, Tied):
+        ceiling = max(0.0, *(population.acceptance(end) for end in seen.ends if population.scer(end) <= ALPHA))
+    values = f", {TIED} values" if isinstance(seen, Tied) else ""
+    print(f"\nn = {n:,}{values}, {RUNS[n]} seeds; an oracle accepts {ceiling:.1%}")
     print(f"{'':42}{'s':>9}{'MB':>8}{'accepted %':>12}{'se':>6}{'infeasible %':>14}{'violated %':>12}{'seeds':>7}")
 
     def show(name: str, thresholds: list[float | None], seconds: float, peak: float) -> None:
@@ -151,8 +193,8 @@ def compare(n: int, interpreter: str) -> None:
         call = lambda: fit(u[0], error[0], alpha=ALPHA, rule=rule, diagnose="fast", **options)  # noqa: E731, B023
         name = f"{rule}{' holm, 100' if options else ''} (first call {cold:.2f} s)"
         show(name, [o.threshold if isinstance(o, Feasible) else None for o in outcomes], *timed(call, 5))
-    for found in run_mapie(interpreter, u, error, population.gap):
-        thresholds = [None if least is None else threshold(least, population.gap) for least in found["least"]]
+    for found in run_mapie(interpreter, seen.probability(u), error):
+        thresholds = [None if least is None else seen.threshold(least) for least in found["least"]]
         show(found["name"], thresholds, found["s"], found["mb"])
 
 
@@ -167,7 +209,8 @@ def main() -> None:
         worker(given.worker)
         return
     for n in given.sizes:
-        compare(n, given.mapie)
+        for kind in (Untied, Tied):
+            compare(n, given.mapie, kind)
 
 
 if __name__ == "__main__":
