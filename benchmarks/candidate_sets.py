@@ -1,4 +1,4 @@
-"""Reviewers' lists on recorded answers of real models: coverage, length, and what epsilon can be promised.
+"""Reviewers' lists on recorded answers of real models: misses, length, and what epsilon can be promised.
 
     python -m benchmarks.candidate_sets ../shared/data
 
@@ -8,6 +8,7 @@ the list and one that checks it. Everything is seeded.
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from pathlib import Path
@@ -43,22 +44,24 @@ def measure(path: Path, correctness: str) -> None:
     judged, left_out = judge_candidates(shuffled[third:], artifact, rule)
     held = [one for one in judged if not one.accepted]
     print(f"\n{path.name}: {len(judged)} questions judged, {len(held)} held back, {left_out} left out")
-    print("population  epsilon  promised  attainable  coverage  mean length  of answers")
+    print("population  epsilon  promised  attainable  missed where promised  all answers miss  mean length  of answers")
     for population in POPULATIONS:
         pool = held if population == "held_back" else judged
         for epsilon in (0.1, 0.2):
-            rng, rows, promised, attainable = random.Random(1), [], 0, []
+            rng, rows, missed, attainable = random.Random(1), [], [], []
+            without = fmean(one.score == math.inf for one in pool)
             for _ in range(SPLITS):
                 rng.shuffle(pool)
                 half = len(pool) // 2
                 fitted = fit_candidates(pool[:half], artifact, epsilon=epsilon, population=population)
-                promised += fitted.quantile is not None
                 attainable.append(fitted.attainable)
                 rows.append(evaluate_candidates(pool[half:], fitted))
+                if fitted.quantile is not None:
+                    missed.append(1 - rows[-1].covered)
             print(
-                f"{population:10}  {epsilon:7.1f}  {promised / SPLITS:8.0%}  {fmean(attainable):10.3f}  "
-                f"{fmean(r.covered for r in rows):8.3f}  {fmean(r.mean_size for r in rows):11.2f}  "
-                f"{fmean(r.mean_all for r in rows):10.2f}"
+                f"{population:10}  {epsilon:7.1f}  {len(missed) / SPLITS:8.0%}  {fmean(attainable):10.3f}  "
+                f"{fmean(missed) if missed else math.nan:21.3f}  {without:16.3f}  "
+                f"{fmean(r.mean_size for r in rows):11.2f}  {fmean(r.mean_all for r in rows):10.2f}"
             )
 
 

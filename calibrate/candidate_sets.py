@@ -7,16 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
-from guardrail.guard.decide import decide
-from guardrail.review.candidates import CandidateRule, conformal_rank, ranked, shown_answers
-from guardrail.uncertainty import from_spec
+from guardrail.guard.decide import adaptive_subset, decide
+from guardrail.review.candidates import CandidateRule, cut_short, ranked, shown_answers
+from guardrail.types import SampleSet
+from guardrail.uncertainty import Estimator, from_spec
 from guardrail.verdict import Verdict
 
 from .correctness import BatchRule, CorrectnessRule
 from .data.progress import silent
 from .data.records import Record
+from .thresholds.bounds import binomial_tail, clopper_pearson_upper
+from .thresholds.fit import DEFAULT_DELTA, check_open_unit
 
 __all__ = ["Coverage", "Judged", "evaluate_candidates", "fit_candidates", "judge_candidates", "quantile"]
 
@@ -75,7 +80,7 @@ def judge_candidates(
         rule: The artifact's correctness rule.
 
     Returns:
-        The questions, and how many were left out because no answer could be shown or labelled.
+        The questions, and how many were left out because no list would be shown, or an answer could not be labelled.
 
     Raises:
         UsageError: The rule is not the artifact's.
@@ -86,11 +91,12 @@ def judge_candidates(
             "Use the same rule, or a reviewer's list and the threshold mean different things by correct."
         )
     estimator = from_spec(artifact.estimator)
-    drawn = [
-        (record, decide(record.drawn, artifact, estimator))
+    found_verdicts = [
+        (record, decide(_as_drawn(record.drawn, artifact, estimator), artifact, estimator))
         for record in records
         if record.drawn is not None and record.references
     ]
+    drawn = [(record, verdict) for record, verdict in found_verdicts if not cut_short(verdict)]
     items = [(text, record.to_question()) for record, verdict in drawn for text, _ in shown_answers(verdict)]
     # A judge that is a model is asked about many answers at once.
     found = rule.label_all(items, silent) if isinstance(rule, BatchRule) else [rule.label(*item) for item in items]
@@ -103,42 +109,62 @@ def judge_candidates(
     return judged, len(records) - len(judged)
 
 
+def _as_drawn(drawn: SampleSet, artifact: CalibrationArtifact, estimator: Estimator) -> SampleSet:
+    """What a guard would have drawn: an adaptive plan stops where the first samples agree."""
+    part, _ = adaptive_subset(drawn, estimator, artifact.plan)
+    saved = len(drawn.samples) - len(part.samples)
+    return part.model_copy(update={"cost": part.cost.model_copy(update={"saved": saved})}) if saved else part
+
+
 def fit_candidates(
-    judged: Sequence[Judged], artifact: CalibrationArtifact, *, epsilon: float, population: Population = "held_back"
+    judged: Sequence[Judged],
+    artifact: CalibrationArtifact,
+    *,
+    epsilon: float,
+    delta: float = DEFAULT_DELTA,
+    population: Population = "held_back",
 ) -> CandidateRule:
-    """The shortest lists whose probability of missing every acceptable answer is at most ``epsilon``.
+    """The shortest lists that miss every acceptable answer in at most the share ``epsilon`` of questions.
 
     Args:
         judged: Calibration questions; see `judge_candidates`.
         artifact: The artifact they were judged with.
-        epsilon: Probability of a miss, over the draw of calibration questions and the new one together.
+        epsilon: Largest share of misses among the lists that are shown.
+        delta: Probability, over calibrations, with which that may fail.
         population: Which questions the promise is about. "held_back": those that reach a reviewer.
 
     Raises:
-        UsageError: ``epsilon`` outside (0, 1), or no question of the population.
+        UsageError: ``epsilon`` or ``delta`` outside (0, 1), or no question of the population.
     """
-    if not 0 < epsilon < 1:
-        raise UsageError(f"epsilon must be in (0, 1), got {epsilon}. Write 0.1 for 10 %.")
+    check_open_unit("epsilon", epsilon)
+    check_open_unit("delta", delta)
     scores = [one.score for one in judged if population == "all" or not one.accepted]
     if not scores:
         raise UsageError(f"no {population.replace('_', ' ')} question among {len(judged)}: nothing to calibrate on.")
     missing = scores.count(math.inf)
-    found = quantile(scores, epsilon)
+    found = quantile(scores, epsilon, delta)
     return CandidateRule(
         artifact=artifact.digest,
         epsilon=epsilon,
         quantile=None if math.isinf(found) else found,
         n=len(scores),
         n_without=missing,
-        attainable=1 - (len(scores) - missing) / (len(scores) + 1),
+        attainable=clopper_pearson_upper(missing, len(scores), delta),
         population=population,
+        delta=delta,
     )
 
 
-def quantile(scores: Sequence[float], epsilon: float) -> float:
-    """The ``ceil((n + 1)(1 - epsilon))``-th smallest score; infinite where that exceeds n."""
-    rank = conformal_rank(len(scores), epsilon)
-    return math.inf if rank > len(scores) else sorted(scores)[rank - 1]
+def quantile(scores: Sequence[float], epsilon: float, delta: float) -> float:
+    """The tolerance limit: with probability 1 - delta at most the share epsilon of new scores lies above it.
+
+    The (n - m)-th smallest score, m the largest number with ``P(Bin(n, epsilon) <= m) <= delta``; infinite where there
+    is none.
+    """
+    n = len(scores)
+    tail = np.atleast_1d(binomial_tail(np.arange(n), np.full(n, n), epsilon))
+    allowed = int(np.searchsorted(tail, delta * (1 + 1e-9), side="right"))
+    return sorted(scores)[n - allowed] if allowed else math.inf
 
 
 def evaluate_candidates(judged: Sequence[Judged], rule: CandidateRule) -> Coverage:

@@ -11,7 +11,6 @@ Needs a checkpointer and a thread id, as every interrupt does.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast
@@ -25,7 +24,6 @@ from guardrail.errors import UnreadableReplyError, require
 from guardrail.guard.abstention import worded
 from guardrail.guard.chat_model import Guardrail
 from guardrail.guard.messages import accepted_answer, candidate_message, with_verdict
-from guardrail.plain_json import json_fault
 from guardrail.prompting import question_text
 from guardrail.sampling.replies import refuse_unstorable
 from guardrail.types import Unmeasured
@@ -38,6 +36,7 @@ from ._agents.held import (
     HeldMessage,
     ReviewTarget,
     ToolCallOrder,
+    answered,
     call_digest,
     order_for,
     pack,
@@ -102,7 +101,7 @@ def released(
     guardrail = {**held.message.metadata.get("guardrail", {}), "review": said}
     message = held.message.model_copy(update={"metadata": {**held.message.metadata, "guardrail": guardrail}})
     if held.kind == "answer":
-        return _answered(held, message, decisions[0], refusal), {}
+        return answered(held.model_copy(update={"message": message}), decisions[0], refusal), {}
     decided = {one.call_id: (one, decision) for one, decision in pairs}
     calls, orders = [], {}
     for call in held.message.tool_calls:
@@ -133,29 +132,6 @@ def _structured(call: dict[str, Any], decision: Decision) -> list[dict[str, Any]
     if decision["type"] == "edit":
         return [{**call, "args": decision["edited_action"]["args"]}]
     return [call] if decision["type"] == "approve" else []
-
-
-def _answered(
-    held: HeldMessage, message: FrozenMessage, decision: Decision, refusal: Callable[[Verdict], str]
-) -> FrozenMessage:
-    if decision["type"] == "approve":
-        return message
-    if decision["type"] == "edit":
-        text = decision["edited_action"]["args"]["text"]
-        calls = _structured_anew(message, text) if held.judged[0].is_answer else ()
-        return message.model_copy(update={"text": "" if calls else text, "tool_calls": calls})
-    text = decision.get("message") or refusal(held.verdict)
-    return message.model_copy(update={"text": str(text), "tool_calls": ()})
-
-
-def _structured_anew(message: FrozenMessage, text: str) -> tuple[dict[str, Any], ...]:
-    """The structured answer with the arguments that a person wrote as JSON; none where it is other text."""
-    try:
-        args = json.loads(text)
-    except (ValueError, RecursionError):
-        return ()
-    plain = isinstance(args, dict) and len(message.tool_calls) == 1 and json_fault(args, packed=True) is None
-    return ({**message.tool_calls[0], "args": args},) if plain else ()
 
 
 def held_message(held: HeldMessage, text: str = HOLDING) -> AIMessage:

@@ -34,7 +34,7 @@ from guardrail.guard.abstention import OnAbstain
 from guardrail.specs import ModelIdentity
 from guardrail.verdict import Verdict
 
-from ._frameworks.chat import FrameworkChat, guard_settings
+from ._frameworks.chat import FrameworkChat, guard_settings, is_reviewed
 from ._frameworks.guard import FrameworkGuard
 from ._openai.replies import choices_of, message_of, usage_of
 from ._openai.requests import normal_tool_choice
@@ -189,7 +189,7 @@ class CalibratedGuardrail(CustomGuardrail):
         **litellm_params: LiteLLM's parameters of every guardrail.
 
     Raises:
-        UsageError: Another mode than ``pre_call``.
+        UsageError: Another mode than ``pre_call``, or ``on_abstain="review"``: a request cannot wait for a person.
         ArtifactError: An artifact cannot be read.
     """
 
@@ -211,6 +211,11 @@ class CalibratedGuardrail(CustomGuardrail):
         if str(getattr(mode, "value", mode)) != "pre_call":
             raise UsageError(
                 f"mode must be pre_call, got {mode!r}: later hooks see one answer, or a stream that was sent."
+            )
+        if is_reviewed(on_abstain):
+            raise UsageError(
+                f"on_abstain={on_abstain!r} needs a run that can wait for a person; a request to a proxy cannot. Give "
+                '"message", "raise", or a handler such as guardrail.review.ticket from a subclass.'
             )
         super().__init__(**litellm_params)
         if isinstance(artifact, Mapping):

@@ -1,7 +1,7 @@
 """The guard for the OpenAI Agents SDK: a `Model` that answers only if the gate accepts.
 
     guarded = GuardedModel(model, "calibration.json")
-    agent = Agent(name="...", model=guarded, output_guardrails=[guarded.output_guardrail])
+    agent = Agent(name="...", model=guarded, tools=[guarded.answer_tool], output_guardrails=[guarded.output_guardrail])
 
 A guardrail of the SDK sees the final output only. So the calibrated part is the model, and the guardrails here only
 read its verdicts.
@@ -13,7 +13,7 @@ import copy
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,16 @@ from guardrail.verdict import Verdict
 from ._agents.decisions import ALL_DECISIONS, DecisionType
 from ._agents.held import edit_note
 from ._frameworks.chat import Approval, FrameworkChat, check_call, guard_settings, settings_revision, shared_chat
-from ._frameworks.guard import Answer, FrameworkGuard, VerdictStore, arguments_of, is_of_call, refuse_settings
+from ._frameworks.guard import (
+    ANSWER_TOOL,
+    NOT_RUN,
+    Answer,
+    FrameworkGuard,
+    VerdictStore,
+    arguments_of,
+    is_of_call,
+    refuse_settings,
+)
 from ._frameworks.reviews import ReviewBridge
 
 require("agents", extra="openai-agents")
@@ -69,6 +78,7 @@ from agents.tool_context import ToolContext  # noqa: E402
 from ._frameworks.openai_agents_items import (  # noqa: E402
     Format,
     as_tools,
+    decided_answer,
     from_items,
     read_response,
     request_bindings,
@@ -181,13 +191,15 @@ class GuardedModel(Model):
         tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool.
         exempt: Tools whose calls pass: those that only read.
         judge: The judge object, for an artifact whose judge cannot be made by name; or such judges by name.
-        on_abstain: "message", "raise", a Runnable or a handler as for `Guardrail`; or "review": a held-back call of
-            function tools is proposed nevertheless, and the tool's ``needs_approval=guarded.needs_approval`` asks a
-            person first (or its ``tool_input_guardrails=[guarded.tool_guardrail]`` rejects the call). A tool with
-            neither is refused, so that nothing held back can run. Answers in words do not wait: they abstain.
+        on_abstain: "review": a person decides. A held-back call of function tools is proposed nevertheless, and the
+            tool's ``needs_approval=guarded.needs_approval`` asks a person first (or its
+            ``tool_input_guardrails=[guarded.tool_guardrail]`` rejects the call). A tool with neither is refused, so
+            that nothing held back can run. In place of a held-back answer a call of `answer_tool` waits, which the
+            agent must have if answers are judged. Or "message", "raise", a Runnable or a handler as for `Guardrail`.
         calibrated_settings: Settings of every call at calibration in addition to the plan (see `AgentsModelChat`).
-        allowed_decisions: What a person may decide about a held-back call, see `decide`.
-        verdicts: Where verdicts on tool calls are kept. Pass `VerdictStore(path)` if runs are resumed elsewhere.
+        allowed_decisions: What a person may decide about a held-back call or answer, see `decide`.
+        verdicts: Where verdicts on tool calls, and held-back answers, are kept. Pass `VerdictStore(path)` if runs are
+            resumed elsewhere.
         guard_options: Further settings of `Guardrail`: abstain_message, similarity, entailment, early_stopping, probe,
             max_concurrency.
         **options: The same as keywords.
@@ -195,7 +207,8 @@ class GuardedModel(Model):
     Raises:
         ArtifactError: The artifact was made for another model, estimator or judge. While running: for another prompt,
             other tools, another output type, or other settings.
-        UsageError: While running: hosted tools, or a conversation that the server keeps.
+        UsageError: While running: hosted tools, a conversation that the server keeps, or under "review" a tool that
+            cannot wait, or no `answer_tool`.
     """
 
     def __init__(
@@ -206,7 +219,7 @@ class GuardedModel(Model):
         tools: Mapping[str, CalibrationArtifact | str | Path] | None = None,
         exempt: Sequence[str] = (),
         judge: Any = None,
-        on_abstain: OnAbstain | Approval = "message",
+        on_abstain: OnAbstain | Approval = "review",
         calibrated_settings: ModelSettings | None = None,
         verdicts: VerdictStore | None = None,
         allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
@@ -264,14 +277,20 @@ class GuardedModel(Model):
         kept = {field.name: getattr(self._calibrated, field.name) for field in fields(self._calibrated)}
         refuse_settings(kept, given, HARMLESS, "model_settings")
         asked = request_bindings(tools, handoffs, output_schema, model_settings.tool_choice)
+        waits = self._answers_wait(tools)
         holdable = self._holdable(tools) if self._gate.holds else ()
+        decided, parsed = decided_answer(input), asked.response_format is not None
         token = _request.set((model_settings, tracing))
         try:
             with custom_span("guardrail", disabled=tracing.is_disabled()) as span:
-                parsed = asked.response_format is not None
-                answer = await self._gate.ask(
-                    from_items(system_instructions, input), asked, holdable=holdable, parsed=parsed
-                )
+                if decided is not None:
+                    before = from_items(None, decided[1])
+                    answer = await self._gate.released(
+                        decided[0], before, parsed=parsed, fits=lambda text: _object(output_schema, text) is not None
+                    )
+                else:
+                    conversation = from_items(system_instructions, input)
+                    answer = await self._gate.ask(conversation, asked, holdable=holdable, parsed=parsed, waits=waits)
                 span.span_data.data.update(_flat(answer.verdict))
         finally:
             _request.reset(token)
@@ -373,8 +392,21 @@ class GuardedModel(Model):
         made.on_invoke_tool = _Checked(self._gate, made.name, made.on_invoke_tool)
         return made
 
+    @property
+    def answer_tool(self) -> FunctionTool:
+        """For an agent's tools: its call waits for a person in place of a held-back answer. No model is offered it."""
+        return FunctionTool(
+            name=ANSWER_TOOL,
+            description="Give out the answer that waits for a person.",
+            params_json_schema={"type": "object", "properties": {"conversation": {"type": "string"}}},
+            on_invoke_tool=_Waiting(self._gate),
+            strict_json_schema=False,
+            is_enabled=_goes_on,
+            needs_approval=True,
+        )
+
     async def review_requests(self, result: Any) -> list[dict[str, Any]]:
-        """What a person is shown about each held-back call of a run, in the form of LangGraph's interrupts.
+        """What a person is shown about each held-back call or answer of a run, in the form of LangGraph's interrupts.
 
         Args:
             result: A run's result, or its `RunState`.
@@ -383,13 +415,14 @@ class GuardedModel(Model):
         return [value for value in found if value is not None]
 
     async def decide(self, result: Any, decisions: Mapping[str, Mapping[str, Any]]) -> RunState[Any]:
-        """The state with which the runner goes on after decisions about held-back calls.
+        """The state with which the runner goes on after decisions about held-back calls and answers.
 
         Args:
             result: A run's result, or its `RunState`.
             decisions: By call id: ``{"type": "approve"}``, ``{"type": "edit", "edited_action": {"name": ..., "args":
                 {...}}}``, ``{"type": "reject", "message": ...}`` or ``{"type": "respond", "message": ...}``, as for
-                `GuardrailMiddleware`. An edit needs a tool made by `tool`.
+                `GuardrailMiddleware`. An edit needs a tool made by `tool`; that of an answer has the name "answer" and
+                the arguments ``{"text": ...}``.
 
         Raises:
             pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.
@@ -407,10 +440,9 @@ class GuardedModel(Model):
                 raise UsageError(
                     f"the tool {waiting[call_id].tool_name!r} cannot run an edited call. Make it with guarded.tool()."
                 )
-            orders.append((waiting[call_id], order))
-        for item, order in orders:
-            if order.decision == "edit":
-                await self._gate.reviews.note_edit(str(item.call_id), order.args or {})
+            orders.append((waiting[call_id], order, decision if value["kind"] == "answer" else order.args))
+        for item, order, given in orders:
+            await self._gate.reviews.note(str(item.call_id), given)
             if order.decision in ("approve", "edit"):
                 state.approve(item)
             else:
@@ -450,14 +482,25 @@ class GuardedModel(Model):
     ) -> None:
         if answer.message.tool_calls:
             return
-        text = str(answer.message.text)
-        given: Any = text
-        if schema is not None and not schema.is_plain_text():
-            try:
-                given = schema.validate_json(text)
-            except Exception:  # the runner reports what is wrong
-                return
-        await self._gate.note_answer(from_items(None, input), given, answer)
+        given = _object(schema, str(answer.message.text))
+        if given is not None:  # the runner reports what is wrong
+            await self._gate.note_answer(from_items(None, input), given, answer)
+
+    def _answers_wait(self, tools: Sequence[Tool]) -> bool:
+        """Whether a held-back answer can wait for a person.
+
+        Raises:
+            UsageError: It should and cannot.
+        """
+        listed = [tool for tool in tools if tool.name == ANSWER_TOOL]
+        mine = any(getattr(tool, "on_invoke_tool", None) == _Waiting(self._gate) for tool in listed)
+        if mine != bool(listed) or (self._gate.holds and self._gate.artifacts.answer is not None and not mine):
+            raise UsageError(
+                'on_abstain="review", the default, needs guarded.answer_tool of this very model among the agent\'s '
+                f"tools ({ANSWER_TOOL!r}): its call waits for a person in place of an answer that is held back. "
+                'Without a person, give on_abstain="message" or "raise", and no such tool of another model.'
+            )
+        return mine
 
     def _holdable(self, tools: Sequence[Tool]) -> frozenset[str]:
         """Function tools whose held-back calls cannot run without an approval.
@@ -467,7 +510,7 @@ class GuardedModel(Model):
         """
         for tool in tools:
             assert isinstance(tool, FunctionTool)  # request_bindings refused all others
-            if tool.name in self._gate.exempt or isinstance(tool.on_invoke_tool, _Checked):
+            if tool.name in (*self._gate.exempt, ANSWER_TOOL) or isinstance(tool.on_invoke_tool, _Checked):
                 continue
             checks = [one.guardrail_function for one in tool.tool_input_guardrails or ()]
             if tool.needs_approval not in (True, self.needs_approval) and self._check_call not in checks:
@@ -477,10 +520,7 @@ class GuardedModel(Model):
                     "function_tool(tool_input_guardrails=[guarded.tool_guardrail]) on every tool that is not exempt; "
                     "guarded.tool(...) makes such a tool."
                 )
-        return frozenset(tool.name for tool in tools)
-
-
-NOT_RUN = "This call was not run: it is not certain enough that it is right. Ask the user, or try another way."
+        return frozenset(tool.name for tool in tools if tool.name != ANSWER_TOOL)
 
 
 class _Checked:
@@ -494,7 +534,7 @@ class _Checked:
             return await self._run(context, arguments)
         call_id = context.tool_call_id
         approved = bool(context.is_tool_approved(self._name, call_id))
-        edit = await self._gate.reviews.edit_of(call_id) if approved else None
+        edit = await self._gate.reviews.given(call_id) if approved else None
         if edit is not None:
             result = await self._run(context, json.dumps(edit, ensure_ascii=False))
             return f"{edit_note(edit)}\n{result}"
@@ -506,10 +546,46 @@ class _Checked:
         return await self._run(context, arguments)
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """Runs the call that stands for a held-back answer once a person approved it; the model gives the answer out."""
+
+    gate: FrameworkGuard
+
+    async def __call__(self, context: ToolContext[Any], arguments: str) -> str:
+        if not context.is_tool_approved(ANSWER_TOOL, context.tool_call_id):
+            return NOT_RUN
+        return await self.gate.reviews.give(context.tool_call_id, arguments_of(arguments))
+
+
+def _goes_on(_context: RunContextWrapper[Any], agent: Any) -> bool:
+    """For ``FunctionTool.is_enabled``: True.
+
+    Raises:
+        UsageError: The agent would end with the result of the call that stands for an answer, not with the answer.
+    """
+    if agent.tool_use_behavior == "stop_on_first_tool":
+        raise UsageError(
+            'with tool_use_behavior="stop_on_first_tool" a run would end before an approved answer goes out. Name the '
+            'tools: tool_use_behavior={"stop_at_tool_names": [...]}.'
+        )
+    return True
+
+
 def _runs_edits(item: ToolApprovalItem) -> bool:
     """Whether the tool of a waiting call was made by `GuardedModel.tool`."""
     tools = getattr(item.agent, "tools", None) or ()
     return any(one.name == item.tool_name and isinstance(one.on_invoke_tool, _Checked) for one in tools)
+
+
+def _object(schema: AgentOutputSchemaBase | None, text: str) -> Any:
+    """What the runner makes of an answer's text; None where it does not fit."""
+    if schema is None or schema.is_plain_text():
+        return text
+    try:
+        return schema.validate_json(text)
+    except Exception:  # any error of the schema's own code
+        return None
 
 
 def _state(result: Any) -> RunState[Any]:

@@ -40,7 +40,16 @@ from ._frameworks.chat import (
     settings_revision,
     shared_chat,
 )
-from ._frameworks.guard import CHOSEN, CallReviews, FrameworkGuard, VerdictStore, is_of_call, refuse_settings
+from ._frameworks.guard import (
+    ANSWER_TOOL,
+    CHOSEN,
+    NOT_RUN,
+    CallReviews,
+    FrameworkGuard,
+    VerdictStore,
+    is_of_call,
+    refuse_settings,
+)
 from ._frameworks.reviews import ReviewBridge
 
 require("pydantic_ai", extra="pydantic-ai")
@@ -50,6 +59,7 @@ from pydantic_ai import (  # noqa: E402
     DeferredToolResults,
     ModelRetry,
     RunContext,
+    Tool,
     ToolApproved,
     ToolDenied,
 )
@@ -66,10 +76,11 @@ from pydantic_ai.models import (  # noqa: E402
 from pydantic_ai.models.wrapper import WrapperModel  # noqa: E402
 from pydantic_ai.settings import ModelSettings  # noqa: E402
 from pydantic_ai.tools import ToolDefinition  # noqa: E402
-from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset  # noqa: E402
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, WrapperToolset  # noqa: E402
 
 from ._frameworks.pydantic_ai_messages import (  # noqa: E402
     as_parameters,
+    decided_answer,
     from_messages,
     read_response,
     request_bindings,
@@ -243,8 +254,11 @@ class GuardedModel(WrapperModel):
         self,
         artifact: CalibrationArtifact | str | Path | None,
         calibrated_settings: Mapping[str, Any] | None,
+        *,
+        asks: bool = False,
         **given: Any,
     ) -> None:
+        self._asks = asks
         self._chat = shared_chat(PydanticAIChat, self.wrapped, dict(calibrated_settings or {}))
         self._gate = FrameworkGuard(self._chat, artifact, **given)
 
@@ -263,6 +277,7 @@ class GuardedModel(WrapperModel):
             verdicts=capability.verdicts,
             guard_options=capability.guard_options,
             allowed_decisions=capability.allowed_decisions,
+            asks=capability._asks,
         )
         return made
 
@@ -281,26 +296,43 @@ class GuardedModel(WrapperModel):
         await self._refuse_asking_again(messages)
         given = dict(model_settings or {})
         refuse_settings(self._chat.kept(), given, HARMLESS, "model_settings")
+        tools = [tool for tool in model_request_parameters.function_tools if tool.name != ANSWER_TOOL]
+        waits = len(tools) < len(model_request_parameters.function_tools)
+        if self._asks and self._gate.artifacts.answer is not None and not waits:
+            raise UsageError(
+                f"another capability or toolset removed or renamed the guard's tool {ANSWER_TOOL!r}, whose call waits "
+                'for a person in place of a held-back answer. Leave it as it is, or give on_abstain="message".'
+            )
+        model_request_parameters = replace(model_request_parameters, function_tools=tools)
         asked = request_bindings(model_request_parameters, model_settings, self.wrapped.profile)
         token = _request.set(_Request(model_request_parameters, given, asked))
         conversation = from_messages(messages, model_request_parameters)
+        decided, parsed = decided_answer(messages), asked.response_format is not None or asked.tool_choice is not None
         try:
-            answer = await self._gate.ask(
-                conversation,
-                asked,
-                # Calls of external tools come out in `DeferredToolRequests.calls`, which the application runs.
-                holdable={tool.name for tool in model_request_parameters.function_tools if tool.kind != "external"},
-                answers={tool.name for tool in model_request_parameters.output_tools},
-                parsed=asked.response_format is not None or asked.tool_choice is not None,
-            )
+            if decided is not None:
+                before = from_messages(decided[1], model_request_parameters)
+                # A text of a format is pydantic-ai's to check; that it asks again is refused.
+                fits = asked.tool_choice is None
+                answer = await self._gate.released(decided[0], before, parsed=parsed, fits=lambda text: fits)
+            else:
+                answer = await self._gate.ask(
+                    conversation,
+                    asked,
+                    # Calls of external tools come out in `DeferredToolRequests.calls`, which the application runs.
+                    holdable={tool.name for tool in tools if tool.kind != "external"},
+                    answers={tool.name for tool in model_request_parameters.output_tools},
+                    parsed=parsed,
+                    waits=waits,
+                )
         finally:
             _request.reset(token)
-        if not answer.message.tool_calls:
-            await self._gate.note_answer(conversation, str(answer.message.text), answer)
-        return to_response(answer.message)
+        response = to_response(answer.message)
+        if decided is not None or not response.tool_calls:
+            await self._gate.note_answer(conversation, _said(response), answer)
+        return response
 
     async def _refuse_asking_again(self, messages: list[ModelMessage]) -> None:
-        """Refuse a request of a run that has abstained in words.
+        """Refuse a request of a run that has abstained in words, or given out what a person decided.
 
         Raises:
             AbstainedError: The run has abstained, and this request is its retry.
@@ -310,7 +342,7 @@ class GuardedModel(WrapperModel):
         *asked, said, again = messages
         if not isinstance(said, ModelResponse) or said.run_id is None or said.run_id != again.run_id:
             return
-        _, verdict = await self._gate.given_out(from_messages(asked, ModelRequestParameters()), said.text or "")
+        _, verdict = await self._gate.given_out(from_messages(asked, ModelRequestParameters()), _said(said))
         if verdict is not None and is_result(verdict):
             raise AbstainedError(verdict, said.text)
 
@@ -350,6 +382,12 @@ class GuardedModel(WrapperModel):
         raise AbstainedError.of(verdict, output)
 
 
+def _said(response: ModelResponse) -> Any:
+    """What a response gives: its text, or its calls."""
+    calls = [[call.tool_name, call.args_as_dict()] for call in response.tool_calls]
+    return calls or response.text or ""
+
+
 @dataclass
 class GuardCapability(AbstractCapability[Any]):
     """The guard for an agent: every model request is judged, and no tool call runs that was not accepted or approved.
@@ -359,7 +397,8 @@ class GuardCapability(AbstractCapability[Any]):
 
     A call held back under ``on_abstain="review"`` is deferred: the run ends with ``DeferredToolRequests`` (list it in
     the agent's output types) and continues with ``DeferredToolResults`` and the message history, also in another
-    process. The approved call runs as it was judged; nothing is drawn again for it.
+    process. The approved call runs as it was judged; nothing is drawn again for it. So is a call of
+    ``guardrail_answer`` in place of a held-back answer, which goes out after the decision: no history has it before.
     """
 
     artifact: CalibrationArtifact | str | Path | None = None
@@ -372,16 +411,17 @@ class GuardCapability(AbstractCapability[Any]):
     """Tools whose calls pass: those that only read."""
     judge: Any = None
     """As for `GuardedModel`."""
-    on_abstain: Any = "message"
-    """As for `GuardedModel`; or "review": a person decides about held-back tool calls."""
+    on_abstain: Any = "review"
+    """"review": a person decides about what is held back. Or as for `GuardedModel`."""
     held: Literal["approve", "retry"] = "approve"
-    """Under "review": "approve" asks a person; "retry" informs the model that the call did not run (`ModelRetry`)."""
+    """Under "review": "approve" asks a person; "retry" informs the model that the call did not run (`ModelRetry`), and
+    held-back answers become a message."""
     allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS
-    """What a person may decide about a held-back call, see `decide`."""
+    """What a person may decide about a held-back call or answer, see `decide`."""
     calibrated_settings: Mapping[str, Any] | None = None
     """Settings of every call at calibration in addition to the plan."""
     verdicts: VerdictStore = field(default_factory=VerdictStore)
-    """Where verdicts on tool calls are kept; with a path they outlive the process."""
+    """Where verdicts on tool calls, and held-back answers, are kept; with a path they outlive the process."""
     guard_options: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of `Guardrail`."""
     settings: InitVar[Mapping[str, Any] | None] = None
@@ -438,8 +478,19 @@ class GuardCapability(AbstractCapability[Any]):
             _running.reset(token)
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:
-        """The agent's tools, which run only the very calls that may run."""
+        """The agent's tools, which run only the very calls that may run, and the call that stands for an answer."""
         return _JudgedToolset(toolset, self)
+
+    @property
+    def _asks(self) -> bool:
+        """Whether a person is asked about what is held back."""
+        return self.held == "approve" and is_reviewed(self.on_abstain)
+
+    async def _give(self, ctx: RunContext[Any], conversation: str) -> str:
+        """Give out the answer that waits for a person."""
+        if not ctx.tool_call_approved:
+            raise _not_run()
+        return await self._decisions.give(str(ctx.tool_call_id), {"conversation": conversation})
 
     async def _check(self, ctx: RunContext[Any], call: ToolCallPart, tool_def: ToolDefinition) -> dict[str, Any] | None:
         """Let a call go on that was judged, accepted and not changed since, or that a person approved.
@@ -463,7 +514,7 @@ class GuardCapability(AbstractCapability[Any]):
                 return None if found is None or same else arguments
         elif found is not None and same and (verdict is None or verdict.accepted or found[0].startswith(CHOSEN)):
             return None
-        elif verdict is not None and self.held == "approve" and is_reviewed(self.on_abstain) and same:
+        elif verdict is not None and self._asks and same:
             raise ApprovalRequired(metadata={"guardrail": verdict.to_metadata()})
         raise _not_run()
 
@@ -482,13 +533,13 @@ class GuardCapability(AbstractCapability[Any]):
         return [value for value in found if value is not None]
 
     async def decide(self, result: Any, decisions: Mapping[str, Mapping[str, Any]]) -> DeferredToolResults:
-        """What goes on with a run, beside its messages, after decisions about held-back calls.
+        """What goes on with a run, beside its messages, after decisions about held-back calls and answers.
 
         Args:
             result: A run's result, or its messages.
             decisions: By call id: ``{"type": "approve"}``, ``{"type": "edit", "edited_action": {"name": ..., "args":
                 {...}}}``, ``{"type": "reject", "message": ...}`` or ``{"type": "respond", "message": ...}``, as for
-                `GuardrailMiddleware`.
+                `GuardrailMiddleware`; the edit of an answer has the name "answer" and the arguments ``{"text": ...}``.
 
         Raises:
             pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.
@@ -503,9 +554,12 @@ class GuardCapability(AbstractCapability[Any]):
             if order.decision == "respond":
                 found.calls[call_id] = order.message
             elif order.decision == "reject":
-                found.approvals[call_id] = ToolDenied(str(order.message))
+                found.approvals[call_id] = ToolDenied(order.message or NOT_RUN)
             else:
                 found.approvals[call_id] = ToolApproved(override_args=order.args)
+        for call_id, decision in decisions.items():  # all of them can be carried out
+            if waiting[call_id]["kind"] == "answer":
+                await self._decisions.note(call_id, decision)
         return found
 
     async def resume(
@@ -545,6 +599,21 @@ class _JudgedToolset(WrapperToolset[Any]):
 
     capability: GuardCapability
 
+    def __post_init__(self) -> None:
+        asks = self.capability._asks
+        self._own = FunctionToolset([Tool(self.capability._give, name=ANSWER_TOOL)] if asks else [])
+
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        """The agent's tools, and the one whose call stands for a held-back answer; no model is offered it.
+
+        Raises:
+            UsageError: The agent has a tool of its name.
+        """
+        tools, own = await super().get_tools(ctx), await self._own.get_tools(ctx)
+        if set(tools) & set(own):
+            raise UsageError(f"the agent's tool {ANSWER_TOOL!r} has the name of the guard's own. Rename it.")
+        return {**tools, **own}
+
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:
@@ -556,6 +625,8 @@ class _JudgedToolset(WrapperToolset[Any]):
         wanted = tool.args_validator.validate_python(call.args_as_dict(), context=ctx.validation_context)
         if not _equal(wanted, tool_args):
             raise _not_run()
+        if name == ANSWER_TOOL:
+            return await self._own.call_tool(name, tool_args, ctx, tool)
         result = await super().call_tool(name, tool_args, ctx, tool)
         if edit is None:
             return result
@@ -586,9 +657,7 @@ def _equal(wanted: Any, given: Any) -> bool:
 
 
 def _not_run() -> ModelRetry:
-    return ModelRetry(
-        "This call was not run: it is not certain enough that it is right. Ask the user, or try another way."
-    )
+    return ModelRetry(NOT_RUN)
 
 
 async def agent_bindings(agent: Agent[Any, Any], question: str = "?") -> Bindings:

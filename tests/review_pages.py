@@ -43,7 +43,11 @@ def held_back(question: str = "Who wrote The Waves?", answer: str = "Virginia Wo
         "verdict": verdict(),
         "alternatives": ((answer, 0.4), ("Katherine Mansfield", 0.3), ("E. M. Forster", 0.2), ("Henry James", 0.1)),
         "candidate_set": CandidateSet(
-            answers=((answer, 0.4), ("Katherine Mansfield", 0.3)), epsilon=0.2, attained=True, attainable=0.12
+            answers=((answer, 0.4), ("Katherine Mansfield", 0.3)),
+            epsilon=0.2,
+            attained=True,
+            attainable=0.12,
+            delta=0.1,
         ),
         **changes,
     }

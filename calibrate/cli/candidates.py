@@ -19,6 +19,8 @@ from ..data.records import RecordFile, read_records
 from ..evaluation.audit import prepared, refuse_shared
 from ..pipeline import require_same
 from ..report.sentences import percent
+from ..thresholds.bounds import binomial_tail
+from ..thresholds.fit import check_open_unit
 from .collect import RecordsArgument
 from .frame import app, errors, finish, keep_inputs, print_line, resolve_model
 
@@ -38,7 +40,8 @@ MOST_NEEDED = 1_000_000
 def candidates(
     records: RecordsArgument,
     artifact: Annotated[Path, typer.Option("--artifact", help="The guard's artifact; the list is bound to it.")],
-    epsilon: Annotated[float, typer.Option(help="Largest probability that no acceptable answer is in the list.")] = 0.2,
+    epsilon: Annotated[float, typer.Option(help="Largest share of lists without an acceptable answer.")] = 0.2,
+    delta: Annotated[float, typer.Option(help="Probability, over calibrations, with which that may fail.")] = 0.1,
     out: Annotated[Path, typer.Option("--out", "-o", help="Rule to write.")] = Path("candidates.json"),
     population: Annotated[
         Literal["held-back", "all"],
@@ -54,8 +57,9 @@ def candidates(
     """Fit how many of the model's answers a reviewer is shown.
 
     The list is as short as it can be while it misses every acceptable answer
-    with probability at most epsilon. Give records that did not fit the
-    threshold; exit code 1 says that no list can promise so much.
+    in at most the share epsilon of questions, with confidence 1 - delta. Give
+    records that did not fit the threshold; exit code 1 says that no list can
+    promise so much.
 
     Example: [cyan]calibrate candidates artifact.test.jsonl --artifact artifact.json --epsilon 0.2[/cyan]
     """
@@ -65,6 +69,7 @@ def candidates(
     keep_inputs([records, artifact, calibration], [out])
     if not 0 < epsilon < 1:
         raise UsageError(f"--epsilon must be in (0, 1), got {epsilon}. Write 0.2 for 20 %.")
+    check_open_unit("--delta", delta)
     loaded = CalibrationArtifact.load(artifact)
     rule = _rule(loaded, judge_model, records)
     file = _fitting(read_records(records), loaded, held_back=population == "held-back")
@@ -75,12 +80,18 @@ def candidates(
         left = f"{left_out} of {len(file.records)} questions are left out"
         print_line(f"{left}: no answer could be shown, or not all could be labelled.", "yellow")
     fitted = fit_candidates(
-        judged, loaded, epsilon=epsilon, population="held_back" if population == "held-back" else "all"
+        judged,
+        loaded,
+        epsilon=epsilon,
+        delta=delta,
+        population="held_back" if population == "held-back" else "all",
     )
     if fitted.quantile is None:
-        errors.print(Panel(escape(_way_out(fitted)), title="Not attainable", title_align="left", border_style="red"))
+        errors.print(
+            Panel(escape(_way_out(fitted, delta)), title="Not attainable", title_align="left", border_style="red")
+        )
         raise typer.Exit(1)
-    _print_result(fitted, evaluate_candidates(judged, fitted))
+    _print_result(fitted, evaluate_candidates(judged, fitted), delta)
     out.parent.mkdir(parents=True, exist_ok=True)
     fitted.save(out)
     finish([out], f"show it: ask_reviewer(store, wait=300, candidates=CandidateRule.load({str(out)!r}))")
@@ -126,11 +137,11 @@ def _fitting(file: RecordFile, artifact: CalibrationArtifact, *, held_back: bool
     return file
 
 
-def _print_result(rule: CandidateRule, found: Coverage) -> None:
+def _print_result(rule: CandidateRule, found: Coverage, delta: float) -> None:
     print_line(
         f"Promised: for at least {percent(1 - rule.epsilon)} of {_whom(rule)} an acceptable answer is in the list, "
-        f"over the draw of these {rule.n} questions and the new one together. At best {percent(1 - rule.attainable)} "
-        "could be promised."
+        f"with {percent(1 - delta)} confidence over the draw of {rule.n} questions like these. At best "
+        f"{percent(1 - rule.attainable)} could be promised."
     )
     print_line(
         f"On these {found.n} questions the list holds {found.mean_size:.1f} of {found.mean_all:.1f} answers on "
@@ -138,7 +149,7 @@ def _print_result(rule: CandidateRule, found: Coverage) -> None:
     )
 
 
-def _way_out(rule: CandidateRule) -> str:
+def _way_out(rule: CandidateRule, delta: float) -> str:
     """Why nothing can be promised, and what can be done."""
     lines = [
         f"epsilon {rule.epsilon:g} cannot be promised for {_whom(rule)}: the smallest that can be is "
@@ -146,7 +157,9 @@ def _way_out(rule: CandidateRule) -> str:
     ]
     missing = rule.n_without / rule.n
     if missing < rule.epsilon:
-        needed = math.ceil((1 - rule.epsilon) / (rule.epsilon - missing))
+        needed = rule.n
+        while needed < MOST_NEEDED and binomial_tail(round(missing * needed), needed, rule.epsilon) > delta:
+            needed += 1 + needed // 50
         if needed < MOST_NEEDED:
             lines.append(f"There are too few questions: at this share about {needed} would do.")
     else:

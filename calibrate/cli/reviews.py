@@ -49,8 +49,8 @@ RespondOption = Annotated[
 MissingOption = Annotated[
     Missing,
     typer.Option(
-        help="Items without a decision. wait: use what arrived before the oldest open one, expired ones are wrong; "
-        "wrong: all count as wrong; leave-out: only if what was not decided is like what was."
+        help="Items without a decision. wait: use what arrived up to the oldest open one; it and expired ones are "
+        "wrong; wrong: all count as wrong; leave-out: only if what was not decided is like what was."
     ),
 ]
 EarlierOption = Annotated[
@@ -222,10 +222,11 @@ def _print_accepted(found: AcceptedError | None, waits: Waiting | None, artifact
         print_line(f"{why}, so nothing is known about the error rate of answers that were given.")
         return
     how = "exact" if found.exact else "betting, over several audit rates"
+    without = f", {found.undecided} of them undecided" if found.undecided else ""
     print_line(
-        f"Error among answers given: {percent(found.estimate)} ({found.wrong} of {found.audited} audited wrong; 95 % "
-        f"interval {percent(found.low)} to {percent(found.high)}, {how}; promised {percent(artifact.alpha)}). About "
-        f"{percent(found.acceptance)} of the measured questions were answered.",
+        f"Error among answers given: {percent(found.estimate)} ({found.wrong} of {found.audited} audited "
+        f"wrong{without}; 95 % interval {percent(found.low)} to {percent(found.high)}, {how}; promised "
+        f"{percent(artifact.alpha)}). About {percent(found.acceptance)} of the measured questions were answered.",
         "red" if found.low > artifact.alpha else None,
     )
 
@@ -280,9 +281,11 @@ def _feed_monitor(
 
 
 def _print_sample(learned: Learned) -> None:
+    without = f", and {learned.undecided} undecided, counted as wrong" if learned.undecided else ""
     print_line(
-        f"Sample: {learned.used} of {learned.decided} decisions, so that every question is in it with probability "
-        f"{percent(learned.rate)}; {len(learned.file.records)} for the fit, {len(learned.test)} for the test."
+        f"Sample: {learned.used} of {learned.decided} decisions{without}, so that every question is in it with "
+        f"probability {percent(learned.rate)}; "
+        f"{len(learned.file.records)} for the fit, {len(learned.test)} for the test."
     )
     if learned.waits is not None:
         print_line(learned.waits.describe("more decisions of the sample"), "yellow")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence, Set
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guardrail.errors import UsageError
@@ -26,13 +27,15 @@ class AcceptedError(Frozen):
     estimate: float
     """Wrong audited answers, each weighted by 1 / audit rate, over all audited answers weighted alike."""
     low: float
-    """Lower end of the 95 % interval."""
+    """Lower end of the 95 % interval, with answers without a decision counted as right."""
     high: float
-    """Upper end of it."""
+    """Upper end of it, with answers without a decision counted as wrong."""
     audited: int
-    """Audited answers with a decision."""
+    """Audited answers that are used."""
     wrong: int
     """Wrong ones among them."""
+    undecided: int = 0
+    """Those among the wrong ones that have no decision; see `Missing`."""
     exact: bool
     """Clopper-Pearson, for one audit rate. Otherwise a confidence sequence (betting), wider and valid at any time."""
     acceptance: float
@@ -42,21 +45,22 @@ class AcceptedError(Frozen):
 def accepted_error(pool: Pool, *, missing: Missing = "wait") -> AcceptedError | None:
     """Estimate the error rate among accepted answers from audits; None before the first.
 
+    Answers that count as wrong without a decision raise the estimate and the upper end, and lower the lower end.
+
     Args:
         pool: The queue.
         missing: How audits without a decision are used.
     """
     audits = settled([item for item in pool.items if item.audited], missing)
+    undecided = {item.name for item in pool.items if item.correct is None}
     if not audits:
         return None
     rates = {item.chance for item in audits}
     wrong = sum(not item.correct for item in audits)
     weight = sum(1 / item.chance for item in audits)
     estimate = sum((not item.correct) / item.chance for item in audits) / weight
-    if len(rates) == 1:
-        low, high = clopper_pearson_interval(wrong, len(audits))
-    else:
-        low, high = _sequence(audits, min(rates))
+    at_best = [replace(item, correct=True) if item.name in undecided else item for item in audits]
+    (low, _), (_, high) = (_interval(found, rates) for found in (at_best, audits))
     held = sum(not item.audited and item.verdict.uncertainty.measured for item in pool.items)
     return AcceptedError(
         estimate=estimate,
@@ -64,6 +68,7 @@ def accepted_error(pool: Pool, *, missing: Missing = "wait") -> AcceptedError | 
         high=high,
         audited=len(audits),
         wrong=wrong,
+        undecided=sum(item.name in undecided for item in audits),
         exact=len(rates) == 1,
         acceptance=sum(1 / item.chance for item in pool.items if item.audited)
         / (sum(1 / item.chance for item in pool.items if item.audited) + held),
@@ -113,8 +118,10 @@ def refuse_open_as_wrong(missing: Missing) -> None:
         )
 
 
-def _sequence(audits: Iterable[Reviewed], smallest: float) -> tuple[float, float]:
-    monitor = RiskMonitor(0.5, min_audit_rate=smallest)  # alpha and delta play no part in the interval
+def _interval(audits: Sequence[Reviewed], rates: Set[float]) -> tuple[float, float]:
+    if len(rates) == 1:
+        return clopper_pearson_interval(sum(not item.correct for item in audits), len(audits))
+    monitor = RiskMonitor(0.5, min_audit_rate=min(rates))  # alpha and delta play no part in the interval
     counts: defaultdict[float, list[int]] = defaultdict(lambda: [0, 0])
     for item in audits:
         counts[item.chance][0] += 1

@@ -35,6 +35,7 @@ class Learned:
         key: Key of the scores in the records.
         rate: Probability with which every question came into the sample.
         used: Decisions in the sample.
+        undecided: Items of the sample without a decision, which count as wrong.
         decided: Decisions in the pool.
         old: What the artifact in force does on the test records.
         new: What the new one does on them.
@@ -47,6 +48,7 @@ class Learned:
     key: str
     rate: float
     used: int
+    undecided: int
     decided: int
     old: HeldOut
     new: HeldOut
@@ -119,6 +121,7 @@ def learn(
     """
     _refuse_bounds(pool)
     sample, rate = thinned(pool, missing=missing)
+    undecided = {item.name for item in sample} & {item.name for item in pool.items if item.correct is None}
     key = artifact.estimator.name
     groups: Literal["category", "cluster"] = "category" if artifact.calibration.group is None else "cluster"
     header = _header(artifact, sample, key, name, {"respond": respond, "missing": missing, "rate": rate})
@@ -144,7 +147,8 @@ def learn(
         test=tuple(test),
         key=key,
         rate=rate,
-        used=len(sample),
+        used=len(sample) - len(undecided),
+        undecided=len(undecided),
         decided=sum(item.correct is not None for item in pool.items),
         old=held_out(artifact, test, key),
         new=held_out(new, test, key),
@@ -187,7 +191,7 @@ def _header(
         questions_name=name,
         questions_sha256=fingerprint(questions),
         n_questions=len(questions),
-        correctness=CorrectnessSpec(name="given", version=1, params={"source": "reviews", **params}),
+        correctness=CorrectnessSpec(name="given", version=2, params={"source": "reviews", **params}),
         estimators={key: artifact.estimator},
         packages=package_versions(),
     )

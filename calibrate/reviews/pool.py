@@ -29,8 +29,9 @@ Respond = Literal["wrong", "leave-out"]
 Missing = Literal["wait", "wrong", "leave-out"]
 """How items without a decision are used.
 
-* wait: use what arrived before the oldest item that is still open. Expired items among them count as wrong, which is on
-  the safe side: a threshold fitted on too many errors accepts less.
+* wait: use what arrived up to the oldest item that is still open; that item counts as wrong. Where wrong answers stay
+  open longer, what precedes it ends with a run of right ones, and without it a sample looks better than the questions.
+  Expired items count as wrong, too, which is on the safe side: a threshold fitted on too many errors accepts less.
 * wrong: use everything; open and expired items count as wrong.
 * leave-out: leave both out. Valid only if what was not decided is like what was.
 """
@@ -158,7 +159,7 @@ def read_reviews(
 
 
 def until_open(items: Sequence[Reviewed]) -> list[Reviewed]:
-    """What arrived before the oldest open item."""
+    """What arrived before the oldest open item: for a monitor, which is fed the rest later."""
     first = next((i for i, item in enumerate(items) if item.open), len(items))
     return list(items[:first])
 
@@ -171,10 +172,13 @@ def waiting(items: Sequence[Reviewed], missing: Missing = "wait") -> Waiting | N
 
 
 def settled(items: Sequence[Reviewed], missing: Missing) -> list[Reviewed]:
-    """Items with a label each, as `Missing` says."""
+    """Items with a label each, as `Missing` says; none where the first item is the one that is waited for."""
     if missing == "leave-out":
         return [item for item in items if item.correct is not None]
-    used = until_open(items) if missing == "wait" else items
+    used = items
+    if missing == "wait":
+        ended = until_open(items)
+        used = items[: len(ended) + 1] if ended else []
     return [
         item if item.correct is not None else replace(item, correct=False)
         for item in used

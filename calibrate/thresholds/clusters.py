@@ -64,7 +64,8 @@ class ClusterFixedSequence(Rule):
 
     Guarantee: P(SCER > alpha) tends to at most delta as the number of *groups* grows, any risk curve, for groups that
     are independent of each other; items within a group may depend in any way. Asymptotic: with few groups, or few
-    errors in them, the t-test is only approximate. Error rate over all questions, so long groups count for more.
+    errors in them, the t-test is only approximate, and where groups are wholly right or wrong or a few are giants, more
+    than delta of calibrations fail (docs/guarantees.md). Error rate over all questions, so long groups count for more.
 
     Sources: fixed sequence, Learn then Test, arXiv 2110.01052; cluster-robust t with G - 1 degrees of freedom, Liang &
     Zeger 1986, Cameron & Miller 2015. Ours: the second condition, without which a stretch without errors has no spread

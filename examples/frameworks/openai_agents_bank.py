@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from agents import Agent, Runner, RunState, function_tool, set_tracing_disabled
+from agents import Agent, Runner, RunState, Tool, function_tool, set_tracing_disabled
 from langchain_core.messages import AIMessage
 
 from guardrail import PromptWrapping
@@ -42,14 +42,14 @@ inner = ScriptedChat(
 )
 
 
-def make_agent(model: Any, **tool: Any) -> Agent[Any]:
-    """The agent; it ends with the tool's result."""
+def make_agent(model: Any, *tools: Tool, **tool: Any) -> Agent[Any]:
+    """The agent; it ends with the transfer's result."""
     return Agent(
         name="bank",
         instructions=SYSTEM,
         model=model,
-        tools=[function_tool(transfer, **tool)],
-        tool_use_behavior="stop_on_first_tool",
+        tools=[function_tool(transfer, **tool), *tools],
+        tool_use_behavior={"stop_at_tool_names": ["transfer"]},
     )
 
 
@@ -57,8 +57,8 @@ async def main(folder: Path) -> list[str]:
     """Ask for a clear transfer and for a vague one; approve the vague one "days later", from the saved state."""
     bindings = await agent_bindings(make_agent("any"))  # calibration needs the same tools
     artifact = make_artifact(inner, prompt=PromptWrapping(system=SYSTEM), bindings=bindings)
-    guarded = GuardedModel(inner, artifact, on_abstain="review", verdicts=VerdictStore(folder / "verdicts.sqlite"))
-    agent = make_agent(guarded, needs_approval=guarded.needs_approval)
+    guarded = GuardedModel(inner, artifact, verdicts=VerdictStore(folder / "verdicts.sqlite"))
+    agent = make_agent(guarded, guarded.answer_tool, needs_approval=guarded.needs_approval)
     said = []
 
     result = await Runner.run(agent, "Send 50 euros to Ada.")

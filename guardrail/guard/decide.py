@@ -47,14 +47,15 @@ def decide(
     """
     texts = [sample.comparable for sample in drawn.samples]
     meanings: tuple[Meaning, ...] = ()
+    shown = drawn
     part = None if artifact.plan.cut_off == "measure" else part_of_an_answer(drawn, artifact.plan)
     if part is not None and drawn.problem is None:
         uncertainty, settled = estimator.unmeasured(part.reason, part.detail), None
     elif settled is not None:
         uncertainty = settled
     else:
-        subset, plan = adaptive_subset(drawn, estimator, artifact.plan)
-        uncertainty, clusters = _measured(subset, estimator, plan)
+        shown, plan = adaptive_subset(drawn, estimator, artifact.plan)
+        uncertainty, clusters = _measured(shown, estimator, plan)
         meanings = () if clusters is None else _meanings(texts, clusters)
     reason = _reason(uncertainty, artifact)
     return Verdict(
@@ -67,7 +68,7 @@ def decide(
         guarantee=artifact.outcome.guarantee,
         artifact=artifact.digest,
         candidate=drawn.primary,
-        alternatives=_alternatives(drawn, texts),
+        alternatives=_alternatives(shown),
         meanings=meanings,
         samples=tuple(texts),
         cost=drawn.cost,
@@ -180,8 +181,9 @@ def _sign(needs: Needs) -> str:
     return "The model gave its own answer too little probability"
 
 
-def _alternatives(drawn: SampleSet, texts: Sequence[str]) -> tuple[tuple[str, float], ...]:
+def _alternatives(drawn: SampleSet) -> tuple[tuple[str, float], ...]:
     """Distinct sampled answers (by normalised string) with their share, or the options with their probability."""
+    texts = [sample.comparable for sample in drawn.samples]
     if texts:
         keys = [normalise(text) for text in texts]
         counts = Counter(keys)

@@ -13,7 +13,7 @@ from ..errors import require
 require("sqlalchemy", extra="review")
 
 from .audits import AuditSample, audit_sample  # noqa: E402
-from .candidates import CandidateRule, CandidateSet, conformal_rank  # noqa: E402
+from .candidates import CandidateRule, CandidateSet  # noqa: E402
 from .delivery import Deliverer, sign, verify  # noqa: E402
 from .errors import (  # noqa: E402
     AlreadyDecidedError,
@@ -61,7 +61,6 @@ __all__ = [
     "UnstorableError",
     "ask_reviewer",
     "audit_sample",
-    "conformal_rank",
     "content_of",
     "sign",
     "ticket",

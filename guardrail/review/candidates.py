@@ -1,14 +1,19 @@
-"""A list of answers that contains an acceptable one with a stated probability: a conformal set of the model's answers.
+"""A list of answers that contains an acceptable one in a promised share of questions: a set of the model's answers.
 
 A reviewer who sees one candidate has to know the answer; a reviewer who sees a short list has to recognise it. The
 calibration says how long the list must be (ConU's construction, Wang et al. 2024, with a score that ranks answers).
 
 Each distinct answer ``j`` of a question gets the score ``s_j``: the mass of the answers with a larger share (0 for the
 most frequent; equal shares have equal scores). The nonconformity of a calibration question is the least score among its
-*acceptable* answers, and infinite where none is acceptable. With ``q`` the ``ceil((n + 1)(1 - epsilon))``-th smallest
-of the ``n`` scores, the set ``{j: s_j <= q}`` misses every acceptable answer with probability at most ``epsilon`` for a
-new exchangeable question (over calibration and question together). If ``q`` is infinite, no list of the model's
-answers can guarantee that, and the set says so (this does not count as a miss: the person is asked to write an answer).
+*acceptable* answers, and infinite where none is acceptable. Let ``m`` be the largest number of misses with
+``P(Bin(n, epsilon) <= m) <= delta`` and ``q`` the ``(n - m)``-th smallest of the ``n`` scores (a tolerance limit, Wilks
+1941). The sets ``{j: s_j <= q}`` miss every acceptable answer in at most the share ``epsilon`` of questions, with
+probability at least ``1 - delta`` over calibrations. If ``m`` does not exist or ``q`` is infinite nothing is promised,
+and the set says so.
+
+The conformal quantile, the ``ceil((n + 1)(1 - epsilon))``-th smallest, gives shorter lists, but its promise counts a
+calibration that ends with an infinite ``q`` as no miss, so among the lists that *are* shown with a promise more may
+be missed.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from ..files import Persisted
 from ..types import Frozen
 from ..verdict import Verdict
 
-__all__ = ["CandidateRule", "CandidateSet", "conformal_rank", "ranked", "shown_answers"]
+__all__ = ["CandidateRule", "CandidateSet", "cut_short", "ranked", "shown_answers"]
 
 Population = Literal["held_back", "all"]
 
@@ -34,20 +39,28 @@ class CandidateSet(Frozen):
     answers: tuple[tuple[str, float], ...]
     """Answers with their share among the samples, most frequent first."""
     epsilon: float
-    """The set misses every acceptable answer with at most this probability, where ``attained``."""
+    """Such sets miss every acceptable answer in at most this share of questions, where ``attained``."""
     attained: bool
     """Whether calibration supports ``epsilon``; if not, the set holds all answers and the reviewer must write one."""
     attainable: float
-    """Smallest epsilon that can be guaranteed: all answers of the model together miss about this often."""
+    """Smallest epsilon that can be promised: an upper bound of how often all answers of the model together miss."""
+    delta: float | None = None
+    """Failure probability of the promise; None for a rule of before it had one, which promises nothing."""
 
     @property
     def statement(self) -> str:
         """The guarantee in words."""
+        if self.delta is None:
+            return "These are likely answers of the model. It is not known how often an acceptable one is among them."
         if self.attained:
-            return f"An acceptable answer is among these in at least {1 - self.epsilon:.0%} of such questions."
+            return (
+                f"An acceptable answer is among these in at least {1 - self.epsilon:.0%} of such questions "
+                f"({1 - self.delta:.0%} confidence)."
+            )
         return (
-            f"These are all of the model's answers. They cannot contain an acceptable one in {1 - self.epsilon:.0%} of "
-            f"such questions (at best {1 - self.attainable:.0%}), so consider writing your own."
+            "These are all of the model's answers. It cannot be promised that an acceptable one is among them in "
+            f"{1 - self.epsilon:.0%} of such questions (at most in {1 - self.attainable:.0%}), so consider writing "
+            "your own."
         )
 
 
@@ -60,7 +73,7 @@ class CandidateRule(Persisted):
     artifact: str
     """Digest of the calibration artifact whose samples, judge and plan the rule was fitted with."""
     epsilon: float = Field(gt=0.0, lt=1.0)
-    """Largest probability of missing every acceptable answer."""
+    """Largest share of questions for which the list misses every acceptable answer."""
     quantile: float | None = None
     """Largest score in the set; None if epsilon is not attainable, and then all answers are shown."""
     n: int = Field(ge=1)
@@ -68,9 +81,11 @@ class CandidateRule(Persisted):
     n_without: int = Field(ge=0)
     """Number of these for which the model gave no acceptable answer."""
     attainable: float
-    """Smallest epsilon for which the quantile is finite: ``1 - (n - n_without) / (n + 1)``."""
+    """Smallest epsilon for which the quantile is finite: the Clopper-Pearson upper bound of n_without among n."""
     population: Population
     """Which questions the guarantee covers: those the guard holds back, or all."""
+    delta: float | None = Field(default=None, gt=0.0, lt=1.0)
+    """Failure probability of the promise, over calibrations; None for a rule of before it had one: no promise."""
 
     def select(self, verdict: Verdict) -> CandidateSet | None:
         """The set for one question; None if nothing is guaranteed about it.
@@ -79,13 +94,17 @@ class CandidateRule(Persisted):
         quantile is about the shares among all samples of the plan, and fewer samples have other shares.
         """
         answers = shown_answers(verdict)
-        if not answers or verdict.artifact != self.artifact or _cut_short(verdict):
+        if not answers or verdict.artifact != self.artifact or cut_short(verdict):
             return None
         scores = ranked([share for _, share in answers])
         quantile = self.quantile
         kept = tuple(a for a, s in zip(answers, scores, strict=True) if quantile is None or s <= quantile)
         return CandidateSet(
-            answers=kept, epsilon=self.epsilon, attained=quantile is not None, attainable=self.attainable
+            answers=kept,
+            epsilon=self.epsilon,
+            attained=quantile is not None,
+            attainable=self.attainable,
+            delta=self.delta,
         )
 
 
@@ -96,13 +115,13 @@ def shown_answers(verdict: Verdict) -> tuple[tuple[str, float], ...]:
     return verdict.alternatives
 
 
-def _cut_short(verdict: Verdict) -> bool:
-    """Whether the shares come from fewer samples than at calibration.
+def cut_short(verdict: Verdict) -> bool:
+    """Whether the shares may come from fewer samples than the plan measures.
 
-    An adaptive plan measures the same first samples on both sides, so its clusters are those of the calibration. A
-    verdict that was decided early has no clusters.
+    An adaptive plan measures the first samples only where they agree, on both sides, so a measured score that saved
+    samples is one of the calibration's. A verdict that was decided early has a bound, or no score.
     """
-    return verdict.uncertainty.is_bound or (verdict.cost.saved > 0 and not verdict.meanings)
+    return verdict.uncertainty.is_bound or (verdict.cost.saved > 0 and not verdict.uncertainty.measured)
 
 
 def ranked(shares: Sequence[float]) -> list[float]:
@@ -111,8 +130,3 @@ def ranked(shares: Sequence[float]) -> list[float]:
     Shares that differ by less than 1e-9 count as equal.
     """
     return [math.fsum(other for other in shares if other > share + 1e-9) for share in shares]
-
-
-def conformal_rank(n: int, epsilon: float) -> int:
-    """``ceil((n + 1)(1 - epsilon))``, protected against rounding up; above n the quantile is infinite."""
-    return math.ceil((n + 1) * (1 - epsilon) - 1e-9)

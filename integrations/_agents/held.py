@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage
@@ -29,6 +29,7 @@ __all__ = [
     "HeldMessage",
     "ReviewTarget",
     "ToolCallOrder",
+    "answered",
     "call_digest",
     "edit_note",
     "from_json",
@@ -320,6 +321,34 @@ def order_for(call: Mapping[str, Any], decision: Decision) -> ToolCallOrder:
         "user asks for it."
     )
     return ToolCallOrder(digest=digest, decision="reject", message=said)
+
+
+def answered(held: HeldMessage, decision: Decision, refusal: Callable[[Verdict], str]) -> FrozenMessage:
+    """A held-back answer as it goes out after a person's decision.
+
+    Args:
+        held: The answer.
+        decision: About it. An edit of a structured answer is JSON; other text goes out as text.
+        refusal: Text of a rejected answer, where the person gives none.
+    """
+    if decision["type"] == "approve":
+        return held.message
+    if decision["type"] == "edit":
+        text = decision["edited_action"]["args"]["text"]
+        calls = _structured_anew(held.message, text) if held.judged[0].is_answer else ()
+        return held.message.model_copy(update={"text": "" if calls else text, "tool_calls": calls})
+    text = decision.get("message") or refusal(held.verdict)
+    return held.message.model_copy(update={"text": str(text), "tool_calls": ()})
+
+
+def _structured_anew(message: FrozenMessage, text: str) -> tuple[dict[str, Any], ...]:
+    """The structured answer with the arguments that a person wrote as JSON; none where it is other text."""
+    try:
+        args = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    plain = isinstance(args, dict) and len(message.tool_calls) == 1 and json_fault(args, packed=True) is None
+    return ({**message.tool_calls[0], "args": args},) if plain else ()
 
 
 def edit_note(args: Mapping[str, Any] | None) -> str:

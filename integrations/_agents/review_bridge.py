@@ -22,7 +22,7 @@ from guardrail.verdict import Verdict
 from .decisions import checked
 from .held import REQUEST_FORMAT
 
-__all__ = ["TOO_LATE", "ReviewBridge", "content_of", "lapsed", "refusal_of", "response_of"]
+__all__ = ["TOO_LATE", "ReviewBridge", "content_of", "lapsed", "refusal_of", "response_of", "tools_of"]
 
 if TYPE_CHECKING:
     from guardrail.review import CandidateRule, Charge, Content, Decision, Item, ReviewStore
@@ -242,7 +242,7 @@ class ReviewBridge:
         if why is None:
             answer = {"decisions": response_of(item.decision, value)}
             try:
-                checked(answer, value["review_configs"][0]["allowed_decisions"], _tools(value))
+                checked(answer, value["review_configs"][0]["allowed_decisions"], tools_of(value))
             except ValidationError as error:
                 why = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
         if why is None:
@@ -363,7 +363,8 @@ def refusal_of(decision: Decision, value: Mapping[str, Any]) -> str | None:
     return None if decision.candidate is None else content_of(value).why_not(decision.candidate)
 
 
-def _tools(value: Mapping[str, Any]) -> list[str]:
+def tools_of(value: Mapping[str, Any]) -> list[str]:
+    """Names of the tools whose calls an interrupt asks about, in order; none where it asks about an answer."""
     return [] if value["kind"] == "answer" else [action["name"] for action in value["action_requests"]]
 
 

@@ -25,9 +25,9 @@ from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from guardrail import CalibrationArtifact, Guardrail
-from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.errors import AbstainedError, ArtifactMismatchError, UsageError
 from guardrail.files import check_version, open_sqlite, problem_of
-from guardrail.guard.abstention import ABSTAINED, Abstention, afall_back
+from guardrail.guard.abstention import ABSTAINED, Abstention, afall_back, worded
 from guardrail.guard.assess import Abstentions, Assessment
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import candidate_message, total_usage, with_verdict
@@ -42,13 +42,26 @@ from guardrail.verdict import Verdict
 
 from .._agents.artifact_set import ANY_TOOL, ArtifactSet, highest_agreement, load
 from .._agents.decisions import ALL_DECISIONS, DecisionType, checked
-from .._agents.held import FrozenMessage, HeldMessage, ReviewTarget, ToolCallOrder, order_for, review_request
+from .._agents.held import (
+    FrozenMessage,
+    HeldMessage,
+    ReviewTarget,
+    ToolCallOrder,
+    answered,
+    order_for,
+    review_request,
+    targets_of,
+)
+from .._agents.review_bridge import tools_of
 from .chat import SHARED, Latest, is_reviewed
 
 __all__ = [
+    "ANSWER_TOOL",
     "CHOSEN",
+    "NOT_RUN",
     "Answer",
     "CallReviews",
+    "Decided",
     "FrameworkGuard",
     "VerdictStore",
     "arguments_of",
@@ -56,10 +69,17 @@ __all__ = [
     "refuse_settings",
 ]
 
+ANSWER_TOOL = "guardrail_answer"
+"""Name of the call that stands for a held-back answer until a person decides. No model is offered it."""
+NOT_RUN = "This call was not run: it is not certain enough that it is right. Ask the user, or try another way."
+APPROVED = "A person let this answer go out."
+"""Result of an approved call of `ANSWER_TOOL`."""
+APPROVE, REJECT = {"type": "approve"}, {"type": "reject"}
+REFUSED = ("reject", "lapse")
 CHOSEN = "chosen:"
 """Marks calls that a person or another model gave on the abstention path: they run, by the caller's choice."""
-EDIT = "edit:"
-"""Before a call's id: the key of the arguments that a person gave it."""
+GIVEN = "edit:"
+"""Before a call's id: the key of the arguments that a person gave it, or of the decision about an answer."""
 FORMAT = 1
 """Version of a verdict store; 0, which SQLite gives a file without one, is the first."""
 MOST_IN_MEMORY = 10_000
@@ -226,7 +246,10 @@ class VerdictStore:
 
 
 class CallReviews:
-    """What people are asked about held-back calls, and what becomes of the calls.
+    """What people are asked about held-back calls and answers, and what becomes of them.
+
+    A held-back answer is nowhere but in the store of verdicts, under the id of a call of `ANSWER_TOOL`, which stands
+    for it in the conversation. Its argument is a digest of the conversation that it answers.
 
     Args:
         verdicts: Where the verdicts on the calls are kept.
@@ -242,41 +265,68 @@ class CallReviews:
             raise UsageError(f"allowed_decisions are some of {ALL_DECISIONS}, got {tuple(allowed)!r}")
         self.verdicts, self._allowed = verdicts, tuple(allowed)
 
-    async def review_request(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What a person is shown about a held-back call; None for a call that this guard does not hold back.
-
-        Plain JSON in the form of the interrupts of `integrations.langgraph_review`, with the ``call_id`` on top.
-        """
+    async def held(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> HeldMessage | None:
+        """What was held back as this very call; None for a call that this guard does not hold back."""
         found = await self.verdicts.afind(call_id)
         if found is None or found[1] is None or found[1].accepted or not is_of_call(found[0], name, arguments):
             return None
         verdict = found[1].model_copy(update={"samples": ()})
-        call = {"name": name, "args": dict(arguments), "id": call_id, "type": "tool_call"}
-        target = ReviewTarget(name=name, call_id=call_id, args=dict(arguments), verdict=verdict)
         question = await asyncio.to_thread(self.verdicts.question, call_id)
-        held = HeldMessage(
-            question=question, message=FrozenMessage(text="", tool_calls=(call,)), judged=(target,), verdict=verdict
-        )
-        return {**review_request(held, self._allowed), "call_id": call_id}
+        if name == ANSWER_TOOL:
+            message = candidate_message(verdict.candidate or Sample(text=""), "")
+            by_name = {call["name"]: verdict for call in message.tool_calls}
+            judged = targets_of(message, by_name, by_name, verdict)
+            frozen = FrozenMessage.of(message)
+        else:
+            call = {"name": name, "args": dict(arguments), "id": call_id, "type": "tool_call"}
+            judged = (ReviewTarget(name=name, call_id=call_id, args=dict(arguments), verdict=verdict),)
+            frozen = FrozenMessage(text="", tool_calls=(call,))
+        return HeldMessage(question=question, message=frozen, judged=judged, verdict=verdict)
+
+    async def review_request(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What a person is shown about a held-back call or answer; None for a call that is not held back.
+
+        Plain JSON in the form of the interrupts of `integrations.langgraph_review`, with the ``call_id`` on top.
+        """
+        held = await self.held(call_id, name, arguments)
+        return None if held is None else {**review_request(held, self._allowed), "call_id": call_id}
 
     def order(self, value: Mapping[str, Any], decision: Mapping[str, Any]) -> ToolCallOrder:
-        """What becomes of a held-back call after a decision about its review request.
+        """What becomes of a held-back call, or of the one that stands for an answer, after a person's decision.
 
         Raises:
             pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.
         """
         (asked,), (config,) = value["action_requests"], value["review_configs"]
-        (checked_one,) = checked({"decisions": [decision]}, config["allowed_decisions"], [asked["name"]])["decisions"]
+        answer = {"decisions": [decision]}
+        (checked_one,) = checked(answer, config["allowed_decisions"], tools_of(value))["decisions"]
+        if value["kind"] == "answer":
+            refused = checked_one["type"] in REFUSED
+            return ToolCallOrder(digest="", decision="reject" if refused else "approve")
         return order_for({"name": asked["name"], "args": asked["args"]}, checked_one)
 
-    async def note_edit(self, call_id: str, args: Mapping[str, Any]) -> None:
-        """Remember the arguments with which a person lets a call run."""
-        await self.verdicts.aput(f"{EDIT}{call_id}", canonical_json(dict(args)), None)
+    async def note(self, call_id: str, given: Mapping[str, Any] | None) -> None:
+        """Remember the arguments with which a person lets a call run (None: its own), or the decision on an answer."""
+        if given is None:
+            await asyncio.to_thread(self.verdicts.delete, f"{GIVEN}{call_id}")
+        else:
+            await self.verdicts.aput(f"{GIVEN}{call_id}", canonical_json(dict(given)), None)
 
-    async def edit_of(self, call_id: str) -> dict[str, Any] | None:
-        """The arguments that a person gave a call, if any."""
-        found = await self.verdicts.afind(f"{EDIT}{call_id}")
+    async def given(self, call_id: str) -> dict[str, Any] | None:
+        """What a person gave a call, if anything; see `note`."""
+        found = await self.verdicts.afind(f"{GIVEN}{call_id}")
         return None if found is None else arguments_of(found[0])
+
+    async def give(self, call_id: str, arguments: Mapping[str, Any]) -> str:
+        """What an approved call of `ANSWER_TOOL` returns: not the answer, which `FrameworkGuard.released` gives out."""
+        held = await self.held(call_id, ANSWER_TOOL, arguments)
+        decision: Any = await self.given(call_id) or APPROVE
+        if decision["type"] in REFUSED:  # an earlier decision; the framework says that the call is approved now
+            decision = APPROVE
+        if held is None or (held.empty and decision == APPROVE):
+            return NOT_RUN
+        await self.note(call_id, decision)
+        return APPROVED
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +347,19 @@ class Answer:
     def abstained(self) -> bool:
         """Whether the message is the text of an abstention: no answer of the model, of a person or another model."""
         return bool(self.message.response_metadata.get(ABSTAINED))
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The call that stands for a held-back answer, after a person's decision.
+
+    Attributes:
+        call_id: Its id.
+        output: What the framework says that it returned.
+    """
+
+    call_id: str
+    output: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,10 +392,14 @@ class FrameworkGuard:
         tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool.
         exempt: Tools whose calls pass.
         judge: The judge object, for artifacts whose judge cannot be made by name; or several by name.
-        on_abstain: As for `Guardrail`, or "review": a held-back tool call is proposed and runs once a person approves.
-        verdicts: Where verdicts on tool calls are kept.
+        on_abstain: As for `Guardrail`, or "review": a held-back tool call is proposed and runs once a person approves;
+            a call of `ANSWER_TOOL` is proposed in place of a held-back answer, which goes out once a person approves.
+        verdicts: Where verdicts on tool calls, and held-back answers, are kept.
         guard_options: Further settings of `Guardrail`.
-        allowed_decisions: What a person may decide about a held-back call.
+        allowed_decisions: What a person may decide about what is held back.
+
+    Raises:
+        UsageError: `ANSWER_TOOL` is gated or exempt.
     """
 
     def __init__(
@@ -349,6 +416,8 @@ class FrameworkGuard:
         allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
     ) -> None:
         self.holds = is_reviewed(on_abstain)
+        if ANSWER_TOOL in {*exempt, *(tools or {})}:
+            raise UsageError(f"{ANSWER_TOOL!r} is the guard's own tool. Leave it out of tools= and exempt=.")
         identify(model)  # its complaints come as they are, not as a validation error of the guard
         # An agent's conversation grows with every tool it calls, so it is marked where a plain guard would refuse it.
         options = {"turns": "mark", **guard_options}
@@ -382,6 +451,7 @@ class FrameworkGuard:
         holdable: Collection[str] = (),
         answers: Collection[str] = (),
         parsed: bool = False,
+        waits: bool = False,
     ) -> Answer:
         """Judge one request and act on the verdict.
 
@@ -391,6 +461,7 @@ class FrameworkGuard:
             holdable: Names of tools whose calls can wait for a person.
             answers: Names of tools whose call is the answer (structured output).
             parsed: Whether a text would be taken for something else than an answer to a person.
+            waits: Whether an answer can wait for a person: the agent has `ANSWER_TOOL`.
 
         Raises:
             ArtifactMismatchError: Other tools, format or prompt than the artifact's.
@@ -402,10 +473,13 @@ class FrameworkGuard:
         form = form_of(plan, None, asked.model_dump(exclude_defaults=True))
         judged = await self._judged(list(messages), asked, answers)
         candidate, verdict = judged.drawn.primary, judged.verdict
-        chosen = ""
+        chosen, held = "", None
         if judged.accepted and candidate is not None:
             message = candidate_message(candidate.judged_part, self.guard.artifact.model.model)
-        elif self.holds and (held := _held_calls(candidate, {*holdable, *self.exempt})) is not None:
+        elif (
+            self.holds
+            and (held := _held(candidate, messages, {*holdable, *self.exempt}, answers, waits=waits)) is not None
+        ):
             message = held
         else:
             assert verdict is not None, "a message that no gate judges is accepted"
@@ -420,6 +494,8 @@ class FrameworkGuard:
             one = None if call["name"] in self.exempt else judged.by_name.get(call["name"], verdict)
             if not judged.accepted and one is not None and one.accepted:
                 one = verdict  # the strictest gate holds all calls of the message
+            if held is not None and one is not None and call["name"] == ANSWER_TOOL:
+                one = one.model_copy(update={"candidate": _answer_of(candidate, answers)})
             await self.verdicts.aput(str(call["id"]), chosen + subject, one, question_text(messages))
         if verdict is None:
             metadata = {**message.response_metadata, "guardrail": None}
@@ -459,6 +535,50 @@ class FrameworkGuard:
         return found[1] is None or found[1].accepted or found[0].startswith(CHOSEN)
 
     # -- answers -----------------------------------------------------------------------------------------------------
+
+    async def released(
+        self,
+        decided: Decided,
+        messages: Sequence[BaseMessage],
+        *,
+        parsed: bool = False,
+        fits: Callable[[str], bool] = lambda text: False,
+    ) -> Answer:
+        """A held-back answer after a person's decision. Nothing is drawn.
+
+        Args:
+            decided: The call that stands for it, and its result.
+            messages: The conversation before that call.
+            parsed: As of `ask`.
+            fits: Whether a text is an answer of the format, where it is parsed.
+
+        Raises:
+            UsageError: Nothing was held back as this call in this conversation.
+            AbstainedError: The person gave no answer, and a text would be taken for one.
+        """
+        arguments = {"conversation": conversation_digest(messages)}
+        held = await self.reviews.held(decided.call_id, ANSWER_TOOL, arguments)
+        if held is None:
+            raise UsageError(
+                f"no answer to this conversation waits under the call {decided.call_id!r}, so nothing is given out. "
+                "The conversation was changed, its verdict expired, or another process keeps it: give both the same "
+                "VerdictStore(path). Otherwise ask again without that call."
+            )
+        verdict, model = held.verdict, self.guard.artifact.model.model
+        decision: Any = await self.reviews.given(decided.call_id) or REJECT
+        if decided.output != APPROVED and decision["type"] not in REFUSED:  # it was rejected after that decision
+            decision = REJECT
+        frozen = answered(held, decision, lambda verdict: worded(self.guard.abstain_message, verdict))
+        refused = decision["type"] in REFUSED
+        said = {**verdict.to_metadata(), "review": [{"name": "answer", "decision": decision["type"]}]}
+        metadata = {**frozen.metadata, "model_name": model, "guardrail": said} | ({ABSTAINED: True} if refused else {})
+        message = frozen.model_copy(update={"metadata": metadata}).to_message()
+        if parsed and not message.tool_calls and (refused or not fits(frozen.text)):
+            raise AbstainedError(verdict, frozen.text)
+        for call in message.tool_calls:
+            subject = CHOSEN + call_subject(call["name"], call["args"])
+            await self.verdicts.aput(str(call["id"]), subject, verdict, held.question)
+        return Answer(message, verdict, 0)
 
     async def note_answer(self, asked: Sequence[BaseMessage], given: Any, answer: Answer) -> None:
         """Remember what was given out in a conversation: an answer, or the text of an abstention.
@@ -566,21 +686,55 @@ def answer_key(asked: Sequence[BaseMessage], given: Any, *, abstention: bool) ->
     last = max((place for place, message in enumerate(asked) if message.type == "human"), default=len(asked))
     said = [(message.type, str(message.text)) for message in asked[: last + 1] if message.type != "system"]
     plain = given if isinstance(given, str) else to_jsonable_python(given, fallback=repr)
-    return f"{'abstention' if abstention else 'answer'}:{sha256_hex(canonical_json([said, plain]))}"
+    digest = sha256_hex(canonical_json([said, plain]).encode("utf-8", "surrogatepass"))
+    return f"{'abstention' if abstention else 'answer'}:{digest}"
 
 
-def _held_calls(candidate: Sample | None, holdable: Collection[str]) -> AIMessage | None:
-    """The held-back calls as a message, if all of them can wait for a person."""
-    if candidate is None or not candidate.tool_calls:
+def conversation_digest(messages: Sequence[BaseMessage]) -> str:
+    """32 hex digits of what a conversation says, without system messages and ids."""
+    said = [
+        (
+            message.type,
+            str(message.text),
+            [(call["name"], call["args"]) for call in getattr(message, "tool_calls", ())],
+            message.additional_kwargs,
+        )
+        for message in messages
+        if message.type != "system"
+    ]
+    return sha256_hex(repr(said).encode("utf-8", "surrogatepass"), 32)
+
+
+def _held(
+    candidate: Sample | None,
+    messages: Sequence[BaseMessage],
+    holdable: Collection[str],
+    answers: Collection[str],
+    *,
+    waits: bool,
+) -> AIMessage | None:
+    """The held-back calls, and a call that stands for a held-back answer, if all of them can wait for a person."""
+    proposed = () if candidate is None else candidate.tool_calls
+    calls = [(call.name, call.arguments) for call in proposed if call.name not in answers]
+    if any(name not in holdable for name, _ in calls):
         return None
-    if any(call.name not in holdable for call in candidate.tool_calls):
-        return None
-    calls: list[Any] = [
-        {"name": call.name, "args": call.arguments, "id": f"call_{uuid4().hex[:24]}", "type": "tool_call"}
-        for call in candidate.tool_calls
+    if len(calls) < len(proposed) or not proposed:
+        if not waits:
+            return None
+        calls.append((ANSWER_TOOL, {"conversation": conversation_digest(messages)}))
+    made: list[Any] = [
+        {"name": name, "args": args, "id": f"call_{uuid4().hex[:24]}", "type": "tool_call"} for name, args in calls
     ]
     # Without the text beside the calls: a person decides about the calls only.
-    return AIMessage(content="", tool_calls=calls, response_metadata={"finish_reason": "tool_calls"})
+    return AIMessage(content="", tool_calls=made, response_metadata={"finish_reason": "tool_calls"})
+
+
+def _answer_of(candidate: Sample | None, answers: Collection[str]) -> Sample | None:
+    """What of a candidate is the answer: its text, or its calls that are the structured answer."""
+    if candidate is None or not candidate.tool_calls:
+        return candidate
+    calls = tuple(call for call in candidate.tool_calls if call.name in answers)
+    return candidate.judged_part.model_copy(update={"tool_calls": calls})
 
 
 def _same_bindings(known: Bindings, asked: Bindings) -> None:

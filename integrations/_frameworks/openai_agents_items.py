@@ -7,7 +7,7 @@ reasoning items. Judges and the prompt check read the text.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 from uuid import uuid4
 
@@ -40,9 +40,18 @@ from guardrail.errors import UsageError
 from guardrail.types import Bindings
 
 from .chat import Carried
-from .guard import arguments_of
+from .guard import ANSWER_TOOL, Decided, arguments_of
 
-__all__ = ["Format", "from_items", "read_response", "request_bindings", "stream_events", "to_items", "to_response"]
+__all__ = [
+    "Format",
+    "decided_answer",
+    "from_items",
+    "read_response",
+    "request_bindings",
+    "stream_events",
+    "to_items",
+    "to_response",
+]
 
 ITEMS = "openai_agents_items"
 """Key in a message's ``additional_kwargs`` of the items it was made from."""
@@ -54,7 +63,7 @@ TEXTS = ("input_text", "output_text", "text", "refusal")
 
 
 def from_items(system: str | None, items: str | Sequence[TResponseInputItem]) -> list[BaseMessage]:
-    """A request's instructions and input as messages.
+    """A request's instructions and input as messages, without calls that stood for held-back answers.
 
     Raises:
         UsageError: An item is neither a message nor a function call or its result. Hosted tools run before any verdict.
@@ -63,7 +72,11 @@ def from_items(system: str | None, items: str | Sequence[TResponseInputItem]) ->
     if isinstance(items, str):
         return [*messages, HumanMessage(items)]
     pending: list[Any] = []  # reasoning items belong to the next item
-    for item in cast(Sequence[dict[str, Any]], items):
+    given = cast(Sequence[dict[str, Any]], items)
+    stood = {item["call_id"] for item in given if _stands(item)}
+    for item in given:
+        if item.get("type") in ("function_call", "function_call_output") and item["call_id"] in stood:
+            continue
         if item.get("type") == "reasoning":
             pending.append(item)
             continue
@@ -75,6 +88,21 @@ def from_items(system: str | None, items: str | Sequence[TResponseInputItem]) ->
         else:
             messages.append(message)
     return messages
+
+
+def _stands(item: Mapping[str, Any]) -> bool:
+    """Whether an item is a call that stands for a held-back answer."""
+    return item.get("type") == "function_call" and item.get("name") == ANSWER_TOOL
+
+
+def decided_answer(items: str | Sequence[TResponseInputItem]) -> tuple[Decided, list[TResponseInputItem]] | None:
+    """The call that stands for a held-back answer with its result, and the items before it, if a request ends so."""
+    given: list[Any] = [] if isinstance(items, str) else list(items)
+    if len(given) < 2 or not _stands(given[-2]) or given[-1].get("type") != "function_call_output":
+        return None
+    if given[-2]["call_id"] != given[-1]["call_id"]:
+        return None
+    return Decided(str(given[-1]["call_id"]), str(given[-1]["output"])), given[:-2]
 
 
 def _message(item: dict[str, Any], raw: list[Any]) -> BaseMessage:
@@ -100,7 +128,7 @@ def _message(item: dict[str, Any], raw: list[Any]) -> BaseMessage:
 
 
 def _merged(first: AIMessage, second: AIMessage) -> AIMessage:
-    raw = [*first.additional_kwargs.get(ITEMS, ()), *second.additional_kwargs[ITEMS]]
+    raw = Carried([*first.additional_kwargs.get(ITEMS, ()), *second.additional_kwargs[ITEMS]])
     return AIMessage(first.content, tool_calls=[*first.tool_calls, *second.tool_calls], additional_kwargs={ITEMS: raw})
 
 
@@ -155,7 +183,7 @@ def _items(message: BaseMessage) -> Iterator[dict[str, Any]]:
 def request_bindings(
     tools: Sequence[Tool], handoffs: Sequence[Handoff[Any, Any]], schema: AgentOutputSchemaBase | None, choice: Any
 ) -> Bindings:
-    """Tools (including handoffs), choice and answer format of a request.
+    """Tools (including handoffs, not `ANSWER_TOOL`), choice and answer format of a request.
 
     Raises:
         UsageError: A tool is hosted: it runs at the provider, before any verdict.
@@ -167,6 +195,8 @@ def request_bindings(
                 f"tool {tool.name!r} ({type(tool).__name__}) runs at the provider, before any verdict. Only function "
                 "tools can be guarded."
             )
+        if tool.name == ANSWER_TOOL:
+            continue
         described.append(_tool(tool.name, tool.description, tool.params_json_schema, tool.strict_json_schema))
     for one in handoffs:
         described.append(_tool(one.tool_name, one.tool_description, one.input_json_schema, one.strict_json_schema))

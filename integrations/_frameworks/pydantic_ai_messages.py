@@ -7,6 +7,7 @@ images and thinking. Judges and the prompt check read the text.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage, UsageMetadata
@@ -17,6 +18,7 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
+from pydantic_core import to_jsonable_python
 
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
@@ -24,8 +26,17 @@ from guardrail.guard.abstention import ABSTAINED
 from guardrail.types import Bindings
 
 from .chat import Carried
+from .guard import ANSWER_TOOL, APPROVED, Decided
 
-__all__ = ["as_parameters", "from_messages", "read_response", "request_bindings", "to_messages", "to_response"]
+__all__ = [
+    "as_parameters",
+    "decided_answer",
+    "from_messages",
+    "read_response",
+    "request_bindings",
+    "to_messages",
+    "to_response",
+]
 
 MESSAGES = "pydantic_ai_messages"
 """Key in a message's ``additional_kwargs`` of the messages it was made from."""
@@ -37,14 +48,17 @@ KEPT = ("guardrail", ABSTAINED)
 
 
 def from_messages(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> list[BaseMessage]:
-    """A request's instructions and history as LangChain messages.
+    """A request's instructions and history as LangChain messages, without calls that stood for held-back answers.
 
     Raises:
         UsageError: A part is not a text, tool call or tool result.
     """
     instructions = _instructions(messages, parameters)
     found: list[BaseMessage] = [] if not instructions else [SystemMessage(instructions)]
-    for message in messages:
+    for original in messages:
+        message = _without_held(original)
+        if message is None:
+            continue
         made = _request(message) if isinstance(message, ModelRequest) else [_response(message)]
         for place, one in enumerate(made):
             # The first of its parts carries the whole message.
@@ -53,10 +67,42 @@ def from_messages(messages: Sequence[ModelMessage], parameters: ModelRequestPara
     return found
 
 
+def _without_held(message: ModelMessage) -> ModelMessage | None:
+    left: Any = [part for part in message.parts if not _stands(part)]
+    if len(left) == len(message.parts):
+        return message
+    return replace(message, parts=left) if left else None
+
+
+def _stands(part: object) -> bool:
+    """Whether a part is a call that stands for a held-back answer, or its result."""
+    return getattr(part, "tool_name", None) == ANSWER_TOOL
+
+
+def decided_answer(messages: Sequence[ModelMessage]) -> tuple[Decided, list[ModelMessage]] | None:
+    """The call that stands for a held-back answer with its result, and the messages before, if a request ends so.
+
+    Raises:
+        UsageError: A prompt came with the approval.
+    """
+    last = max((place for place, one in enumerate(messages) if isinstance(one, ModelResponse)), default=0)
+    ended = [part for message in messages[last + 1 :] for part in message.parts]
+    result = next((part for part in ended if _stands(part)), None)
+    if result is None:
+        return None
+    decided = Decided(_call_id(result), str(getattr(result, "content", "")))
+    if not any(isinstance(part, its.UserPromptPart) for part in ended):
+        return decided, list(messages[:last])
+    if decided.output == APPROVED:
+        raise UsageError("a prompt came with the approval of a held-back answer. Give it after the answer.")
+    return None  # rejected, or left behind, and asked anew
+
+
 def _pictures(message: ModelMessage) -> list[object]:
-    """What a message holds beside text."""
+    """What a message holds beside text, as JSON: pydantic-ai reads other classes from a stored history."""
     contents = [part.content for part in message.parts if isinstance(part, its.UserPromptPart)]
-    return [one for content in contents if not isinstance(content, str) for one in content if not isinstance(one, str)]
+    found = [one for content in contents if not isinstance(content, str) for one in content if not isinstance(one, str)]
+    return [to_jsonable_python(one, bytes_mode="base64", fallback=repr) for one in found]
 
 
 def _instructions(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> str | None:

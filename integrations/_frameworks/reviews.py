@@ -1,4 +1,4 @@
-"""From a run with held-back calls to the review queue and back, as `ReviewBridge` does for graphs."""
+"""From a run with held-back calls and answers to the review queue and back, as `ReviewBridge` does for graphs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import ValidationError
 
+from guardrail.errors import AbstainedError, UnmeasuredError
 from guardrail.verdict import Verdict
 
 from .._agents.decisions import checked
-from .._agents.review_bridge import TOO_LATE, content_of, lapsed, refusal_of, response_of
+from .._agents.review_bridge import TOO_LATE, content_of, lapsed, refusal_of, response_of, tools_of
 
 __all__ = ["ReviewBridge", "Reviewed"]
 
@@ -27,10 +28,10 @@ _log = logging.getLogger(__name__)
 
 
 class Reviewed(Protocol):
-    """A guard whose held-back calls people decide about."""
+    """A guard about whose held-back calls and answers people decide."""
 
     async def review_requests(self, result: Any) -> list[dict[str, Any]]:
-        """What a person is shown about each held-back call of a run."""
+        """What a person is shown about each held-back call or answer of a run."""
 
     async def resume(self, agent: Any, result: Any, decisions: Mapping[str, Mapping[str, Any]], **run: Any) -> Any:
         """Go on with a run after decisions, by call id."""
@@ -38,13 +39,14 @@ class Reviewed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReviewBridge:
-    """Puts the held-back calls of a run into a review store, and goes on with the run when all are decided.
+    """Puts what a run holds back into a review store, and goes on with the run when all of it is decided.
 
-    Each call is one item, whose key is the call's id, so both methods may be called again at any time.
+    Each call is one item, whose key is the call's id, so both methods may be called again at any time. So is an answer,
+    under the id of the call that stands for it.
 
     Attributes:
         store: The queue.
-        expires_in: Seconds in which a decision is wanted; afterwards the call does not run. None: no limit.
+        expires_in: Seconds in which a decision is wanted; afterwards nothing runs or goes out. None: no limit.
         callback: URL that the decision is posted to.
         metadata: Stored with each item.
         candidates: Calibrated list of answers to show, or one for each artifact; see `CandidateRule`.
@@ -89,13 +91,18 @@ class ReviewBridge:
         charges, decisions, what = decided
         try:
             found = await guard.resume(agent, result, decisions, **run)
-        except Exception:
-            for charge in charges:
-                await asyncio.to_thread(self.store.put_down, charge, again=True)
+        except Exception as error:
+            # What an agent of structured answers raises after a rejection is its result; another run gives no other.
+            ended = isinstance(error, AbstainedError) and not isinstance(error, UnmeasuredError)
+            await asyncio.to_thread(self._put_down, charges, what if ended else None)
             raise
-        for charge in charges:
-            await asyncio.to_thread(self.store.put_down, charge, what=what[charge.item.id], again=False)
+        await asyncio.to_thread(self._put_down, charges, what)
         return found
+
+    def _put_down(self, charges: Any, what: Mapping[str, str] | None) -> None:
+        for charge in charges:
+            outcome = {} if what is None else {"what": what[charge.item.id]}
+            self.store.put_down(charge, **outcome, again=what is None)
 
     def _enqueue(self, value: Mapping[str, Any]) -> Item:
         content = content_of(value).model_copy(
@@ -137,9 +144,9 @@ class ReviewBridge:
         why = refusal_of(item.decision, value) or ""
         if not why:
             (decision,) = response_of(item.decision, value)
-            allowed, (asked,) = value["review_configs"][0]["allowed_decisions"], value["action_requests"]
+            allowed = value["review_configs"][0]["allowed_decisions"]
             try:
-                checked({"decisions": [decision]}, allowed, [asked["name"]])
+                checked({"decisions": [decision]}, allowed, tools_of(value))
                 return decision, ""
             except ValidationError as error:
                 why = str(error.errors()[0]["msg"]).removeprefix("Value error, ")

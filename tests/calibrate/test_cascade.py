@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from calibrate.cascade import fit_cascade, matched
 from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records
-from calibrate.thresholds.stages import fit_stages, paths
+from calibrate.thresholds.bounds import binomial_tail, zero_error_floor
+from calibrate.thresholds.stages import _start, _walked, fit_stages, paths
 from guardrail.artifact import CascadeArtifact
 from guardrail.errors import ArtifactFormatError, ArtifactTamperedError, UsageError
 from guardrail.guard.cascade import GOES_ON, Cascade
@@ -48,16 +49,14 @@ def by_thresholds(u: np.ndarray, error: np.ndarray, thresholds: list[float | Non
     return answers, wrong, first
 
 
-def test_lec_joint_keeps_its_inequality_and_beats_either_model_alone() -> None:
+def test_lec_joint_keeps_its_inequality_on_the_questions_that_did_not_choose_the_path() -> None:
     u, error = population(600, 1)
     outcome = fit_stages(u, error, alpha=0.15)
-    answers, wrong, first = by_thresholds(u, error, [stage.threshold for stage in outcome.stages])
+    fitted = np.random.default_rng(0).permutation(600)[60:]
+    answers, wrong, first = by_thresholds(u[fitted], error[fitted], [stage.threshold for stage in outcome.stages])
     assert (outcome.n_accepted, outcome.n_errors, outcome.stages[0].n_accepted) == (answers, wrong, first)
     assert wrong - 0.15 * answers <= -1 + 1e-9
-    for stage in (0, 1):
-        alone = u.copy()
-        alone[:, 1 - stage] = INF
-        assert fit_stages(alone, error, alpha=0.15).n_accepted <= answers
+    assert (outcome.n, outcome.options["design"], outcome.options["version"]) == (540, 60, 2)
 
 
 def test_a_price_buys_calls_with_answers() -> None:
@@ -68,7 +67,7 @@ def test_a_price_buys_calls_with_answers() -> None:
     assert dear.n_errors - 0.15 * dear.n_accepted <= -1 + 1e-9
 
 
-def test_certified_counts_the_tested_part_and_states_its_paths() -> None:
+def test_certified_counts_the_tested_part_and_states_its_path() -> None:
     u, error = population(1_000, 3)
     outcome = fit_stages(u, error, alpha=0.15, rule="certified")
     assert outcome.feasible
@@ -82,21 +81,54 @@ def test_certified_counts_the_tested_part_and_states_its_paths() -> None:
 
 def test_paths_are_set_by_scores_and_grow() -> None:
     u, _ = population(200, 4)
-    for ratio, path in zip((0.0, 0.5, 1.0), paths(u, 0.2), strict=True):
+    for ratio, path in zip((0.0, 0.5, 1.0), paths(u, u[:, 1].max()), strict=True):
         table = np.array(path)
         assert (table[1:] >= table[:-1]).all()
         assert table[-1, 1] == u[:, 1].max()
         # quantiles by hand: the ratio-th share of the sorted scores of the first model
         last = -INF if ratio == 0 else np.sort(u[:, 0])[int(ratio * 200) - 1]
         assert table[-1, 0] == last
+        assert table[49, 1] == np.sort(u[:, 1])[49]
 
 
-def test_three_stages_by_path_and_not_by_lec_joint() -> None:
+def test_a_path_is_counted_as_one_question_at_a_time() -> None:
+    u, error = population(80, 8)
+    three, errors = np.column_stack([u, u[:, 0].round(1)]), np.column_stack([error, 1 - error[:, 0]])
+    three[:9, 1], three[5:12, 2], three[20:25, 0] = INF, INF, INF
+    for path in paths(three[40:], float(three[:, 2].max(initial=-INF, where=np.isfinite(three[:, 2])))):
+        found = _walked(three, errors, path)
+        expected = [by_thresholds(three, errors, [None if t == -INF else t for t in point]) for point in path]
+        assert list(zip(found.answered, found.wrong, found.first, strict=True)) == expected
+
+
+def test_three_stages() -> None:
     u, error = population(1_000, 5)
     three, errors = np.column_stack([u, u[:, 1]]), np.column_stack([error, error[:, 1]])
-    assert len(fit_stages(three, errors, alpha=0.2, rule="certified").stages) == 3
-    with pytest.raises(UsageError, match="two stages, got 3"):
-        fit_stages(three, errors, alpha=0.2)
+    for rule in ("certified", "lec_joint"):
+        outcome = fit_stages(three, errors, alpha=0.2, rule=rule)
+        assert (len(outcome.stages), outcome.feasible) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("n", "alpha", "delta"),
+    [(100, 0.05, 0.05), (100, 0.1, 0.001), (250, 0.01, 0.1), (300, 0.02, 0.01), (500, 0.01, 0.05)],
+)
+def test_models_without_errors_are_certified(n: int, alpha: float, delta: float) -> None:
+    """An error-free run of ln delta / ln(1 - alpha) questions is enough; 59, 66, 230, 228 and 299 here."""
+    u, error = population(n, 9)
+    outcome = fit_stages(u, 0 * error, alpha=alpha, delta=delta, rule="certified")
+    assert outcome.feasible
+    assert outcome.n_accepted == outcome.n
+
+
+@pytest.mark.parametrize(("alpha", "delta"), [(0.15, 0.1), (0.1, 0.1), (0.1, 0.05), (0.05, 0.1), (0.02, 0.05)])
+@pytest.mark.parametrize("n", [350, 900, 4_000])
+def test_the_first_test_uses_more_than_half_of_delta(n: int, alpha: float, delta: float) -> None:
+    """Exactly: at an error rate of alpha everywhere, whether anything is accepted is decided by the first test."""
+    start = _start(n, alpha, delta)
+    levels = np.atleast_1d(binomial_tail(np.arange(start), np.full(start, start), alpha))
+    assert delta / 2 < max(level for level in levels if level <= delta)
+    assert start <= max(0.1 * n, zero_error_floor(alpha, delta)) + 1 + 1.5 / alpha
 
 
 def test_infeasible_says_why() -> None:

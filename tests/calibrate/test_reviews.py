@@ -15,12 +15,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from langchain_core.messages import HumanMessage
+from scipy import stats
 from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.data.records import read_records
 from calibrate.reviews import Pool, Reviewed, Waiting, accepted_error, feed, learn, read_reviews, thinned, waiting
+from calibrate.reviews.pool import settled
 from calibrate.thresholds import fit
+from calibrate.thresholds.bounds import clopper_pearson_interval
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
@@ -193,10 +196,52 @@ def test_what_nobody_decided() -> None:
         assert found is not None
         return found.audited, found.wrong
 
-    assert counts("wait") == (2, 1)  # a, and b, whose time is over
+    assert counts("wait") == (3, 2)  # a, b, whose time is over, and c, which ends the sample
     assert counts("wrong") == (4, 2)
     assert counts("leave-out") == (2, 0)
     assert accepted_error(Pool((item("a", 0.9, True),), {}, 0)) is None
+
+
+def test_the_interval_counts_what_nobody_decided_both_ways() -> None:
+    """Ten right answers, two open ones: the first of them ends the sample."""
+    items = [*(item(f"{i}", 0.1, True, 0.5) for i in range(10)), item("x", 0.1, None, 0.5), item("y", 0.1, None, 0.5)]
+    found = accepted_error(Pool(tuple(items), {}, 0))
+    assert found is not None
+    assert (found.audited, found.wrong, found.undecided) == (11, 1, 1)
+    assert found.estimate == pytest.approx(1 / 11)
+    assert found.low == 0.0  # of 0 among 11
+    assert found.high == clopper_pearson_interval(1, 11)[1]
+    assert accepted_error(Pool((items[-1], *items[:3]), {}, 0)) is None  # the oldest is the open one
+
+
+def test_a_sample_that_ends_with_an_open_item_keeps_the_promise() -> None:
+    """Wrong answers are decided after 30 arrivals, right ones after 2, at a rate of alpha: any threshold is a failure.
+
+    A certified fit may end with one in at most delta = .1 of queues; a rule that fails in exactly 10 % exceeds the
+    limit with probability .0001. Negative control: without the open item the tail is a run of right answers.
+    """
+    rng, runs, n, alpha = np.random.default_rng(5), 800, 60, 0.15
+    accepted = {"with": 0, "without": 0}
+    estimates: dict[str, list[float]] = {"with": [], "without": []}
+    for _ in range(runs):
+        wrong = rng.random(n) < alpha
+        still_open = np.where(wrong, 30, 2) > np.arange(n, 0, -1)
+        queue = [
+            replace(TEMPLATES[True], correct=None if one_open else not one_wrong, open=one_open)
+            for one_wrong, one_open in zip(wrong.tolist(), still_open.tolist(), strict=True)
+        ]
+        error = np.array([not one.correct for one in settled(queue, "wait")], dtype=int)
+        if not error.size:  # the oldest item is open
+            continue
+        u = rng.random(len(error))
+        for kind, end in (("with", len(error)), ("without", len(error) - still_open.any())):
+            found = fit(u[:end], error[:end], alpha=alpha, rule="certified", delta=0.1, diagnose="fast")
+            accepted[kind] += isinstance(found, Feasible)
+            estimates[kind].append(float(error[:end].mean()))
+    limit = int(stats.binom.ppf(1 - 1e-4, runs, 0.1))
+    assert accepted["with"] <= limit < accepted["without"]
+    mean, margin = means(estimates["without"])
+    assert mean + margin < alpha < means(estimates["with"])[0] + margin  # too low, and not too low
 
 
 def test_an_alarm_needs_no_waiting_but_order(tmp_path: Path) -> None:
@@ -422,7 +467,7 @@ def test_no_decided_audit_is_called_that(tmp_path: Path) -> None:
 
 
 def test_the_line_of_the_sample_says_what_waits(tmp_path: Path) -> None:
-    """40 audits, of which the 31st stays open: 30 are used, 9 wait."""
+    """40 audits, of which the 31st stays open: 30 are used, and that one as wrong; 9 wait."""
     store, artifact = audited_store(tmp_path, ARTIFACT, 30)
     decide(store, lambda content: "approve")
     sample = audit_sample(store, 1.0)
@@ -432,7 +477,8 @@ def test_the_line_of_the_sample_says_what_waits(tmp_path: Path) -> None:
     assert hard is not None
     decide(store, lambda _: "approve")
     shown = run("from-reviews", tmp_path / "reviews.db", "--artifact", artifact, "--out", tmp_path / "new.json")
-    assert "Sample: 30 of 39 decisions" in shown
+    assert "Sample: 30 of 39 decisions, and 1 undecided, counted as wrong, so that" in shown
+    assert "Error among answers given: 3.2 % (1 of 31 audited wrong, 1 of them undecided; 95 % interval 0 %" in shown
     assert f"9 more decisions of the sample wait behind item {hard.item.id}" in shown
 
 

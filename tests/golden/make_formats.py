@@ -461,6 +461,7 @@ def write_candidates(path: Path) -> None:
         n_without=2,
         attainable=0.125,
         population="held_back",
+        delta=0.1,
     ).save(path)
 
 
@@ -604,6 +605,7 @@ def _fill_queue(store: ReviewStore) -> None:
         n_without=2,
         attainable=0.125,
         population="held_back",
+        delta=0.1,
     )
     content = content_of(verdict(), asked, candidates=rule, metadata={"tenant": "ü", "group": "g1"})
     store.enqueue(content, key="decided", callback="https://example.org/hook")

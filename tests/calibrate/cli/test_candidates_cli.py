@@ -61,7 +61,7 @@ def test_it_writes_the_rule_that_python_fits(folder: Path, population: Any) -> N
     assert CandidateRule.load("candidates.json") == expected
     found = evaluate_candidates(judged, expected)
     assert f"at least 80 % of {'all questions' if population == 'all' else 'the questions that are held back'}" in shown
-    assert f"draw of these {expected.n} questions" in shown
+    assert f"with 90 % confidence over the draw of {expected.n} questions like these" in shown
     assert f"holds {found.mean_size:.1f} of {found.mean_all:.1f} answers" in shown
     assert "Wrote candidates.json" in shown
 
@@ -78,13 +78,13 @@ def test_what_cannot_be_promised_ends_with_1_and_what_it_suggests_works(folder: 
 
 
 def test_the_way_out_says_whether_more_questions_would_help(folder: Path) -> None:
-    # No question lacks an acceptable answer but there are few: (1 - .05) / .05 = 19 are needed.
+    # No question lacks an acceptable answer but there are few: .95^45 = .0994 is the first power below delta.
     file = read_records(Path("fresh.jsonl"))
     good = [record for record in file.records if record.correct][:9]
     write_records(Path("few.jsonl"), part_header(file.header, good), good)
     shown = run("few.jsonl", "--population", "all", "--epsilon", 0.05, code=1)
-    assert "the smallest that can be is 0.100. Of 9 questions 0 have no" in shown
-    assert "about 19 would do" in shown
+    assert "the smallest that can be is 0.226. Of 9 questions 0 have no" in shown
+    assert "about 45 would do" in shown
     # A third of the questions has no acceptable answer at all.
     lost = [r.model_copy(update={"references": ("none of these",)}) if i < 3 else r for i, r in enumerate(good)]
     write_records(Path("few.jsonl"), part_header(file.header, lost), lost)

@@ -106,7 +106,7 @@ def test_a_review_without_javascript(store: ReviewStore, address: str) -> None:
     assert ann.post("/next")[0] == 303
     assert ann.headers["location"] == f"/items/{item.id}"
     _, page = ann.get(f"/items/{item.id}")
-    assert "An acceptable answer is among these in at least 80% of such questions." in page
+    assert "An acceptable answer is among these in at least 80% of such questions (90% confidence)." in page
     status, _ = ann.post(
         f"/items/{item.id}/decide", lease=lease_of(page), action="edit", edited="V.\r\nWoolf", note="n"
     )

@@ -292,6 +292,14 @@ async def test_asking_until_an_answer_is_accepted_accepts_no_more_wrong_ones(rem
     assert insisting == once if remember else insisting > 1.5 * once
 
 
+async def test_a_question_that_utf_8_cannot_write_has_answers() -> None:
+    model = ScriptedChat(default=["Yes"])
+    one = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message", verdicts=None, guard_options={})
+    asked = PromptWrapping().messages("half \ud800 of a pair")
+    await one.note_answer(asked, "Yes", await one.ask(asked, Bindings()))
+    assert (await one.given_out(asked, "Yes"))[0] is True
+
+
 async def test_the_same_words_to_another_question_are_another_answer() -> None:
     model = ScriptedChat(script={"sure": ["Yes"]})
     one = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message", verdicts=None, guard_options={})

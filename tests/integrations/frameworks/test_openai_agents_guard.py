@@ -17,6 +17,7 @@ agents = pytest.importorskip("agents", reason="openai-agents is not installed")
 from agents import (  # noqa: E402
     Agent,
     Model,
+    ModelBehaviorError,
     ModelResponse,
     ModelSettings,
     OpenAIChatCompletionsModel,
@@ -39,6 +40,7 @@ from guardrail.artifact import CalibrationArtifact  # noqa: E402
 from guardrail.errors import ArtifactMismatchError, UsageError  # noqa: E402
 from guardrail.sampling.sampler import adraw, draw  # noqa: E402
 from guardrail.testing import ScriptedChat, make_artifact  # noqa: E402
+from integrations._frameworks.guard import APPROVED  # noqa: E402
 from integrations.openai_agents_guard import (  # noqa: E402
     AgentsModelChat,
     GuardedModel,
@@ -111,6 +113,7 @@ def artifact(inner: Model, **given: Any) -> CalibrationArtifact:
 def guarded(inner: Model, *, bindings: Bindings | None = None, system: str | None = "Be brief.", **given: Any) -> Any:
     fitted = {name: given.pop(name) for name in ("estimator", "threshold") if name in given}
     made = artifact(inner, bindings=bindings, prompt=PromptWrapping(system=system), **fitted)
+    given = {"on_abstain": "message", **given}
     return GuardedModel(inner, made, probe="off", early_stopping="off", **given)
 
 
@@ -324,7 +327,7 @@ class Bank:
 
     def agent(self, **given: Any) -> Agent[Any]:
         given = given or {"needs_approval": self.model.needs_approval}
-        return agent(self.model, tools=[self._tool(**given)])
+        return agent(self.model, tools=[self._tool(**given), self.model.answer_tool])
 
 
 SURE: list[Said] = [("pay", {"amount": 5})]
@@ -443,7 +446,7 @@ SAID_TO_MODEL: dict[str, tuple[dict[str, Any], list[int], str]] = {
 
 
 def reviewing(bank: Bank) -> Agent[Any]:
-    return agent(bank.model, tools=[bank.model.tool(bank._tool())])
+    return agent(bank.model, tools=[bank.model.tool(bank._tool()), bank.model.answer_tool])
 
 
 @pytest.mark.parametrize("saved", [True, False])
@@ -495,6 +498,21 @@ def test_a_decision_that_cannot_be_carried_out_is_refused_and_the_call_still_wai
     assert bank.paid == [7]
 
 
+def test_the_last_decision_about_a_call_counts() -> None:
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
+    one = reviewing(bank)
+    written = run(one, "Pay 5").to_state().to_string()
+
+    async def decided(decision: dict[str, Any]) -> Any:
+        state = await RunState.from_string(one, written)
+        (value,) = await bank.model.review_requests(state)
+        return await bank.model.decide(state, {value["call_id"]: decision})
+
+    asyncio.run(decided(EDIT))
+    assert run(one, asyncio.run(decided({"type": "approve"}))).final_output == "Done"
+    assert bank.paid == [5]
+
+
 def test_an_edit_needs_a_tool_that_can_run_it_and_decisions_have_names() -> None:
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
     result = run(bank.agent(), "Pay 5")
@@ -508,10 +526,11 @@ def test_an_edit_needs_a_tool_that_can_run_it_and_decisions_have_names() -> None
 def test_a_checked_tool_runs_accepted_calls_and_no_others() -> None:
     bank = Bank(Scripted(SURE, ["Done"]), on_abstain="review")
     tool = bank.model.tool(bank._tool())
-    assert run(agent(bank.model, tools=[tool]), "Pay 5").final_output == "Done"
+    assert run(agent(bank.model, tools=[tool, bank.model.answer_tool]), "Pay 5").final_output == "Done"
     bank.model._gate.verdicts.find = lambda _: None
     tool.needs_approval = False  # as a tool that lost its approval would be
-    assert "was not run" in str(run(agent(bank.model, tools=[tool]), "Pay 5").new_items[1].output)
+    result = run(agent(bank.model, tools=[tool, bank.model.answer_tool]), "Pay 5")
+    assert "was not run" in str(result.new_items[1].output)
     assert bank.paid == [5]
 
 
@@ -545,6 +564,282 @@ def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
     assert ("lapsed" if kind == "expired" else "carried_out") in [event.what for event in store.trail(item.id)]
 
 
+# -- a held-back answer ------------------------------------------------------------------------------------------------
+
+ANSWER_EDIT = {"type": "edit", "edited_action": {"name": "answer", "args": {"text": "Poseidonis"}}}
+ANSWERED: dict[str, tuple[dict[str, Any], str]] = {
+    "approve": ({"type": "approve"}, "Rome"),
+    "edit": (ANSWER_EDIT, "Poseidonis"),
+    "respond": ({"type": "respond", "message": "It sank."}, "It sank."),
+    "reject": ({"type": "reject", "message": "Nobody knows."}, "Nobody knows."),
+    "reject without a word": ({"type": "reject"}, "Not sure."),
+}
+
+
+def answering(*turns: Sequence[Said], **given: Any) -> tuple[Any, Agent[Any]]:
+    """A guarded model and its agent, which gives out answers only."""
+    model = guarded(Scripted(*turns), **{"on_abstain": "review", "abstain_message": "Not sure.", **given})
+    return model, agent(model, tools=[model.answer_tool])
+
+
+async def asked_of(one: Agent[Any], asked: Any, streamed: bool, **given: Any) -> tuple[Any, str]:
+    """A run's result, and everything that its stream showed."""
+    if not streamed:
+        return await Runner.run(one, asked, **given), ""
+    result = Runner.run_streamed(one, asked, **given)
+    return result, "".join([repr(event) async for event in result.stream_events()])
+
+
+@pytest.mark.parametrize("way", ["streamed", "saved", "in a session"])
+@pytest.mark.parametrize("kind", ANSWERED)
+async def test_a_person_decides_about_a_held_back_answer(kind: str, way: str, tmp_path: Path) -> None:
+    decision, said = ANSWERED[kind]
+    store, session = tmp_path / "verdicts.sqlite", SQLiteSession("one") if way == "in a session" else None
+    model, one = answering(APART, verdicts=VerdictStore(store))
+    result, shown = await asked_of(one, "Capital of Atlantis?", way == "streamed", session=session)
+    written = result.to_state().to_string()
+    assert result.final_output is None
+    assert not any(word in shown + written for word in ("Rome", "Oslo"))  # before the decision it is nowhere
+    calls = model.guard.model.model.calls
+    if way == "saved":  # days later, in another process
+        model, one = answering(APART, verdicts=VerdictStore(store))
+        result = await RunState.from_string(one, written)
+    (value,) = await model.review_requests(result)
+    assert (value["kind"], value["question"], value["candidate"]["text"]) == ("answer", "Capital of Atlantis?", "Rome")
+    one.output_guardrails = [model.output_guardrail]
+    state = await model.decide(result, {value["call_id"]: decision})
+    if decision["type"] == "reject":  # the text of an abstention, as everywhere
+        with pytest.raises(OutputGuardrailTripwireTriggered):
+            await asked_of(one, state, way == "streamed", session=session)
+        one.output_guardrails = []
+    done, _ = await asked_of(one, state, way == "streamed", session=session)
+    assert done.final_output == said
+    assert len(calls) == N + 1
+    assert way != "saved" or model.guard.model.model.calls == []  # nothing was drawn again
+
+
+async def test_the_model_reads_no_call_that_stood_for_an_answer_in_later_turns() -> None:
+    model, one = answering(APART)
+    result = await Runner.run(one, "Capital of Atlantis?")
+    (waiting,) = result.interruptions
+    done = await model.resume(one, result, {waiting.call_id: {"type": "approve"}})
+    inner = model.guard.model.model
+    inner.turns = (["Paris"],)
+    asked = [*done.to_input_list(), {"role": "user", "content": "And of France?"}]
+    assert (await Runner.run(one, asked)).final_output == "Paris"
+    texts = [item.get("content", item.get("type")) for item in inner.calls[-1]["input"]]
+    assert [text if isinstance(text, str) else text[0]["text"] for text in texts] == [
+        *("Capital of Atlantis?", "Rome", "And of France?")
+    ]
+    assert all(call["tools"] == [] for call in inner.calls)  # nor is it offered the tool
+    inner.turns = (APART,)
+    again = await Runner.run(one, [*done.to_input_list(), {"role": "user", "content": "And of Mu?"}])
+    (waiting,) = again.interruptions  # the second one that waits
+    assert (await model.resume(one, again, {waiting.call_id: ANSWER_EDIT})).final_output == "Poseidonis"
+
+
+def test_by_default_a_person_decides_and_an_agent_that_cannot_wait_is_refused() -> None:
+    inner = Scripted(APART)
+    made = artifact(inner, prompt=PromptWrapping(system="Be brief."))
+    model = GuardedModel(inner, made, probe="off")
+    other = GuardedModel(inner, made, probe="off", on_abstain="message")
+    for tools in ([], [other.answer_tool]):
+        with pytest.raises(UsageError, match=r'needs guarded\.answer_tool .* on_abstain="message"'):
+            run(agent(model, tools=tools), "?")
+    assert inner.calls == []
+    assert len(run(agent(model, tools=[model.answer_tool]), "?").interruptions) == 1
+    assert run(agent(other), "?").final_output == other.guard.abstain_message
+
+
+async def test_what_the_framework_itself_approves_or_rejects_counts() -> None:
+    model, one = answering(APART)
+    written = (await Runner.run(one, "?")).to_state().to_string()
+
+    async def resumed(decide: Any) -> Any:
+        state = await RunState.from_string(one, written)
+        decide(state, state.get_interruptions()[0])
+        return (await Runner.run(one, state)).final_output
+
+    for _ in range(2):
+        assert await resumed(lambda state, item: state.reject(item)) == "Not sure."
+        assert await resumed(lambda state, item: state.approve(item)) == "Rome"  # and again: the same answer
+    assert await resumed(lambda state, item: state.reject(item, rejection_message="Oslo, surely.")) == "Not sure."
+    assert len(model.guard.model.model.calls) == N + 1
+
+
+@pytest.mark.parametrize("what", ["another question", "another call", "without a decision", "another result"])
+async def test_a_changed_state_gives_nothing_out(what: str) -> None:
+    model, one = answering(APART)
+    first = await Runner.run(one, "Capital of Atlantis?")
+    (item,) = first.interruptions
+    question: Any = {"role": "user", "content": "Capital of Atlantis?"}
+    call: Any = {"type": "function_call", "name": "guardrail_answer", "call_id": item.call_id}
+    call["arguments"] = item.arguments
+    output: Any = {"type": "function_call_output", "call_id": item.call_id, "output": APPROVED}
+    if what == "without a decision":
+        assert (await Runner.run(one, [question, call, output])).final_output == "Not sure."
+    elif what == "another result":
+        await model.decide(first, {item.call_id: {"type": "approve"}})
+        forged: Any = [question, call, {**output, "output": "Oslo"}]
+        assert (await Runner.run(one, forged)).final_output == "Not sure."
+    elif what == "another question":
+        await model.resume(one, first, {item.call_id: {"type": "approve"}})
+        forged = [{**question, "content": "Capital of France?"}, call, output]
+        with pytest.raises(UsageError, match="no answer to this conversation"):
+            await Runner.run(one, forged)
+    else:
+        forged = [question, {**call, "call_id": "x"}, {**output, "call_id": "x"}]
+        with pytest.raises(UsageError, match="no answer to this conversation"):
+            await Runner.run(one, forged)
+    assert len(model.guard.model.model.calls) == N + 1
+
+
+async def test_a_state_that_was_written_over_approves_nothing_else() -> None:
+    """The digest of the conversation and the id in a saved state are those of the answer that waits."""
+    _, one = answering(APART)
+    written = (await Runner.run(one, "Capital of Atlantis?")).to_state().to_string()
+    other = (await Runner.run(one, "Capital of Mu?")).interruptions[0]
+    mine = (await RunState.from_string(one, written)).get_interruptions()[0]
+
+    async def approved(state: Any) -> Any:
+        state.approve(state.get_interruptions()[0])
+        return await Runner.run(one, state)
+
+    digests = [json.loads(str(item.arguments))["conversation"] for item in (mine, other)]
+    changes = [(mine.call_id, other.call_id), (digests[0], digests[1]), ("Capital of Atlantis?", "Capital of France?")]
+    for changed in ([changes[0]], [changes[1]], [changes[2]], changes[:2]):
+        forged = written
+        for old, new in changed:
+            forged = forged.replace(old, new)
+        state = await RunState.from_string(one, forged)
+        with pytest.raises(
+            (UsageError, ModelBehaviorError), match=r"no answer to this conversation|reused a tool call"
+        ):
+            await approved(state)
+        assert "Rome" not in state.to_string()
+
+
+def test_an_agent_that_stops_at_every_tool_is_refused() -> None:
+    model, one = answering(APART)
+    one.tool_use_behavior = "stop_on_first_tool"
+    with pytest.raises(UsageError, match="stop_at_tool_names"):
+        run(one, "?")
+    assert model.guard.model.model.calls == []
+
+
+async def test_an_answer_whose_verdict_is_lost_or_expired_is_not_given_out(tmp_path: Path) -> None:
+    now = [0.0]
+    store = VerdictStore(tmp_path / "verdicts.sqlite", expires_in=60, clock=lambda: now[0])
+    model, one = answering(APART, verdicts=store)
+    result = await Runner.run(one, "?")
+    (item,) = result.interruptions
+    now[0] = 61.0
+    assert await model.review_requests(result) == []
+    with pytest.raises(UsageError, match="no held-back call"):
+        await model.decide(result, {item.call_id: {"type": "approve"}})
+    state = result.to_state()
+    state.approve(item)
+    with pytest.raises(UsageError, match="its verdict expired"):
+        await Runner.run(one, state)
+
+
+async def test_an_answer_that_is_not_there_can_be_rejected_or_given_by_a_person() -> None:
+    class Broken(Scripted):
+        async def get_response(self, *args: Any, **named: Any) -> ModelResponse:
+            raise ConnectionError("down")
+
+    model = guarded(Broken(), on_abstain="review", abstain_message="Not sure.")
+    one = agent(model, tools=[model.answer_tool])
+    result = await Runner.run(one, "?")
+    (value,) = await model.review_requests(result)
+    assert value["review_configs"][0]["allowed_decisions"] == ["reject", "respond"]
+    with pytest.raises(ValidationError):
+        await model.decide(result, {value["call_id"]: {"type": "approve"}})
+    state = await RunState.from_string(one, result.to_state().to_string())
+    state.approve(state.get_interruptions()[0])
+    assert (await Runner.run(one, state)).final_output == "Not sure."
+    done = await model.resume(one, result, {value["call_id"]: {"type": "respond", "message": "Riga"}})
+    assert done.final_output == "Riga"
+
+
+def test_an_answer_and_a_call_of_two_agents_wait_at_once() -> None:
+    paid: list[int] = []
+
+    def pay(amount: int) -> str:
+        paid.append(amount)
+        return f"paid {amount}"
+
+    class Both(Scripted):
+        async def get_response(self, *args: Any, **named: Any) -> ModelResponse:
+            response = await super().get_response(*args, **named)
+            if not any(isinstance(item, dict) and "output" in item for item in args[1]):
+                ask = function_call("ask", {"input": "Where?"}, call_id=f"ask{place_of()}")
+                response.output[:] = [function_call("pay", {"amount": place_of()}, call_id=f"pay{place_of()}"), ask]
+            return response
+
+    expert, one_expert = answering(APART)
+    ask = one_expert.as_tool("ask", "Ask.")
+    inner = Both(["x"], ["Done"])
+    bindings = asyncio.run(agent_bindings(agent(inner, tools=[function_tool(pay), ask])))
+    made = artifact(inner, bindings=bindings, prompt=PromptWrapping(system="Be brief."))
+    model = GuardedModel(inner, tools={"pay": made}, exempt=["ask"], probe="off", early_stopping="off")
+    one = agent(model, tools=[model.tool(pay), ask])
+    result = run(one, "Pay and ask")
+    assert [item.tool_name for item in result.interruptions] == ["pay", "guardrail_answer"]
+    assert "Rome" not in result.to_state().to_string()
+
+    async def decided() -> Any:
+        (call,), (answer,) = await model.review_requests(result), await expert.review_requests(result)
+        state = await model.decide(result, {call["call_id"]: {"type": "reject"}})
+        return await Runner.run(one, await expert.decide(state, {answer["call_id"]: ANSWER_EDIT}))
+
+    done = asyncio.run(decided())
+    assert (done.final_output, paid) == ("Done", [])
+    outputs = [item["output"] for item in done.to_input_list() if item.get("type") == "function_call_output"]
+    assert "Poseidonis" in outputs
+    assert len(expert.guard.model.model.calls) == N + 1
+
+
+async def test_the_answer_of_an_agent_that_was_handed_over_to_waits() -> None:
+    expert, one_expert = answering(APART)
+    one_expert.name = "expert"
+    inner = Scripted([("transfer_to_expert", {})])
+    bindings = await agent_bindings(agent(inner, handoffs=[one_expert]))
+    model = guarded(inner, bindings=bindings, on_abstain="review")
+    first = agent(model, handoffs=[one_expert], tools=[model.answer_tool])
+    result = await Runner.run(first, "?")
+    state = await RunState.from_string(first, result.to_state().to_string())
+    assert await model.review_requests(state) == []  # it is not this model's
+    (value,) = await expert.review_requests(state)
+    assert (await expert.resume(first, state, {value["call_id"]: {"type": "approve"}})).final_output == "Rome"
+    assert len(inner.calls) == len(expert.guard.model.model.calls) == N + 1
+
+
+@pytest.mark.parametrize("kind", [*ANSWERED, "expired"])
+def test_people_decide_about_answers_in_the_review_queue(kind: str, tmp_path: Path) -> None:
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    now = [1000.0]
+    store = review.ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0])
+    model, one = answering(APART)
+    bridge, result = ReviewBridge(store, expires_in=60), run(one, "?")
+    (item,) = asyncio.run(bridge.enqueue(model, result))
+    assert item.content.candidate is not None
+    assert (item.content.kind, item.content.candidate.text) == ("answer", "Rome")
+    if kind == "expired":
+        now[0] = 1061.0
+        store.expire()
+        said = "Nobody decided in time."
+    else:
+        given, said = ANSWERED[kind]
+        action = given["type"]
+        edited = {"candidate": review.Candidate(text=said)} if action == "edit" else {}
+        more = {"respond": {"text": said}, "reject": {"note": given.get("message", "")}}.get(action, {})
+        store.decide(store.claim("ann", item=item.id), review.Decision(action=action, **edited, **more))
+    assert asyncio.run(bridge.resume(model, one, result)).final_output == said
+    assert asyncio.run(bridge.resume(model, one, result)) is None  # it is given out once
+    assert ("lapsed" if kind == "expired" else "carried_out") in [event.what for event in store.trail(item.id)]
+
+
 # -- structured answers ------------------------------------------------------------------------------------------------
 
 
@@ -568,6 +863,38 @@ def test_structured_answers_are_objects_or_errors(sure: bool) -> None:
             run(one, "?")
 
 
+JSON_EDIT = {"type": "edit", "edited_action": {"name": "answer", "args": {"text": '{"name": "Roma"}'}}}
+
+
+@pytest.mark.parametrize(
+    ("decision", "given"),
+    [
+        ({"type": "approve"}, City(name="Rome")),
+        (JSON_EDIT, City(name="Roma")),
+        ({"type": "respond", "message": '{"name": "Roma"}'}, City(name="Roma")),
+        ({"type": "respond", "message": "It sank."}, "It sank."),
+        ({"type": "reject", "message": "Nobody knows."}, "Nobody knows."),
+    ],
+)
+def test_a_person_decides_about_a_held_back_structured_answer(decision: dict[str, Any], given: Any) -> None:
+    said: list[Said] = [json.dumps({"name": name}) for name in ("Rome", "Oslo", "Bern", "Riga", "Kiev")]
+    inner = Scripted(said)
+    bindings = asyncio.run(agent_bindings(agent(inner, output_type=City)))
+    fitted: dict[str, Any] = {"estimator": "lexical_similarity", "threshold": 0.01}
+    model = guarded(inner, bindings=bindings, on_abstain="review", **fitted)
+    one = agent(model, output_type=City, tools=[model.answer_tool], output_guardrails=[model.output_guardrail])
+    result = run(one, "?")
+    (value,) = asyncio.run(model.review_requests(result))
+    resumed = model.resume(one, result, {value["call_id"]: decision})
+    if isinstance(given, City):
+        assert asyncio.run(resumed).final_output == given
+    else:  # a text would be taken for an object
+        with pytest.raises(AbstainedError) as caught:
+            asyncio.run(resumed)
+        assert caught.value.message == given
+    assert len(inner.calls) == N + 1
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
@@ -587,7 +914,7 @@ def test_settings_calibrated_with_are_kept_and_bound() -> None:
     )
     with pytest.raises(ArtifactMismatchError, match="revision"):
         GuardedModel(inner, made)
-    model = GuardedModel(inner, made, calibrated_settings=kept, probe="off")
+    model = GuardedModel(inner, made, calibrated_settings=kept, probe="off", on_abstain="message")
     run(agent(model, model_settings=ModelSettings(frequency_penalty=0.5)), "?")
     assert {call["settings"].frequency_penalty for call in inner.calls} == {0.5}
     with pytest.raises(UsageError, match="seed"):
@@ -662,7 +989,7 @@ def test_calibration_draws_through_the_same_adapter() -> None:
 def test_any_langchain_chat_model_can_be_guarded() -> None:
     chat = ScriptedChat(script={"Capital of France?": ["Paris"]})
     model = GuardedModel(chat, make_artifact(chat, prompt=PromptWrapping(system="Be brief.")))
-    assert run(agent(model), "Capital of France?").final_output == "Paris"
+    assert run(agent(model, tools=[model.answer_tool]), "Capital of France?").final_output == "Paris"
 
 
 def test_a_long_conversation_goes_to_the_model_as_it_was() -> None:

@@ -31,6 +31,7 @@ from pydantic_ai import (
     ToolDenied,
     ToolOutput,
     UnexpectedModelBehavior,
+    UserError,
     WebSearchTool,
 )
 from pydantic_ai.capabilities import AbstractCapability, NativeTool
@@ -57,6 +58,7 @@ from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.testing import make_artifact
 from guardrail.verdict import Reason
+from integrations._frameworks.guard import APPROVED
 from integrations.pydantic_ai_guard import (
     MODELS,
     GuardCapability,
@@ -273,7 +275,8 @@ async def test_asking_again_until_an_answer_is_accepted_gets_the_abstention_agai
 
     def one() -> Agent[Any, Any]:
         others = [Insisting()] if again == "attempt" else []
-        return agent(inner, capabilities=[GuardCapability(made_of, guard_options=options), *others])
+        guard = GuardCapability(made_of, on_abstain="message", guard_options=options)
+        return agent(inner, capabilities=[guard, *others])
 
     first = one()
     result = await first.run("?")
@@ -365,8 +368,8 @@ def test_a_sure_call_runs_and_numbers_are_canonical() -> None:
         assert len(bank.inner.calls) == 2 * (N + 1)
 
 
-def test_by_default_an_unsure_call_is_not_even_proposed() -> None:
-    bank = Bank(Scripted(UNSURE, ["Done"]), guard_options={"abstain_message": "Not sure."})
+def test_without_a_person_an_unsure_call_is_not_even_proposed() -> None:
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="message", guard_options={"abstain_message": "Not sure."})
     assert (bank.run("Pay 5").output, bank.paid) == ("Not sure.", [])
 
 
@@ -705,6 +708,214 @@ async def test_a_capability_that_answers_in_place_of_the_guard_is_refused() -> N
         assert await result.get_output() == "Paris"
 
 
+# -- a held-back answer ------------------------------------------------------------------------------------------------
+
+ANSWER_EDIT = {"type": "edit", "edited_action": {"name": "answer", "args": {"text": "Poseidonis"}}}
+ANSWERED: dict[str, tuple[dict[str, Any], str]] = {
+    "approve": ({"type": "approve"}, "Rome"),
+    "edit": (ANSWER_EDIT, "Poseidonis"),
+    "respond": ({"type": "respond", "message": "It sank."}, "It sank."),
+    "reject": ({"type": "reject", "message": "Nobody knows."}, "Nobody knows."),
+    "reject without a word": ({"type": "reject"}, "Not sure."),
+}
+OPTIONS: dict[str, Any] = {"probe": "off", "early_stopping": "off", "abstain_message": "Not sure."}
+
+
+def answering(inner: Model, *, output: Any = str, fitted: Any = None, **given: Any) -> tuple[GuardCapability, Any]:
+    """A guard and its agent, which gives out answers only."""
+    guard = GuardCapability(made(inner, **(fitted or {})), guard_options=OPTIONS, **given)
+    return guard, agent(inner, output_type=[output, DeferredToolRequests], capabilities=[guard])
+
+
+async def asked_of(one: Any, *asked: Any, streamed: bool, **given: Any) -> tuple[Any, Any, str]:
+    """A run's output, its messages, and everything that its stream showed."""
+    if not streamed:
+        result = await one.run(*asked, **given)
+        return result.output, result.all_messages(), ""
+    async with one.run_stream_events(*asked, **given) as events:
+        shown = [event async for event in events]
+    assert shown[-1].event_kind == "agent_run_result"
+    return shown[-1].result.output, shown[-1].result.all_messages(), "".join(map(repr, shown))
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("kind", ANSWERED)
+async def test_a_person_decides_about_a_held_back_answer(kind: str, streamed: bool, tmp_path: Path) -> None:
+    decision, said = ANSWERED[kind]
+    store, picture = tmp_path / "verdicts.sqlite", BinaryContent(b"png", media_type="image/png")
+    guard, one = answering(inner := Scripted(UNSURE_TEXT), verdicts=VerdictStore(store))
+    output, messages, shown = await asked_of(one, ["Capital of Atlantis?", picture], streamed=streamed)
+    written = ModelMessagesTypeAdapter.dump_json(messages)
+    assert (output.calls, [call.tool_name for call in output.approvals]) == ([], ["guardrail_answer"])
+    assert not any(word in shown + written.decode() + repr(output) for word in ("Rome", "Oslo"))  # it is nowhere
+    guard, one = answering(Scripted(["Paris"]), verdicts=VerdictStore(store))  # days later, in another process
+    history = ModelMessagesTypeAdapter.validate_json(written)
+    (value,) = await guard.review_requests(history)
+    assert (value["kind"], value["question"], value["candidate"]["text"]) == ("answer", "Capital of Atlantis?", "Rome")
+    results = await guard.decide(history, {value["call_id"]: decision})
+    output, messages, _ = await asked_of(one, streamed=streamed, message_history=history, deferred_tool_results=results)
+    assert output == said
+    assert messages[-1].usage.total_tokens == 0  # nothing was drawn again
+    assert messages[-1].metadata["guardrail"]["review"] == [{"name": "answer", "decision": decision["type"]}]
+    assert bool(messages[-1].metadata.get("guardrail_abstained")) is (decision["type"] == "reject")
+    assert len(inner.calls) == N + 1
+
+
+async def test_the_model_reads_no_call_that_stood_for_an_answer_in_later_turns() -> None:
+    guard, one = answering(inner := Scripted(UNSURE_TEXT))
+    result = await one.run("Capital of Atlantis?")
+    (waiting,) = result.output.approvals
+    done = await guard.resume(one, result, {waiting.tool_call_id: {"type": "approve"}})
+    inner.turns = (SURE_TEXT,)
+    assert (await one.run("And of France?", message_history=done.all_messages())).output == "Paris"
+    parts = [part for message in inner.calls[-1]["messages"] for part in message.parts]
+    assert [part.content for part in parts] == ["Capital of Atlantis?", "Rome", "And of France?"]
+    assert all(call["parameters"].function_tools == [] for call in inner.calls)  # nor is it offered the tool
+    inner.turns = (UNSURE_TEXT,)
+    again = await one.run("And of Mu?", message_history=done.all_messages())  # the second one that waits
+    (waiting,) = again.output.approvals
+    assert (await guard.resume(one, again, {waiting.tool_call_id: ANSWER_EDIT})).output == "Poseidonis"
+
+
+async def test_what_the_framework_itself_approves_or_denies_counts() -> None:
+    _, one = answering(inner := Scripted(UNSURE_TEXT))
+    result = await one.run("?")
+    (waiting,) = result.output.approvals
+
+    async def resumed(decision: Any, *asked: Any) -> Any:
+        results = DeferredToolResults(approvals={waiting.tool_call_id: decision})
+        return (await one.run(*asked, message_history=result.all_messages(), deferred_tool_results=results)).output
+
+    for _ in range(2):
+        assert await resumed(False) == "Not sure."
+        assert await resumed(True) == "Rome"  # and again: the same answer
+    assert await resumed(ToolDenied("Oslo, surely.")) == "Not sure."
+    changed = ToolApproved(override_args={"conversation": "another"})
+    assert await resumed(changed) == "Not sure."
+    with pytest.raises(UsageError, match="Give it after the answer"):
+        await resumed(True, "And of France?")
+    assert len(inner.calls) == N + 1
+    inner.turns = (SURE_TEXT,)
+    assert await resumed(False, "And of France?") == "Paris"  # the answer is left behind, the question is new
+    texts = [part.content for message in inner.calls[-1]["messages"] for part in message.parts]
+    assert texts == ["?", "And of France?"]
+
+
+async def test_a_handler_approves_within_the_run_and_the_call_cannot_be_exempt() -> None:
+    _, one = answering(Scripted(UNSURE_TEXT), exempt=["guardrail_answer"])
+    with pytest.raises(UsageError, match="the guard's own tool"):
+        await one.run("?")
+
+    class Approving(AbstractCapability[Any]):
+        async def handle_deferred_tool_calls(self, ctx: Any, *, requests: Any) -> Any:
+            return requests.build_results(approve_all=True)
+
+    guard, _ = answering(inner := Scripted(UNSURE_TEXT))
+    assert (await agent(inner, capabilities=[guard, Approving()]).run("?")).output == "Rome"  # within the run
+
+
+async def test_a_changed_history_gives_nothing_out() -> None:
+    _, one = answering(inner := Scripted(UNSURE_TEXT))
+    result = await one.run("Capital of Atlantis?")
+    (waiting,) = result.output.approvals
+    (other,) = (await one.run("Capital of Mu?")).output.approvals
+    asked, held = result.all_messages()
+    done = ModelRequest(parts=[ToolReturnPart("guardrail_answer", APPROVED, waiting.tool_call_id)])
+
+    async def run(*messages: Any, approved: str | None = None) -> Any:
+        results = None if approved is None else DeferredToolResults(approvals={approved: True})
+        return (await one.run(message_history=list(messages), deferred_tool_results=results)).output
+
+    assert await run(asked, held, done) == "Not sure."  # nobody decided
+    france = replace(asked, parts=[UserPromptPart("Capital of France?")])
+    for changed in (
+        [france, held],
+        [asked, replace(held, parts=[replace(waiting, tool_call_id=other.tool_call_id)])],
+        [asked, replace(held, parts=[other])],
+    ):
+        approved = changed[-1].parts[0].tool_call_id
+        with pytest.raises(UsageError, match="no answer to this conversation"):
+            await run(*changed, approved=approved)
+    changed_call = replace(held, parts=[replace(waiting, args=other.args)])
+    assert await run(asked, changed_call, approved=waiting.tool_call_id) == "Not sure."
+    assert await run(asked, held, approved=waiting.tool_call_id) == "Rome"
+    with pytest.raises(UsageError, match="no answer to this conversation"):
+        await run(france, held, done)  # what was approved there
+    assert len(inner.calls) == 2 * (N + 1)
+
+
+async def test_an_answer_whose_verdict_is_lost_is_not_given_out() -> None:
+    guard, one = answering(Scripted(UNSURE_TEXT))
+    result = await one.run("?")
+    (waiting,) = result.output.approvals
+    guard.verdicts.delete(waiting.tool_call_id)  # as a process does that kept its verdicts in memory
+    assert await guard.review_requests(result) == []
+    with pytest.raises(UsageError, match=r"VerdictStore\(path\)"):
+        await one.run(
+            message_history=result.all_messages(),
+            deferred_tool_results=DeferredToolResults(approvals={waiting.tool_call_id: True}),
+        )
+
+
+async def test_a_validator_that_rejects_a_decided_answer_draws_nothing() -> None:
+    guard, one = answering(inner := Scripted(UNSURE_TEXT, ["Bern"]))
+    result = await refusing(one, "Rome").run("?")
+    (waiting,) = result.output.approvals
+    with pytest.raises(AbstainedError):
+        await guard.resume(one, result, {waiting.tool_call_id: {"type": "approve"}})
+    assert len(inner.calls) == N + 1
+
+
+def test_a_tool_with_the_name_of_the_guards_own_is_refused() -> None:
+    _, one = answering(inner := Scripted(UNSURE_TEXT))
+    one.tool_plain(name="guardrail_answer")(lambda: "x")
+    with pytest.raises(UsageError, match="Rename it"):
+        asyncio.run(one.run("?"))
+    assert inner.calls == []
+
+
+def test_without_deferred_requests_in_its_output_types_an_agent_gives_no_held_back_answer() -> None:
+    guard, _ = answering(inner := Scripted(UNSURE_TEXT))
+    with pytest.raises(UserError, match="DeferredToolRequests"):
+        asyncio.run(agent(inner, capabilities=[guard]).run("?"))
+
+
+def test_an_agent_whose_capability_removes_the_guards_tool_is_refused() -> None:
+    class Removing(AbstractCapability[Any]):
+        def get_wrapper_toolset(self, toolset: Any) -> Any:
+            return toolset.filtered(lambda ctx, tool: tool.name != "guardrail_answer")
+
+    guard, _ = answering(inner := Scripted(SURE_TEXT))
+    one = agent(inner, output_type=[str, DeferredToolRequests], capabilities=[Removing(), guard])
+    with pytest.raises(UsageError, match="removed or renamed"):
+        asyncio.run(one.run("?"))
+    assert inner.calls == []
+
+
+def test_answers_that_no_person_is_asked_about_become_a_message() -> None:
+    for given in ({"held": "retry"}, {"on_abstain": "message"}):
+        _, one = answering(Scripted(UNSURE_TEXT), **given)
+        assert asyncio.run(one.run("?")).output == "Not sure."
+
+
+@pytest.mark.parametrize("kind", ANSWERED)
+def test_people_decide_about_answers_in_the_review_queue(kind: str, tmp_path: Path) -> None:
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    store = review.ReviewStore(tmp_path / "reviews.db")
+    guard, one = answering(Scripted(UNSURE_TEXT))
+    bridge, result = ReviewBridge(store), asyncio.run(one.run("?"))
+    (item,) = asyncio.run(bridge.enqueue(guard, result))
+    assert item.content.candidate is not None
+    assert (item.content.kind, item.content.candidate.text) == ("answer", "Rome")
+    given, said = ANSWERED[kind]
+    action = given["type"]
+    edited = {"candidate": review.Candidate(text=said)} if action == "edit" else {}
+    more = {"respond": {"text": said}, "reject": {"note": given.get("message", "")}}.get(action, {})
+    store.decide(store.claim("ann", item=item.id), review.Decision(action=action, **edited, **more))
+    assert asyncio.run(bridge.resume(guard, one, result)).output == said
+    assert asyncio.run(bridge.resume(guard, one, result)) is None  # it is given out once
+
+
 # -- structured answers ------------------------------------------------------------------------------------------------
 
 
@@ -735,6 +946,98 @@ def test_structured_answers_are_objects_or_errors(sure: bool, native: bool) -> N
     else:
         with pytest.raises(AbstainedError):
             asyncio.run(one.run("?"))
+
+
+class Able(Scripted):
+    @property
+    def profile(self) -> Any:
+        return {**super().profile, "supports_json_schema_output": True}
+
+
+FITTED: dict[str, Any] = {"estimator": "lexical_similarity", "threshold": 0.01}
+JSON_EDIT = {"type": "edit", "edited_action": {"name": "answer", "args": {"text": '{"name": "Roma"}'}}}
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize(
+    ("decision", "given"),
+    [
+        ({"type": "approve"}, City(name="Rome")),
+        (JSON_EDIT, City(name="Roma")),
+        ({"type": "edit", "edited_action": {"name": "answer", "args": {"text": '{"town": "Roma"}'}}}, None),
+        ({"type": "respond", "message": "It sank."}, None),
+        ({"type": "reject", "message": "Nobody knows."}, None),
+    ],
+)
+def test_a_person_decides_about_a_held_back_structured_answer(decision: Any, given: Any, native: bool) -> None:
+    names = ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
+    inner = Able([json.dumps({"name": name}) if native else ("final_result", {"name": name}) for name in names])
+    wanted: Any = NativeOutput(City) if native else City
+    bindings = asyncio.run(agent_bindings(agent(inner, output_type=[wanted, DeferredToolRequests])))
+    guard, one = answering(inner, output=wanted, fitted={"bindings": bindings, **FITTED})
+    result = asyncio.run(one.run("?"))
+    assert b"Rome" not in result.all_messages_json()
+    (value,) = asyncio.run(guard.review_requests(result))
+    assert value["action_requests"][0]["args"] == {"text": '{"name": "Rome"}'}
+    resumed = guard.resume(one, result, {value["call_id"]: decision})
+    if given is not None:
+        assert asyncio.run(resumed).output == given
+    else:  # what is no object of the type ends the run, and nothing is asked again
+        with pytest.raises(AbstainedError):
+            asyncio.run(resumed)
+    assert len(inner.calls) == N + 1
+
+
+def test_a_rejected_structured_answer_is_carried_out_once(tmp_path: Path) -> None:
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    store = review.ReviewStore(tmp_path / "reviews.db")
+    inner = Scripted([("final_result", {"name": name}) for name in ("Rome", "Oslo", "Bern", "Riga", "Kiev")])
+    bindings = asyncio.run(agent_bindings(agent(inner, output_type=[City, DeferredToolRequests])))
+    guard, one = answering(inner, output=City, fitted={"bindings": bindings, **FITTED})
+    bridge, result = ReviewBridge(store), asyncio.run(one.run("?"))
+    (item,) = asyncio.run(bridge.enqueue(guard, result))
+    store.decide(store.claim("ann", item=item.id), review.Decision(action="reject", note="Nobody knows."))
+    with pytest.raises(AbstainedError) as caught:
+        asyncio.run(bridge.resume(guard, one, result))
+    assert caught.value.message == "Nobody knows."
+    assert asyncio.run(bridge.resume(guard, one, result)) is None
+
+
+@pytest.mark.parametrize("answer", ["approve", "reject"])
+@pytest.mark.parametrize("call", ["approve", "reject"])
+def test_a_call_and_a_structured_answer_wait_at_once(call: str, answer: str) -> None:
+    class Both(Scripted):
+        async def request(self, *args: Any, **named: Any) -> ModelResponse:
+            response = await super().request(*args, **named)
+            amount = len(self.calls)
+            parts = [ToolCallPart("pay", {"amount": amount}), ToolCallPart("final_result", {"name": "Rome"})]
+            return replace(response, parts=parts)
+
+    paid: list[int] = []
+
+    def pay(amount: int) -> str:
+        paid.append(amount)
+        return f"paid {amount}"
+
+    inner = Both(["x"])
+    given: Any = {"output_type": [City, DeferredToolRequests], "tools": [pay]}
+    bindings = asyncio.run(agent_bindings(agent(Scripted(["x"]), **given)))
+    artifact = made(inner, bindings=bindings)
+    guard = GuardCapability(artifact, tools={"pay": artifact}, guard_options=OPTIONS)
+    one = agent(inner, capabilities=[guard], **given)
+    result = asyncio.run(one.run("?"))
+    assert [part.tool_name for part in result.output.approvals] == ["pay", "guardrail_answer"]
+    assert b"Rome" not in result.all_messages_json()
+    requests = {value["kind"]: value["call_id"] for value in asyncio.run(guard.review_requests(result))}
+    decisions = {requests["tool_call"]: {"type": call}, requests["answer"]: {"type": answer}}
+    resumed = guard.resume(one, result, decisions)
+    if answer == "approve":
+        assert asyncio.run(resumed).output == City(name="Rome")
+    else:
+        with pytest.raises(AbstainedError):
+            asyncio.run(resumed)
+    assert len(paid) == (call == "approve")
+    assert len(inner.calls) == N + 1
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
