@@ -33,7 +33,7 @@ def collect(
     questions: Annotated[
         Path,
         typer.Argument(
-            help="Questions: .jsonl or .csv with question, references[, options, group]; or a published data set."
+            help="Questions: .jsonl or .csv with question[, references, options, group]; or a published data set."
         ),
     ],
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)],
@@ -76,7 +76,9 @@ def collect(
         int | None, typer.Option(help="Questions a batch, for local weights (default 16).", min=1)
     ] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Ask again where the model failed.")] = False,
-    no_references: Annotated[bool, typer.Option("--no-references", help="Allow questions without references.")] = False,
+    no_references: Annotated[
+        bool, typer.Option("--no-references", help="No longer needed: questions without references are asked, too.")
+    ] = False,
     allow_identical_samples: Annotated[
         bool, typer.Option("--allow-identical-samples", help="Accept that no question has two different samples.")
     ] = False,
@@ -89,7 +91,7 @@ def collect(
     Example: [cyan]calibrate collect questions.jsonl --model transformers:./weights --out records.jsonl[/cyan]
     """
     keep_inputs([questions, tools], [out])
-    loaded = load_questions(questions, questions_format, require_references=not no_references)
+    loaded = load_questions(questions, questions_format, require_references=False)
     for note in loaded.notes:
         print_line(note, "yellow")
     asked = loaded.questions
@@ -123,6 +125,12 @@ def collect(
             progress=progress,
         )
     print_collected(done)
+    unknown = sum(not question.references for question in asked)
+    if unknown and not no_references:
+        print_line(
+            f"{unknown} of {len(asked)} questions have no reference. People can label their answers: score them, and "
+            "let `calibrate sample` draw which."
+        )
     finish([out], f"calibrate score {out}")
 
 
