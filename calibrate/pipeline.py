@@ -24,6 +24,7 @@ from .grammar import estimator_flags
 from .scoring.ensemble import refuse_overlap
 from .scoring.reach import check_labelled_part
 from .scoring.scores import Scored, arrays
+from .segments import BySegment, with_segments
 from .thresholds import fit
 from .thresholds.bounds import clopper_pearson_interval
 from .thresholds.registry import rule_named
@@ -86,6 +87,7 @@ def fit_artifact(
     delta: float | None = None,
     groups: Groups = "category",
     part: Sequence[Record] | None = None,
+    by: BySegment | None = None,
 ) -> CalibrationArtifact:
     """Fit a threshold on records and bind it to everything it is valid for.
 
@@ -98,6 +100,7 @@ def fit_artifact(
         groups: Whether the records' groups are categories, or clusters of dependent items. Of clusters one item each is
             used, or, by rule "cluster_fixed_sequence", all of them.
         part: Fit on these records only (a calibration part); default: all of the file.
+        by: Fit a threshold for each of the records' groups, by a rule that certifies; default: one threshold.
 
     Returns:
         The artifact. An infeasible outcome is a result: it loads as a gate that abstains on everything.
@@ -130,7 +133,7 @@ def fit_artifact(
         error=tuple(scored.error.tolist()),
         group=scored.group if groups == "cluster" else None,
     )
-    return CalibrationArtifact(
+    artifact = CalibrationArtifact(
         created=_now(),
         model=header.model,
         plan=_narrowed(header.plan, spec),
@@ -145,6 +148,10 @@ def fit_artifact(
         turns=_turns(used, scored),
         reach=reach,
     )
+    if by is None:
+        return artifact
+    group = {record.id: record.group for record in used}
+    return with_segments(artifact, [group[name] for name in scored.ids], by)
 
 
 def refit(
@@ -154,11 +161,17 @@ def refit(
 
     `CalibrationArtifact.at` calls this. What is not given stays as it was; the rule's options are its defaults.
     """
-    outcome = artifact.outcome
+    outcome, spends = artifact.outcome, delta
     alpha = outcome.alpha if alpha is None else alpha
     if rule is None or rule == outcome.rule:
         delta = outcome.delta if delta is None else delta
     scores, spec = artifact.calibration, artifact.estimator
+    if (own := artifact.segments) is not None:
+        update = {"segments": None, "calibration": scores.model_copy(update={"segment": None})}
+        whole = refit(artifact.model_copy(update=update), alpha=alpha, delta=delta, rule=rule)
+        by = BySegment(own.share, own.unknown, own.min_labels)
+        again = with_segments(whole, scores.segment or (), by, delta=own.delta if spends is None else spends)
+        return again.model_copy(update={"lineage": (*artifact.lineage, artifact.digest)})
     return artifact.model_copy(
         update={
             "created": _now(),
@@ -219,9 +232,10 @@ def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator
 def is_accepted(artifact: CalibrationArtifact, record: Record, estimator: str) -> bool:
     """Whether the artifact's gate accepts a scored record."""
     score = record.scores.get(estimator)
-    if artifact.threshold is None or score is None or score.value is None:
+    outcome = artifact.outcome_in(record.group)
+    if not isinstance(outcome, Feasible) or score is None or score.value is None:
         return False
-    return accepts(score.value, artifact.threshold)
+    return accepts(score.value, outcome.threshold)
 
 
 def _fit(

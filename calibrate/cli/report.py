@@ -15,7 +15,7 @@ from ..data.records import Record, RecordFile, read_records
 from ..pipeline import require_same
 from ..report import compare_rules, write_report
 from ..scoring.names import stored_key
-from .fit import chosen_estimator
+from .fit import chosen_estimator, segment_flags
 from .frame import app, console, finish, keep_inputs
 
 __all__ = ["estimator_of", "report"]
@@ -55,7 +55,7 @@ def report(
     tail = f" --test {test}" if test is not None else ""
     commands = (
         f"calibrate fit {records} --estimator {shlex.quote(key)} --alpha {loaded.alpha:g} "
-        f"--rule {loaded.outcome.rule} --out {artifact}",
+        f"--rule {loaded.outcome.rule}{segment_flags(loaded)} --out {artifact}",
         f"calibrate report {records} --artifact {artifact}{tail} --out {out}",
     )
     written = write_report(
