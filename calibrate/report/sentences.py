@@ -93,8 +93,8 @@ def promise(artifact: CalibrationArtifact) -> str:
     if own.share == "together":
         return (
             f"With probability at least {delta} over the calibration questions, the error rate among accepted answers "
-            f"is at most {alpha} in every segment at once, and so for any mix of them, if questions of a segment at run "
-            f"time are like its calibration questions. {n} certificates share delta. {each}"
+            f"is at most {alpha} in every segment at once, and so for any mix of them, if questions of a segment at "
+            f"run time are like its calibration questions. {n} certificates share delta. {each}"
         )
     return (
         f"In each segment by itself the error rate among accepted answers is at most {alpha} with probability at least "
