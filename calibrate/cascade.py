@@ -115,6 +115,12 @@ def matched(
     first, *others = files
     for other in others:
         _refuse_others(first, other)
+    for file in files:
+        if file.header.reach is not None and file.header.reach.leaves_out:
+            raise UsageError(
+                f"the questions of {file.path} have the lowest scores of one model, and a cascade asks the next model "
+                "about the others. Label questions from all scores: calibrate sample --reach 1."
+            )
     chosen = one_per_cluster(first.records) if groups == "cluster" else first.records
     wanted = {record.id for record in chosen} if part is None else {record.id for record in chosen} & set(part)
     by_id = [{record.id: record for record in file.records} for file in files]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
-from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFingerprint
+from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFingerprint, Looks
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible, Infeasible
@@ -22,10 +23,10 @@ from .data.records import Record, RecordFile, RecordHeader, read_records
 from .data.split import Groups, all_grouped, one_per_cluster, split
 from .grammar import estimator_flags
 from .scoring.ensemble import refuse_overlap
-from .scoring.reach import check_labelled_part
+from .scoring.reach import at_look, check_labelled_part
 from .scoring.scores import Scored, arrays
 from .segments import BySegment, with_segments
-from .thresholds import fit
+from .thresholds import DEFAULT_DELTA, fit
 from .thresholds.bounds import clopper_pearson_interval
 from .thresholds.registry import rule_named
 
@@ -36,6 +37,7 @@ __all__ = [
     "fit_artifact",
     "held_out",
     "is_accepted",
+    "looked_before",
     "part_header",
     "refit",
     "require_same",
@@ -87,6 +89,8 @@ def fit_artifact(
     delta: float | None = None,
     groups: Groups = "category",
     part: Sequence[Record] | None = None,
+    look: int | None = None,
+    looks: Sequence[int] = (),
     by: BySegment | None = None,
 ) -> CalibrationArtifact:
     """Fit a threshold on records and bind it to everything it is valid for.
@@ -100,6 +104,9 @@ def fit_artifact(
         groups: Whether the records' groups are categories, or clusters of dependent items. Of clusters one item each is
             used, or, by rule "cluster_fixed_sequence", all of them.
         part: Fit on these records only (a calibration part); default: all of the file.
+        look: Number of the declared look this is, from 1: the first labels of the schedule are used, and the rule and
+            the certificate spend the look's part of delta.
+        looks: The schedule, where `calibrate.scoring.reach.draw_to_label` did not declare it.
         by: Fit a threshold for each of the records' groups, by a rule that certifies; default: one threshold.
 
     Returns:
@@ -107,10 +114,18 @@ def fit_artifact(
 
     Raises:
         UsageError: Records without scores or labels, a question that is labelled both ways, labels on a selected part
-            of the questions, a cluster rule without groups, or a rule that cannot be used.
+            of the questions, a cluster rule without groups, a look that was not declared or lacks labels, or a rule
+            that cannot be used.
     """
     file = records if isinstance(records, RecordFile) else read_records(records)
     used = file.records if part is None else tuple(part)
+    looked = None
+    if look is not None or looks:
+        if look is None or part is not None:
+            raise UsageError(
+                "a schedule of looks needs the number of the look, and reads no other part of the records."
+            )
+        looked, used = at_look(file, look, looks)
     if groups == "cluster":
         # A rule that reads dependent items takes them all; the others get one of each cluster.
         used = all_grouped(used) if rule_named(rule).grouping == "sums" else one_per_cluster(used)
@@ -127,7 +142,7 @@ def fit_artifact(
             f"{estimator_flags(estimator)}"
         )
     refuse_overlap(spec, used, groups=groups)
-    reach = check_labelled_part(file, used, estimator)
+    reach = check_labelled_part(file, used if looked is None else file.records, estimator)
     calibration = CalibrationScores(
         uncertainty=tuple(scored.uncertainty.tolist()),
         error=tuple(scored.error.tolist()),
@@ -141,12 +156,13 @@ def fit_artifact(
         estimator=spec,
         correctness=header.correctness,
         data=_fingerprint(file, used, scored),
-        outcome=_fit(calibration, spec, alpha, rule, delta),
-        certificate=_certificate(calibration, spec, alpha),
+        outcome=_fit(calibration, alpha, rule, _spent(delta, rule, looked)),
+        certificate=_certificate(calibration, alpha, looked),
         calibration=calibration,
         packages=package_versions(),
         turns=_turns(used, scored),
         reach=reach,
+        looks=looked,
     )
     if by is None:
         return artifact
@@ -159,28 +175,45 @@ def refit(
 ) -> CalibrationArtifact:
     """Fit another alpha, delta or rule on the scores stored in an artifact; the model is not called.
 
-    `CalibrationArtifact.at` calls this. What is not given stays as it was; the rule's options are its defaults.
+    `CalibrationArtifact.at` calls this. What is not given stays as it was; the rule's options are its defaults. Of
+    several declared looks, the artifact's spends its part of a delta that is given.
     """
-    outcome, spends = artifact.outcome, delta
-    alpha = outcome.alpha if alpha is None else alpha
-    if rule is None or rule == outcome.rule:
-        delta = outcome.delta if delta is None else delta
-    scores, spec = artifact.calibration, artifact.estimator
+    outcome, scores, looks = artifact.outcome, artifact.calibration, artifact.looks
     if (own := artifact.segments) is not None:
         update = {"segments": None, "calibration": scores.model_copy(update={"segment": None})}
         whole = refit(artifact.model_copy(update=update), alpha=alpha, delta=delta, rule=rule)
         by = BySegment(own.share, own.unknown, own.min_labels)
-        again = with_segments(whole, scores.segment or (), by, delta=own.delta if spends is None else spends)
+        again = with_segments(whole, scores.segment or (), by, delta=own.delta if delta is None else delta)
         return again.model_copy(update={"lineage": (*artifact.lineage, artifact.digest)})
+    alpha = outcome.alpha if alpha is None else alpha
+    if delta is None and rule in (None, outcome.rule):
+        spent = outcome.delta
+    else:
+        spent = _spent(delta, rule or outcome.rule, looks)
     return artifact.model_copy(
         update={
             "created": _now(),
-            "outcome": _fit(scores, spec, alpha, rule or outcome.rule, delta),
-            "certificate": _certificate(scores, spec, alpha),
+            "outcome": _fit(scores, alpha, rule or outcome.rule, spent),
+            "certificate": _certificate(scores, alpha, looks),
             "packages": package_versions(),
             "lineage": (*artifact.lineage, artifact.digest),
         }
     )
+
+
+def looked_before(earlier: CalibrationArtifact, later: CalibrationArtifact) -> bool:
+    """Whether the earlier artifact is a look at fewer labels of the same questions, not declared with the later.
+
+    The same questions: same model, plan, prompt, estimator and name of the questions, and all scores of the earlier
+    artifact are among those of the later.
+    """
+    if any(getattr(earlier, name) != getattr(later, name) for name in ("model", "plan", "prompt", "estimator")):
+        return False
+    if earlier.data.name != later.data.name or len(earlier.calibration.error) >= len(later.calibration.error):
+        return False
+    if earlier.looks and later.looks and earlier.looks.schedule == later.looks.schedule:
+        return False
+    return not Counter(earlier.calibration.uncertainty) - Counter(later.calibration.uncertainty)
 
 
 def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str) -> None:
@@ -238,9 +271,14 @@ def is_accepted(artifact: CalibrationArtifact, record: Record, estimator: str) -
     return accepts(score.value, outcome.threshold)
 
 
-def _fit(
-    scores: CalibrationScores, spec: EstimatorSpec, alpha: float, rule: str, delta: float | None
-) -> Feasible | Infeasible:
+def _spent(delta: float | None, rule: str, looks: Looks | None) -> float | None:
+    """What a look spends of the failure probability; all of it where no looks were declared."""
+    if looks is None or not rule_named(rule).uses_delta:
+        return delta
+    return looks.part_of(DEFAULT_DELTA if delta is None else delta)
+
+
+def _fit(scores: CalibrationScores, alpha: float, rule: str, delta: float | None) -> Feasible | Infeasible:
     return fit(
         np.array(scores.uncertainty),
         np.array(scores.error),
@@ -251,9 +289,9 @@ def _fit(
     )
 
 
-def _certificate(scores: CalibrationScores, spec: EstimatorSpec, alpha: float) -> Feasible | Infeasible:
+def _certificate(scores: CalibrationScores, alpha: float, looks: Looks | None) -> Feasible | Infeasible:
     """The certificate that an artifact of any rule carries."""
-    return _fit(scores, spec, alpha, "certified", CERTIFICATE_DELTA)
+    return _fit(scores, alpha, "certified", _spent(CERTIFICATE_DELTA, "certified", looks))
 
 
 def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:

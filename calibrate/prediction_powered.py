@@ -24,6 +24,7 @@ from .data.labels import GivenLabels, apply_labels
 from .data.records import RecordFile
 from .pipeline import fit_artifact, part_header
 from .scoring.ensemble import refuse_overlap
+from .scoring.reach import check_labelled_part
 from .scoring.scores import arrays
 from .thresholds import fit
 from .thresholds.bounds import clopper_pearson_interval, zero_error_floor
@@ -153,6 +154,7 @@ def artifact_with_people(
     if file.header.correctness is None:
         raise UsageError(f"{file.path} has no labels by a judge or rule. Run: calibrate label {file.path}")
     pool = arrays(file.records, estimator)
+    check_labelled_part(file, file.records, estimator)
     if estimator in file.header.estimators:
         refuse_overlap(file.header.estimators[estimator], file.records)
     given = RecordFile(

@@ -80,15 +80,20 @@ def with_segments(
         delta: Failure probability; default: the one of the artifact's outcome.
 
     Raises:
-        UsageError: A rule that does not certify, clusters, a reach, or no category with enough labels.
+        UsageError: A rule that does not certify, clusters, a reach, looks, or no category with enough labels.
     """
     outcome, scores = artifact.outcome, artifact.calibration
     rule = rule_named(outcome.rule)
     if not rule.certifies or not rule.uses_delta:
         raise UsageError(f"rule {outcome.rule!r} certifies nothing, and segments divide delta. Use rule 'certified'.")
-    if scores.group is not None or artifact.reach is not None:
-        what = "clusters" if scores.group is not None else "questions that were drawn within reach"
-        raise UsageError(f"a threshold for each segment cannot be fitted on {what}. Leave out one of the two.")
+    refused = {
+        "clusters": scores.group,
+        "questions that were drawn within reach": artifact.reach,
+        "one of several looks": artifact.looks,
+    }
+    for what, given in refused.items():
+        if given is not None:
+            raise UsageError(f"a threshold for each segment cannot be fitted on {what}. Leave out one of the two.")
     if by.min_labels < 1:
         raise UsageError(f"min_labels must be at least 1, got {by.min_labels}. The default is 50.")
     counts = Counter(name for name in names if name)

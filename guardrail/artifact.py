@@ -27,6 +27,7 @@ __all__ = [
     "CascadeArtifact",
     "CascadeOutcome",
     "DataFingerprint",
+    "Looks",
     "Reach",
     "Segments",
     "StageShare",
@@ -87,10 +88,41 @@ class Reach(Frozen):
     fixed_beforehand: bool
     """Whether the share was fixed before the scores were looked at; if not, the pool below the cut is at least three
     times the number of questions drawn."""
+    looks: tuple[int, ...] = ()
+    """Numbers of labels at which certificates may be computed, declared at the draw: increasing, the last one is n.
+    Empty for a single look at all labels."""
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some of the scored questions lie above the cut."""
+        return self.n_within < self.n_pool
 
     def of_all(self, acceptance: float) -> float:
         """An acceptance among questions within reach as a share of all measured questions."""
         return acceptance * self.n_within / self.n_pool
+
+
+class Looks(Frozen):
+    """Which of several declared looks at a growing set of labels a certificate is from.
+
+    Each look spends an equal part of one failure probability, so by the union bound the promise holds at any of them,
+    also at the first that satisfies a wish.
+    """
+
+    schedule: tuple[int, ...] = Field(min_length=1)
+    """Numbers of labels at the looks, increasing; declared before labels were looked at."""
+    look: int = Field(ge=1)
+    """Which of them this is, from 1. Its outcomes state their part of the failure probability as delta."""
+
+    @model_validator(mode="after")
+    def _declared(self) -> Self:
+        if list(self.schedule) != sorted(set(self.schedule)) or self.schedule[0] < 1 or self.look > len(self.schedule):
+            raise ValueError(f"look {self.look} of the schedule {self.schedule}: counts must increase and include it")
+        return self
+
+    def part_of(self, delta: float) -> float:
+        """The part of a failure probability that each look spends."""
+        return delta / len(self.schedule)
 
 
 class CalibrationScores(Frozen):
@@ -177,6 +209,8 @@ class CalibrationArtifact(Persisted):
     questions. None if they were not recorded (before version 2): a guard takes them for single questions."""
     reach: Reach | None = None
     """Where labels were spent, if only questions below a cut were labelled; None for a sample of all questions."""
+    looks: Looks | None = None
+    """The look this is, if several were declared; None for the only one."""
     lineage: tuple[str, ...] = ()
     """Digests of the artifacts this one was refitted from, oldest first."""
     segments: Segments | None = None
@@ -193,6 +227,15 @@ class CalibrationArtifact(Persisted):
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return _without(write(self), "segments")  # most artifacts have one threshold; their form stays as it was
+
+    @model_validator(mode="after")
+    def _within_reach(self) -> Self:
+        if self.reach is not None and self.threshold is not None and self.threshold > self.reach.cut:
+            raise ValueError(
+                f"the threshold {self.threshold:g} is above the cut {self.reach.cut:g} of the reach, and no question "
+                "above the cut was labelled"
+            )
+        return self
 
     @property
     def threshold(self) -> float | None:

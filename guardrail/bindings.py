@@ -251,6 +251,7 @@ _ROWS = (
     (Effect.PLAN, "num_predict", ""),
     (Effect.PLAN, "stop", "openai"),
     (Effect.PLAN, "stop_sequences", ""),
+    (Effect.PLAN, "stop_token_ids", ""),
     (Effect.PLAN, "seed", "openai"),
     (Effect.PLAN, "n", "openai"),
     (Effect.PLAN, "logprobs", "openai frameworks"),

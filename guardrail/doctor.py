@@ -176,6 +176,7 @@ def _guard(artifact: CalibrationArtifact, model: Model | None, question: str) ->
         yield found
         return
     yield Finding("model", "ok", f"{artifact.model.model} is the calibrated one")
+    yield from _support(found)
     try:
         check_settings(found, artifact.plan)
     except UsageError as error:
@@ -317,6 +318,17 @@ def _model(model: Model, artifact: CalibrationArtifact) -> BaseChatModel | Findi
     except (Exception, SystemExit) as error:
         return Finding("model", "fail", _describe(error), "load the calibrated model, or calibrate this one")
     return made
+
+
+def _support(model: BaseChatModel) -> Iterator[Finding]:
+    """What a local model was found to do exactly when it was loaded."""
+    support = getattr(model, "support", None)
+    reason = getattr(support, "reason", None)
+    if isinstance(reason, str):
+        fix = "nothing needs to be done; see docs/local-models.md for the types without limits"
+        yield (
+            Finding("local model", "warn", str(support), fix) if reason else Finding("local model", "ok", str(support))
+        )
 
 
 def _endpoint(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:

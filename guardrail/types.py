@@ -11,12 +11,13 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeInt,
     SerializerFunctionWrapHandler,
     field_validator,
     model_serializer,
@@ -34,6 +35,7 @@ __all__ = [
     "Sample",
     "SampleSet",
     "SamplingPlan",
+    "StopString",
     "ToolCall",
     "Uncertainty",
     "Unit",
@@ -44,6 +46,9 @@ __all__ = [
 
 Unit = Literal["nats", "probability", "count", "distance"]
 """Unit of an uncertainty value. A count is a number of meanings, whole or effective; a distance is a norm."""
+
+StopString = Annotated[str, Field(min_length=1)]
+"""A string that ends an answer. An empty one occurs in every text, so every answer would be empty."""
 
 
 class Frozen(BaseModel):
@@ -133,8 +138,11 @@ class SamplingPlan(Frozen):
     """Nucleus mass of the n samples; 1.0 switches truncation off."""
     max_tokens: int = Field(default=64, ge=1)
     """Longest answer, in new tokens."""
-    stop: tuple[str, ...] = ()
+    stop: tuple[StopString, ...] = ()
     """Strings that end an answer. They are not part of it."""
+    stop_token_ids: tuple[NonNegativeInt, ...] = ()
+    """Ids of tokens that end an answer, beside the model's own end tokens. They are not part of it. Only a local model
+    takes them."""
     logprobs: bool = False
     """Whether token log-probabilities of the primary answer and of the samples are needed."""
     follow_ups: tuple[str, ...] = ()
@@ -157,11 +165,13 @@ class SamplingPlan(Frozen):
     samples, for models that take no other temperature than 1 (reasoning models)."""
 
     @model_serializer(mode="wrap")
-    def _without_the_usual_primary(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Plans of before this field keep their stored form, and with it every digest over it.
+    def _without_later_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Plans of before these fields keep their stored form, and with it every digest over it.
         found: dict[str, Any] = write(self)
         if self.primary == "greedy":
             found.pop("primary", None)
+        if not self.stop_token_ids:
+            found.pop("stop_token_ids", None)
         return found
 
     @field_validator("options")

@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import logging
+import math
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import LanguageModelInput
@@ -20,22 +23,27 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from pydantic import Field, PrivateAttr
 
-from guardrail.errors import GuardrailError, UsageError
+from guardrail.errors import GuardrailError, UsageError, describe_error
 from guardrail.sampling.native import NativeChat, check_one_answer, check_seeds
 from guardrail.specs import ModelIdentity
 from guardrail.types import SampleSet, SamplingPlan, Unmeasured
 
-from ._local.decoding import Decoder, Row, prefill, uniforms
-from ._local.engine import Engine, Request
+from ._local.decoding import Row, prefill, uniforms
+from ._local.engine import CANCELLED, Engine, Request
 from ._local.loading import LocalModel, load, revision_of, wrap
 from ._local.options import UnreadableOptionError, option_ids
-from ._local.outputs import SampleReader, as_chunk, chat_result, last_chunk
+from ._local.outputs import NOT_FINITE, SampleReader, as_chunk, chat_result, last_chunk, not_finite
 from ._local.prompts import CallSettings, check_length, openai_tools, render, tool_names
+from ._local.self_check import Support, self_check
 from ._local.tokens import Answer, Detokenizer, TextStream
 
 __all__ = ["TransformersChat", "from_text"]
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+TEXT = "One, two, three, four, five, six, seven, eight, nine, ten, eleven, twelve."
+"""What a model reads when it is checked."""
 
 
 class TransformersChat(NativeChat):
@@ -51,11 +59,21 @@ class TransformersChat(NativeChat):
 
     Raises:
         MissingDependencyError: torch or transformers is not installed (on import of this module).
-        UsageError: The model cannot be loaded or has no chat template; the message says what is missing.
+        UsageError: The model cannot be loaded, has no chat template, or cannot be served exactly; the message says why.
     """
 
     PROVIDER = "transformers"
-    SETTINGS = ("model", "revision", "temperature", "top_p", "max_tokens", "stop", "seed", "logprobs", "chat_template")
+    CALL: ClassVar[tuple[str, ...]] = (
+        "temperature",
+        "top_p",
+        "max_tokens",
+        "stop",
+        "stop_token_ids",
+        "seed",
+        "logprobs",
+    )
+    """Names of the fields that a call may override."""
+    SETTINGS = ("model", "revision", "chat_template", *CALL)
 
     model: str
     """Folder with config, weights and tokenizer, or a hub id."""
@@ -73,6 +91,8 @@ class TransformersChat(NativeChat):
     """Most new tokens of plain calls."""
     stop: list[str] | None = None
     """Strings that end an answer of plain calls; the answer does not contain them."""
+    stop_token_ids: list[int] | None = None
+    """Ids of tokens that end an answer of plain calls, beside the model's own; the answer does not contain them."""
     logprobs: bool = False
     """Whether plain calls return token log-probabilities in ``response_metadata["logprobs"]``."""
     seed: int | None = None
@@ -98,7 +118,11 @@ class TransformersChat(NativeChat):
             chat_template=self.chat_template,
         )
         detokenizer = Detokenizer(self._local.tokenizer, self._local.hidden_ids)
-        self._engine = Engine(self._local.model, detokenizer, self._local.end_ids, self.max_batch_tokens)
+        local = self._local
+        support = self_check(local.model, self._ids(TEXT))
+        if support.reason:
+            logger.warning("model %r is served with limits: %s", local.name, support)
+        self._engine = Engine(local.model, detokenizer, local.end_ids, self.max_batch_tokens, local.context, support)
 
     @classmethod
     def from_model(cls, model: Any, tokenizer: Any, *, name: str = "in-memory", **settings: Any) -> TransformersChat:
@@ -112,6 +136,11 @@ class TransformersChat(NativeChat):
         """
         local = wrap(model, tokenizer, name=name, chat_template=settings.get("chat_template"))
         return cls(model=name, loaded=local, **settings)
+
+    @property
+    def support(self) -> Support:
+        """What the model was found to do exactly when it was loaded: batches, options of several tokens, or all."""
+        return self._engine.support
 
     # --- sampling -----------------------------------------------------------------------------------------------------
 
@@ -133,7 +162,7 @@ class TransformersChat(NativeChat):
 
         Returns:
             One `SampleSet` for each prompt. If a request fails in the model (out of memory for a single answer, logits
-            that are not finite) or its options cannot be expressed, ``problem`` says so.
+            that are not finite, a ValueError or IndexError) or its options cannot be expressed, ``problem`` says so.
 
         Raises:
             PromptTooLongError: A prompt and its answer do not fit the context window.
@@ -164,7 +193,7 @@ class TransformersChat(NativeChat):
         seeds: Sequence[int | None],
         tools: Sequence[Any] | None = None,
     ) -> list[SampleSet]:
-        """`draw_samples` in a worker thread; concurrent calls share batches."""
+        """`draw_samples` in a worker thread; concurrent calls share batches. A cancelled call leaves its batch."""
         return await self._in_thread(self.draw_samples, prompts, plan, seeds=seeds, tools=tools)
 
     def guardrail_identity(self) -> ModelIdentity:
@@ -182,12 +211,18 @@ class TransformersChat(NativeChat):
                 options = option_ids(text, plan.options, encode=self._ids, decode=self._decode, unknown=self._unknown)
             except UnreadableOptionError as error:
                 return error
+            several = max(map(len, options)) - 1
+            if several and not self.support.options:
+                return UnreadableOptionError(f"options of several tokens cannot be scored: {self.support.reason}")
+            window = self._engine.rope_window or len(ids) + several
+            if len(ids) <= window < len(ids) + several:
+                return UnreadableOptionError(f"the options reach beyond the model's rope window of {window} tokens")
         rows: tuple[Row, ...] = ()
         if plan.n or plan.options is None:
             draws = uniforms(seed, plan.n + 1, plan.max_tokens)  # the last, so that the samples' are those of before
             *sampled, drawn = (Row(plan.max_tokens, plan.temperature, plan.top_p, draw) for draw in draws)
             rows = (drawn if plan.primary == "sampled" else Row(plan.max_tokens), *sampled)
-        request = Request(ids, rows, options, plan.stop)
+        request = Request(ids, rows, options, plan.stop, frozenset(plan.stop_token_ids))
         check_length(len(ids), request.longest, self._local.context)
         return request
 
@@ -213,15 +248,14 @@ class TransformersChat(NativeChat):
     # --- a plain chat model -------------------------------------------------------------------------------------------
 
     def _settings(self, stop: list[str] | None, call: dict[str, Any]) -> CallSettings:
-        names = ("temperature", "top_p", "max_tokens", "stop", "seed", "logprobs")
-        return CallSettings.resolve({name: getattr(self, name) for name in names}, stop, call)
+        return CallSettings.resolve({name: getattr(self, name) for name in self.CALL}, stop, call)
 
     def _chat_request(self, messages: Sequence[BaseMessage], settings: CallSettings) -> Request:
         _, ids = self._encode(messages, settings.tools)
         check_length(len(ids), settings.max_tokens, self._local.context)
         draws = uniforms(settings.seed, settings.n, settings.max_tokens)
         rows = (Row(settings.max_tokens, settings.temperature, settings.top_p, draw) for draw in draws)
-        return Request(ids, tuple(rows), stops=settings.stop)
+        return Request(ids, tuple(rows), stops=settings.stop, stop_ids=frozenset(settings.stop_token_ids))
 
     def _generate(
         self,
@@ -234,7 +268,10 @@ class TransformersChat(NativeChat):
         request = self._chat_request(messages, settings)
         response = self._engine.submit([request])[0]
         if response.failure:
-            raise GuardrailError(f"model {self._local.name!r}: {response.failure}")
+            detail = describe_error(response.failure, asking=True)
+            raise GuardrailError(f"model {self._local.name!r}: {detail}") from response.failure
+        if fault := not_finite(response):
+            raise GuardrailError(f"model {self._local.name!r}: {fault}")
         answers = [
             self._answer(result.ids, result.logprobs, result.ended, settings) for result in response.continuations
         ]
@@ -248,7 +285,12 @@ class TransformersChat(NativeChat):
 
     def _answer(self, ids: list[int], logprobs: list[float], ended: bool, settings: CallSettings) -> Answer:
         return self._engine.detokenizer.answer(
-            ids, logprobs, ended=ended, stops=settings.stop, pieces=settings.logprobs
+            ids,
+            logprobs,
+            ended=ended,
+            stops=settings.stop,
+            stop_ids=settings.stop_token_ids,
+            pieces=settings.logprobs,
         )
 
     async def _agenerate(
@@ -281,19 +323,33 @@ class TransformersChat(NativeChat):
                 run_manager.on_llm_new_token(chunk.text, chunk=chunk)
             yield chunk
 
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        chunks = self._stream(messages, stop, **kwargs)
+        while (chunk := await self._in_thread(next, chunks, None)) is not None:
+            if run_manager is not None:
+                await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+            yield chunk
+
     def _chunks(self, request: Request, settings: CallSettings) -> Iterator[ChatGenerationChunk]:
         """Decode one row and release the model between steps: a slow reader must not block other calls."""
         turns, text = self._engine.turns, TextStream(self._engine.detokenizer, settings.stop)
         with turns.exclusive():
-            prefix = prefill(self._local.model, [request.prompt]).expand([0], room=settings.max_tokens)
-            decoder = Decoder(
-                prefix, request.rows, end_ids=self._local.end_ids, stopped=self._engine.stop_check([request])
-            )
+            if CANCELLED.get().is_set():
+                return
+            decoder = self._engine.decoder(prefill(self._local.model, [request.prompt]), [request])
         result = decoder.results[0]
-        while decoder.running:
+        while decoder.running and not CANCELLED.get().is_set():
             with turns.exclusive():
                 decoder.step()
-            shown = text.push(result.ids[-1])
+            if not math.isfinite(result.logprobs[-1]):
+                raise GuardrailError(f"model {self._local.name!r}: {NOT_FINITE}")
+            shown = "" if result.ids[-1] in request.stop_ids else text.push(result.ids[-1])
             if shown:
                 yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
         answer = self._answer(result.ids, result.logprobs, result.ended, settings)
@@ -314,9 +370,18 @@ class TransformersChat(NativeChat):
         return self.bind(tools=list(openai_tools(tools)), tool_choice=tool_choice, **kwargs)
 
     async def _in_thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run a blocking function in a thread, with the caller's context variables."""
-        call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._engine.threads, call)
+        """Run a blocking function in a thread, with the caller's context variables.
+
+        A thread cannot be cancelled: its requests leave the model at the next step instead.
+        """
+        context, cancelled = contextvars.copy_context(), threading.Event()
+        context.run(CANCELLED.set, cancelled)
+        call = functools.partial(context.run, function, *args, **kwargs)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._engine.threads, call)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
 
     def _name_of_model(self, call: Mapping[str, Any]) -> str:
         return self._local.name

@@ -20,9 +20,10 @@ from ._local.judge_models import Embedding, Nli, entails, load_embedding, load_n
 
 __all__ = ["EmbeddingJudge", "EmbeddingSimilarity", "NliEntailment", "NliJudge", "NliSimilarity"]
 
-VERSION = 3
+VERSION = 4
 """Version of all judges here. 2: a pair is unmeasured if unknown tokens hide how its texts differ. 3: every two texts
-that differ are asked about, and the guards compare marks as they are written."""
+that differ are asked about, and the guards compare marks as they are written. 4: to the guards, paths
+with dots and short strings in quotes are marks."""
 
 # No judge here merges on entailment in one direction, on the absence of contradiction alone, or without the question.
 # "In Paris, under Henri IV" entails "in Paris" but not the other way round; "he died in May" and "he was a painter" do

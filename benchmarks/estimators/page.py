@@ -198,7 +198,8 @@ model, as in InterCode and NQ-open.
 
 No recorded file has log-probabilities of sampled text, so the estimators that read them, and those that ask the model a
 further question, are measured on the embedded model's own answers only: a model of 1.5 million weights that answers in
-a few words. This page does not show how well they work on a large model. Its records come from
+a few words. This page does not show how well they work on a large model. Its records are answers to the first 500
+questions of this file:
 
     calibrate collect examples/tiny_model/questions/open.jsonl --model transformers:examples/tiny_model/orrin-1.5m \\
       -e semantic_entropy -e p_true -e verbalised -e selfcheck_prompt --max-tokens 16 --out RECORDS

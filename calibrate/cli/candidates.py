@@ -122,6 +122,11 @@ def _given(spec: CorrectnessSpec) -> str:
 
 def _fitting(file: RecordFile, artifact: CalibrationArtifact, *, held_back: bool) -> RecordFile:
     """The records, if they are of the artifact's model, plan and prompt and (held back) not of its fit."""
+    if file.header.reach is not None and file.header.reach.leaves_out:
+        raise UsageError(
+            f"the questions of {file.path} are those with the lowest scores, and reviewers see the others, too. Label "
+            "questions from all scores: calibrate sample --reach 1."
+        )
     if held_back:
         return prepared(file, artifact)[0]
     # All questions: the threshold plays no part, so those it was fitted on are as good as others; labels are made anew.

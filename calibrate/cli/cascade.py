@@ -15,8 +15,9 @@ from guardrail.errors import UsageError
 from ..cascade import fit_cascade as fit_system
 from ..data.records import read_records
 from ..thresholds.stages import RULES
-from .fit import chosen_estimator, print_no_early_stopping, warn_incomplete
+from .fit import print_no_early_stopping, warn_incomplete
 from .frame import app, console, finish, keep_inputs, table
+from .score import chosen_estimator
 
 __all__ = ["fit_cascade"]
 

@@ -33,7 +33,7 @@ def collect(
     questions: Annotated[
         Path,
         typer.Argument(
-            help="Questions: .jsonl or .csv with question, references[, options, group]; or a published data set."
+            help="Questions: .jsonl or .csv with question[, references, options, group]; or a published data set."
         ),
     ],
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)],
@@ -56,6 +56,9 @@ def collect(
         CutOff, typer.Option(help="A longer answer: abstain from it, or measure the part like an answer.")
     ] = "abstain",
     stop: Annotated[list[str] | None, typer.Option(help="String that ends an answer. May be repeated.")] = None,
+    stop_token_ids: Annotated[
+        list[int] | None, typer.Option(help="Token that ends an answer, by its id, for local models. May be repeated.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Base seed of the samples.")] = 0,
     questions_format: Annotated[
         str | None, typer.Option(help=f"{', '.join(QUESTION_FORMATS)}. Default: recognised.")
@@ -73,7 +76,9 @@ def collect(
         int | None, typer.Option(help="Questions a batch, for local weights (default 16).", min=1)
     ] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Ask again where the model failed.")] = False,
-    no_references: Annotated[bool, typer.Option("--no-references", help="Allow questions without references.")] = False,
+    no_references: Annotated[
+        bool, typer.Option("--no-references", help="No longer needed: questions without references are asked, too.")
+    ] = False,
     allow_identical_samples: Annotated[
         bool, typer.Option("--allow-identical-samples", help="Accept that no question has two different samples.")
     ] = False,
@@ -86,7 +91,7 @@ def collect(
     Example: [cyan]calibrate collect questions.jsonl --model transformers:./weights --out records.jsonl[/cyan]
     """
     keep_inputs([questions, tools], [out])
-    loaded = load_questions(questions, questions_format, require_references=not no_references)
+    loaded = load_questions(questions, questions_format, require_references=False)
     for note in loaded.notes:
         print_line(note, "yellow")
     asked = loaded.questions
@@ -99,6 +104,7 @@ def collect(
         max_tokens=max_tokens,
         cut_off=cut_off,
         stop=stop or (),
+        stop_token_ids=stop_token_ids or (),
         seed=seed,
         tools=tools,
         primary=primary,
@@ -119,6 +125,12 @@ def collect(
             progress=progress,
         )
     print_collected(done)
+    unknown = sum(not question.references for question in asked)
+    if unknown and not no_references:
+        print_line(
+            f"{unknown} of {len(asked)} questions have no reference. People can label their answers: score them, and "
+            "let `calibrate sample` draw which."
+        )
     finish([out], f"calibrate score {out}")
 
 
@@ -133,6 +145,7 @@ def plan_from(
     stop: Sequence[str],
     seed: int | None,
     tools: Path | None = None,
+    stop_token_ids: Sequence[int] = (),
     cut_off: CutOff = "abstain",
     primary: Literal["greedy", "sampled"] = "greedy",
 ) -> SamplingPlan:
@@ -149,6 +162,7 @@ def plan_from(
         max_tokens=max_tokens,
         cut_off=cut_off,
         stop=stop,
+        stop_token_ids=stop_token_ids,
         seed=seed,
         bindings=bindings,
         primary=primary,

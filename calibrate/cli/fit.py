@@ -14,15 +14,14 @@ from rich.panel import Panel
 from rich.table import Table
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import UsageError
-from guardrail.judges import default_judge
+from guardrail.errors import ArtifactError, UsageError
 from guardrail.outcome import Feasible
 
 from ..data.labels import GivenLabels, read_labels
 from ..data.records import Record, RecordFile, read_records, write_records
 from ..data.split import Groups, split
 from ..evaluation.label_checks import suspicious
-from ..pipeline import fit_artifact, held_out, part_header, require_same
+from ..pipeline import fit_artifact, held_out, looked_before, part_header, require_same
 from ..prediction_powered import artifact_with_people
 from ..report import sentences
 from ..report.sentences import (
@@ -36,17 +35,17 @@ from ..report.sentences import (
     second_look,
 )
 from ..scoring.metrics import ks_two_sample
-from ..scoring.names import stored_key
-from ..scoring.scores import arrays, default_estimator, estimator_key, parse_estimator
+from ..scoring.scores import arrays
 from ..segments import BySegment
 from .frame import app, console, finish, keep_inputs, print_line
 from .label import print_structured
+from .score import EstimatorOption, chosen_estimator
 
 __all__ = [
-    "EstimatorOption",
-    "chosen_estimator",
+    "LooksOption",
     "fit",
     "inspect",
+    "parsed_looks",
     "print_no_early_stopping",
     "print_second_look",
     "print_verdict",
@@ -54,9 +53,9 @@ __all__ = [
     "warn_incomplete",
 ]
 
-EstimatorOption = Annotated[
+LooksOption = Annotated[
     str | None,
-    typer.Option("--estimator", "-e", help="Default: semantic_entropy, or predictive_entropy with options."),
+    typer.Option(help="Numbers of labels at which you will look, e.g. 100,200,400; each look spends a part of delta."),
 ]
 
 ByOption = Annotated[
@@ -98,6 +97,11 @@ def fit(
         Path | None,
         typer.Option(help="Labels people gave to a random sample; the records' own are then a judge's."),
     ] = None,
+    look: Annotated[
+        int | None,
+        typer.Option(help="Of several declared looks: which one this is, from 1. It spends its part of delta."),
+    ] = None,
+    looks: LooksOption = None,
 ) -> None:
     """Fit the threshold and write the artifact.
 
@@ -114,10 +118,11 @@ def fit(
     print_structured(file, key)
     groups: Groups = "cluster" if cluster_by_group else "category"
     if human_labels is not None:
-        if rule is not None or test is not None or test_fraction or cluster_by_group or by:
+        given = (rule, test, look, looks, by)
+        if any(one is not None for one in given) or test_fraction or cluster_by_group:
             raise UsageError(
                 "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
-                "--test-fraction and --cluster-by-group. To test its artifact use `calibrate audit`."
+                "--test-fraction, --look, --looks and --cluster-by-group. To test its artifact use `calibrate audit`."
             )
         _fit_with_people(file, key, human_labels, alpha, delta, out, asked_people)
         return
@@ -126,6 +131,8 @@ def fit(
     part, rest, rest_path = list(file.records), None, test
     if test is not None and test_fraction:
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
+    if test_fraction and look is not None:
+        raise UsageError("a look reads all labels up to it: leave out --test-fraction, and test on other questions.")
     tested = read_records(test) if test is not None else None
     if tested is not None:
         rest = list(tested.records)
@@ -140,12 +147,15 @@ def fit(
         rule=rule or ("certified" if by else "acrc"),
         delta=delta,
         groups=groups,
-        part=part,
+        part=None if look is not None else part,
+        look=look,
+        looks=parsed_looks(looks),
         by=BySegment(segment_delta, unknown_segment, min_labels) if by else None,
     )
     if tested is not None:
         require_same(artifact, tested, key)
     out.parent.mkdir(parents=True, exist_ok=True)
+    _warn_looked_before(artifact, out)
     artifact.save(out)
     written = [out]
     if rest is not None and test is None and rest_path is not None:
@@ -158,6 +168,41 @@ def fit(
         print_line(sentences.held_out(artifact, held_out(artifact, rest, key)))
     flag = f" --test {rest_path}" if rest_path is not None else ""
     finish(written, f"calibrate report {records} --artifact {out}{flag}")
+
+
+def parsed_looks(text: str | None) -> tuple[int, ...]:
+    """The numbers of labels in "100,200,400"; none for None.
+
+    Raises:
+        UsageError: Anything else.
+    """
+    try:
+        return () if text is None else tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"looks are whole numbers of labels with commas between them, got {text!r}. Write 100,200,400."
+        ) from None
+
+
+def _warn_looked_before(artifact: CalibrationArtifact, out: Path) -> None:
+    """Warn where an artifact at --out, or next to it, is an earlier look at fewer labels of the same questions."""
+    for path in filter(Path.is_file, sorted(out.parent.glob("*.json"))):
+        try:
+            with path.open("rb") as file:
+                if not file.read(20).startswith(b'{\n "digest"'):
+                    continue  # other JSON, which may be large
+            earlier = CalibrationArtifact.load(path)
+        except (ArtifactError, OSError):
+            continue
+        if looked_before(earlier, artifact):
+            print_line(
+                f"{path} was fitted on {earlier.outcome.n} labels of these questions, this artifact on "
+                f"{artifact.outcome.n}, and the looks were not declared together: the promise is weaker. Each "
+                "certificate holds by itself, but the one you choose after seeing both may fail with the sum of their "
+                "probabilities. Declare looks before the first label (calibrate sample --looks 100,200,400).",
+                "yellow",
+            )
+            return
 
 
 def _fit_with_people(
@@ -218,25 +263,6 @@ def inspect(
     finish([], steps[0])
     for step in steps[1:]:
         print_line(f"      {step}")
-
-
-def chosen_estimator(file: RecordFile, name: str | None) -> str:
-    """The estimator a user named, or the default for this kind of question and answer."""
-    plan = file.header.plan
-    if name is not None:
-        key = stored_key(file.header.estimators, name, plan.bindings)
-        if key != name and not name.endswith(".json"):
-            print_line(f"--estimator {name}: the scores of {key}.")
-        return key
-    usual = estimator_key(
-        parse_estimator(default_estimator(options=plan.options is not None), judge=default_judge(plan.bindings))
-    )
-    known = sorted(file.header.estimators)
-    if usual in known or not known:
-        return usual
-    if len(known) == 1:
-        return known[0]
-    raise UsageError(f"{file.path} has no {usual!r} scores; choose one with --estimator: {', '.join(known)}")
 
 
 def warn_incomplete(file: RecordFile) -> None:

@@ -74,6 +74,7 @@ _ORDER = (
     "import",
     "collect",
     "score",
+    "sample",
     "label",
     "ensemble",
     "fit",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
 from rich.console import Console, Group
@@ -17,13 +20,16 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from guardrail.errors import UsageError
+from guardrail.errors import UsageError, require
 from guardrail.judges import normalise
+from guardrail.plain_json import canonical_json, sha256_hex
+from guardrail.prompting import question_text
 
 from ..correctness import ChatJudge, CorrectnessRule, available_rules, default_rule, label_records, make_rule
 from ..correctness.registry import structured_advice
 from ..data.labels import (
     KEYS,
+    Order,
     Pressed,
     Session,
     apply_labels,
@@ -33,10 +39,16 @@ from ..data.labels import (
     read_labels,
 )
 from ..data.progress import Progress, bar, silent
-from ..data.records import Record, RecordFile, read_records
+from ..data.records import Record, RecordFile, RecordHeader, read_records
+from ..pipeline import fit_artifact
 from ..report.sentences import describe_spec, percent
+from ..scoring.reach import waits_for_label
 from .collect import RecordsArgument, changed_file
 from .frame import app, console, finish, keep_inputs, print_line, resolve_model
+from .score import EstimatorOption, chosen_estimator
+
+if TYPE_CHECKING:
+    from guardrail.review import Content
 
 __all__ = [
     "card",
@@ -74,7 +86,27 @@ def label(
     interactive: Annotated[
         bool, typer.Option("--interactive", "-i", help="Judge the answers yourself, key by key; saved in --labels.")
     ] = False,
-    order: Annotated[str, typer.Option(help="Interactive: random or file.")] = "random",
+    review_store: Annotated[
+        str | None,
+        typer.Option(
+            help="People label on the review page of this store (a file or URL): sends the answers, and fetches the "
+            "decisions into --labels. Approve is right, edit and reject are wrong."
+        ),
+    ] = None,
+    until: Annotated[
+        Literal["certified"] | None,
+        typer.Option(help="Walk the looks that `sample --looks` declared, and stop when --acceptance is certified."),
+    ] = None,
+    alpha: Annotated[float | None, typer.Option("--alpha", "-a", help="With --until: target error rate.")] = None,
+    delta: Annotated[float | None, typer.Option(help="With --until: failure probability of all looks (0.1).")] = None,
+    acceptance: Annotated[
+        float | None, typer.Option(help="With --until: share of all questions you want answered. Default: any.")
+    ] = None,
+    estimator: EstimatorOption = None,
+    order: Annotated[
+        str | None,
+        typer.Option(help="Interactive: random or file. Default: random; a file that `sample` drew is random already."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Interactive: seed of the random order.")] = 0,
     limit: Annotated[int | None, typer.Option(help="Interactive: judge this many and stop.", min=1)] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
@@ -86,50 +118,141 @@ def label(
     Example: [cyan]calibrate label records.jsonl --rule token_f1 --threshold 0.5[/cyan]
 
     Example: [cyan]calibrate label records.jsonl --interactive[/cyan]
+
+    Example: [cyan]calibrate label to-label.jsonl --interactive --until certified --alpha 0.1 --acceptance 0.3[/cyan]
     """
     target = out or records
     by_rule = (rule, threshold, tolerance, judge_model) != (None, None, None, None)
-    if by_rule and (labels is not None or interactive):
-        raise UsageError("--labels, --interactive and a rule exclude each other: give labels, or how to make them")
-    if interactive:
-        labels = labels or records.with_name(f"{records.stem}.labels.jsonl")
-    keep_inputs([labels], [target, records])
-    if interactive and labels is not None and not _by_hand(records, labels, order, seed, limit):
-        return
-    if labels is not None:
-        given = read_labels(labels)
+    people = _people(records, labels, interactive, review_store, order, seed, by_rule=by_rule)
+    keep_inputs([None if people is None else people.labels], [target, records])
 
-        def with_given(file: RecordFile) -> RecordFile:
+    def with_labels(file: RecordFile, first: int | None) -> RecordFile:
+        """The file with all labels that people gave, or with the rule's on the first so many."""
+        if people is not None:
+            given = read_labels(people.labels)
             header = file.header.model_copy(update={"correctness": given.spec})
             return RecordFile(file.path, header, tuple(apply_labels(file.records, given)), file.torn)
-
-        labelled = changed_file(records, target, with_given)
-    else:
         cache = records.with_name(f"{records.stem}.judge.jsonl")
-        shown = bar(console, "judging", "answers") if judge_model is not None else nullcontext(silent)
-        with shown as progress:
-            labelled = changed_file(
-                records,
-                target,
-                lambda file: label_file(
-                    file,
-                    rule_from(
-                        file, rule, threshold=threshold, tolerance=tolerance, judge_model=judge_model, cache=cache
-                    ),
-                    progress,
-                ),
-            )
+        made = rule_from(file, rule, threshold=threshold, tolerance=tolerance, judge_model=judge_model, cache=cache)
+        with bar(console, "judging", "answers") if judge_model is not None else nullcontext(silent) as progress:
+            return label_file(file, made, progress, first)
+
+    def labelled_up_to(first: int | None) -> RecordFile | None:
+        """The record file with labels, written; None, and nothing is written, while people have not given them."""
+        if people is not None and not people.have_labelled(records, first):
+            return None
+        return changed_file(records, target, partial(with_labels, first=first))
+
+    if until is not None:
+        _until_certified(read_records(records), target, labelled_up_to, estimator, alpha, delta, acceptance, limit)
+        return
+    if (alpha, delta, acceptance, estimator) != (None, None, None, None):
+        raise UsageError("--alpha, --delta, --acceptance and --estimator belong to --until certified, or to `fit`.")
+    labelled = labelled_up_to(None if people is None else limit)
+    if labelled is None:
+        return
     print_labels(labelled)
     print_structured(labelled)
+    if people is None and not any(record.references for record in labelled.records):
+        finish([target], f"calibrate label {target} --interactive, as there are no references")
+        return
     finish([target], f"calibrate fit {target} --alpha 0.1")
 
 
-def _by_hand(records: Path, labels: Path, order: str, seed: int, limit: int | None) -> bool:
-    """A labelling session; whether all that was asked for is labelled."""
-    if order not in ("random", "file"):
+@dataclass(frozen=True, slots=True)
+class _People:
+    """Where people give labels: to the file, and into it from this terminal or from the review page."""
+
+    labels: Path
+    interactive: bool
+    store: str | None
+    order: Order | None
+    seed: int
+
+    def have_labelled(self, records: Path, first: int | None) -> bool:
+        """Whether they have labelled the first so many; if not, they are asked."""
+        file = read_records(records)
+        if self.interactive:
+            return _by_hand(file, self.labels, self.queue(file, first))
+        return self.store is None or _on_page(file, self.labels, self.store, self.queue(file, first))
+
+    def queue(self, file: RecordFile, first: int | None) -> list[Record]:
+        """The records to label, in order. A drawn file is in random order already, and looks read its first records."""
+        drawn = file.header.reach is not None
+        order = self.order or ("file" if drawn else "random")
+        return queue_of(file.records[:first] if drawn else file.records, order=order, seed=self.seed, limit=first)
+
+
+def _people(
+    records: Path,
+    labels: Path | None,
+    interactive: bool,
+    store: str | None,
+    order: str | None,
+    seed: int,
+    *,
+    by_rule: bool,
+) -> _People | None:
+    """Where people give labels, or None if a rule does."""
+    if sum((by_rule, interactive, store is not None)) > 1 or (by_rule and labels is not None):
+        raise UsageError(
+            "--labels, --interactive, --review-store and a rule exclude each other: give labels, or how to make them"
+        )
+    if order not in (None, "random", "file"):
         raise UsageError(f"--order must be random or file, got {order!r}")
-    file = read_records(records)
-    queue = queue_of(file.records, order="file" if order == "file" else "random", seed=seed, limit=limit)
+    if labels is None and (interactive or store is not None):
+        labels = records.with_name(f"{records.stem}.labels.jsonl")
+    known: Order | None = "random" if order == "random" else "file" if order == "file" else None
+    return None if labels is None else _People(labels, interactive, store, known, seed)
+
+
+def _until_certified(
+    file: RecordFile,
+    target: Path,
+    labelled_up_to: Callable[[int], RecordFile | None],
+    estimator: str | None,
+    alpha: float | None,
+    delta: float | None,
+    acceptance: float | None,
+    limit: int | None,
+) -> None:
+    """Label look by look, as declared at the draw, until the wished acceptance is certified."""
+    if alpha is None or limit is not None:
+        raise UsageError("--until certified needs the target error rate (--alpha 0.1), and takes no --limit.")
+    schedule = () if file.header.reach is None else file.header.reach.looks
+    if not schedule:
+        raise UsageError(
+            f"{file.path} declares no looks, and to stop when a certificate appears is to look several times. Draw "
+            "what to label with declared looks: calibrate sample --looks 100,200,400."
+        )
+    key = chosen_estimator(file, estimator)
+    for look, n in enumerate(schedule, start=1):
+        if (labelled := labelled_up_to(n)) is None:
+            return
+        waiting = [record.id for record in labelled.records[:n] if waits_for_label(record, labelled.header)]
+        if waiting:
+            print_line(f"{len(waiting)} of the first {n} questions have no label yet, {waiting[0]!r} is one.")
+            finish([target], "label the first questions of the file, then give the same command again")
+            return
+        found = fit_artifact(labelled, estimator=key, alpha=alpha, rule="certified", delta=delta, look=look)
+        print_line(
+            f"Look {look} of {len(schedule)}, {n} labels: {percent(found.acceptance)} of all questions certified."
+        )
+        if found.threshold is not None and found.acceptance >= (acceptance or 0.0):
+            print_line(f"Enough: {schedule[-1] - n} of {schedule[-1]} labels are saved.", "green")
+        elif look == len(schedule):
+            print_line("That was the last look, and less is certified than you wished.", "yellow")
+        else:
+            continue
+        print_labels(labelled)
+        flags = f"--estimator {shlex.quote(key)} --rule certified --alpha {alpha:g}"
+        spent = "" if delta is None else f" --delta {delta:g}"
+        finish([target], f"calibrate fit {target} {flags}{spent} --look {look}")
+        return
+
+
+def _by_hand(file: RecordFile, labels: Path, queue: Sequence[Record]) -> bool:
+    """A labelling session; whether all that was asked for is labelled."""
     with open_store(labels) as store:
         session = Session(queue, store)
         label_by_hand(session, console, sys.stdin)
@@ -138,9 +261,51 @@ def _by_hand(records: Path, labels: Path, order: str, seed: int, limit: int | No
         return True
     print_line(f"{done} of {total} are labelled or skipped; all of them are in {labels}.")
     finish(
-        [], f"calibrate label {records} --interactive goes on; calibrate label {records} --labels {labels} stops here"
+        [],
+        f"calibrate label {file.path} --interactive goes on; calibrate label {file.path} --labels {labels} stops here",
     )
     return False
+
+
+def _on_page(file: RecordFile, labels: Path, url: str, queue: Sequence[Record]) -> bool:
+    """Send answers to a review store and fetch decisions; whether all that was asked for is labelled."""
+    require("sqlalchemy", extra="review")
+    from guardrail.review import ReviewStore
+
+    with ReviewStore(url) as store, open_store(labels) as known:
+        session = Session(queue, known)
+        for record in queue:
+            if record.id in known.labels:
+                continue
+            answer = record.answer or ""
+            key = f"label:{sha256_hex(canonical_json([record.id, record.question, answer]))}"
+            item = store.find(key) or store.enqueue(_shown(record, file.header), key=key)
+            if item.decision is not None:
+                known.append(record.id, item.decision.action == "approve", answer)
+        waiting, total = session.total - session.done, session.total
+    if not waiting:
+        return True
+    print_line(f"{waiting} of {total} answers wait for a person on the review page.")
+    finish([labels], f"guardrail review --db {url}, and then the same command again")
+    return False
+
+
+def _shown(record: Record, header: RecordHeader) -> Content:
+    """A record as the review page shows it: what the model was asked, what it answered, no score."""
+    from guardrail.review import Candidate, Content
+
+    assert record.drawn is not None, "only records with an answer are queued"
+    assert record.drawn.primary is not None, "only records with an answer are queued"
+    messages = header.prompt.messages(record.question, record.options, record.slots)
+    return Content(
+        question=question_text(messages),
+        messages=tuple({"role": message.type, "content": str(message.text)} for message in messages),
+        kind="audit",
+        candidate=Candidate.of(record.drawn.primary),
+        alternatives=tuple(shares(record)),
+        allowed=("approve", "edit", "reject"),
+        metadata={"record": record.id, "references": list(record.references)},
+    )
 
 
 def rule_from(
@@ -185,10 +350,18 @@ def refuse_mixed(name: str | None, *, threshold: float | None, tolerance: float 
         )
 
 
-def label_file(file: RecordFile, rule: CorrectnessRule, progress: Progress = silent) -> RecordFile:
-    """The file with labels, in memory."""
+def label_file(
+    file: RecordFile, rule: CorrectnessRule, progress: Progress = silent, first: int | None = None
+) -> RecordFile:
+    """The file with labels, in memory; only the first records get one if their number is given."""
     header = file.header.model_copy(update={"correctness": rule.spec})
-    return RecordFile(file.path, header, tuple(label_records(file.records, rule, progress)), file.torn)
+    made = label_records(file.records[:first], rule, progress)
+    rest = (
+        []
+        if first is None
+        else [one.model_copy(update={"correct": None, "label_detail": ""}) for one in file.records[first:]]
+    )
+    return RecordFile(file.path, header, (*made, *rest), file.torn)
 
 
 def print_labels(file: RecordFile) -> None:
@@ -199,7 +372,8 @@ def print_labels(file: RecordFile) -> None:
     right, known = labels.count(True), len(labels) - labels.count(None)
     share = percent(right / known if known else 0.0)
     print_line(f"Rule {describe_spec(spec.name, spec.params)}: {right} of {known} answers are right ({share}).")
-    reasons = Counter(record.label_detail for record in file.records if record.correct is None)
+    where = f"no label in {spec.params['file']}" if "file" in spec.params else "no label yet"
+    reasons = Counter(record.label_detail or where for record in file.records if record.correct is None)
     for reason, count in reasons.most_common(5):
         print_line(f"  {count} not labelled: {reason}", "yellow")
     twice = contradictions(file.records)

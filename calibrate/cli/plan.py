@@ -13,12 +13,12 @@ from guardrail.errors import UsageError
 
 from ..data.progress import bar
 from ..data.records import read_records
-from ..evaluation.planning import DEFAULT_SIZES, Binormal, Plan, ReachRow, error_probabilities, plan_reach
+from ..evaluation.planning import DEFAULT_SIZES, Binormal, Pilot, Plan, ReachRow, error_probabilities, plan_reach
 from ..evaluation.planning import plan as simulate
 from ..scoring.scores import arrays
 from ..thresholds.registry import planned_rules
-from .fit import EstimatorOption, chosen_estimator
 from .frame import app, console, finish, print_line, table
+from .score import EstimatorOption, chosen_estimator
 
 __all__ = ["plan"]
 
@@ -45,7 +45,7 @@ def plan(
         Path | None, typer.Option(help="Scored records without labels: compares where to spend the labels.")
     ] = None,
     pilot: Annotated[
-        Path | None, typer.Option(help="With --records: a few labelled records instead of --accuracy and --auroc.")
+        Path | None, typer.Option(help="A hundred or more labelled records, instead of --accuracy and --auroc.")
     ] = None,
     labels: Annotated[
         list[int] | None, typer.Option(help="With --records: labels you can afford; may be repeated (300).")
@@ -55,11 +55,14 @@ def plan(
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
 ) -> None:
-    """Estimate how many questions to label for a wanted acceptance, by simulation with each rule. No model, no data.
+    """Estimate how many questions to label for a wanted acceptance, by simulation with each rule. No model is called.
 
-    With --records it uses your real scores, and says from which part of them to draw the questions that people label.
+    With --pilot it simulates the pilot's real scores, ties included. With --records it uses the real scores of
+    unlabelled questions, and says from which part of them to draw the questions that people label.
 
     Example: [cyan]calibrate plan --alpha 0.1 --accuracy 0.7 --auroc 0.8 --acceptance 0.3[/cyan]
+
+    Example: [cyan]calibrate plan --alpha 0.1 --pilot pilot.jsonl[/cyan]
 
     Example: [cyan]calibrate plan --alpha 0.1 --records scored.jsonl --pilot pilot.jsonl --labels 300[/cyan]
     """
@@ -71,16 +74,19 @@ def plan(
         best = max(rows, key=lambda row: (row.labels, row.acceptance.value))
         finish([], f"calibrate sample --records {records} --reach {best.share:g} --n {best.labels}")
         return
-    if pilot is not None or labels:
-        raise UsageError("--pilot and --labels need --records, the scored questions to choose from.")
-    if accuracy is None or auroc is None:
-        raise UsageError("give --accuracy and --auroc (guesses; a small pilot shows both), or --records.")
+    if labels:
+        raise UsageError(
+            "--labels needs --records, the scored questions to choose from. Use --n for numbers of labels."
+        )
+    if pilot is None and (accuracy is None or auroc is None):
+        raise UsageError("give --accuracy and --auroc (guesses), or labelled records as --pilot, or --records.")
     with bar(console, "simulating", "calibrations") as progress:
         found = simulate(
             alpha,
             delta,
             accuracy=accuracy,
             auroc=auroc,
+            pilot=None if pilot is None else Pilot.of(*_labelled(pilot, estimator)),
             target_acceptance=acceptance,
             rules=rule or None,
             sizes=n or DEFAULT_SIZES,
@@ -108,13 +114,19 @@ def _known_scores(
     if not scores.size:
         raise UsageError(f"{records} has no {key!r} scores. Run: calibrate score {records}")
     if pilot is not None:
-        known = arrays(read_records(pilot).records, key)
-        return scores, error_probabilities(scores, known.uncertainty, known.error)
+        return scores, error_probabilities(scores, *_labelled(pilot, key))
     if accuracy is None or auroc is None:
         raise UsageError(
             "--records needs to know how often answers are wrong: give --pilot, or guesses as --accuracy and --auroc."
         )
     return scores, Binormal(accuracy, auroc).error_probabilities(scores)
+
+
+def _labelled(pilot: Path, estimator: str | None) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Scores and errors of a pilot."""
+    file = read_records(pilot)
+    found = arrays(file.records, chosen_estimator(file, estimator))
+    return found.uncertainty, found.error
 
 
 def _compare_reaches(
@@ -183,8 +195,10 @@ def _print_result(found: Plan) -> None:
     for each in found.needed:
         if each.sentence in found.sentence:
             print_line(f"- {each.sentence}")
+    kind = "normal scores" if found.populations == "binormal" else "the pilot's scores,"
+    caution = "Real scores differ" if found.populations == "binormal" else "Another pilot would differ"
     print_line(
-        f"Simulated: {found.repetitions} calibrations of normal scores with accuracy {found.accuracy:g} and AUROC "
-        f"{found.auroc:g}. Real scores differ; take the numbers as orders of magnitude.",
+        f"Simulated: {found.repetitions} calibrations of {kind} with accuracy {found.accuracy:.3g} and AUROC "
+        f"{found.auroc:.3g}. {caution}; take the numbers as orders of magnitude.",
         "dim",
     )

@@ -15,8 +15,9 @@ from ..data.records import Record, RecordFile, read_records
 from ..pipeline import require_same
 from ..report import compare_rules, write_report
 from ..scoring.names import stored_key
-from .fit import chosen_estimator, segment_flags
+from .fit import segment_flags
 from .frame import app, console, finish, keep_inputs
+from .score import chosen_estimator
 
 __all__ = ["estimator_of", "report"]
 

@@ -86,6 +86,9 @@ class RunConfig(Frozen):
         default="abstain", description="A longer answer: abstain from it, or measure the part like an answer."
     )
     stop: tuple[str, ...] = Field(default=(), description="Strings that end an answer.")
+    stop_token_ids: tuple[int, ...] = Field(
+        default=(), description="Tokens that end an answer, by their ids, for local models."
+    )
     tools: Path | None = Field(
         default=None, description="JSON: OpenAI-style tools, or {tools, tool_choice, response_format}."
     )
@@ -238,6 +241,7 @@ def _records(
         max_tokens=settings.max_tokens,
         cut_off=settings.cut_off,
         stop=settings.stop,
+        stop_token_ids=settings.stop_token_ids,
         seed=settings.seed,
         tools=settings.tools,
         primary=settings.primary,
@@ -335,7 +339,7 @@ def _with_flags() -> None:
         inspect.Parameter("config", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=argument)
     ]
     for name, field in RunConfig.model_fields.items():
-        kind: Any = list[str] if name == "stop" else field.annotation
+        kind: Any = {"stop": list[str], "stop_token_ids": list[int]}.get(name, field.annotation)
         help_text = MODEL_HELP if name == "model" else _help(name)
         option = Annotated[kind | None, typer.Option(help=help_text, show_default=False)]
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option))

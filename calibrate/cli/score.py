@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from guardrail.errors import UsageError
 from guardrail.judges import Judge, default_judge, make_judge
 from guardrail.judges.cache import PairCache
 from guardrail.judges.chat import ChatJudge
@@ -15,14 +16,28 @@ from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Estimator, list_estimators
 
 from ..data.progress import bar
-from ..data.records import RecordHeader
+from ..data.records import RecordFile, RecordHeader
 from ..grammar import estimator_flags, parse_name
-from ..scoring.names import named_entailment, named_similarity
-from ..scoring.scores import ScoreSummary, lacking, parse_estimator, score_file, uses_models, with_cache
+from ..scoring.names import named_entailment, named_similarity, stored_key
+from ..scoring.scores import (
+    ScoreSummary,
+    default_estimator,
+    estimator_key,
+    lacking,
+    parse_estimator,
+    score_file,
+    uses_models,
+    with_cache,
+)
 from .collect import RecordsArgument
-from .frame import app, console, finish, keep_inputs, resolve_model, table
+from .frame import app, console, finish, keep_inputs, print_line, resolve_model, table
 
-__all__ = ["print_scores", "score"]
+__all__ = ["EstimatorOption", "chosen_estimator", "print_scores", "score"]
+
+EstimatorOption = Annotated[
+    str | None,
+    typer.Option("--estimator", "-e", help="Default: semantic_entropy, or predictive_entropy with options."),
+]
 
 
 @app.command()
@@ -115,6 +130,25 @@ def _judge(text: str | None) -> Judge | None:
         params["model"] = resolve_model(params["model"])
         return ChatJudge(**params)
     return make_judge(name, **params)
+
+
+def chosen_estimator(file: RecordFile, name: str | None) -> str:
+    """The estimator a user named, or the default for this kind of question and answer."""
+    plan = file.header.plan
+    if name is not None:
+        key = stored_key(file.header.estimators, name, plan.bindings)
+        if key != name and not name.endswith(".json"):
+            print_line(f"--estimator {name}: the scores of {key}.")
+        return key
+    usual = estimator_key(
+        parse_estimator(default_estimator(options=plan.options is not None), judge=default_judge(plan.bindings))
+    )
+    known = sorted(file.header.estimators)
+    if usual in known or not known:
+        return usual
+    if len(known) == 1:
+        return known[0]
+    raise UsageError(f"{file.path} has no {usual!r} scores; choose one with --estimator: {', '.join(known)}")
 
 
 def print_scores(header: RecordHeader, summary: ScoreSummary) -> None:

@@ -64,7 +64,7 @@ class TokenF1:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="token_f1", version=3, params={"threshold": self.threshold})
+        return CorrectnessSpec(name="token_f1", version=4, params={"threshold": self.threshold})
 
     def label(self, answer: str, question: Question) -> Label:
         """Overlap with the best matching reference that does not contradict the answer."""
@@ -87,8 +87,9 @@ _LEAST = Fraction(1, 1000)
 class Numeric:
     """Right iff the answer states a reference's number, read and compared as the `numeric` judge does.
 
-    Labels (units, currencies, counted nouns) must be equal where answer and reference have one; nothing is converted.
-    "50%" is 0.5, and it also equals a reference "50": people write percentages both ways.
+    Labels (units, currencies, words of scale, counted nouns) must be equal where answer and reference have one; nothing
+    is converted, so "5 million" is not "5,000,000". "50%" is 0.5, and it also equals a reference "50": people write
+    percentages both ways.
 
     An answer that does not state one number is wrong. A reference with digits that is not a number (a date, a range) is
     compared as a text. A reference without a number cannot be compared, so the answer stays unlabelled.
@@ -108,7 +109,7 @@ class Numeric:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="numeric", version=4, params={"tolerance": self.tolerance})
+        return CorrectnessSpec(name="numeric", version=5, params={"tolerance": self.tolerance})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality of numbers with any reference."""

@@ -101,7 +101,7 @@ def read_labels(path: str | Path) -> GivenLabels:
 
 
 def apply_labels(records: Sequence[Record], labels: GivenLabels) -> list[Record]:
-    """Label records by id; a record without a label says so.
+    """Label records by id. A record that was skipped says so; one that is not among the labels still waits for its own.
 
     Raises:
         UsageError: A label for a record that does not exist, or for another answer than the record has: it is
@@ -124,10 +124,8 @@ def apply_labels(records: Sequence[Record], labels: GivenLabels) -> list[Record]
 
 
 def _labelled(record: Record, labels: GivenLabels) -> Record:
-    correct = labels.correct.get(record.id)
-    how = "skipped" if record.id in labels.skipped else "no label"
-    detail = "" if correct is not None else f"{how} in {labels.path.name}"
-    return record.model_copy(update={"correct": correct, "label_detail": detail})
+    detail = f"skipped in {labels.path.name}" if record.id in labels.skipped else ""
+    return record.model_copy(update={"correct": labels.correct.get(record.id), "label_detail": detail})
 
 
 def contradictions(records: Iterable[Record]) -> list[tuple[Record, Record]]:

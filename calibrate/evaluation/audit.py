@@ -297,6 +297,8 @@ def _shift(artifact: CalibrationArtifact, records: Sequence[Record], estimator: 
     values = _values(records, estimator)
     if not values.size:
         raise UsageError(f"no fresh record has a {estimator!r} score. Run: calibrate score RECORDS")
+    if artifact.reach is not None and (values <= artifact.reach.cut).any():
+        values = values[values <= artifact.reach.cut]  # as at calibration: what lies above is not compared
     distance, ks_p = ks_two_sample(before, values)
     share = acceptance_p = None
     if artifact.segments is not None:

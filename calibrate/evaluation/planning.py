@@ -1,4 +1,4 @@
-"""Planning: how many questions to label, before any is labelled, from a guess of accuracy and AUROC."""
+"""Planning: how many questions to label, from a guess of accuracy and AUROC or from a labelled pilot."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from guardrail.errors import UsageError
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
+from ..scoring.metrics import auroc
 from ..scoring.reach import POOL_FACTOR, cut_at
 from ..thresholds.fit import DEFAULT_DELTA, check_open_unit, request_for
 from ..thresholds.registry import planned_rules
@@ -28,6 +29,7 @@ __all__ = [
     "RELIABLY",
     "Binormal",
     "Needed",
+    "Pilot",
     "Plan",
     "PlanRow",
     "ReachRow",
@@ -39,6 +41,8 @@ __all__ = [
 DEFAULT_SIZES = (100, 200, 300, 500, 1000, 1500, 3000)
 REACHES = (1.0, 0.7, 0.5, 0.35, 0.25)
 """Shares of the scores that `plan_reach` compares."""
+FEWEST_IN_PILOT = 20
+"""Labelled questions below which a pilot is refused."""
 RELIABLY = 0.8
 """Share of calibrations that have to reach the target acceptance."""
 
@@ -87,15 +91,15 @@ class Plan(Frozen):
     delta: float
     """Failure probability of the rules that have one."""
     accuracy: float
-    """Guessed share of right answers."""
+    """Share of right answers, guessed or of the pilot."""
     auroc: float
-    """Guessed AUROC of the score."""
+    """AUROC of the score, guessed or of the pilot."""
     oracle_acceptance: float
     """The ceiling: what could be accepted at alpha if the population were known."""
     target_acceptance: float
     """The acceptance to reach."""
-    populations: Literal["binormal"]
-    """Kind of simulated population."""
+    populations: Literal["binormal", "pilot"]
+    """Kind of simulated population: normal scores, or the scores and error rates of a labelled pilot."""
     repetitions: int
     """Simulated calibrations at each size."""
     seed: int
@@ -112,8 +116,9 @@ def plan(
     alpha: float,
     delta: float = DEFAULT_DELTA,
     *,
-    accuracy: float,
-    auroc: float,
+    accuracy: float | None = None,
+    auroc: float | None = None,
+    pilot: Pilot | None = None,
     target_acceptance: float | None = None,
     rules: Sequence[str] | None = None,
     sizes: Sequence[int] = DEFAULT_SIZES,
@@ -134,10 +139,11 @@ def plan(
         delta: Failure probability of rules that have one.
         accuracy: Guessed share of right answers, in (0, 1).
         auroc: Guessed AUROC of the score, in (0, 1).
+        pilot: A labelled pilot, instead of the two guesses.
         target_acceptance: Share of questions to be answered, in (0, 1]; None for half of the ceiling.
         rules: Names of rules; None for those that planning simulates by default (``Rule.in_plan``).
         sizes: Numbers of labelled questions to simulate.
-        populations: "binormal": normal scores of equal spread.
+        populations: "binormal": normal scores of equal spread. Not read with a pilot.
         repetitions: Simulated calibrations at each size.
         seed: Same seed, same plan.
         progress: Called after each simulated calibration set.
@@ -150,7 +156,7 @@ def plan(
     """
     rules = planned_rules() if rules is None else rules
     sizes = _checked(sizes, rules, repetitions, populations)
-    population = Binormal(accuracy, auroc)
+    population = _population(accuracy, auroc, pilot)
     jobs = [_job(rule, alpha, delta) for rule in rules]
     ceiling = population.ceiling(alpha)
     target = ceiling / 2.0 if target_acceptance is None else target_acceptance
@@ -167,11 +173,11 @@ def plan(
     return Plan(
         alpha=alpha,
         delta=delta,
-        accuracy=accuracy,
-        auroc=auroc,
+        accuracy=population.accuracy,
+        auroc=population.auroc,
         oracle_acceptance=ceiling,
         target_acceptance=target,
-        populations=populations,
+        populations="binormal" if pilot is None else "pilot",
         repetitions=repetitions,
         seed=seed,
         rows=rows,
@@ -190,6 +196,15 @@ def _checked(sizes: Sequence[int], rules: Sequence[str], repetitions: int, popul
     return tuple(sorted(set(sizes)))
 
 
+def _population(accuracy: float | None, auroc: float | None, pilot: Pilot | None) -> Binormal | Pilot:
+    guessed = accuracy is not None or auroc is not None
+    if pilot is not None and not guessed:
+        return pilot
+    if pilot is not None or accuracy is None or auroc is None:
+        raise UsageError("a plan needs accuracy and auroc (guesses; a small pilot shows both), or a pilot, not both.")
+    return Binormal(accuracy, auroc)
+
+
 def _job(rule: str, alpha: float, delta: float) -> tuple[Rule, Request]:
     check_open_unit("delta", delta)
     chosen, request = request_for(rule, alpha=alpha, delta=None, options={})
@@ -199,7 +214,7 @@ def _job(rule: str, alpha: float, delta: float) -> tuple[Rule, Request]:
 
 
 def _simulate(
-    population: Binormal,
+    population: Binormal | Pilot,
     jobs: Sequence[tuple[Rule, Request]],
     sizes: Sequence[int],
     repetitions: int,
@@ -373,6 +388,67 @@ class Binormal:
     def _accepted(self, threshold: float) -> tuple[float, float]:
         wrong = (1.0 - self.accuracy) * float(special.ndtr(threshold - self.gap))
         return wrong, self.accuracy * float(special.ndtr(threshold))
+
+
+# -- A population made of a pilot: its scores, and how often answers are wrong at each ---------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pilot:
+    """Labelled questions as a population: scores as they are, ties included, errors by `error_probabilities`.
+
+    Attributes:
+        scores: Uncertainties, in increasing order.
+        errors: 1 where the answer is wrong.
+        probability: P(wrong) at each score.
+    """
+
+    scores: NDArray[np.float64]
+    errors: NDArray[np.int64]
+    probability: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, scores: NDArray[np.float64], errors: NDArray[np.int64]) -> Pilot:
+        """From scores and errors of labelled questions.
+
+        Raises:
+            UsageError: Fewer than 20 questions, or all right, or all wrong.
+        """
+        if scores.size < FEWEST_IN_PILOT or not 0 < errors.sum() < errors.size:
+            raise UsageError(
+                f"a pilot of {scores.size} questions with {int(errors.sum())} wrong answers cannot stand for the "
+                f"others. Label at least {FEWEST_IN_PILOT}, some right and some wrong; a hundred say something."
+            )
+        order = np.argsort(scores, kind="stable")
+        return cls(scores[order], errors[order], error_probabilities(scores[order], scores, errors))
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right answers."""
+        return 1.0 - float(self.errors.mean())
+
+    @property
+    def auroc(self) -> float:
+        """P(a wrong answer is less certain than a right one), ties counting half."""
+        return auroc(self.scores, self.errors) or 0.0
+
+    def draw(self, rng: np.random.Generator, n: int) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+        """Independent items: uncertainties and errors."""
+        chosen = rng.integers(self.scores.size, size=n)
+        return self.scores[chosen], (rng.random(n) < self.probability[chosen]).astype(np.int8)
+
+    def acceptance(self, threshold: float) -> float:
+        """P(u <= threshold)."""
+        return float(np.searchsorted(self.scores, threshold, side="right")) / self.scores.size
+
+    def scer(self, threshold: float) -> float:
+        """P(wrong | u <= threshold); where nothing is accepted, that of the lowest score."""
+        below = max(1, int(np.searchsorted(self.scores, threshold, side="right")))
+        return float(self.probability[:below].mean())
+
+    def ceiling(self, alpha: float) -> float:
+        """The largest acceptance with an error rate of at most alpha; 0 if there is none."""
+        return max((self.acceptance(t) for t in np.unique(self.scores) if self.scer(t) <= alpha), default=0.0)
 
 
 # -- Which part of the scores to label ---------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from guardrail.artifact import CalibrationArtifact, Reach
+from guardrail.artifact import CalibrationArtifact, Looks, Reach
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from guardrail.uncertainty import list_estimators, make_estimator
 
@@ -133,7 +133,7 @@ def _without(artifact: CalibrationArtifact) -> str:
 def certificate(artifact: CalibrationArtifact) -> str:
     """What can be proved, in one sentence."""
     found = artifact.certificate
-    confidence = "" if found.delta is None else f" with {percent(1 - found.delta)} confidence"
+    confidence = "" if found.delta is None else f" with {_confidence(artifact, found.delta)} confidence"
     if isinstance(found, Infeasible):
         return (
             f"Nothing can be certified at {percent(found.alpha)}{confidence} on these {found.n} questions "
@@ -178,6 +178,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("right answer if", describe_spec(artifact.correctness.name, artifact.correctness.params)),
         ("questions", _data(artifact)),
         *([("reach", _reach(artifact.reach))] if artifact.reach is not None else []),
+        *([("looks", _looks(artifact.looks))] if artifact.looks is not None else []),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
     ]
     if artifact.segments is not None:
@@ -454,6 +455,19 @@ def _reach(reach: Reach) -> str:
         f"{reach.n_pool} scores, {chosen}; nothing above {reach.cut:.6g} is answered, and shares of accepted questions "
         "are of those within reach unless said otherwise"
     )
+
+
+def _looks(looks: Looks) -> str:
+    counts = ", ".join(map(str, looks.schedule))
+    return (
+        f"look {looks.look} of {len(looks.schedule)} that were declared (at {counts} labels); each spends an equal "
+        "part of delta, so the promise holds at whichever look you stop"
+    )
+
+
+def _confidence(artifact: CalibrationArtifact, delta: float) -> str:
+    """Of the promise over all declared looks together."""
+    return percent(1 - delta * (1 if artifact.looks is None else len(artifact.looks.schedule)))
 
 
 def _delta(delta: float | None) -> str:

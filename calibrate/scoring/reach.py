@@ -8,6 +8,9 @@ every rule and certificate holds as stated, with n the labelled questions; accep
 The cut must not depend on labels of the fit. A share chosen after looking at the scores needs a pool below the cut of
 at least three times the labels: an adversary who sees all scores and has a pool no larger than the labels reaches a
 failure probability of .153 at delta = .1 (.094 with twice, .070 with five times the pool).
+
+To label until a certificate appears is to look several times. Declared beforehand (`Reach.looks`), each look reads the
+first labels of the draw and spends an equal part of delta, so the promise holds at whatever look one stops.
 """
 
 from __future__ import annotations
@@ -18,14 +21,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from guardrail.artifact import Reach
+from guardrail.artifact import Looks, Reach
 from guardrail.errors import UsageError
 
 from ..data.questions import fingerprint
-from ..data.records import Record, RecordFile
+from ..data.records import Record, RecordFile, RecordHeader
 from .metrics import ks_two_sample
 
-__all__ = ["POOL_FACTOR", "check_labelled_part", "cut_at", "draw_to_label"]
+__all__ = ["POOL_FACTOR", "at_look", "check_labelled_part", "cut_at", "draw_to_label", "waits_for_label"]
 
 POOL_FACTOR = 3
 """Questions within reach per question to label, if the share was chosen after looking at the scores."""
@@ -38,7 +41,14 @@ Reals = NDArray[np.float64]
 
 
 def draw_to_label(
-    file: RecordFile, estimator: str, *, share: float, n: int, seed: int = 0, fixed_beforehand: bool = False
+    file: RecordFile,
+    estimator: str,
+    *,
+    share: float,
+    n: int,
+    seed: int = 0,
+    fixed_beforehand: bool = False,
+    looks: Sequence[int] = (),
 ) -> RecordFile:
     """Draw what to label: n questions, uniformly, from the share of the lowest scores.
 
@@ -53,14 +63,21 @@ def draw_to_label(
         seed: Same seed, same draw.
         fixed_beforehand: The share was fixed before anybody looked at these scores. Otherwise the pool within reach has
             to be at least three times n.
+        looks: Declares that certificates will be computed at these numbers of labels; the last one is n.
 
     Raises:
-        UsageError: Records that have labels, no scores, a share or n outside its range, or a pool that is too small.
+        UsageError: Records that have labels, no scores, a share or n outside its range, a pool that is too small, or
+            looks that do not increase up to n.
     """
     if not 0 < share <= 1:
         raise UsageError(f"the reach must be a share in (0, 1], got {share:g}. Write 0.5 for the lowest half.")
     if n < 1:
         raise UsageError(f"the number of questions to label must be at least 1, got {n}.")
+    if looks and (list(looks) != sorted(set(looks)) or looks[0] < 1 or looks[-1] != n):
+        raise UsageError(
+            f"looks must be increasing numbers of labels, the last of them all {n}, got {','.join(map(str, looks))}. "
+            "Write --looks 100,200,400."
+        )
     labelled = sum(record.correct is not None for record in file.records)
     if labelled:
         raise UsageError(
@@ -93,6 +110,7 @@ def draw_to_label(
         n=n,
         seed=seed,
         fixed_beforehand=fixed_beforehand,
+        looks=tuple(looks),
     )
     header = file.header.model_copy(
         update={
@@ -130,8 +148,8 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
                 "not drawn with the others. Fit on the file that `calibrate sample` wrote, labelled."
             )
     scored = [(record, value) for record in used if (value := _value(record, estimator)) is not None]
-    known = np.array([value for record, value in scored if record.correct is not None or record.label_detail])
-    waiting = np.array([value for record, value in scored if record.correct is None and not record.label_detail])
+    known = np.array([value for record, value in scored if not waits_for_label(record, file.header)])
+    waiting = np.array([value for record, value in scored if waits_for_label(record, file.header)])
     if min(known.size, waiting.size) >= _FEWEST and (p := ks_two_sample(known, waiting)[1]) < SELECTED:
         raise UsageError(
             f"the {known.size} labelled questions of {file.path} differ in {estimator} from the {waiting.size} without "
@@ -139,6 +157,56 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
             "others. Draw what to label with `calibrate sample`, or label the rest."
         )
     return reach
+
+
+def waits_for_label(record: Record, header: RecordHeader) -> bool:
+    """Whether nobody, and no rule, has looked at the answer yet. One that could not be decided does not wait."""
+    by_rule = header.correctness is not None and header.correctness.name != "given"
+    return record.correct is None and (not record.label_detail or (by_rule and not record.references))
+
+
+def at_look(file: RecordFile, look: int, schedule: Sequence[int] = ()) -> tuple[Looks, tuple[Record, ...]]:
+    """The declared look, and the records it reads: the first of the draw, all of them labelled.
+
+    Args:
+        file: Labelled records.
+        look: Number of the look, from 1.
+        schedule: Declares the looks where `draw_to_label` did not. Labels must then be exactly those of the look, on
+            questions in random order.
+
+    Raises:
+        UsageError: No declared looks, others than declared, no such look, or labels that are missing or too many.
+    """
+    reach = file.header.reach
+    drawn = () if reach is None else reach.looks
+    if drawn and schedule and tuple(schedule) != drawn:
+        raise UsageError(
+            f"{file.path} was drawn for looks at {_listed(drawn)} labels, got {_listed(schedule)}. Leave --looks out: "
+            "a schedule that is changed after labels were seen promises nothing."
+        )
+    counts = tuple(drawn or schedule)
+    if not counts:
+        raise UsageError(
+            f"{file.path} declares no looks, so look {look} has no share of delta. Declare them at the draw (calibrate "
+            "sample --looks 100,200,400), or here with --looks, if you did fix them beforehand."
+        )
+    if list(counts) != sorted(set(counts)) or counts[0] < 1 or not 1 <= look <= len(counts):
+        raise UsageError(
+            f"there is no look {look} of looks at {_listed(counts)} labels: counts increase, looks start at 1."
+        )
+    n = counts[look - 1]
+    if reach is not None:
+        part = file.records[:n]
+    else:
+        part = tuple(record for record in file.records if not waits_for_label(record, file.header))
+    missing = sum(waits_for_label(record, file.header) for record in part)
+    if missing or len(part) != n:
+        found = f"{len(part) - missing} of the first {n} questions" if reach is not None else f"{len(part)} questions"
+        raise UsageError(
+            f"look {look} reads {n} labels, but {found} of {file.path} are labelled. Label exactly those (calibrate "
+            f"label {file.path} --interactive --limit {n}), or take the look whose number of labels is there."
+        )
+    return Looks(schedule=counts, look=look), part
 
 
 def cut_at(values: Reals, share: float) -> float:
@@ -152,6 +220,10 @@ def cut_at(values: Reals, share: float) -> float:
             f"{share:g}. Take at least {math.ceil(1_000 * upto[0] / values.size) / 1_000:g}, or a finer score."
         )
     return float(score[allowed[-1]])
+
+
+def _listed(counts: Sequence[int]) -> str:
+    return ", ".join(map(str, counts))
 
 
 def _value(record: Record, estimator: str) -> float | None:

@@ -231,6 +231,12 @@ def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> Rec
             raise UsageError(
                 f"two estimators have the key {key!r}: one would take the other's scores. Score them into two files."
             )
+    drawn_by = None if header.reach is None else header.reach.estimator
+    if drawn_by in specs and header.estimators.get(drawn_by) != specs[drawn_by]:
+        raise UsageError(
+            f"the questions of this file were drawn by their {drawn_by!r} scores, and other scores by that name would "
+            "make its cut meaningless. Score the file they were drawn from, and draw again with `calibrate sample`."
+        )
     return header.model_copy(update={"estimators": {**header.estimators, **specs}})
 
 

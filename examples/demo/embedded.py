@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import Runnable
 
@@ -17,18 +18,22 @@ from calibrate.data.questions import Question, option_labels, read_questions
 from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.pipeline import HeldOut, fit_artifact, held_out, split
 from calibrate.report import compare_rules, write_report
-from calibrate.scoring.scores import score_records
-from examples.demo.screen import CONSOLE, examples_table, splits_line, title, verdict_panel
-from guardrail import ArtifactMismatchError, CalibrationArtifact, Guardrail, SampleSet, Verdict
+from calibrate.scoring.reach import cut_at
+from calibrate.scoring.scores import arrays, score_records
+from calibrate.thresholds import fit
+from examples.demo.screen import CONSOLE, examples_table, labels_line, splits_line, title, verdict_panel
+from guardrail import ArtifactMismatchError, CalibrationArtifact, Feasible, Guardrail, SampleSet, Verdict
 from guardrail.uncertainty import make
 from guardrail.uncertainty.plan import plan_for
 from integrations.transformers_chat import TransformersChat
 
-__all__ = ["MODEL", "Task", "run"]
+__all__ = ["MODEL", "TASKS", "Task", "certified_with", "run"]
 
 TINY = Path(__file__).resolve().parent.parent / "tiny_model"
 MODEL = TINY / "orrin-1.5m"
 ALPHA = 0.1
+LABELS, REACH = 300, 0.6
+"""For the comparison of 300 labels at random with 300 on the lowest 60 % of the scores."""
 THREADS = 64
 """Questions in flight at once; the local model answers waiting requests together."""
 
@@ -75,6 +80,9 @@ def run(task: Task, model: TransformersChat, out: Path) -> list[Path]:
     _show_chain(guard, test)
     comparison = compare_rules(artifact, records.records, task.estimator)
     splits_line(comparison)
+    labels_line(
+        LABELS, REACH, *(certified_with(LABELS, share, records.records, task.estimator) for share in (1.0, REACH))
+    )
     return write_report(
         out / "report.html",
         artifact,
@@ -84,6 +92,18 @@ def run(task: Task, model: TransformersChat, out: Path) -> list[Path]:
         evaluation=comparison,
         commands=["make demo"],
     )
+
+
+def certified_with(labels: int, share: float, records: Sequence[Record], estimator: str, draws: int = 30) -> float:
+    """Share of all questions that so many labels certify, drawn at random within reach: mean of a few draws."""
+    scored = arrays(records, estimator)
+    u, rng, taken = scored.uncertainty, np.random.default_rng(0), 0.0
+    within = np.flatnonzero(u <= cut_at(u, share))
+    for _ in range(draws):
+        drawn = rng.choice(within, labels, replace=False)
+        found = fit(u[drawn], scored.error[drawn], alpha=ALPHA, rule="certified", diagnose="fast")
+        taken += float((u <= found.threshold).mean()) if isinstance(found, Feasible) else 0.0
+    return taken / draws
 
 
 def _calibrate(

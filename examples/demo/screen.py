@@ -15,7 +15,7 @@ from calibrate.pipeline import HeldOut
 from guardrail import CalibrationArtifact, Feasible
 from guardrail.outcome import Outcome
 
-__all__ = ["CONSOLE", "examples_table", "outcome_line", "share", "splits_line", "title", "verdict_panel"]
+__all__ = ["CONSOLE", "examples_table", "labels_line", "outcome_line", "share", "splits_line", "title", "verdict_panel"]
 
 CONSOLE = Console(width=120, highlight=False)
 
@@ -78,6 +78,16 @@ def splits_line(evaluation: Evaluation) -> None:
                 f"{row.violation_rate.value:.0%} of splits, acceptance {row.acceptance.value:.1%}",
                 style="dim",
             )
+
+
+def labels_line(labels: int, reach: float, at_random: float, within: float) -> None:
+    """Print what a few labels certify: drawn from all questions, and from the lowest scores only."""
+    CONSOLE.print(f"\n[bold]certified with {labels} labels[/] (mean of 30 draws; docs/label-where-it-matters.md)")
+    CONSOLE.print(
+        f"  labels on random questions answer {at_random:.1%} of all, on the {reach:.0%} with the lowest scores "
+        f"{within:.1%}",
+        style="dim",
+    )
 
 
 def examples_table(heading: str, rows: Sequence[Sequence[str]], columns: Sequence[str]) -> None:

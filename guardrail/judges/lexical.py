@@ -47,11 +47,12 @@ class TokenF1Judge(BatchJudge):
 
     Token-F1 of their content words, less those of the question (`overlap`), is at least ``threshold``, and the guards
     hold: the same numbers (digit by digit: "1.0" = "1", "1,000" = "1000"), letters that stand alone and marks, and both
-    or neither a negation. Nor may each have a number in words or Roman numerals that the other lacks ("Henry VIII" /
-    "Henry VII"). Words of hedges ("hard to say", "my best guess") that both use do not make them alike. A mark on one
-    side only tells answers apart too ("$50" / "50", "C" / "C++"): that costs an answer at most. Only "=" does not
-    count, because "x = 5" says the same as "5". Antonyms ("increases" / "decreases") are *not* caught, nor are names
-    that share a word ("John Smith" / "Jane Smith"): use an NLI or chat-model judge if they occur.
+    or neither a negation or a refusal. Nor may each have a number in words or Roman numerals that the other lacks
+    ("Henry VIII" / "Henry VII"). Words of hedges ("hard to say", "my best guess") that both use do not make them alike.
+    A mark on one side only tells answers apart too ("$50" / "50", "C" / "C++"): that costs an
+    answer at most. Only "=" does not count, because "x = 5" says the same as "5". Antonyms ("increases" / "decreases")
+    are *not* caught, nor are names that share a word ("John Smith" / "Jane Smith"): use an NLI or chat-model judge if
+    they occur.
 
     Attributes:
         threshold: Smallest F1 that counts as the same, in (0, 1]. Declared before calibration, part of the artifact.
@@ -69,7 +70,7 @@ class TokenF1Judge(BatchJudge):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="token_f1", version=3, params={"threshold": self.threshold})
+        return JudgeSpec(name="token_f1", version=4, params={"threshold": self.threshold})
 
     def can_merge(self, a: str, b: str, further: int) -> bool:
         """If the guards hold: word overlap is not transitive, but other numbers, marks or negation stay apart."""
@@ -82,7 +83,8 @@ class TokenF1Judge(BatchJudge):
     def _same(self, question: str, a: str, b: str) -> bool:
         if _identical(a, b):
             return True
-        return guards_hold(a, b) and not apart(a, b) and overlap(question, a, b) >= self.threshold
+        alike = is_refusal(a) == is_refusal(b) and guards_hold(a, b) and not apart(a, b)
+        return alike and overlap(question, a, b) >= self.threshold
 
 
 def _identical(a: str, b: str) -> bool:

@@ -163,7 +163,7 @@ class GuardedJaccard(BatchSimilarity):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="guarded_jaccard", version=3, params={})
+        return JudgeSpec(name="guarded_jaccard", version=4, params={})
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Overlap of content words, less those of the question where others are left, behind the guards."""

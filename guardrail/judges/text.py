@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 __all__ = [
+    "CARDINALS",
     "FUNCTION_WORDS",
-    "MULTIPLES",
+    "SCALES",
     "apart",
     "contradicts",
     "guards_hold",
@@ -23,14 +24,20 @@ __all__ = [
     "is_refusal",
     "normalise",
     "overlap",
-    "prose",
     "shared",
     "token_f1",
     "unspaced",
+    "word_set",
     "word_tuple",
     "words",
     "written",
 ]
+
+
+def word_set(text: str) -> frozenset[str]:
+    """The words of a list, written as one text."""
+    return frozenset(text.split())
+
 
 # -- How a text is written: one way for each sign, white space and emphasis --------------------------------------------
 
@@ -45,10 +52,8 @@ _ONE_WAY = str.maketrans(
         **{"\u2260": "!=", "\u2264": "<=", "\u2265": ">=", "\u2192": "->", "\u21d2": "=>"},
     }
 )
-_RAISED = re.compile("[\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u207a\u207b]+")
-"""NFKC alone would make the number 105 of 10 to the 5th."""
-_FRACTION = re.compile("(?<=\\d)(?=[\u00bc-\u00be\u2150-\u215e])")
-"""Where NFKC would make 51 / 2 of 5 1/2."""
+_RAISED = re.compile("[\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u207a\u207b]+")  # NFKC makes 105 of 10 to the 5th
+_FRACTION = re.compile("(?<=\\d)(?=[\u00bc-\u00be\u2150-\u215e])")  # ... and 51 / 2 of 5 1/2
 _LOWERED = re.compile("(?<=\\d)(?=[\u2080-\u2089])")
 _QUOTED = re.compile("\u2018([^\u2018\u2019]*)\u2019(?!\\w)")
 _EMPHASIS = re.compile(r'(?<![^\s("])([*`]{1,3})(?=[^\s*`])([^*`\n]+)(?<=\S)([*`]{1,3})(?=[\s.,;:!?)"]|$)')
@@ -85,20 +90,19 @@ class _Shapes(dict[int, str]):
 
 
 _SHAPES = _Shapes()
-_CHUNK = re.compile(r'"?([a0]+(?:[-\'.,:/][a0]+)*)((?:(?<=aaa)\')?[.,:!?]?"?[.,:!?]?)')
-"""The shape of words of prose, between two spaces."""
-_LOOSE = re.compile(r'["\'(]*(?:\.\.\.?)?([a0]+(?:[-\'.,:;/][a0]+)*)((?:(?<=aaa)-)?[)"\'.,:;!?]*)')
-_JOINT = re.compile(
-    r"(?P<split>(?<=aa)-|-(?=aa)|(?<=\ba)\.(?=a)|(?<=aa),(?=a)|,(?=aa))|(?P<kept>(?<=0)[-.,:/](?=0)|(?<=[a0])'(?=a)|\.)|."
+_BODY = r"([a0]+(?:[-'.,:/][a0]+)*)"
+_CHUNK = re.compile(
+    rf'(?!.*\."?\.)(?:(?=.*aa)"?{_BODY}(?:(?<=aa)((?<=aaa)\')?[.,:!?]?"?[.,:!?]?|[.,:]?"?[.,:]?)'
+    rf"|(?!a[.:]?,){_BODY}[.,:]{{0,2}})"
 )
-"""What stands between two runs of letters and digits: becomes a space, stays, or is not prose ("x-1", "a/b")."""
-_BETWEEN_WORDS = re.compile(r"(?<=aaa)[/;](?=aaa)")
-_SEPARATORS = re.compile("[-'.,:;/]")
+"""The shape of prose between two spaces: a word, or a number or letter, which has no quotes. "a," is part of a list."""
+_SPLIT = re.compile(r"(?<=aa)-|-(?=aa)|(?<=\ba)\.(?=a)|(?<=aa),(?=a)|,(?=aa)")
+_JOINT = re.compile(rf"{_SPLIT.pattern}|(?<=0)[-.,:/](?=0)|(?<=[a0])'(?=a)|\.")
+"""What may stand between runs of letters and digits, and what of it becomes a space. "x-1" and "a/b" are not prose."""
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _CONTRACTED = {"can't": "cannot", "won't": "will not", "shan't": "shall not"}
-_NAMED = frozenset({"flat", "level", "major", "minor", "negative", "plus", "positive", "sharp", "team"})
-"""Words that make a name of the letter before them."""
-_ARTICLES = frozenset({"a", "an", "the"})
+_NAMED = word_set("flat level major minor negative plus positive sharp team")  # make a name of the letter before them
+_ARTICLES = word_set("a an the")
 
 
 @lru_cache(maxsize=1024)
@@ -106,95 +110,71 @@ def normalise(text: str) -> str:
     """One form for all ways to write an answer; equal forms are the same answer. Empty for a text of white space only.
 
     Plain prose (words, numbers, sentence punctuation, double quotes around words, hyphens and apostrophes inside them)
-    is folded: lower case, no punctuation, no articles. "The", "an" and a lower-case "a" before a word are articles;
-    "A" elsewhere is an answer, and stays a capital. Numbers keep their marks (3.5, 10:30, 1/2), not those of thousands.
-
+    is folded: lower case, no punctuation, articles or marks of thousands. "A" that is not an article stays a capital.
     Any other text stays as written (`written`), case included, without a full stop at its end. White space beside
     operators and brackets does not count in a formula: a text without words of two letters and without quotes.
     """
     plain = written(text)
-    found = prose(plain)
+    found = _prose(plain)
     return _as_written(plain) if found is None else " ".join(found)
 
 
-def prose(plain: str) -> list[str] | None:
+def _prose(plain: str) -> list[str] | None:
     """The folded words of a `written` text; None if it is not plain prose."""
-    shape = plain.translate(_SHAPES)
-    chunks, shapes = plain.split(" "), shape.split(" ")
+    chunks, shapes = plain.split(" "), [*plain.translate(_SHAPES).split(" "), ""]
     begun = not plain[:1].islower()  # "?" ends a sentence, and those begin with a capital: "ab?" is a pattern
     found: list[str] = []
-    for i, (chunk, form) in enumerate(zip(chunks, shapes, strict=True)):
-        after = shapes[i + 1].removeprefix('"') if i + 1 < len(shapes) else ""
-        word = chunk.removeprefix('"')
-        if after and (word.casefold() in ("an", "the") or _is_article(word, after, i, chunks)):
+    for i, (chunk, form) in enumerate(zip(chunks, shapes, strict=False)):
+        word, after = chunk.removeprefix('"'), shapes[i + 1].removeprefix('"')
+        if after and word.casefold() in _ARTICLES and _is_article(word, chunks[i + 1], after, first=not i):
             continue
         own = _words_of(chunk, form)
-        if own and i and shapes[i - 1].endswith("0") and "aa" in form and len(own[0]) < 4 and not chunk.islower():
-            own[0] = chunk[: len(own[0])]  # a unit, perhaps: "5 mW" is not "5 MW"
         if own is None or ("?" in form and not begun):
             return None
+        if i and shapes[i - 1].endswith("0") and "aa" in form and len(own[0]) < 4 and not chunk.islower():
+            own = (chunk[: len(own[0])], *own[1:])  # a unit, perhaps: "5 mW" is not "5 MW"
         found += own
     return found
 
 
-def _is_article(word: str, after: str, place: int, chunks: Sequence[str]) -> bool:
-    """Whether "a" is an article: before a word; the capital only as the first word, and not before what names it.
+def _is_article(word: str, following: str, shape: str, *, first: bool) -> bool:
+    """Whether "a", "an" or "the" before a word is an article: "A" only as the first, and not before what it names.
 
     "A, C", "A B", "A and B", "option A", "A minor" and "A positive" keep their letter.
     """
-    following = chunks[place + 1].strip('"').casefold() if word in ("a", "A") and after.startswith("aa") else ""
-    if word == "a" or not following:
-        return bool(following)
-    return not place and after.startswith("aaa") and following not in FUNCTION_WORDS and following not in _NAMED
+    if word == "A":
+        return first and shape.startswith("aaa") and following.strip('"').casefold() not in FUNCTION_WORDS | _NAMED
+    return word != "a" or shape.startswith("aa")
 
 
-def _words_of(chunk: str, shape: str, *, loose: bool = False) -> list[str] | None:
-    """The folded words of a chunk without spaces; None if it is not prose.
-
-    Args:
-        chunk: The text.
-        shape: Its shape.
-        loose: Whether brackets, single quotes and slashes beside words count as prose, for texts compared in parts.
-    """
-    found = (_LOOSE if loose else _CHUNK).fullmatch(shape)
+@lru_cache(maxsize=4096)
+def _words_of(chunk: str, shape: str) -> tuple[str, ...] | None:
+    """The folded words of a chunk without spaces, given its shape; None if it is not prose."""
+    if shape.isalnum():
+        return _folded(chunk)
+    found = _CHUNK.fullmatch(shape)
     if found is None:
         return None
-    form, after = found[1], found[2]
-    is_word = "aa" in form
-    if (("!" in after or "?" in after) and not form.endswith("aa")) or (after.count(".") > 1):
-        return None
-    if not is_word and form != shape.rstrip(".,:;") and not (loose and form == "0000"):
-        return None  # quotes and brackets of a number or a variable
-    if form == "a" and "," in after and not loose:
-        return None  # a list of letters
-    body = chunk[found.start(1) : found.end(1)]
-    if "'" in after and not (body.endswith("s") if not loose else len(body) > 2 or chunk[0] == "'"):
-        return None  # a prime, not the plural's apostrophe
-    if loose:
-        form = _BETWEEN_WORDS.sub(",", form)
-    pieces, start = [], 0
-    for joint in _SEPARATORS.finditer(form):
-        kind = _JOINT.match(form, joint.start())
-        assert kind is not None, "the last alternative matches any character"
-        if kind.lastgroup is None:
-            return None
-        if kind.lastgroup == "split":
-            pieces.append(body[start : joint.start()])
-            start = joint.end()
-    return [word for piece in (*pieces, body[start:]) for word in _folded(piece)]
+    kind = 1 if found[1] else 3
+    form, body = found[kind], chunk[slice(*found.span(kind))]
+    if (found[2] and not body.endswith("s")) or not _JOINT.sub("", form).isalnum():
+        return None  # a prime, not the plural's apostrophe; or an operator
+    cuts = [0, *(edge for joint in _SPLIT.finditer(form) for edge in joint.span()), len(body)]
+    pieces = (body[start:end] for start, end in zip(cuts[::2], cuts[1::2], strict=True))
+    return tuple(word for piece in pieces for word in _folded(piece))
 
 
 def _folded(word: str) -> tuple[str, ...]:
     if word in ("a", "A"):
         return ("A",)  # not an article: a capital, so that folding again does not take it for one
     word = word.casefold()
-    if word.isascii():
-        if "," in word and _THOUSANDS.fullmatch(word):
-            return (word.replace(",", ""),)
-        if word.endswith("n't") and word[:-3].isalpha() and word[:-3] not in _ARTICLES:
-            return tuple(_CONTRACTED.get(word, f"{word[:-3]} not").split())
-        return (word,)
-    return (unicodedata.normalize("NFKC", word),)
+    if not word.isascii():
+        return (unicodedata.normalize("NFKC", word),)
+    if "," in word and _THOUSANDS.fullmatch(word):
+        return (word.replace(",", ""),)
+    if word.endswith("n't") and word[:-3].isalpha() and word[:-3] not in _ARTICLES:
+        return tuple(_CONTRACTED.get(word, f"{word[:-3]} not").split())
+    return (word,)
 
 
 _BESIDE = re.compile(r" ([-=+*/<>^|&!]+) |(?<=[(\[{,$\u20ac\u00a3\u00a5]) | (?=[)\]}%,])|(?<=^[-+]) ")
@@ -210,25 +190,18 @@ def _as_written(plain: str) -> str:
 # -- Answers that say there is none ------------------------------------------------------------------------------------
 
 _OF = "exact|specific|correct|definite|definitive|reliable|further|more|enough|sufficient"
-_NOUN = (
-    "answers?|questions?|requests?|information|details?|data|topic|subject|matter|idea|clue|knowledge|opinion|comment"
-)
+_NOUN = "(?:answer|question|request|detail)s?|information|data|topic|subject|matter|idea|clue|knowledge|opinion|comment"
 _THING = rf"(?:it|this|that|these|you|so|anything|(?:(?:the|an?|any|your|this|that|{_OF}) )?(?:(?:{_OF}) )?(?:{_NOUN}))"
-_ACT = (
-    "(?:answer|say|tell|help|assist|comply|comment|provide|share|discuss|determine|find|confirm|verify|give|do|respond"
-    "|know|identify)"
-)
+_ACTS = "answer say tell help assist comply comment provide share discuss determine find confirm verify give do respond"
+_ACT = f"(?:{'|'.join(_ACTS.split())}|know|identify)"
 _REST = (
     rf"(?: (?:(?:(?:to|with|on|about|regarding|for|of) )?{_THING}|to {_ACT}|for (?:sure|certain)"
     r"|with (?:any |absolute )?certainty|at (?:this|the) (?:time|moment|present)|right now|here)){0,4}"
 )
-_I = r"(?:i|we) (?:(?:am|are|really|just|simply|honestly|actually|currently) )?"
-_UNABLE = (
-    "(?:cannot|can not|could not|will not|would rather not|would prefer not to|prefer not to|not able to|unable to)"
-)
+_I = r"(?:i|we) (?:(?:am|are|must|really|just|simply|honestly|actually|currently) )?"
+_UNABLE = "(?:(?:can ?|could |will |would rather )not|(?:would )?prefer not to|(?:not able|unable|decline|refuse) to)"
 _CLAUSE = (
-    rf"(?:{_I}(?:{_UNABLE}|decline to|must decline to|refuse to) {_ACT}{_REST}"
-    rf"|{_I}do not (?:know|understand|recall|remember){_REST}"
+    rf"(?:{_I}{_UNABLE} {_ACT}{_REST}|{_I}do not (?:know|understand|recall|remember){_REST}"
     rf"|{_I}(?:do not have|have no)(?: (?:the|an?|any|this|that|{_OF})){{0,2}} (?:{_NOUN}){_REST}"
     rf"|(?:{_I})?(?:not (?:sure|certain|aware)|unsure|uncertain){_REST}"
     r"|no (?:idea|clue|comment|answer|opinion|information)|unknown|rather not say)"
@@ -237,40 +210,31 @@ _SORRY = (
     r"(?:(?:(?:i|we) (?:am|are) )?(?:(?:so|very|really|truly) )?sorry|(?:i|we) (?:am|are) afraid"
     r"|(?:i|we) apologi[sz]e|(?:my )?apologies|unfortunately|regrettably)"
 )
-_REFUSAL = re.compile(
-    rf"{_SORRY}|(?:{_SORRY} )?(?:(?:but|that) )?(?:as an ai(?: language)?(?: model| assistant)? )?"
-    rf"{_CLAUSE}(?: (?:{_CLAUSE}|{_SORRY}))?"
-)
+_BUT = f"(?:{_SORRY} )?(?:(?:but|that) )?(?:as an ai(?: language)?(?: model| assistant)? )?"
 _HEDGED = re.compile(rf"{_SORRY} (?:(?:but|that) )?{_CLAUSE}")
+_REFUSAL = re.compile(rf"{_SORRY}|{_BUT}{_CLAUSE}(?: (?:{_CLAUSE}|{_SORRY}))?")
 _SPELT_OUT = {"i'm": "i am", "we're": "we are", "i'd": "i would", "we'd": "we would"}
-_LONGEST_REFUSAL = 200
-"""Characters."""
 
 
 @lru_cache(maxsize=1024)
 def is_refusal(text: str) -> bool:
-    """Whether an answer says that there is none, and nothing else ("I don't know.", "I'm sorry, but I cannot help.").
+    """Whether an answer says that there is none, and nothing else: every word is part of a phrase of a closed list.
 
-    Every word must be part of a phrase of a closed vocabulary: a text with a number, a name or any other word is an
-    answer. A refusal that is missed is one more meaning; an answer taken for a refusal would hide what it says.
+    A refusal that is missed is one more meaning; an answer taken for a refusal would hide what it says.
     """
-    return len(text) <= _LONGEST_REFUSAL and _REFUSAL.fullmatch(_spelt_out(text)) is not None
+    return len(text) <= 200 and _REFUSAL.fullmatch(_spelt_out(text)) is not None
 
 
 @lru_cache(maxsize=1024)
 def is_hedged(text: str) -> bool:
-    """Whether an answer begins with an apology for having none, whatever follows ("I'm sorry, but I cannot find ...").
-
-    No two answers are merged for it. Its words are mostly the question's, so word similarities do not count them.
-    """
-    return _HEDGED.match(_spelt_out(text[:_LONGEST_REFUSAL])) is not None
+    """Whether an answer begins with an apology for having none: its words are mostly the question's."""
+    return _HEDGED.match(_spelt_out(text[:200])) is not None
 
 
 def _spelt_out(text: str) -> str:
     """The words of a text in lower case, without sentence marks and contractions."""
     found = [word.strip(".,;!") for word in written(text).casefold().split(" ")]
-    said = [word for one in found for word in (_SPELT_OUT.get(one) or " ".join(_folded(one))).split(" ")]
-    return " ".join(said).casefold()
+    return " ".join(_SPELT_OUT.get(word) or " ".join(_folded(word)) for word in found).casefold()
 
 
 # -- Words -------------------------------------------------------------------------------------------------------------
@@ -280,7 +244,7 @@ _WORD = re.compile(r"(?<![a0_])[-+]?0+(?:\.0+)?(?![a0_])|[a0_]+")
 _THOUSAND = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
-def words(text: str, *, keep_articles: bool = False) -> list[str]:
+def words(text: str) -> list[str]:
     """Words of any text: NFKC, lower case, without punctuation, marks of thousands and articles.
 
     An answer that consists of articles only keeps them. Numbers keep their sign and decimals.
@@ -290,9 +254,8 @@ def words(text: str, *, keep_articles: bool = False) -> list[str]:
         plain = _THOUSAND.sub("", plain)
     if "'" in plain:
         plain = plain.replace("can't", "cannot").replace("n't", " not").replace("'s ", " ")
-    spans = [found.span() for found in _WORD.finditer(plain.translate(_SHAPES))]
-    found = [plain[start:end].lstrip("+") for start, end in spans]
-    return found if keep_articles else [word for word in found if word not in _ARTICLES] or found
+    found = [plain[slice(*one.span())].lstrip("+") for one in _WORD.finditer(plain.translate(_SHAPES))]
+    return [word for word in found if word not in _ARTICLES] or found
 
 
 @lru_cache(maxsize=1024)
@@ -304,9 +267,9 @@ def word_tuple(text: str) -> tuple[str, ...]:
 def token_f1(answer: str, reference: str) -> float:
     """Token-F1 of two answers: harmonic mean of precision and recall over all words, with multiplicity.
 
-    F1 = 2 P R / (P + R), P = |common| / |answer|, R = |common| / |reference|; in [0, 1], symmetric. Two answers
-    without words score 1 when equal, else 0. Source: SQuAD evaluation (Rajpurkar et al. 2016), whose CoQA variant
-    differs only in the article list. Marks are not words: F1 of "C++" and "C#" is 1. `overlap` is what judges use.
+    F1 = 2 P R / (P + R), P = |common| / |answer|, R = |common| / |reference|; in [0, 1], symmetric. Answers without
+    words score 1 when equal, else 0. Source: SQuAD evaluation (Rajpurkar et al. 2016). Marks are not words: F1 of "C++"
+    and "C#" is 1. `overlap` is what judges use.
     """
     ours, theirs = word_tuple(answer), word_tuple(reference)
     if not ours or not theirs:
@@ -318,7 +281,7 @@ def _f1(ours: Sequence[str], theirs: Sequence[str]) -> float:
     return 2 * (Counter(ours) & Counter(theirs)).total() / (len(ours) + len(theirs))
 
 
-_COMMON_WORDS = """
+FUNCTION_WORDS = word_set("""
 a an the this that these those it its he him his she her they them their we us our you your i me my who whom
 whose which what when where why how there here of in on at to from by with for as into onto about over under
 between among during through since until upon and or but nor so if then than because while although though
@@ -326,23 +289,14 @@ however therefore thus hence is are was were be been being do does did doing don
 shall should can could might must not no s t also only just even still too very quite rather really actually
 usually generally mostly often sometimes always probably likely perhaps maybe approximately roughly exactly
 currently now some any all both each every such same other answer answers cannot unable sorry unfortunately
-afraid apologize sure certain unsure verify know think believe help
-"""
-FUNCTION_WORDS = frozenset(_COMMON_WORDS.split())
-_HEDGE_WORDS = """
-able access accurate advice ai am apologies assume available based best candidate certainty clear confident confirm
-d data definite definitive determine difficult enough exact expert give guess hard honest honestly i idea impossible
-incorrect information judgment knowledge language last ll m may mistaken model moment opinion possible possibly
-presumably provide re reliable recall recollection remember say specific speculate suggest tell though uncertain unclear
-unknown unlikely likely update ve want wrong yet
-"""
-_HEDGES = frozenset(_HEDGE_WORDS.split())
+afraid apologize sure certain unsure verify know think believe help""")
+_HEDGES = word_set("""
+able access accurate advice ai am apologies assume available based best candidate certainty clear confident
+confirm d data definite definitive determine difficult enough exact expert find give guess hard honest honestly i idea
+impossible incorrect information judgment knowledge language last ll m may mistaken model moment opinion possible
+possibly presumably provide re reliable recall recollection remember say specific speculate suggest tell though
+uncertain unclear unknown unlikely likely update ve want wrong yet""")
 """Words of phrases such as "my best guess" and "hard to say": two answers that share one do not agree for it."""
-
-
-@lru_cache(maxsize=1024)
-def _content(text: str) -> tuple[str, ...]:
-    return tuple(word for word in word_tuple(text) if word not in FUNCTION_WORDS)
 
 
 def overlap(question: str, a: str, b: str) -> float:
@@ -353,46 +307,41 @@ def overlap(question: str, a: str, b: str) -> float:
     """
     ours, theirs = _said(question, a, b)
     named = [[word for word in own if not word[-1].isdecimal()] for own in (ours, theirs)]
-    if all(named):
-        return _f1(*named)
-    return _f1(ours, theirs) if ours and theirs else token_f1(a, b)
+    return _f1(*(named if all(named) else (ours, theirs))) if ours and theirs else token_f1(a, b)
 
 
 def shared(question: str, a: str, b: str) -> float:
     """Jaccard similarity of the sets of words that `overlap` compares, numbers included. In [0, 1], symmetric."""
-    ours, theirs = map(set, _said(question, a, b))
+    ours, theirs = map(frozenset, _said(question, a, b))
     return len(ours & theirs) / len(ours | theirs) if ours and theirs else float(normalise(a) == normalise(b))
 
 
 def _said(question: str, a: str, b: str) -> tuple[Sequence[str], Sequence[str]]:
     asked = frozenset(word_tuple(question))
-    ours, theirs = _content(a), _content(b)
+    ours, theirs = ([word for word in word_tuple(text) if word not in FUNCTION_WORDS] for text in (a, b))
     hedges = _HEDGES.intersection(ours, theirs)
     new = [[word for word in own if word not in asked and word not in hedges] for own in (ours, theirs)]
-    if all(new):
-        return new[0], new[1]
-    return (ours, theirs) if ours and theirs else (word_tuple(a), word_tuple(b))
+    return (new[0], new[1]) if all(new) else (ours, theirs) if ours and theirs else (word_tuple(a), word_tuple(b))
 
 
-_SPELT_WORDS = """
-zero|one first i|two second ii|three third thirds iii|four fourth fourths iv|five fifth fifths v|six sixth sixths vi
-|seven seventh sevenths vii|eight eighth eighths viii|nine ninth ninths ix|ten tenth tenths x|eleven eleventh xi
-|twelve twelfth xii|thirteen thirteenth xiii|fourteen fourteenth xiv|fifteen fifteenth xv|sixteen sixteenth xvi
-|seventeen seventeenth xvii|eighteen eighteenth xviii|nineteen nineteenth xix|twenty twentieth xx|xxi|xxii|xxiii|xxiv
-"""
-_SPELT = {word: str(value) for value, row in enumerate(_SPELT_WORDS.split("|")) for word in row.split()}
-_SPELT |= {
-    f"{ten}t{end}": ten for ten in ("thir", "for", "fif", "six", "seven", "eigh", "nine") for end in ("y", "ieth")
-}
-_SPELT |= {"half": "half", "hundred": "100", "thousand": "1000", "million": "10^6", "billion": "10^9", "dozen": "12"}
+_SPELLINGS = """0 zero|1 one first i|2 two second ii|3 three third thirds iii|4 four fourth fourths iv
+|5 five fifth fifths v|6 six sixth sixths vi|7 seven seventh sevenths vii|8 eight eighth eighths viii
+|9 nine ninth ninths ix|10 ten tenth tenths x|11 eleven eleventh xi|12 twelve twelfth xii dozen
+|13 thirteen thirteenth xiii|14 fourteen fourteenth xiv|15 fifteen fifteenth xv|16 sixteen sixteenth xvi
+|17 seventeen seventeenth xvii|18 eighteen eighteenth xviii|19 nineteen nineteenth xix|20 twenty twentieth xx
+|30 thirty thirtieth xxx|40 forty fortieth|50 fifty fiftieth|60 sixty sixtieth|70 seventy seventieth
+|80 eighty eightieth|90 ninety ninetieth|21 xxi|22 xxii|23 xxiii|24 xxiv|half half|100 hundred|1000 thousand
+|10^6 million|10^9 billion"""
+_ROWS = [row.split() for row in _SPELLINGS.split("|")]
+_SPELT = {word: row[0] for row in _ROWS for word in row[1:]}
 """Numbers in words, the same for cardinals, ordinals and Roman numerals."""
+CARDINALS = {row[1]: int(row[0]) for row in _ROWS[:28]}
+CARDINALS |= {f"{row[1]} {one[1]}": int(row[0]) + int(one[0]) for row in _ROWS[20:28] for one in _ROWS[1:10]}
+"""Numbers in words up to ninety-nine, as `normalise` writes them."""
 
 
 def apart(a: str, b: str) -> bool:
-    """Whether each of two answers has a number in words that the other lacks ("Henry VIII" and "Henry VII").
-
-    Not an equivalence relation: a number in only one of them may be a further detail.
-    """
+    """Whether each of two answers has a number in words that the other lacks ("Henry VIII" and "Henry VII")."""
     ours, theirs = _spelt_numbers(a), _spelt_numbers(b)
     return bool(ours - theirs and theirs - ours)
 
@@ -400,46 +349,31 @@ def apart(a: str, b: str) -> bool:
 @lru_cache(maxsize=1024)
 def _spelt_numbers(text: str) -> frozenset[str]:
     """Runs of number words: "twenty-one" is one number, and so is "two thirds"."""
-    found, run = set(), ""
     own = word_tuple(text)
-    for i, word in enumerate((*own, "")):
-        is_number = word in _SPELT and (word not in ("i", "v", "x") or own[i + 1 : i + 2] in ((), ("of",)))
-        if run and not is_number:
-            found.add(run)
-        run = f"{run} {_SPELT[word]}" if is_number else ""
-    return frozenset(found)
+    spelt = (
+        _SPELT[word] if word in _SPELT and (word not in ("i", "v", "x") or own[i + 1 : i + 2] in ((), ("of",))) else "|"
+        for i, word in enumerate(own)
+    )
+    return frozenset(run.strip() for run in " ".join(spelt).split("|")) - {""}
 
 
 # -- What common words do not outweigh ---------------------------------------------------------------------------------
 
-MULTIPLES = {
-    "hundred": 100,
-    "thousand": 10**3,
-    "million": 10**6,
-    "billion": 10**9,
-    "trillion": 10**12,
-    "dozen": 12,
-    "lakh": 10**5,
-    "crore": 10**7,
-}
-"""Words that multiply the number before them."""
-_COUNTED = frozenset({*MULTIPLES, "squared", "cubed", "factorial", "half", "twice", "double", "minus", "negative"})
-_BOUNDS = frozenset({"least", "most", "than", "under", "over", "below", "above", "log", "ln", "sqrt"})
-"""Words that make another number of the one behind them."""
-_NEGATIONS = frozenset(
-    {"not", "no", "never", "none", "neither", "nor", "without", "cannot", "false", "nobody", "nothing", "nowhere"}
-)
-_NUMBER = re.compile(r"(\d+)(?:\.(\d+))?")
+SCALES = word_set("hundred thousand million billion trillion dozen lakh crore")  # make another number of that before
+_COUNTED = SCALES | word_set("squared cubed factorial half twice double minus negative")
+_BOUNDS = word_set("least most than under over below above log ln sqrt")  # ... of that behind
+_NEGATIONS = word_set("not no never none neither nor without cannot false nobody nothing nowhere")
+_NUMBER = re.compile(r"(\d+)(?:\.(\d+))?([^\W\d_]*)")
+_OPENING = re.compile(r"""["'(]*(?:\.\.\.?(?!\.))?""")
+_EITHER = re.compile(r"(?<=[^\W\d_]{3})[/;](?=[^\W\d_]{3})")
 _EQUALS = re.compile(r"(?<![=!<>:])=(?![=>])")
-_JOINING = frozenset({"-", "--", "\u2013", "\u2014", "&"})
 
 
 def guards_hold(a: str, b: str) -> bool:
     """Whether two answers have the same numbers, letters that stand alone, marks, and both or neither a negation.
 
-    Marks are the parts that are not prose, with the neighbours of an operator; only "=" does not count, because
-    "x = 5" says the same as "5". Numbers are compared digit by digit ("1.0" = "1"). An equivalence relation, and the
-    same for all answers that `normalise` makes one.
+    Marks are the parts that are not prose, with the neighbours of an operator; "=" does not count ("x = 5" is "5").
+    Numbers are compared digit by digit ("1.0" = "1"). An equivalence relation on what `normalise` returns.
     """
     return _guarded(normalise(a)) == _guarded(normalise(b))
 
@@ -457,32 +391,28 @@ def _guarded(normal: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
     marks, counted, letters, negated = [], [], [], False
     following = ""  # the next word of more than one letter
     for i in reversed(range(len(chunks))):
-        own = _words_of(chunks[i], shapes[i], loose=True)
-        if own is None or ("?" in chunks[i] and normal[0].islower()):
-            before, after = "".join(shapes[max(0, i - 1) : i]), "".join(shapes[i + 1 : i + 2])
-            if any(map(str.isalnum, chunks[i])):
-                marks.append(chunks[i].rstrip(".,:;"))
-            elif chunks[i] not in _JOINING or "aa" not in before or "aa" not in after:
+        chunk, own = chunks[i], _bracketed(chunks[i], shapes[i])
+        if own is None or ("?" in chunk and normal[0].islower()):
+            beside = shapes[max(0, i - 1) : i] + shapes[i + 1 : i + 2]
+            if any(map(str.isalnum, chunk)):
+                marks.append(chunk.rstrip(".,:;"))
+            elif chunk not in ("-", "--", "\u2014", "&") or not all("aa" in one for one in beside):
                 marks.append(" ".join(chunks[max(0, i - 1) : i + 2]))
-            following = chunks[i]
+            following = chunk
             continue
         for word in reversed(own):
             negated |= word in _NEGATIONS
-            if word[0].isdecimal():
-                counted.append(_NUMBER.sub(_digits, word) if _NUMBER.fullmatch(word) or word[-1].isalpha() else word)
-            elif (
-                any(map(str.isdecimal, word))
-                or not _COUNTED.isdisjoint((word, word.removesuffix("s")))
-                or (word in _BOUNDS and (following[:1].isdecimal() or following in _SPELT))
+            if any(map(str.isdecimal, word)):
+                counted.append(_digits(word))
+            elif _COUNTED & {word, word.removesuffix("s")} or (
+                word in _BOUNDS and (following[:1].isdecimal() or following in _SPELT)
             ):
                 counted.append(word)
-            elif i and shapes[i - 1].endswith("0") and chunks[i] != word == chunks[i].casefold():
-                counted.append(chunks[i])  # "MW" of "5 MW", which `normalise` does not fold
+            elif i and shapes[i - 1].endswith("0") and chunk != word == chunk.casefold():
+                counted.append(chunk)  # "MW" of "5 MW", which `normalise` does not fold
             elif len(word) == 1 and word.isascii():
                 if word != "i" and (not following or following in FUNCTION_WORDS or following in _NAMED):
-                    letters.append(
-                        f"{word} {following}" if following in _NAMED else word
-                    )  # no initial, and not "x = 5"
+                    letters.append(f"{word} {following}" if following in _NAMED else word)  # no initial, not "x = 5"
                 continue
             following = word
             if following == "or" and letters:
@@ -490,7 +420,24 @@ def _guarded(normal: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
     return tuple(sorted(marks)), (*sorted(counted), *letters), negated
 
 
-def _digits(number: re.Match[str]) -> str:
-    """A number without the zeros that do not count. No float: all digits do."""
-    whole, part = number[1].lstrip("0"), (number[2] or "").rstrip("0")
-    return f"{whole or '0'}.{part}" if part else whole or "0"
+def _bracketed(chunk: str, shape: str) -> tuple[str, ...] | None:
+    """`_words_of` a chunk, with brackets and quotes around words and years counted as prose."""
+    if shape.isalnum():
+        return _words_of(chunk, shape)
+    if "aa" in shape:
+        chunk = _OPENING.sub("", chunk, count=1)
+        if ".." not in chunk:
+            chunk = chunk.rstrip(")\".,:;!?'").removesuffix("-") if "aaa" in shape else chunk.rstrip(')".,:;!?')
+    else:
+        chunk = chunk.strip("()\".,:;!?'") if shape.strip("()\".,:;!?'") == "0000" else chunk.rstrip(".,:;")
+    chunk = chunk if "." in chunk else _EITHER.sub(",", chunk)
+    return _words_of(chunk, chunk.translate(_SHAPES))
+
+
+def _digits(word: str) -> str:
+    """A number without the zeros that do not count. No float: all digits do. Others stay: "1.10.0" is not "1.1.0"."""
+    number = _NUMBER.fullmatch(word)
+    if number is None:
+        return word
+    whole, part = number[1].lstrip("0") or "0", (number[2] or "").rstrip("0")
+    return (f"{whole}.{part}" if part else whole) + number[3]

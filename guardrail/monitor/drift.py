@@ -90,6 +90,7 @@ class DriftMonitor(Monitor):
             delta=delta, seed=seed, calibration_digest=artifact.digest, shares=even(len(DRIFT_BETS))
         )
         self._known = sorted((*artifact.calibration.uncertainty, *self.state.stream))
+        self._cut = None if artifact.reach is None else artifact.reach.cut
         self._reference = Reference(artifact)
         self._report()
 
@@ -117,12 +118,17 @@ class DriftMonitor(Monitor):
     def update(self, uncertainty: float) -> DriftState:
         """Take in the score of one question, accepted or not.
 
+        If the artifact was calibrated within a reach, scores above its cut are left out: no calibration score lies
+        there. So a change that only moves questions past the cut shows as fewer answers, not as an alarm.
+
         Raises:
             UsageError: The score is not finite. Leave out questions that could not be measured, and count them.
         """
         score = float(uncertainty)
         if not math.isfinite(score):
             raise UsageError(f"uncertainty must be finite, got {uncertainty}. Leave out what could not be measured.")
+        if self._cut is not None and score > self._cut:
+            return self.state
         with self._lock:
             before = self.state
             p = self._p_value(score)

@@ -97,6 +97,7 @@ class NativeSampler(Protocol):
 
     One whose two methods also take the keyword ``primary`` is asked with ``primary=False`` where more samples are drawn
     for a set that has its primary answer (``early_stopping="on"``): it then leaves that answer out and saves its cost.
+    Only one with a field ``stop_token_ids`` is asked for plans that have some.
     """
 
     def draw_samples(

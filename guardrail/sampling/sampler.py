@@ -66,8 +66,8 @@ class Sampler:
         that fails leaves the drawn answers alone.
 
         Raises:
-            UsageError: The plan asks for option likelihoods, which only a native sampler can read, or names an unknown
-                follow-up.
+            UsageError: The plan asks for option likelihoods, which only a native sampler can read, for stop token ids,
+                which only a local model takes, or for an unknown follow-up.
         """
         return run(self.draw_steps(prompts))
 
@@ -88,6 +88,11 @@ class Sampler:
     def _answers(self, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
         if not prompts:
             return []
+        if self.plan.stop_token_ids and "stop_token_ids" not in type(self.model).model_fields:
+            raise UsageError(
+                f"{type(self.model).__name__} does not take stop_token_ids, got {self.plan.stop_token_ids}. Use stop "
+                "strings, or a local model (integrations.transformers_chat.TransformersChat)."
+            )
         if is_native(self.model):
             return (yield from self._natively(self.model, prompts))
         if self.plan.options is not None:

@@ -26,6 +26,7 @@ def plan_for(
     bindings: Bindings | None = None,
     primary: Literal["greedy", "sampled"] = "greedy",
     cut_off: Literal["abstain", "measure"] = "abstain",
+    stop_token_ids: Sequence[int] = (),
 ) -> SamplingPlan:
     """The cheapest plan that gives every estimator what it declares it needs.
 
@@ -41,6 +42,7 @@ def plan_for(
         bindings: Tools and answer format; `guardrail.bindings.bindings_for` makes them.
         primary: "sampled" for models that take no other temperature than 1; pass ``temperature=1, top_p=1`` with it.
         cut_off: What an answer that was cut off at ``max_tokens`` is: unmeasured, or an answer like others.
+        stop_token_ids: Tokens that end an answer, by their ids in the tokenizer of a local model.
 
     Raises:
         UsageError: No estimator is given, or one needs options and none are given.
@@ -67,4 +69,5 @@ def plan_for(
         bindings=bindings,
         primary=primary,
         cut_off=cut_off,
+        stop_token_ids=tuple(stop_token_ids),
     )

@@ -24,7 +24,17 @@ from .loading import Tensor, torch, transformers
 
 _cache_utils: Any = require("transformers.cache_utils", extra="local")
 
-__all__ = ["Continuation", "Decoder", "Prefix", "Row", "choose_tokens", "fork", "prefill", "select_rows", "uniforms"]
+__all__ = [
+    "Continuation",
+    "Decoder",
+    "Prefix",
+    "Row",
+    "choose_tokens",
+    "prefill",
+    "rope_window",
+    "select_rows",
+    "uniforms",
+]
 
 
 @dataclass(frozen=True)
@@ -126,15 +136,6 @@ def select_rows(cache: Any, index: Tensor, room: int) -> None:
             layer.reorder_cache(index)
 
 
-def fork(cache: Any) -> Any:
-    """A cache whose layers can get other tensors without a change of the original's layers."""
-    forked = copy.copy(cache)
-    forked.layers = [copy.copy(layer) for layer in cache.layers]
-    for layer in forked.layers:
-        vars(layer).update({name: copy.copy(value) for name, value in vars(layer).items() if isinstance(value, list)})
-    return forked
-
-
 # -- the prompts, read once -------------------------------------------------------------------------------------------
 
 
@@ -150,6 +151,8 @@ class Prefix:
     """(rows, length) boolean, or None without padding."""
     positions: Tensor
     """(rows,) position of the next token."""
+    ids: Tensor = None
+    """(rows, length) tokens so far, for models that read them again at the end of their rope window; otherwise None."""
 
     def expand(self, indices: Sequence[int], *, room: int = 0, keep: bool = False) -> Prefix:
         """The rows at ``indices``, repeated as often as they occur there.
@@ -161,10 +164,12 @@ class Prefix:
         """
         with torch.inference_mode():
             index = torch.tensor(list(indices), device=self.logits.device)
-            cache = fork(self.cache) if keep else self.cache
+            # A deep copy, because layers keep their states in all kinds of containers and change some of them in place.
+            cache = copy.deepcopy(self.cache) if keep else self.cache
             select_rows(cache, index, room)
             mask = None if self.mask is None else self.mask[index]
-            return Prefix(self.model, cache, self.logits[index], mask, self.positions[index])
+            ids = None if self.ids is None else self.ids[index]
+            return Prefix(self.model, cache, self.logits[index], mask, self.positions[index], ids)
 
     def advance(self, tokens: Tensor, *, last_only: bool = True) -> Tensor:
         """Read ``tokens`` (rows, length) and return the logits after the last of them, or after each.
@@ -172,15 +177,34 @@ class Prefix:
         Returns:
             float32 (rows, vocabulary), or (rows, length, vocabulary) if not ``last_only``.
         """
+        if not last_only and "cache_params" in (_accepted(self.model) or ()):
+            # The first Mamba reads several tokens as if none came before them.
+            return torch.stack([self.advance(column[:, None]) for column in tokens.T], dim=1)
         with torch.inference_mode():
             length = tokens.shape[1]
             positions = self.positions[:, None] + torch.arange(length, device=tokens.device)
             if self.mask is not None:
                 self.mask = torch.cat([self.mask, self.mask.new_ones(tokens.shape)], dim=1)
             self.positions = self.positions + length
+            if self.ids is not None:
+                start, self.ids = self.ids.shape[1], torch.cat([self.ids, tokens], dim=1)
+                if start <= rope_window(self.model) < self.ids.shape[1]:
+                    tokens, self.cache = self.ids, transformers.DynamicCache(config=self.model.config)
+                    positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
             logits = _forward(self.model, tokens, positions, self.mask, self.cache, last_only=last_only)
             self.logits = logits[:, -1]
             return self.logits if last_only else logits
+
+
+REREADING = frozenset({"phi3", "phi4_multimodal", "phimoe"})
+"""Types for which ``generate`` reads the sequence again when it grows beyond the rope window."""
+
+
+def rope_window(model: Any) -> int | None:
+    """Length beyond which longrope changes the positions of a whole batch; None for other kinds of rope."""
+    rope = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
+    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]  # one, or one for each kind of layer
+    return min((k["original_max_position_embeddings"] for k in kinds if k.get("rope_type") == "longrope"), default=None)
 
 
 @functools.lru_cache
@@ -190,13 +214,29 @@ def _parameters(model_type: Any) -> frozenset[str] | None:
     return names if "input_ids" in names else None
 
 
+def _accepted(model: Any) -> frozenset[str] | None:
+    """What the forward pass reads: that of the model inside, because adapters pass on everything."""
+    kind: Any = type(model.get_base_model() if hasattr(model, "get_base_model") else model)
+    return _parameters(kind)
+
+
+def takes_cache(model: Any) -> bool:
+    """Whether the forward pass takes a cache; some swallow and ignore what they do not know."""
+    accepted = _accepted(model)
+    return accepted is None or bool(accepted & {"past_key_values", "cache_params"})
+
+
 def _forward(model: Any, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Any, *, last_only: bool) -> Tensor:
     """One forward pass; float32 logits (rows, length or 1, vocabulary)."""
-    kind: Any = type(model)
-    accepted = _parameters(kind)
+    accepted = _accepted(model)
     wanted = {"position_ids": positions, "logits_to_keep": 1 if last_only else 0}
     extra = {name: value for name, value in wanted.items() if accepted is None or name in accepted}
-    output = model(input_ids=tokens, attention_mask=mask, past_key_values=cache, use_cache=True, **extra)
+    if accepted is not None and "cache_params" in accepted:  # recurrent models: the mask is for the prompt alone
+        mask = mask if mask is not None and mask.shape == tokens.shape else None
+        extra["cache_params"] = cache
+    else:
+        extra["past_key_values"] = cache
+    output = model(input_ids=tokens, attention_mask=mask, use_cache=True, **extra)
     logits = output.logits[:, -1:] if last_only else output.logits
     return logits.float()
 
@@ -219,7 +259,8 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]]) -> Prefix:
         mask = (steps >= pad).long() if any(pads) else None
         cache = transformers.DynamicCache(config=model.config)
         logits = _forward(model, tokens, (steps - pad).clamp(min=0), mask, cache, last_only=True)[:, -1]
-        return Prefix(model, cache, logits, mask, longest - pad[:, 0])
+        ids = tokens if rope_window(model) and model.config.model_type in REREADING else None
+        return Prefix(model, cache, logits, mask, longest - pad[:, 0], ids)
 
 
 # -- the answers -------------------------------------------------------------------------------------------------------

@@ -8,17 +8,21 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from .decoding import Continuation, Decoder, Row, prefill
+from guardrail.errors import GuardrailError
+
+from .decoding import Continuation, Decoder, Prefix, Row, prefill, rope_window
 from .loading import torch
 from .options import score_options
+from .self_check import Support
 from .tokens import Detokenizer, StopDetector
 
-__all__ = ["BatchQueue", "Engine", "Request", "Response"]
+__all__ = ["CANCELLED", "BatchQueue", "Engine", "Request", "Response"]
 
 MAX_ROWS = 512
 """Most sequences in a batch: bounds the logits, which the token budget does not count."""
@@ -139,6 +143,10 @@ class BatchQueue(Generic[Work, Result]):
 
 # -- requests on a model ----------------------------------------------------------------------------------------------
 
+_NEVER = threading.Event()
+CANCELLED: ContextVar[threading.Event] = ContextVar("cancelled", default=_NEVER)
+"""Set once the asynchronous call that runs here is cancelled."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -152,6 +160,10 @@ class Request:
     """Token ids of the options to score after it."""
     stops: tuple[str, ...] = ()
     """Strings that end a sequence."""
+    stop_ids: frozenset[int] = frozenset()
+    """Tokens that end a sequence beside the model's end tokens."""
+    cancelled: threading.Event = field(default_factory=CANCELLED.get, compare=False, repr=False)
+    """Set once nobody waits for it."""
 
     @property
     def width(self) -> int:
@@ -172,8 +184,8 @@ class Response:
     """One for each row."""
     options: tuple[tuple[float, ...], ...] = ()
     """Log-probability of each token of each option."""
-    failure: str = ""
-    """Why there is no result, or ""."""
+    failure: Exception | None = None
+    """Why there is no result."""
 
 
 class Engine:
@@ -184,14 +196,25 @@ class Engine:
         detokenizer: Its tokens as text, for stop strings.
         end_ids: Tokens that end an answer.
         max_batch_tokens: Most tokens (prompt and answer, over all sequences) in a batch; None to choose by memory.
+        context: Context window in tokens; None if unknown.
+        support: What the model does exactly; None for everything.
     """
 
     def __init__(
-        self, model: Any, detokenizer: Detokenizer, end_ids: frozenset[int], max_batch_tokens: int | None = None
+        self,
+        model: Any,
+        detokenizer: Detokenizer,
+        end_ids: frozenset[int],
+        max_batch_tokens: int | None = None,
+        context: int | None = None,
+        support: Support | None = None,
     ) -> None:
         self.model = model
+        self.support = support or Support()
+        self.rope_window = rope_window(model)
         self.detokenizer = detokenizer
         self.end_ids = end_ids
+        self.context = context
         self.budget = max_batch_tokens or automatic_budget(model)
         # A thread that waits for the model costs little, and only waiting work can share a batch. The pool of the event
         # loop has few threads, which other code needs, too.
@@ -204,11 +227,21 @@ class Engine:
         return 1 if self.model.device.type == "cpu" else 8
 
     def submit(self, requests: Sequence[Request]) -> list[Response]:
-        """Run requests, together with those of other threads; one response each, in order."""
-        return self.turns.submit(requests)
+        """Run requests, together with those of other threads; one response each, in order.
+
+        Raises:
+            CancelledError: The call was cancelled, so its answers are cut short.
+        """
+        responses = self.turns.submit(requests)
+        if any(request.cancelled.is_set() for request in requests):
+            raise CancelledError
+        return responses
 
     def select(self, waiting: Sequence[Request]) -> list[int]:
-        """The oldest request, and those closest to it in length as long as they fit."""
+        """The oldest request, and those closest to it in length as long as they fit; first all that were cancelled."""
+        cancelled = [place for place, request in enumerate(waiting) if request.cancelled.is_set()]
+        if cancelled:
+            return cancelled
         oldest = len(waiting[0].prompt)
         order = sorted(range(1, len(waiting)), key=lambda place: abs(len(waiting[place].prompt) - oldest))
         chosen = [0]
@@ -219,28 +252,36 @@ class Engine:
         return chosen
 
     def _fits(self, requests: Sequence[Request]) -> bool:
-        return batch_tokens(requests) <= self.budget and sum(request.width for request in requests) <= MAX_ROWS
+        # A finished row decodes on until it leaves the batch. No position passes the end of the padded batch, so none
+        # passes the context window, or the rope window that changes the positions of all rows, if that end does not.
+        reach = _reach(requests)
+        inside = all(end is None or reach <= end for end in (self.context, self.rope_window))
+        rows = sum(request.width for request in requests)
+        return self.support.batches and inside and batch_tokens(requests) <= self.budget and rows <= MAX_ROWS
 
     def run(self, requests: Sequence[Request]) -> list[Response]:
-        """Run a batch; if memory runs out, run its halves."""
-        responses = self._attempt(requests)
-        if responses is not None:
-            return responses
-        if self.model.device.type == "cuda":
-            torch.cuda.empty_cache()
-        self.budget = max(1, min(self.budget, batch_tokens(requests) // 2))
+        """Run a batch. If memory runs out or the model refuses it, run its halves: one request fails no other."""
+        found = self._attempt(requests)
+        if not isinstance(found, Exception):
+            return found
+        full = _is_out_of_memory(found)
+        if full:
+            if self.model.device.type == "cuda":
+                torch.cuda.empty_cache()
+            self.budget = max(1, min(self.budget, batch_tokens(requests) // 2))
         if len(requests) > 1:
             half = len(requests) // 2
             return self.run(requests[:half]) + self.run(requests[half:])
-        return [self._run_split(requests[0])]
+        return [self._run_split(requests[0]) if full else Response(failure=found)]
 
     def _run_split(self, request: Request) -> Response:
         """Run a single request that does not fit: its rows in two halves, which reads the prompt twice."""
         if len(request.rows) < 2:
-            return Response(
-                failure=f"out of memory for a single answer to a prompt of {len(request.prompt)} tokens with "
+            text = (
+                f"out of memory for a single answer to a prompt of {len(request.prompt)} tokens with "
                 f"{request.longest} tokens of answer; lower max_tokens, shorten the prompt, or choose a smaller dtype"
             )
+            return Response(failure=GuardrailError(text))
         half = len(request.rows) // 2
         first = self.run([dataclasses.replace(request, rows=request.rows[:half])])[0]
         second = self.run([dataclasses.replace(request, rows=request.rows[half:], options=())])[0]
@@ -248,38 +289,55 @@ class Engine:
             first.continuations + second.continuations, first.options, failure=first.failure or second.failure
         )
 
-    def _attempt(self, requests: Sequence[Request]) -> list[Response] | None:
-        """Run a batch, or return None if memory runs out: outside the handler, so that its tensors are freed."""
+    def _attempt(self, requests: Sequence[Request]) -> list[Response] | Exception:
+        """Run a batch, or return what it failed with."""
         try:
             return self._forward(requests)
-        except (RuntimeError, MemoryError) as error:
-            if not _is_out_of_memory(error):
+        except (RuntimeError, MemoryError, ValueError, IndexError) as error:
+            if _is_out_of_memory(error):
+                return error.with_traceback(None)  # which holds the tensors
+            if isinstance(error, RuntimeError):
                 raise
-            return None
+            return error
 
     def _forward(self, requests: Sequence[Request]) -> list[Response]:
+        responses = [Response() for _ in requests]
+        if _abandoned(requests):
+            return responses
         prefix = prefill(self.model, [request.prompt for request in requests])
+        if _abandoned(requests):
+            return responses
         options = score_options(prefix, [(place, request.options) for place, request in enumerate(requests)])
-        rows = [(place, row) for place, request in enumerate(requests) for row in request.rows]
-        responses = [Response(options=scores) for scores in options]
-        if rows:
-            decoder = Decoder(
-                prefix.expand([place for place, _ in rows], room=max(row.max_tokens for _, row in rows)),
-                [row for _, row in rows],
-                end_ids=self.end_ids,
-                stopped=self.stop_check(requests),
-                sync_every=self.sync_every,
-            )
-            for (place, _), continuation in zip(rows, decoder.run(), strict=True):
-                responses[place].continuations.append(continuation)
+        for response, scores in zip(responses, options, strict=True):
+            response.options = scores
+        if any(request.rows for request in requests):
+            decoder = self.decoder(prefix, requests, sync_every=self.sync_every)
+            while decoder.running and not _abandoned(requests):
+                decoder.step()
+            results = iter(decoder.results)
+            for request, response in zip(requests, responses, strict=True):
+                response.continuations = [next(results) for _ in request.rows]
         return responses
 
-    def stop_check(self, requests: Sequence[Request]) -> Callable[[int, list[int]], bool] | None:
-        """A function that says whether a row, counted over all requests, has reached a stop string of its request."""
-        if not any(request.stops for request in requests):
-            return None
-        detectors = [StopDetector(self.detokenizer, request.stops) for request in requests for _ in request.rows]
-        return lambda row, ids: detectors[row].push(ids[-1])
+    def decoder(self, prefix: Prefix, requests: Sequence[Request], *, sync_every: int = 1) -> Decoder:
+        """The decoder of all rows of the requests, whose prompts ``prefix`` has read."""
+        owners = [(place, request) for place, request in enumerate(requests) for _ in request.rows]
+        detectors = [StopDetector(self.detokenizer, request.stops) for _, request in owners]
+
+        def stopped(row: int, ids: list[int]) -> bool:
+            request = owners[row][1]
+            found = bool(request.stops) and detectors[row].push(ids[-1])
+            return found or ids[-1] in request.stop_ids or request.cancelled.is_set()
+
+        rows = [row for request in requests for row in request.rows]
+        room = max(row.max_tokens for row in rows)
+        expanded = prefix.expand([place for place, _ in owners], room=room)
+        return Decoder(expanded, rows, end_ids=self.end_ids, stopped=stopped, sync_every=sync_every)
+
+
+def _abandoned(requests: Sequence[Request]) -> bool:
+    """Whether nobody waits for any of them."""
+    return all(request.cancelled.is_set() for request in requests)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -292,17 +350,28 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 def batch_tokens(requests: Sequence[Request]) -> int:
     """Most cache positions that a batch takes, including padding."""
-    longest = max(len(request.prompt) for request in requests) + max(request.longest for request in requests)
-    return longest * sum(request.width for request in requests)
+    return _reach(requests) * sum(request.width for request in requests)
+
+
+def _reach(requests: Sequence[Request]) -> int:
+    """Most positions of a row, including padding."""
+    return max(len(request.prompt) for request in requests) + max(request.longest for request in requests)
 
 
 def automatic_budget(model: Any) -> int:
     """Token budget by memory: half of the free memory of a GPU, 2 GiB of cache elsewhere."""
     config = model.config.get_text_config(decoder=True)
-    heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 1)
-    size = getattr(config, "head_dim", None) or config.hidden_size // getattr(config, "num_attention_heads", 1)
-    each: int = 2 * config.num_hidden_layers * heads * size * model.dtype.itemsize
+    layers = getattr(config, "per_layer_config", None) or [config] * config.num_hidden_layers
+    each: int = 2 * sum(map(_key_size, layers)) * model.dtype.itemsize
     if model.device.type == "cuda":
         free: int = torch.cuda.mem_get_info(model.device)[0]
         return max(4096, min(1 << 20, free // 2 // each))
     return max(2048, min(32768, HOST_CACHE_BYTES // each))
+
+
+def _key_size(layer: Any) -> int:
+    """Numbers of one layer's keys for one token."""
+    queries = getattr(layer, "num_attention_heads", None) or 1
+    heads: int = getattr(layer, "num_key_value_heads", None) or queries
+    size: int = getattr(layer, "head_dim", None) or layer.hidden_size // queries
+    return heads * size

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,6 +26,7 @@ __all__ = [
     "file_hash",
     "load",
     "revision_of",
+    "special_ids",
     "torch",
     "transformers",
     "wrap",
@@ -35,6 +37,8 @@ transformers: Any = require("transformers", extra="local")
 
 Tensor: TypeAlias = Any
 """A ``torch.Tensor``; torch is optional and therefore untyped here."""
+log = logging.getLogger("guardrail")
+
 NO_LIMIT = 1_000_000_000
 """Tokenizers without a limit state 1e30."""
 
@@ -111,6 +115,10 @@ def wrap(
             f"model {name!r} has no chat template, so messages cannot be turned into its prompt. "
             "Use an instruction-tuned model, or pass chat_template=."
         )
+    model = getattr(model, "_orig_mod", model)  # of torch.compile, which would compile again for each batch shape
+    ignored = _ignored_settings(model)
+    if ignored:
+        log.warning("model %r: its generation_config sets %s, which is not applied.", name, ignored)
     end_ids = _end_ids(model, tokenizer)
     return LocalModel(
         model=model.eval(),
@@ -119,7 +127,7 @@ def wrap(
         folder=folder,
         commit=commit,
         end_ids=end_ids,
-        hidden_ids=end_ids | frozenset(tokenizer.all_special_ids),
+        hidden_ids=end_ids | special_ids(tokenizer),
         context=_context(model.config, tokenizer),
         chat_template=chat_template,
     )
@@ -171,6 +179,41 @@ def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
         if value is not None:
             found.update([value] if isinstance(value, int) else value)
     return frozenset(found)
+
+
+PENALTIES = (
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "exponential_decay_length_penalty",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "guidance_scale",
+    "min_length",
+    "min_new_tokens",
+    "no_repeat_ngram_size",
+    "penalty_alpha",
+    "repetition_penalty",
+    "sequence_bias",
+    "suppress_tokens",
+    "watermarking_config",
+)
+"""Settings by which ``generate`` changes the distribution beyond temperature and truncation, which a call sets."""
+
+
+def _ignored_settings(model: Any) -> str:
+    """Names and values of the `PENALTIES` that a model's generation config has switched on, or ""."""
+    config = getattr(model, "generation_config", None)
+    values = {name: getattr(config, name, None) for name in PENALTIES}
+    return ", ".join(f"{name}={value!r}" for name, value in values.items() if value and value != 1)
+
+
+def special_ids(tokenizer: Any) -> frozenset[int]:
+    """Ids of all special tokens: ``all_special_ids`` of most tokenizers has only those with a role, such as padding."""
+    try:
+        added = tokenizer.added_tokens_decoder
+    except NotImplementedError:  # MistralCommonBackend, whose all_special_ids is complete
+        added = {}
+    return frozenset(tokenizer.all_special_ids) | {place for place, token in added.items() if token.special}
 
 
 def _context(config: Any, tokenizer: Any) -> int | None:

@@ -14,8 +14,10 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Inva
 from langchain_core.messages.tool import tool_call
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
+from guardrail.errors import describe_error
 from guardrail.prompting import question_text
 from guardrail.sampling.native import llm_output
+from guardrail.sampling.replies import cause_of
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 
 from .decoding import Continuation
@@ -23,11 +25,13 @@ from .engine import Request, Response
 from .tokens import Answer, Detokenizer
 
 __all__ = [
+    "NOT_FINITE",
     "ParsedText",
     "SampleReader",
     "as_chunk",
     "chat_result",
     "last_chunk",
+    "not_finite",
     "openai_logprobs",
     "parse_tool_calls",
     "usage",
@@ -108,6 +112,8 @@ def _call(value: Any) -> tuple[str, dict[str, Any]]:
 
 # -- sample sets ------------------------------------------------------------------------------------------------------
 
+NOT_FINITE = "the model's logits are not finite; a wider dtype (float32 or bfloat16 instead of float16) usually helps"
+
 
 @dataclass(frozen=True)
 class SampleReader:
@@ -129,8 +135,9 @@ class SampleReader:
             seconds=seconds,
         )
         if response.failure:
-            return self.failed(messages, Unmeasured.MODEL_FAILED, response.failure, cost)
-        if fault := _not_finite(response):
+            detail = describe_error(response.failure, asking=True)
+            return self.failed(messages, cause_of(response.failure), detail, cost)
+        if fault := not_finite(response):
             return self.failed(messages, Unmeasured.NOT_FINITE, fault, cost)
         labels = self.plan.options
         means = tuple(math.fsum(values) / len(values) for values in response.options)
@@ -155,6 +162,7 @@ class SampleReader:
             continuation.logprobs,
             ended=continuation.ended,
             stops=self.plan.stop,
+            stop_ids=self.plan.stop_token_ids,
             pieces=self.plan.logprobs,
         )
         parsed = parse_tool_calls(answer.text, self.tools) if self.tools else None
@@ -177,12 +185,12 @@ class SampleReader:
         return Sample(text=scores.best, tokens=pieces, logprobs=response.options[place], finish_reason="stop")
 
 
-def _not_finite(response: Response) -> str:
+def not_finite(response: Response) -> str:
     """Why the numbers of a response cannot be used, or ""."""
     sequences = [*(continuation.logprobs for continuation in response.continuations), *response.options]
     if all(math.isfinite(value) for values in sequences for value in values):
         return ""
-    return "the model's logits are not finite; a wider dtype (float32 or bfloat16 instead of float16) usually helps"
+    return NOT_FINITE
 
 
 # -- chat results, with log-probabilities in OpenAI's form ------------------------------------------------------------

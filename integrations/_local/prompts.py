@@ -8,11 +8,11 @@ from typing import Any, Self
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, NonNegativeInt, ValidationError, model_validator
 
 from guardrail.bindings import Effect, names
 from guardrail.errors import PromptTooLongError, UsageError
-from guardrail.types import Frozen
+from guardrail.types import Frozen, StopString
 
 __all__ = ["CallSettings", "check_length", "openai_tools", "render", "template_messages", "tool_names"]
 
@@ -128,8 +128,10 @@ class CallSettings(Frozen):
     """Nucleus mass."""
     max_tokens: int = Field(ge=1)
     """Most new tokens."""
-    stop: tuple[str, ...] = ()
+    stop: tuple[StopString, ...] = ()
     """Strings that end the answer."""
+    stop_token_ids: tuple[NonNegativeInt, ...] = ()
+    """Tokens that end the answer."""
     seed: int | None = None
     """Seed; None for fresh randomness."""
     logprobs: bool = False
@@ -161,7 +163,9 @@ class CallSettings(Frozen):
         """
         given = {name: value for name, value in call.items() if value is not None and name not in IGNORED}
         merged = {**fields, **given}
-        merged["stop"] = tuple(stop if stop is not None else merged.get("stop") or ())
+        stop = stop if stop is not None else merged.get("stop") or ()
+        merged["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+        merged["stop_token_ids"] = tuple(merged.get("stop_token_ids") or ())
         merged["tools"] = openai_tools(merged.get("tools"))
         if merged.get("tool_choice") == "none":
             merged["tools"] = ()

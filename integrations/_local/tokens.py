@@ -6,7 +6,7 @@ Special tokens and end tokens are not part of an answer: not of its text, its to
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -118,6 +118,10 @@ class Detokenizer:
                 held = []
         return None if held else found
 
+    def is_byte(self, token: int) -> bool:
+        """Whether a token is a byte in a vocabulary with byte fallback."""
+        return _BYTE_FALLBACK.fullmatch(str(self._tokenizer.convert_ids_to_tokens(token))) is not None
+
     def _raw(self, token: int) -> bytes:
         """Bytes of a token in a byte-level vocabulary or one with byte fallback."""
         spelled = str(self._tokenizer.convert_ids_to_tokens(token))
@@ -129,7 +133,14 @@ class Detokenizer:
         return spelled.encode()
 
     def answer(
-        self, ids: Sequence[int], logprobs: Sequence[float], *, ended: bool, stops: Sequence[str], pieces: bool
+        self,
+        ids: Sequence[int],
+        logprobs: Sequence[float],
+        *,
+        ended: bool,
+        stops: Sequence[str],
+        pieces: bool,
+        stop_ids: Collection[int] = (),
     ) -> Answer:
         """Text, tokens and log-probabilities of a finished sequence, cut at the first stop string.
 
@@ -141,8 +152,11 @@ class Detokenizer:
             ended: Whether it ended by an end token or a stop string.
             stops: Stop strings.
             pieces: Whether to return tokens and log-probabilities.
+            stop_ids: Tokens that end it and are not part of it.
         """
         reason = "stop" if ended else "length"
+        if ids and ids[-1] in stop_ids:
+            ids, logprobs = ids[:-1], logprobs[:-1]
         if not pieces and not stops:
             return Answer(self.decode(ids), None, None, reason)
         shown = [(token, value) for token, value in zip(ids, logprobs, strict=True) if token not in self.hidden]
@@ -199,10 +213,17 @@ def _clip_bytes(raw: Sequence[bytes], text: str, end: int) -> tuple[str, ...] | 
 
 
 class IncrementalText:
-    """Turns tokens into text one at a time; keeps bytes until they are a complete character."""
+    """Turns tokens into text one at a time; keeps bytes until they are a complete character.
 
-    def __init__(self, detokenizer: Detokenizer) -> None:
+    Args:
+        detokenizer: Tokens to text.
+        final: Whether text is never taken back: a decoder with byte fallback replaces all bytes of a run if some of
+            them are no character, so the run is kept until it ends.
+    """
+
+    def __init__(self, detokenizer: Detokenizer, *, final: bool = False) -> None:
         self._detokenizer = detokenizer
+        self._final = final
         self._context: tuple[int, ...] = ()
         self._held: tuple[int, ...] = ()
 
@@ -212,7 +233,7 @@ class IncrementalText:
             return ""
         self._held += (token,)
         added = self._added()
-        if added.endswith(INCOMPLETE):
+        if added.endswith(INCOMPLETE) or (self._final and self._detokenizer.is_byte(token)):
             return ""
         self._context, self._held = self._held, ()
         return added
@@ -251,7 +272,7 @@ class TextStream:
     """
 
     def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
-        self._text = IncrementalText(detokenizer)
+        self._text = IncrementalText(detokenizer, final=True)
         self._stops = tuple(stops)
         self._buffer = ""
         self._begun = False
@@ -272,12 +293,11 @@ class TextStream:
         ends = [place for place in map(self._buffer.find, self._stops) if place >= 0]
         if ends:
             self._buffer, self._cut = self._buffer[: min(ends)], True
-        if not self._begun:
-            self._buffer = self._buffer.lstrip()
-            self._begun = bool(self._buffer)
         certain = len(self._buffer) if last or self._cut else self._certain()
-        shown = self._buffer[:certain].rstrip()
-        self._buffer = self._buffer[len(shown) :]
+        end = len(self._buffer[:certain].rstrip())
+        shown, self._buffer = self._buffer[:end], self._buffer[end:]
+        if not self._begun:  # white space stays in the buffer until then: a stop string may begin with it
+            shown, self._begun = shown.lstrip(), bool(shown)
         return shown
 
     def _certain(self) -> int:

@@ -14,28 +14,35 @@ from typer.testing import CliRunner
 from calibrate.cli import app
 from guardrail.artifact import CalibrationArtifact
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```', flags=re.MULTILINE | re.DOTALL)
+
+
+def run_page(name: str) -> dict[str, str]:
+    """Run the commands of a page in the current folder, and write its titled blocks; outputs by command, in order."""
+    outputs = {}
+    for language, title, text in BLOCK.findall((ROOT / "docs" / name).read_text(encoding="utf-8")):
+        if title:
+            Path(title).write_text(text, encoding="utf-8")
+        elif language == "bash":
+            for line in text.splitlines():
+                program, *arguments = shlex.split(line)
+                if program == "python":
+                    runpy.run_path(arguments[0], run_name="__main__")
+                    outputs[line] = ""
+                    continue
+                assert program == "calibrate"
+                result = CliRunner().invoke(app, arguments)
+                assert result.exit_code == 0, (line, result.output, result.exception)
+                outputs[line] = " ".join(result.output.split())
+    return outputs
 
 
 def test_every_command_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    commands = []
     try:
-        for language, title, text in BLOCK.findall(PAGE):
-            if title:
-                Path(title).write_text(text, encoding="utf-8")
-            elif language == "bash":
-                commands += text.splitlines()
-                for line in text.splitlines():
-                    program, *arguments = shlex.split(line)
-                    if program == "python":
-                        runpy.run_path(arguments[0], run_name="__main__")
-                        continue
-                    assert program == "calibrate"
-                    result = CliRunner().invoke(app, arguments)
-                    assert result.exit_code == 0, (line, result.output, result.exception)
+        commands = run_page("cli.md")
     finally:
         sys.modules.pop("demo", None)
     assert len(commands) == 26
@@ -43,3 +50,21 @@ def test_every_command_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monk
     assert Path("report.html").is_file()
     assert CalibrationArtifact.load("people.json").outcome.rule == "prediction_powered"
     assert Path("panels.png").is_file()
+
+
+def test_from_unlabelled_questions_to_a_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    outputs = run_page("label-where-it-matters.md")
+    walked = next(shown for line, shown in outputs.items() if "--until" in line)
+    assert "Enough: 30 of 80 labels are saved." in walked
+    fitted = next(line for line in outputs if " fit " in line)
+    assert fitted.removesuffix(" --out artifact.json") in walked  # the next command, as the walk prints it
+    artifact = CalibrationArtifact.load("artifact.json")
+    assert artifact.acceptance >= 0.3
+    assert artifact.reach is not None
+    assert artifact.threshold is not None
+    assert artifact.threshold <= artifact.reach.cut
+    assert artifact.looks is not None
+    assert artifact.outcome.delta == pytest.approx(0.05)

@@ -21,7 +21,7 @@ from calibrate.report import write_report
 from calibrate.report.sentences import facts, headline, next_steps, promise
 from calibrate.segments import BySegment, segment_rows, with_segments
 from calibrate.thresholds import fit
-from guardrail.artifact import CalibrationArtifact, CalibrationScores, Reach
+from guardrail.artifact import CalibrationArtifact, CalibrationScores, Looks, Reach
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, InfeasibleReason
 from guardrail.testing import ScriptedChat, make_artifact
@@ -103,7 +103,7 @@ def test_small_groups_and_questions_without_one_are_all_others(
     own = artifact.segments
     assert own is not None
     assert list(own.outcomes) == ["shrubs", "trees"]
-    assert (artifact.outcome.n, artifact.outcome.delta) == (80, pytest.approx(0.1 / 3))
+    assert (artifact.outcome.n, artifact.outcome.delta) == (80, 0.1 / 3)
     trees = [one for one in labelled.records if one.group == "trees"]
     scores = [one.scores[KEY].value or 0.0 for one in trees]
     wrong = [int(not one.correct) for one in trees]
@@ -153,8 +153,10 @@ def test_what_segments_cannot_be_fitted_on_is_refused(labelled: RecordFile, arti
         fit_artifact(labelled, estimator=KEY, alpha=0.3, rule="certified", by=BySegment(min_labels=0))
     whole = fit_artifact(labelled, estimator=KEY, alpha=0.3, rule="certified")
     reach = Reach(estimator=KEY, share=0.5, cut=1.0, n_pool=9, n_within=6, n=3, seed=0, fixed_beforehand=True)
-    with pytest.raises(UsageError, match="within reach"):
-        with_segments(whole.model_copy(update={"reach": reach}), ["a"] * 240, BySegment())
+    looks = Looks(schedule=(240, 300), look=1)
+    for update in ({"reach": reach}, {"looks": looks}):
+        with pytest.raises(UsageError, match=r"within reach|several looks"):
+            with_segments(whole.model_copy(update=update), ["a"] * 240, BySegment())
     with pytest.raises(UsageError, match="cannot tell segments apart"):
         judge_candidates(labelled.records, artifact, Exact())
 

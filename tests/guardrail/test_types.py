@@ -31,6 +31,19 @@ def test_one_sample_cannot_disagree_with_itself() -> None:
         SamplingPlan(n=1)
 
 
+def test_stop_token_ids_are_part_of_a_plan_and_leave_the_stored_form_of_others_alone() -> None:
+    assert "stop_token_ids" not in SamplingPlan().model_dump_json()
+    plan = SamplingPlan(stop_token_ids=(7, 9))
+    assert SamplingPlan.from_stored(plan.model_dump_json()) == plan != SamplingPlan()
+    with pytest.raises(ValidationError, match="stop_token_ids"):
+        SamplingPlan(stop_token_ids=(-1,))
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"stop\.1\n.*at least 1 character"):
+        SamplingPlan(stop=("END", ""))
+
+
 @pytest.mark.parametrize("options", [("A",), ("A", "A")])
 def test_options_are_at_least_two_distinct_labels(options: tuple[str, ...]) -> None:
     with pytest.raises(ValidationError, match="two distinct labels"):

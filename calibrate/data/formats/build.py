@@ -93,7 +93,6 @@ class Builder:
             drawn=drawn,
             scores={score.key: _score(row, score) for score in self.columns.scores},
             correct=correct,
-            label_detail="" if correct is not None else "not labelled in the file it was imported from",
         )
 
     def _column(self, name: str) -> str:

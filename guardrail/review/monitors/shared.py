@@ -184,6 +184,8 @@ class SharedDrift(_Shared):
                     if key is not None and seen(connection, self.name, key):
                         return monitor.state
                     state = monitor.update(uncertainty)
+                    if state.n == row.n:  # above the artifact's reach
+                        return state
                     step = {"key": key, "value": float(uncertainty), "chance": state.p_values[-1]}
                     alarm = self._write(connection, row, state, step, monitor.alarm if row.alarm is None else None)
             except BaseException:

@@ -9,18 +9,26 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from calibrate.cascade import matched
+from calibrate.cli.candidates import _fitting
 from calibrate.data.records import Record, RecordFile, RecordHeader, read_records, write_records
+from calibrate.evaluation.audit import _shift
 from calibrate.evaluation.planning import Binormal, error_probabilities, plan_reach
-from calibrate.pipeline import fit_artifact
-from calibrate.scoring.reach import cut_at, draw_to_label
+from calibrate.pipeline import fit_artifact, looked_before
+from calibrate.scoring.reach import at_look, cut_at, draw_to_label
+from calibrate.scoring.scores import score_records
 from calibrate.thresholds import fit
-from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import UsageError
+from guardrail import Guardrail
+from guardrail.artifact import CalibrationArtifact, Reach
+from guardrail.errors import ArtifactFormatError, UsageError
+from guardrail.monitor import DriftMonitor
 from guardrail.outcome import Feasible
 from guardrail.prompting import PromptWrapping
+from guardrail.review import Monitors, ReviewStore
 from guardrail.specs import CorrectnessSpec, ModelIdentity
+from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import SamplingPlan, Uncertainty
-from guardrail.uncertainty import EstimatorSpec
+from guardrail.uncertainty import EstimatorSpec, make_estimator
 
 KEY = "imported:u"
 
@@ -153,6 +161,189 @@ def test_labels_on_the_certain_questions_only_are_refused_without_a_reach() -> N
     with pytest.raises(UsageError, match=r"not a random part.*calibrate sample"):
         fitted(u < 0.4)
     assert isinstance(fitted(np.random.default_rng(2).random(400) < 0.4).outcome, Feasible)  # a random part is fine
+
+
+def test_labels_that_people_gave_to_the_certain_questions_only_are_refused_too() -> None:
+    u = np.random.default_rng(1).random(400)
+    file = scored(u.tolist())
+    for chosen, detail in ((u < 0.4, ""), (u < 0.4, "there is no reference")):
+        records = tuple(
+            record.model_copy(update={"correct": True} if kept else {"label_detail": detail})
+            for record, kept in zip(file.records, chosen, strict=True)
+        )
+        rule = CorrectnessSpec(name="given" if not detail else "token_f1", version=1, params={})
+        header = file.header.model_copy(update={"correctness": rule})
+        with pytest.raises(UsageError, match=r"170 labelled questions .* differ in imported:u from the 230 without"):
+            fit_artifact(RecordFile(file.path, header, records, False), estimator=KEY, alpha=0.2)
+
+
+def test_a_guard_never_accepts_above_the_cut(tmp_path: Path) -> None:
+    # Three of four samples agree: .562 nats. All four: 0.
+    model = ScriptedChat(script={"sure?": ["a"] * 5, "less?": ["a", "a", "a", "a", "b"]})
+    reach = Reach(
+        estimator="discrete_semantic_entropy",
+        share=0.5,
+        cut=0.5,
+        n_pool=100,
+        n_within=50,
+        n=10,
+        seed=0,
+        fixed_beforehand=True,
+    )
+    made = make_artifact(model, threshold=0.5, n=4).model_copy(update={"reach": reach})
+    guard = Guardrail(model=model, artifact=made)
+    assert [guard.assess(question).accepted for question in ("sure?", "less?")] == [True, False]
+    # Without the reach this threshold would accept the second question. With it no such artifact can be made or loaded.
+    above = make_artifact(model, threshold=0.6, n=4)
+    assert Guardrail(model=model, artifact=above).assess("less?").accepted
+    with pytest.raises(ValueError, match=r"threshold 0\.6 is above the cut 0\.5 of the reach"):
+        CalibrationArtifact.model_validate({**above.model_dump(), "reach": reach.model_dump()})
+    above.model_copy(update={"reach": reach}).save(tmp_path / "above.json")
+    with pytest.raises(ArtifactFormatError, match="above the cut"):
+        CalibrationArtifact.load(tmp_path / "above.json")
+
+
+def within_half(seed: int = 0) -> tuple[CalibrationArtifact, list[float]]:
+    """An artifact fitted on 300 labels of the lowest half of 2,000 scores, and 300 fresh scores of the same kind."""
+    rng = np.random.default_rng(seed)
+    u = rng.random(2000)
+    wrong = {f"q{i:04}": bool(rng.random() < 0.3 * value) for i, value in enumerate(u)}
+    drawn = labelled(draw_to_label(scored(u.tolist()), KEY, share=0.5, n=300, seed=1), wrong)
+    return fit_artifact(drawn, estimator=KEY, alpha=0.15, rule="certified"), rng.random(300).tolist()
+
+
+def test_monitor_and_audit_compare_what_lies_within_reach(tmp_path: Path) -> None:
+    artifact, fresh = within_half()
+    monitor = DriftMonitor(artifact)
+    shared = Monitors(ReviewStore(tmp_path / "reviews.db")).drift("d", artifact)
+    for score in fresh:
+        monitor.update(score)
+    for score in fresh[:20]:
+        shared.update(score)
+    assert artifact.reach is not None
+    below = [score <= artifact.reach.cut for score in fresh]
+    assert monitor.state.n == sum(below)
+    assert shared.state.n == sum(below[:20])
+    assert monitor.alarm is None
+    # Negative control: without the reach every second score is above all calibration scores, and the monitor alarms.
+    blind = DriftMonitor(artifact.model_copy(update={"reach": None}))
+    for score in fresh:
+        blind.update(score)
+    assert blind.alarm is not None
+    records = scored(fresh, [True] * 300).records
+    assert _shift(artifact, records, KEY, sum(score <= (artifact.threshold or 0) for score in fresh)).ks_p > 0.01
+    assert _shift(artifact.model_copy(update={"reach": None}), records, KEY, 100).ks_p < 1e-6
+
+
+def test_promises_about_all_questions_are_not_made_within_reach() -> None:
+    drawn = draw_to_label(scored([i / 1000 for i in range(1000)]), KEY, share=0.5, n=100)
+    with pytest.raises(UsageError, match="a cascade asks the next model about the others"):
+        matched([drawn, drawn], [KEY, KEY])
+    artifact, _ = within_half()
+    with pytest.raises(UsageError, match="reviewers see the others, too"):
+        _fitting(drawn, artifact, held_back=True)
+
+
+def test_scores_that_decided_the_draw_are_not_replaced_by_others() -> None:
+    estimator = make_estimator("perplexity")
+    reach = draw_to_label(scored([1.0, 2.0, 3.0]), KEY, share=1, n=2).header.reach
+    assert reach is not None
+    known = {"perplexity": estimator.spec}
+    header = scored([1.0]).header.model_copy(
+        update={"reach": reach.model_copy(update={"estimator": "perplexity"}), "estimators": known}
+    )
+    drawn = RecordFile(Path("drawn.jsonl"), header, (), False)
+    assert score_records(drawn, [estimator]).header == header  # the same procedure gives the same scores
+    older = {"perplexity": estimator.spec.model_copy(update={"version": 0})}
+    with pytest.raises(UsageError, match="drawn by their 'perplexity' scores"):
+        score_records(RecordFile(drawn.path, header.model_copy(update={"estimators": older}), (), False), [estimator])
+
+
+# -- Looks -------------------------------------------------------------------------------------------------------------
+
+
+def looked_at(n_labels: int) -> RecordFile:
+    """A file drawn for looks at 60, 120 and 240 labels, with so many of them."""
+    rng = np.random.default_rng(0)
+    u = rng.random(2000)
+    wrong = {f"q{i:04}": bool(rng.random() < 0.2 * value) for i, value in enumerate(u)}
+    drawn = labelled(draw_to_label(scored(u.tolist()), KEY, share=0.5, n=240, looks=[60, 120, 240]), wrong)
+    records = tuple(
+        record if i < n_labels else record.model_copy(update={"correct": None})
+        for i, record in enumerate(drawn.records)
+    )
+    return RecordFile(drawn.path, drawn.header, records, False)
+
+
+def test_a_look_reads_the_first_labels_and_spends_its_part_of_delta(tmp_path: Path) -> None:
+    file = looked_at(200)
+    artifact = fit_artifact(file, estimator=KEY, alpha=0.15, rule="certified", look=2)
+    assert artifact.looks is not None
+    assert (artifact.looks.schedule, artifact.looks.look) == ((60, 120, 240), 2)
+    assert artifact.outcome.n == 120
+    assert artifact.outcome.delta == artifact.certificate.delta == pytest.approx(0.1 / 3)
+    scores = [record.scores[KEY].value for record in file.records[:120]]
+    assert artifact.calibration.uncertainty == tuple(scores)
+    artifact.save(tmp_path / "artifact.json")
+    assert CalibrationArtifact.load(tmp_path / "artifact.json").looks == artifact.looks
+    # Another alpha, rule or delta on the stored scores is still the look's part.
+    assert artifact.at(alpha=0.2).outcome.delta == artifact.outcome.delta
+    assert artifact.at(delta=0.3).outcome.delta == pytest.approx(0.1)
+    plain = artifact.at(rule="acrc")
+    assert plain.outcome.delta is None
+    assert plain.certificate.delta == pytest.approx(0.1 / 3)
+    assert plain.at(rule="fixed_sequence").outcome.delta == pytest.approx(0.1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("look", "schedule", "message"),
+    [
+        (3, (), r"look 3 reads 240 labels, but 200 of the first 240 questions of scored\.jsonl are labelled"),
+        (4, (), "there is no look 4 of looks at 60, 120, 240 labels"),
+        (0, (), "there is no look 0"),
+        (2, (100, 200), "drawn for looks at 60, 120, 240 labels, got 100, 200. Leave --looks out"),
+    ],
+)
+def test_looks_that_are_refused(look: int, schedule: tuple[int, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        at_look(looked_at(200), look, schedule)
+
+
+def test_a_schedule_can_be_declared_without_a_draw() -> None:
+    u = np.random.default_rng(3).random(300)
+    kept = np.random.default_rng(4).random(300) < 0.4
+    given = CorrectnessSpec(name="given", version=1, params={})
+    file = scored(u.tolist(), [bool(v < 0.95) if k else None for v, k in zip(u, kept, strict=True)], correctness=given)
+    n = int(kept.sum())
+    looks, part = at_look(file, 1, (n, 300))
+    assert (looks.schedule, len(part)) == ((n, 300), n)
+    with pytest.raises(UsageError, match="declares no looks"):
+        at_look(file, 1)
+    with pytest.raises(UsageError, match=f"look 2 reads 300 labels, but {n} questions"):
+        at_look(file, 2, (n, 300))
+    with pytest.raises(UsageError, match="needs the number of the look"):
+        fit_artifact(file, estimator=KEY, alpha=0.1, looks=(n, 300))
+    # Labels on the certain questions only are refused at a look, too.
+    easy = scored(u.tolist(), [True if v < 0.4 else None for v in u], correctness=given)
+    with pytest.raises(UsageError, match="not a random part"):
+        fit_artifact(easy, estimator=KEY, alpha=0.2, look=1, looks=(int((u < 0.4).sum()), 300))
+
+
+@pytest.mark.parametrize("looks", [(60, 60, 240), (120, 60, 240), (0, 240), (60, 120)])
+def test_schedules_that_are_refused_at_the_draw(looks: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match="looks must be increasing numbers of labels, the last of them all 240"):
+        draw_to_label(scored([i / 1000 for i in range(1000)]), KEY, share=1, n=240, looks=looks)
+
+
+def test_an_earlier_look_is_known_by_its_scores() -> None:
+    first, second = (fit_artifact(looked_at(240), estimator=KEY, alpha=0.15, look=look) for look in (1, 2))
+    assert not looked_before(first, second)  # declared together
+    undeclared = fit_artifact(looked_at(120), estimator=KEY, alpha=0.15)
+    assert looked_before(first, undeclared)
+    assert looked_before(undeclared, fit_artifact(looked_at(240), estimator=KEY, alpha=0.15))
+    assert not looked_before(undeclared, first)
+    others = fit_artifact(looked_at(240), estimator=KEY, alpha=0.15, part=looked_at(240).records[150:])
+    assert not looked_before(first, others)  # other questions
 
 
 MU, GAP, ALPHA, DELTA, RUNS = 0.3, 1.0, 0.15, 0.1, 1_500

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,14 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 
 from guardrail import Guardrail, Reason, UsageError
-from guardrail.artifact import CalibrationArtifact, CalibrationScores, CascadeArtifact, CascadeOutcome, Segments
+from guardrail.artifact import (
+    CalibrationArtifact,
+    CalibrationScores,
+    CascadeArtifact,
+    CascadeOutcome,
+    Segments,
+    StageShare,
+)
 from guardrail.errors import ArtifactMismatchError
 from guardrail.monitor import DriftMonitor, SafetySwitch
 from guardrail.outcome import InfeasibleReason
@@ -119,7 +127,8 @@ def test_verdicts_are_of_the_whole_artifact_and_the_same_with_early_stopping(ear
 def test_a_call_without_a_segment_is_refused_and_draws_nothing() -> None:
     model = ScriptedChat(script={HALF: ["yes"] * 11})
     guard = Guardrail(model=model, artifact=artifact(model=model), early_stopping="off")
-    for config in (None, {}, {"configurable": {"thread_id": "1"}}, named(None)):
+    configs: list[RunnableConfig | None] = [None, {}, {"configurable": {"thread_id": "1"}}, named(None)]
+    for config in configs:
         with pytest.raises(ArtifactMismatchError, match="guardrail_segment"):
             guard.invoke(HALF, config)
     assert guard.assess(HALF, named("easy")).cost.calls == 11
@@ -179,14 +188,10 @@ def test_what_cannot_tell_segments_apart_refuses_the_artifact_and_takes_a_part()
     with pytest.raises(UsageError, match=r"in_segment\(NAME\)"):
         load(ARTIFACT)  # agents, and guards of agent frameworks
     assert load(ARTIFACT.in_segment("easy")).threshold == 1.0
+    share = StageShare(threshold=0.1, n_accepted=1, n_errors=0)
+    system = CascadeOutcome(rule="none", alpha=0.1, delta=None, n=1, guarantee="", stages=(share, share), interval=None)
     with pytest.raises(ValueError, match="a stage of a cascade has one threshold"):
-        CascadeArtifact(
-            created="",
-            stages=(ARTIFACT, ARTIFACT),
-            outcome=CascadeOutcome.model_construct(stages=(None, None)),
-            certificate=CascadeOutcome.model_construct(),
-            packages={},
-        )
+        CascadeArtifact(created="", stages=(ARTIFACT, ARTIFACT), outcome=system, certificate=system, packages={})
 
 
 def test_an_artifact_with_segments_survives_a_file_and_binds_them(tmp_path: Path) -> None:
@@ -211,6 +216,24 @@ def test_artifacts_with_one_threshold_are_stored_as_before() -> None:
     with pytest.raises(UsageError, match="one threshold for all"):
         plain.in_segment("easy")
     assert plain.refuse_segments("anything") is plain
+
+
+def test_the_example_of_the_page_runs() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "langchain.md").read_text(encoding="utf-8")
+    block = next(one for one in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL) if "guardrail_segment" in one)
+    chat = ScriptedChat(script={"When is invoice 7 due?": ["yes"] + ["yes", "no"] * 5})
+    own = artifact(model=chat)
+    assert own.segments is not None
+    outcomes = {"billing": OUTCOME[1.0], "shipping": OUTCOME[0.1]}
+    scores = CalibrationScores(uncertainty=(0.2, 0.3), error=(0, 0), segment=("billing", "shipping"))
+    segments = own.segments.model_copy(update={"outcomes": outcomes})
+    names: dict[str, Any] = {
+        "chat": chat, "by_intent": own.model_copy(update={"segments": segments, "calibration": scores})
+    }  # fmt: skip
+    exec(block, names)
+    assert decided(names["answer"]) == ("billing", 1.0, True)
+    assert decided(names["other"]) == ("shipping", 0.1, False)
+    assert names["billing"].threshold == 1.0
 
 
 def test_a_guards_configuration_asks_for_the_function_again() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from calibrate.correctness import Numeric
 from calibrate.data.questions import Question
 from guardrail.judges import NumericJudge
-from guardrail.judges.numbers import Number, parse_number, same_number
+from guardrail.judges.numbers import Number, parse_number
 
 
 def same(a: str, b: str) -> bool | None:
@@ -24,22 +24,21 @@ def table(text: str) -> list[tuple[str, ...]]:
     return [tuple(pair.strip().split(" | ")) for pair in text.replace("\n", " ;; ").split(" ;; ")]
 
 
-READ = r"""42 | 42 ;; The answer is 42. | 42 ;; 2 + 3 = 5 | 5 ;; x = - 5 | -5 ;; -3.5 | -7/2 ;; −5 | -5
-–5 | -5 ;; negative 5 | -5 ;; 1,234,567.5 | 2469135/2 ;; 10 000 | 10000 ;; 10'000 | 10000 ;; 3/4 | 3/4
-1 1/2 cups | 3/2 ;; 1½ | 3/2 ;; 2e3 | 2000 ;; 1.5E-2 | 3/200 ;; 10^5 | 100000 ;; 10⁵ | 100000 ;; 10⁻³ | 1/1000
-3 x 10^5 | 300000 ;; 3×10⁵ | 300000 ;; 2**10 | 1024 ;; 10^{5} | 100000 ;; 50% | 1/2 ;; 12 per cent | 3/25
-50\% | 1/2 ;; 5 million | 5000000 ;; 5k | 5000 ;; 1.5bn | 1500000000 ;; 2/3 dozen | 8 ;; $5m | 5000000
-$\boxed{42}$ | 42 ;; $\frac{3}{4}$ | 3/4 ;; \dfrac{3}{4} | 3/4 ;; 1{,}000 | 1000 ;; \(42\) | 42
-5 \text{ cats} | 5 ;; the **42** apples | 42 ;; #### 42 | 42 ;; Answer: 42 | 42 ;; Answer=42 | 42 ;; 3rd | 3
-21st century | 21 ;; (5) | 5 ;; (5 apples) | 5 ;; -$10,000 | -10000 ;; .5 | 1/2 ;; twenty-one | 21
-one hundred and five | 105 ;; two million three hundred thousand | 2300000 ;; zero | 0 ;; 5-km run | 5
-1215 (the barons!) | 1215 ;; 1234567890123456789 | 1234567890123456789"""
+READ = r"""42 | 42 ;; The answer is 42. | 42 ;; 2 + 3 = 5 | 5 ;; 4 + 1 = 2 + 3 = 5 | 5 ;; x = -5 | -5 ;; -3.5 | -7/2
+−5 | -5 ;; –5 | -5 ;; 1,234,567.5 | 2469135/2 ;; 10 000 | 10000 ;; 3/4 | 3/4 ;; 1 1/2 cups | 3/2 ;; 1½ | 3/2
+2e3 | 2000 ;; 1.5E-2 | 3/200 ;; 3 x 10^5 | 300000 ;; 3×10⁵ | 300000 ;; 50% | 1/2 ;; 12 per cent | 3/25 ;; 50\% | 1/2
+5 million | 5 ;; 5k | 5 ;; 1.5bn | 3/2 ;; 2/3 dozen | 2/3 ;; $5m | 5 ;; $\boxed{42}$ | 42 ;; $\frac{3}{4}$ | 3/4
+\dfrac{3}{4} | 3/4 ;; 1{,}000 | 1000 ;; \(42\) | 42 ;; 5 \text{ cats} | 5 ;; the **42** apples | 42 ;; #### 42 | 42
+Answer: 42 | 42 ;; Answer=42 | 42 ;; 3rd | 3 ;; 21st century | 21 ;; (5) | 5 ;; (5 apples) | 5 ;; -$10,000 | -10000
+.5 | 1/2 ;; twenty-one | 21 ;; zero | 0 ;; Ninety-nine. | 99 ;; 1215 (the barons!) | 1215
+1234567890123456789 | 1234567890123456789"""
 TEXTS_THAT_ARE_NO_NUMBERS = r"""1,5 | 1.234,56 | 1.000.000 | 1.2.3 | 0x10 | v2 | COVID-19 | CO2 | 007
 2020-05-03 | 3/4/2020 | May 3, 2020 | May 3 | 10:30 | 5-6 | 5 to 6 | between 5 and 6 | 5 or 6 | 3, 5 | (4, 6.0)
 {1} | [5] | 1 in 10 | 3:1 | 5 ± 1 | < 5 | x > 5 | ≤5 | 5+ | not 42 | at least 5 | more than 5 | up to 5 | 3 + 4
 3*x | 7 = 3 + 4 | 2x = 4 | 5 minus 3 | -2^0.5 | 1/0 | 1/2/3 | 3.33... | 5' | 5" | "5" | 555-1234 | 5! | 5 !
 \sqrt{2} | \frac{\pi}{2} | \log 5 | half of 10 | the square root of 16 | twice 5 | 10^999 | 0^0 | 5 ft 3 in
-2 3/2 | x ≠ 5 | seven of nine | one two | hundred and | +-5 | f 5 | five apples"""
+2 3/2 | x ≠ 5 | seven of nine | one two | hundred and | +-5 | f 5 | five apples | 10^5 | 2**10 | 10'000 | minus 5
+negative 5 | five million | one hundred and five | the square of 5 | the minimum = 5 | million 5"""
 
 
 @pytest.mark.parametrize(("text", "value"), table(READ))
@@ -57,6 +56,8 @@ def test_what_is_not_guessed(text: str) -> None:
 
 
 DIFFERENT = """5 km | 5 m ;; 5 km | 5000 m ;; 90 min | 1.5 hours ;; 1 kg | 1 lb ;; $5 | €5 ;; $5 | 5 euros
+5,000,000 | 5 million ;; 5k | 5000 ;; 5k | 5 ;; $5m | $5 ;; $5m | 5 ;; $5m | $5k ;; $5 m | 5 ;; 5 MILLIONS | 5
+5bn | 5 ;; 5 billions | 5 million ;; five hundred | 500 ;; 5 square | 5
 5 mg | 5 mcg ;; 5 mW | 5 MW ;; 5 apples | 5 pears ;; 5 m | 5 m^2 ;; 5 km | 5 km/h ;; $5 per hour | $5 per day
 72 °F | 72 °C ;; 50% | 50 ;; 5% | 5 km ;; 3 lakh | 3 crore ;; 5 million | 5 ;; 2 dozen | 2 ;; 5 squared | 5
 5 or more | 5 ;; 5 and a half | 5 ;; 5 x | 5 ;; 10 am | 10 ;; 500 BC | 500 AD ;; 500 BC | 500
@@ -67,9 +68,10 @@ iPhone 5 | iPhone 5s ;; 1990s | 1990 ;; 21st | 21 ;; 1st | 1 ;; #1 | 1 ;; Articl
 Python 3.10 | Python 3.1 ;; before 1990 | after 1990 ;; early 1990 | late 1990 ;; Summer 1990 | Winter 1990
 minimum of 5 | maximum of 5"""
 SAME = """5 km | 5 ;; 5 | 5 m ;; 18 apples | 18 ;; $3.50 | 3.50 dollars ;; $5 | US$5 ;; €5 | 5 EUR
-5 km | 5 kilometers ;; 5 Miles | 5 mile ;; 50% | 0.5 ;; 50 percent | 1/2 ;; 5 million | 5,000,000 ;; 1e3 | 1000
+5 km | 5 kilometers ;; 5 Miles | 5 mile ;; 50% | 0.5 ;; 50 percent | 1/2 ;; 5 million | 5 millions ;; 1e3 | 1000
+$5 million | US$5 million ;; 5k | 5 k
 0.3333333333 | 1/3 ;; 63.99999999999999 | 64 ;; 15000.0 | 15000 ;; 18 apples in the basket | 18 apples
-1215 (thousands of years ago) | 1215 ;; five | 5 ;; Five hundred | 500 ;; 2020-05-03 | 2020-05-03.
+1215 (thousands of years ago) | 1215 ;; five | 5 ;; 2020-05-03 | 2020-05-03.
 I don't know. | I'd rather not say. ;; none | None. ;; #### 5 | 5
 The price is 3.10 | 3.1 ;; 5 in | 5 inches ;; 5s | 5 s"""
 
@@ -98,7 +100,7 @@ SENTENCES = ["{}", "The answer is {}.", "**{}**", "\\boxed{{{}}}", "2 + 2 = {}",
 @given(
     st.integers(-(10**18), 10**18),
     st.integers(0, 999),
-    st.sampled_from([",", " ", "\u202f", "\u00a0", "'", "\u2019", "_", ""]),
+    st.sampled_from([",", " ", "\u202f", "\u00a0", ""]),
     st.sampled_from(["-", "\u2212", "\u2013"]),
     st.sampled_from(UNITS),
     st.sampled_from(SENTENCES),
@@ -154,7 +156,7 @@ def test_sameness_is_symmetric_and_every_text_is_itself(a: str, b: str) -> None:
 
 @given(st.integers(-(10**30), 10**30), st.integers(-3, 3))
 def test_whole_numbers_are_compared_exactly(value: int, step: int) -> None:
-    assert same_number(Number(Fraction(value)), Number(Fraction(value + step))) is (step == 0)
+    assert (Number(Fraction(value)).rounded == Number(Fraction(value + step)).rounded) is (step == 0)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from guardrail.judges.text import contradicts, guards_hold, is_hedged, overlap, 
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import cluster, make, measure
 
+HOSTILE = Path(__file__).parent / "hostile_pairs.jsonl"
 PAIRS = Path(__file__).resolve().parents[4] / "shared" / "data" / "answer-pairs.jsonl"
 
 
@@ -94,6 +96,20 @@ def test_pairs_of_answers(judge: str) -> None:
         "numeric": {"$3.50", "1e3", r"\frac{1}{2}", "x = 5", "50%", "The answer is 18.", "18 apples", "twenty-one"}
     }
     assert found >= expected.get(judge, set()) | {"I don't know.", "No comment."}
+
+
+@pytest.mark.parametrize(("judge", "found"), [("exact", 17), ("numeric", 32), ("token_f1", 22)])
+def test_hostile_pairs(judge: str, found: int) -> None:
+    """Names that share a word, negations, dates, units, code, versions, hedges: 170 that differ, 34 that do not.
+
+    Word overlap knows no antonyms or first names: what it merges wrongly is listed, so that it does not grow unseen.
+    """
+    pairs = [json.loads(line) for line in HOSTILE.read_text(encoding="utf-8").splitlines()]
+    assert len(pairs) == 204
+    wrong = [pair["kind"] for pair in pairs if not pair["same"] and merged(pair["a"], pair["b"], judge)]
+    known = {"names sharing a word": 19, "negations": 5, "units": 1, "lists": 2, "versions": 1}
+    assert Counter(wrong) == (known if judge == "token_f1" else {})
+    assert sum(pair["same"] and merged(pair["a"], pair["b"], judge) for pair in pairs) == found
 
 
 @pytest.mark.parametrize(("a", "b"), [("ป่า", "ป้า"), ("की", "का")])
@@ -188,6 +204,19 @@ def test_the_question_plays_a_part_in_word_overlap() -> None:
     assert TokenF1Judge().equivalent("Who is the only exporter of bananas?", pair) == [False]
 
 
+def test_a_refusal_with_a_guess_is_an_answer() -> None:
+    """They were one meaning: the refusal's few words are most of those of the guess."""
+    for a, b in [("I don't know.", "I don't know. Paris?"), ("I don't know. Rome?", "I don't know. Paris?")]:
+        assert not merged(a, b, "token_f1")
+    assert merged("I don't know.", "Not sure.", "token_f1")
+
+
+def test_words_may_be_joined_by_a_slash_but_paths_are_marks() -> None:
+    assert merged("Warfarin/Coumadin", "warfarin", "token_f1")
+    assert not merged("src/main/app.py", "src/test/app.py", "token_f1")
+    assert not merged("'hi!'", "'HI!'", "token_f1")
+
+
 def test_the_label_rule_wants_common_content_and_no_contradiction() -> None:
     def right(answer: str, reference: str) -> bool | None:
         return TokenF1().label(answer, Question(id="q", question="?", references=(reference,))).correct
@@ -198,6 +227,7 @@ def test_the_label_rule_wants_common_content_and_no_contradiction() -> None:
     assert not right("C++", "C#")
     assert not right("The answer is only with an adapter.", "The answer is only in Europe.")
     assert not right("25,000 miles", "24,900 miles")
+    assert not right("1969 (24 February)", "1969")  # a bracket may hold another year, and is not read
 
 
 # -- Refusals ----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from guardrail import Guardrail
 from guardrail.__main__ import main
 from guardrail.errors import UsageError
 from guardrail.judges import canonical_calls
-from guardrail.review import Content, Lease, ReviewStore, ask_reviewer
+from guardrail.review import Candidate, Content, Lease, ReviewStore, ask_reviewer
 from guardrail.review.web.accounts import Accounts, add_token
 from guardrail.review.web.app import review_app
 from guardrail.review.web.choices import choices_of
@@ -589,6 +589,24 @@ def test_an_expired_item_cannot_be_decided(store: ReviewStore, address: str, now
     now[0] += 31
     status, text = ann.post(f"/items/{item.id}/decide", lease=lease, action="approve")
     assert (status, "Too late" in text) == (409, True)
+
+
+def test_an_answer_to_label_shows_no_verdict(store: ReviewStore, address: str) -> None:
+    """As `calibrate label --review-store` sends it: the score must not influence the label."""
+    shown = Content(
+        question="2 + 2?", kind="audit", candidate=Candidate(text="5"), allowed=("approve", "edit", "reject")
+    )
+    item = store.enqueue(shown)
+    browser = Client(address).sign_in("ann")
+    browser.post(f"/items/{item.id}/claim")
+    text = browser.get(f"/items/{item.id}")[1]
+    assert "answer to label" in text
+    assert "audit of an accepted answer" not in text
+    assert "Why it was" not in text
+    browser.post(f"/items/{item.id}/decide", lease=lease_of(text), action="reject")
+    decision = store.item(item.id).decision
+    assert decision is not None
+    assert decision.action == "reject"
 
 
 def test_items_without_the_usual(store: ReviewStore, address: str) -> None:

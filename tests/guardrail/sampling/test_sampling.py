@@ -106,6 +106,14 @@ def test_one_failing_prompt_leaves_the_others_alone() -> None:
     assert (bad.primary, bad.problem) == (None, Unmeasured.MODEL_FAILED)
 
 
+def test_stop_token_ids_are_refused_by_models_that_would_not_take_them() -> None:
+    plan = PLAN.model_copy(update={"stop_token_ids": (5,)})
+    with pytest.raises(UsageError, match=r"ScriptedChat does not take stop_token_ids, got \(5,\)"):
+        draw(MODEL, [QUESTION], plan)
+    with pytest.raises(UsageError, match="stop_token_ids"):
+        asyncio.run(adraw(MODEL, [QUESTION], plan))
+
+
 def test_options_need_a_native_sampler() -> None:
     with pytest.raises(UsageError, match="ScriptedChat cannot read the likelihood of answer options"):
         draw(MODEL, [QUESTION], SamplingPlan(n=0, options=("A", "B")))

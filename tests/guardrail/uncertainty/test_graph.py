@@ -260,5 +260,5 @@ def test_rouge_l_is_the_default_of_lexical_similarity() -> None:
 
 def test_a_verdict_shows_proposed_calls() -> None:
     drawn = calls({"x": 1}, {"x": 1}, {"x": 2})
-    shown = _alternatives(drawn, [sample.comparable for sample in drawn.samples])
+    shown = _alternatives(drawn)
     assert shown == (('[{"arguments":{"x":1},"name":"book"}]', 2 / 3), ('[{"arguments":{"x":2},"name":"book"}]', 1 / 3))

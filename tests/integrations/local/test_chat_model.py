@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
 from langchain_core.tools import tool
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+import examples.tiny_model
 from guardrail.errors import UsageError
 from guardrail.types import SamplingPlan, ToolCall
 from integrations._local.outputs import parse_tool_calls
 from integrations.transformers_chat import TransformersChat
-from tests.integrations.conftest import byte_tokenizer, tiny_chat, tiny_model
+from tests.integrations.conftest import COMMON, byte_tokenizer, tiny_chat, tiny_model
 from tests.integrations.local.test_draw_samples import one_token_model, prompt_ids
 from tests.integrations.local.test_parity import forced_logprobs, generated
 
@@ -97,6 +104,29 @@ def test_streaming_equals_invoke(seed: int) -> None:
     ]
 
 
+@functools.cache
+def embedded_chat() -> TransformersChat:
+    """Random weights under the shipped tokenizer, whose ids 2 to 6 are special without a role."""
+    tokenizer = AutoTokenizer.from_pretrained(str(Path(examples.tiny_model.__file__).parent / "orrin-1.5m"))
+    torch.manual_seed(0)
+    sizes = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "initializer_range": 0.1}
+    model = LlamaForCausalLM(LlamaConfig(**{**COMMON, **sizes}))
+    with torch.no_grad():
+        model.lm_head.weight[2:7] *= 4  # so that one in some tokens is special
+    return TransformersChat.from_model(model, tokenizer, max_tokens=12, temperature=2.0)
+
+
+@given(seed=st.integers(0, 10**6), stop=st.sampled_from([[], [" "], [" a", "e"], ["A)", "1"]]))
+@settings(max_examples=25)
+def test_any_stream_equals_invoke(seed: int, stop: list[str]) -> None:
+    chat = embedded_chat()
+    whole = chat.invoke(QUESTION, seed=seed, stop=stop)
+    chunks = list(chat.stream(QUESTION, seed=seed, stop=stop))
+    assert "".join(str(chunk.content) for chunk in chunks) == whole.content
+    assert chunks[-1].response_metadata["finish_reason"] == whole.response_metadata["finish_reason"]
+    assert chunks[-1].usage_metadata == whole.usage_metadata
+
+
 def test_stop_strings_end_calls_and_streams_alike() -> None:
     chat = tiny_chat(max_tokens=20)
     free = str(chat.invoke(QUESTION).content)
@@ -106,6 +136,51 @@ def test_stop_strings_end_calls_and_streams_alike() -> None:
     assert message.response_metadata["finish_reason"] == "stop"
     assert "".join(str(chunk.content) for chunk in chat.stream(QUESTION, stop=[stop])) == message.content
     assert tiny_chat(max_tokens=20, stop=[stop]).invoke(QUESTION).content == message.content
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    """It occurs in every text, so every answer would be empty."""
+    for stop in ([""], ["\n", ""]):
+        with pytest.raises(UsageError, match="stop"):
+            tiny_chat().invoke(QUESTION, stop=stop)
+        with pytest.raises(UsageError, match="stop"):
+            tiny_chat(stop=stop).invoke(QUESTION)
+        with pytest.raises(ValueError, match="stop"):
+            SamplingPlan(stop=tuple(stop))
+
+
+def test_one_stop_string_may_stand_alone() -> None:
+    """Not as one stop string for each of its letters, of which the second comes earlier."""
+    chat = tiny_chat(max_tokens=40)
+    free = str(chat.invoke(QUESTION).content)
+    place = next(
+        place for place in range(2, 40) if free[place + 1] in free[1:place] and free[place : place + 2].strip()
+    )
+    stop = free[place : place + 2]
+    assert chat.bind(stop=stop).invoke(QUESTION).content == free.split(stop)[0].strip()
+
+
+def test_stop_token_ids_end_calls_streams_and_samples_alike() -> None:
+    """The token is the fifth of the greedy answer; it is counted, but not part of the answer."""
+    chat = tiny_chat(max_tokens=20)
+    ids = generated(tiny_model(), prompt_ids(QUESTION), 20)
+    end = next(place for place, token in enumerate(ids) if place > 3 and token not in ids[:place])
+    text = byte_tokenizer().decode(ids[:end], skip_special_tokens=True).strip()
+    message = chat.invoke(QUESTION, stop_token_ids=[ids[end]], logprobs=True)
+    assert message.content == text
+    assert "".join(entry["token"] for entry in message.response_metadata["logprobs"]["content"]).strip() == text
+    assert message.response_metadata["finish_reason"] == "stop"
+    assert message.usage_metadata is not None
+    assert message.usage_metadata["output_tokens"] == end + 1
+    assert "".join(str(chunk.content) for chunk in chat.stream(QUESTION, stop_token_ids=[ids[end]])) == text
+    assert tiny_chat(max_tokens=20, stop_token_ids=[ids[end]]).invoke(QUESTION).content == text
+    plan = SamplingPlan(n=2, max_tokens=20, logprobs=True, stop_token_ids=(ids[end],))
+    primary = chat.draw_samples([QUESTION], plan, seeds=[0])[0].primary
+    assert primary is not None
+    assert (primary.text, primary.finish_reason) == (text, "stop")
+    assert len(primary.logprobs or ()) == len(primary.tokens or ())
+    with pytest.raises(UsageError, match="stop_token_ids"):
+        chat.invoke(QUESTION, stop_token_ids=[-1])
 
 
 def test_a_stream_leaves_the_model_free_between_tokens() -> None:

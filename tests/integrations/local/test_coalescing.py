@@ -37,7 +37,7 @@ class Gate:
         return [work * 10 for work in works]
 
 
-def wait_until_queued(queue: BatchQueue[int, int], count: int) -> None:
+def wait_until_queued(queue: BatchQueue[Any, Any], count: int) -> None:
     """Block until ``count`` pieces of work wait (polling a condition, not a delay)."""
     with queue._state:
         while len(queue._waiting) < count:

@@ -1,20 +1,26 @@
-"""Out of memory: batches are halved, then the rows of a single request; results stay the same."""
+"""What ends a request early and what must not end another: no memory, the window's edge, an error, a cancelled call."""
 
 from __future__ import annotations
 
+import asyncio
+import copy
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from guardrail.errors import GuardrailError
 from guardrail.types import SamplingPlan, Unmeasured
-from integrations._local.decoding import Decoder
-from integrations._local.engine import automatic_budget
+from integrations._local import decoding
+from integrations._local.decoding import Decoder, Row, uniforms
+from integrations._local.engine import Engine, Request, automatic_budget
 from integrations.transformers_chat import TransformersChat
-from tests.integrations.conftest import tiny_chat
+from tests.integrations.conftest import byte_tokenizer, tiny_chat, tiny_model
+from tests.integrations.local.test_coalescing import wait_until_queued
 from tests.integrations.local.test_draw_samples import texts
 
 PLAN = SamplingPlan(n=7, temperature=1.1, max_tokens=6, options=("yes", "hello"))
@@ -100,3 +106,171 @@ def test_automatic_budget_counts_cache_bytes() -> None:
     config = type("Outer", (), {"get_text_config": lambda self, decoder: huge})
     fake = type("Model", (), {"config": config(), "dtype": torch.float32, "device": torch.device("cpu")})
     assert automatic_budget(fake) == (2 << 30) // (2 * 80 * 8 * 128 * 4)
+
+
+# -- the end of the context window ------------------------------------------------------------------------------------
+
+
+def gpt2_chat() -> TransformersChat:
+    """A model with a table of 32 positions."""
+    torch.manual_seed(0)
+    ids = {"vocab_size": len(byte_tokenizer()), "bos_token_id": None, "eos_token_id": byte_tokenizer().eos_token_id}
+    config = transformers.GPT2Config(n_positions=32, n_embd=32, n_layer=2, n_head=2, initializer_range=0.3, **ids)
+    return TransformersChat.from_model(transformers.GPT2LMHeadModel(config), byte_tokenizer())
+
+
+@pytest.mark.parametrize("sync_every", [1, 8])
+def test_finished_rows_stay_in_the_window(monkeypatch: pytest.MonkeyPatch, sync_every: int) -> None:
+    """Four rows decode 28 tokens; a fifth, whose prompt leaves room for two, stays in their batch meanwhile."""
+    monkeypatch.setattr(Engine, "sync_every", sync_every)
+    engine = gpt2_chat()._engine
+    short = [Request((place, 4, 5, 6), (Row(28, 1.0, 1.0, uniforms(place, 1, 28)[0]),)) for place in range(4)]
+    requests = [Request(tuple(range(30)), (Row(2),)), *short, Request((7,), options=((1,) * 30, (2, 3)))]
+    together = engine.submit(requests)
+    for request, response in zip(requests, together, strict=True):
+        alone = engine.submit([request])[0]
+        assert response.failure is None
+        assert [one.ids for one in response.continuations] == [one.ids for one in alone.continuations]
+        assert [*response.options] == [pytest.approx(values, abs=1e-4) for values in alone.options]
+    assert {len(one.ids) for response in together for one in response.continuations} >= {2, 28}
+
+
+# -- one request's error ----------------------------------------------------------------------------------------------
+
+
+def test_an_error_of_one_request_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token that the model does not have is an IndexError of the embedding."""
+    chat = tiny_chat(max_tokens=6)
+    expected = chat.draw_samples(PROMPTS, PLAN, seeds=SEEDS)
+    ids = chat._ids
+    monkeypatch.setattr(
+        TransformersChat, "_ids", lambda self, text: ids(text.replace("Z", "")) + [9999] * ("Z" in text)
+    )
+    prompts: list[list[BaseMessage]] = [*PROMPTS, [HumanMessage("Z")]]
+    found = chat.draw_samples(prompts, PLAN, seeds=[*SEEDS, 0])
+    assert [texts(one) for one in found[:4]] == [texts(one) for one in expected]
+    assert (found[4].problem, found[4].primary) == (Unmeasured.UNREADABLE, None), "the question may be the cause"
+    assert found[4].problem_detail.startswith("IndexError")
+    with pytest.raises(GuardrailError, match=r"tiny-llama.*IndexError") as raised:
+        chat.invoke("Z")
+    assert isinstance(raised.value.__cause__, IndexError)
+    chat._engine.budget = 10**6
+    chat.draw_samples(prompts, PLAN, seeds=[*SEEDS, 0])
+    assert chat._engine.budget == 10**6, "an error that is not about memory makes no batch smaller"
+
+
+def nan_chat(**settings: Any) -> TransformersChat:
+    """A model whose logits are NaN wherever it has read a "Z"."""
+    model = copy.deepcopy(tiny_model())
+    model.model.embed_tokens.weight.data[byte_tokenizer().convert_tokens_to_ids("Z")] = float("nan")
+    return TransformersChat.from_model(model, byte_tokenizer(), name="tiny", max_tokens=6, **settings)
+
+
+def test_logits_that_are_not_finite_concern_one_request_and_are_never_an_answer() -> None:
+    chat = nan_chat()
+    expected = chat.draw_samples(PROMPTS, PLAN, seeds=SEEDS)
+    odd: list[BaseMessage] = [HumanMessage("Z")]
+    found = chat.draw_samples([*PROMPTS, odd], PLAN, seeds=[*SEEDS, 0])
+    assert [texts(one) for one in found[:4]] == [texts(one) for one in expected]
+    assert found[4].problem is Unmeasured.NOT_FINITE
+    calls: list[Callable[[], object]] = [
+        lambda: chat.invoke("Z"),
+        lambda: chat.invoke("Z", temperature=1.0, top_p=0.9),
+        lambda: list(chat.stream("Z")),
+    ]
+    for call in calls:
+        with pytest.raises(GuardrailError, match="logits are not finite"):
+            call()
+
+
+# -- cancelled calls --------------------------------------------------------------------------------------------------
+
+
+class Passes:
+    """Counts forward passes, and holds the pass of a given number until it is released."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, hold: int = 0) -> None:
+        self.count, self.hold = 0, hold
+        self.held, self.release = threading.Event(), threading.Event()
+        forward = decoding._forward
+
+        def counted(*args: Any, **settings: Any) -> Any:
+            self.count += 1
+            if self.count == self.hold:
+                self.held.set()
+                assert self.release.wait(60)
+            return forward(*args, **settings)
+
+        monkeypatch.setattr(decoding, "_forward", counted)
+
+    async def cancel_while_held(self, task: asyncio.Task[Any], *others: asyncio.Task[Any]) -> None:
+        """Cancel a task in the middle of the held pass, and let the pass end."""
+        await asyncio.to_thread(self.held.wait, 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        self.release.set()
+
+
+async def streamed(chat: TransformersChat, **settings: Any) -> str:
+    return "".join([str(chunk.content) async for chunk in chat.astream("hello", **settings)])
+
+
+CALLS: dict[str, Callable[[TransformersChat], Any]] = {
+    "ainvoke": lambda chat: chat.ainvoke("hello", max_tokens=100),
+    "astream": lambda chat: streamed(chat, max_tokens=100),
+    "astream with a stop string that never comes": lambda chat: streamed(chat, max_tokens=100, stop=["\n\n\n\n"]),
+    "abatch": lambda chat: chat.abatch(["hello", "and you"], max_tokens=100),
+    "adraw_samples": lambda chat: chat.adraw_samples(
+        PROMPTS, SamplingPlan(n=3, max_tokens=100, options=("yes", "hello")), seeds=SEEDS
+    ),
+}
+
+
+@pytest.mark.parametrize("sync_every", [1, 8])
+@pytest.mark.parametrize("hold", [1, 2, 4])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+async def test_a_cancelled_call_leaves_the_model_at_once(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[[TransformersChat], Any], hold: int, sync_every: int
+) -> None:
+    """While the prompt is read (1), options are scored or the first token follows (2), and later; no pass follows."""
+    monkeypatch.setattr(Engine, "sync_every", sync_every)
+    chat = tiny_chat()
+    passes = Passes(monkeypatch, hold)
+    await passes.cancel_while_held(asyncio.ensure_future(call(chat)))
+    chat._engine.threads.shutdown()  # waits for them
+    assert passes.count == hold
+
+
+async def test_a_cancelled_call_does_not_disturb_the_others_of_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And costs them nothing: the rows of the cancelled one are gone at the next step."""
+    chat = tiny_chat(max_tokens=40)
+    expected = chat.invoke("hello").content
+    passes, widths, pick = Passes(monkeypatch, hold=3), list[int](), Decoder._pick
+
+    def counted(self: Decoder) -> Any:
+        widths.append(len(self._active))
+        return pick(self)
+
+    monkeypatch.setattr(Decoder, "_pick", counted)
+    with chat._engine.turns.exclusive():
+        other = asyncio.ensure_future(chat.ainvoke("hello"))
+        task = asyncio.ensure_future(chat.agenerate([[HumanMessage("who")]], n=5, temperature=1.0))
+        await asyncio.to_thread(wait_until_queued, chat._engine.turns, 2)
+    await passes.cancel_while_held(task)
+    assert (await other).content == expected
+    assert widths[:4] == [6, 6, 6, 1]
+    assert passes.count == 40
+
+
+async def test_a_call_that_is_cancelled_while_it_waits_takes_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = tiny_chat()
+    passes = Passes(monkeypatch)
+    with chat._engine.turns.exclusive():
+        tasks = [asyncio.ensure_future(chat.ainvoke("hello")), asyncio.ensure_future(streamed(chat))]
+        await asyncio.to_thread(wait_until_queued, chat._engine.turns, 1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    chat._engine.threads.shutdown()
+    assert passes.count == 0

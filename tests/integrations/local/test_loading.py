@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -112,3 +113,32 @@ def test_identity_of_a_model_in_memory_is_that_of_its_tensors() -> None:
 def test_tracing_sees_provider_and_name() -> None:
     params = tiny_chat()._get_ls_params()
     assert (params["ls_provider"], params["ls_model_name"]) == ("transformers", "tiny-llama")
+
+
+# -- what a model brings along ----------------------------------------------------------------------------------------
+
+
+def test_penalties_that_are_not_applied_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    """On loading, not for every call. Neutral values and settings that each call has anyway are not worth a warning."""
+    model = copy.deepcopy(tiny_model())
+    model.generation_config.update(
+        repetition_penalty=1.3, no_repeat_ngram_size=3, do_sample=True, temperature=0.6, top_k=5, min_length=0
+    )
+    with caplog.at_level(logging.WARNING, logger="guardrail"):
+        chat = TransformersChat.from_model(model, byte_tokenizer(), name="strict", max_tokens=2)
+        assert chat.invoke("hi").content == tiny_chat(max_tokens=2).invoke("hi").content
+        chat.invoke("hi")
+    assert [record.getMessage() for record in caplog.records] == [
+        "model 'strict': its generation_config sets no_repeat_ngram_size=3, repetition_penalty=1.3, which is not "
+        "applied."
+    ]
+
+
+def test_a_compiled_model_runs_as_the_model_that_was_compiled() -> None:
+    model = tiny_model()
+    compiled = TransformersChat.from_model(
+        torch.compile(model, backend="eager"), byte_tokenizer(), name="tiny-llama", max_tokens=12
+    )
+    assert compiled.invoke("hello").content == tiny_chat(max_tokens=12).invoke("hello").content
+    assert compiled.guardrail_identity() == tiny_chat().guardrail_identity()
+    assert compiled._local.model is model

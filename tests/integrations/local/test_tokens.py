@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from integrations._local.tokens import Detokenizer, StopDetector, TextStream
+import examples.tiny_model
+from integrations._local.loading import special_ids
+from integrations._local.tokens import Answer, Detokenizer, StopDetector, TextStream
 from tests.integrations.conftest import byte_tokenizer
 
 HIDDEN = frozenset(byte_tokenizer().all_special_ids)
@@ -110,3 +116,71 @@ def test_without_tokens_the_answer_is_empty(ended: bool) -> None:
     answer = detokenizer().answer([], [], ended=ended, stops=("x",), pieces=True)
     assert (answer.text, answer.tokens, answer.logprobs) == ("", (), ())
     assert answer.finish_reason == ("stop" if ended else "length")
+
+
+# -- streams equal answers, whatever tokens a model writes ------------------------------------------------------------
+
+
+def fallback_tokenizer() -> Any:
+    """Words with a space in front, and 256 byte tokens, decoded as those of Llama 2."""
+    words = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "▁",
+        "▁a",
+        "b",
+        "▁the",
+        "▁▁",
+        ".",
+        "\ufffd",
+    ]
+    tokenizer = Tokenizer(models.BPE({word: place for place, word in enumerate(words)}, [], byte_fallback=True))
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(steps)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
+EMBEDDED = AutoTokenizer.from_pretrained(str(Path(examples.tiny_model.__file__).parent / "orrin-1.5m"))
+TOKENIZERS: dict[str, Any] = {"bytes": byte_tokenizer(), "embedded": EMBEDDED, "fallback": fallback_tokenizer()}
+
+
+def written(tokenizer: Any, ids: Sequence[int], stops: tuple[str, ...]) -> tuple[Answer, str]:
+    """The answer of a model that writes these tokens, and what a reader of its stream has seen in the end."""
+    text = Detokenizer(tokenizer, special_ids(tokenizer))
+    detector, stream, taken, shown = StopDetector(text, stops), TextStream(text, stops), list[int](), ""
+    for token in ids:
+        taken.append(token)
+        shown += stream.push(token)
+        if detector.push(token):
+            break
+    answer = text.answer(taken, [-1.0] * len(taken), ended=True, stops=stops, pieces=True)
+    return answer, shown + stream.close()
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
+@given(data=st.data())
+@settings(max_examples=150)
+def test_a_stream_shows_the_answer(tokenizer: Any, data: st.DataObject) -> None:
+    """Tokens at random: special ones, bytes of no character, spaces at either end, beginnings of stop strings."""
+    common = [token for token in (0, 2, 4, 6, *tokenizer.encode(" a A) the.😀", add_special_tokens=False))]
+    tokens = st.sampled_from(common) | st.integers(0, len(tokenizer) - 1)
+    ids = data.draw(st.lists(tokens, max_size=14))
+    stops = data.draw(st.sampled_from([(), (".",), (" a", "the."), (" ", "A")]))
+    answer, shown = written(tokenizer, ids, stops)
+    assert shown == answer.text.strip()
+    assert answer.tokens is not None
+    assert "".join(answer.tokens) == answer.text
+
+
+def test_special_tokens_without_a_role_are_hidden() -> None:
+    """Ids 0 and 1 of the shipped tokenizer have a role, 2 to 6 mark turns: none is part of an answer."""
+    assert special_ids(EMBEDDED) == frozenset(range(7))
+    assert set(EMBEDDED.all_special_ids) < special_ids(EMBEDDED), "otherwise this test says nothing"
+    the = EMBEDDED.encode(" the", add_special_tokens=False)
+    answer, shown = written(EMBEDDED, [*the, 4, *the, 6, 2], ())
+    assert answer.tokens is not None
+    assert all(answer.tokens)
+    assert len(answer.logprobs or ()) == 2 * len(the)
+    assert shown == answer.text.strip() == "the the"

@@ -1,0 +1,173 @@
+"""From unlabelled questions to labels where they matter: collect, score, plan, sample, label and fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from calibrate.cli import app
+from calibrate.data.records import RecordFile, read_records, write_records
+from guardrail.artifact import CalibrationArtifact
+from guardrail.outcome import Feasible
+from guardrail.review import Decision, ReviewStore
+from tests.calibrate import fakes
+
+KEY = "semantic_entropy"
+
+
+@pytest.fixture(autouse=True)
+def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
+    monkeypatch.setenv("TERMINAL_WIDTH", "240")
+
+
+def run(*arguments: object, keys: str = "", code: int = 0) -> str:
+    """Run a command; its output with white space folded."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=keys)
+    assert result.exit_code == code, (result.output, result.exception)
+    return " ".join(result.output.replace("\u2502", " ").split())
+
+
+@pytest.fixture
+def unlabelled(labelled: RecordFile, tmp_path: Path) -> Path:
+    """The scored population without references and labels."""
+    records = [record.model_copy(update={"correct": None, "references": ()}) for record in labelled.records]
+    write_records(tmp_path / "scored.jsonl", labelled.header.model_copy(update={"correctness": None}), records)
+    return tmp_path / "scored.jsonl"
+
+
+def truth(labelled: RecordFile, names: list[str]) -> list[bool]:
+    right = {record.id: bool(record.correct) for record in labelled.records}
+    return [right[name] for name in names]
+
+
+def drawn(unlabelled: Path, *options: object) -> Path:
+    """A file drawn from half of the scores, for looks at 20, 40 and 60 labels."""
+    out = unlabelled.with_name("to-label.jsonl")
+    run(
+        *("sample", "--records", unlabelled, "--reach", 0.8, "--looks", "20,40,60", "--out", out),
+        *("--estimator", KEY, *options),
+    )
+    return out
+
+
+def people(path: Path, labelled: RecordFile, first: int) -> Path:
+    """A file with the right labels of the first so many questions."""
+    names = [record.id for record in read_records(path).records[:first]]
+    labels = path.with_name("people.jsonl")
+    rows = zip(names, truth(labelled, names), strict=True)
+    labels.write_text("".join(json.dumps({"id": name, "correct": right}) + "\n" for name, right in rows))
+    return labels
+
+
+def test_questions_without_references_are_asked_and_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[3])
+    questions, records = tmp_path / "q.jsonl", tmp_path / "r.jsonl"
+    questions.write_text("".join(json.dumps({"question": row["question"]}) + "\n" for row in fakes.rows(20)))
+    shown = run("collect", questions, "--model", "python:tests.calibrate.fakes:model", "--out", records)
+    assert "20 of 20 questions have no reference. People can label their answers" in shown
+    assert KEY in run("score", records)
+    assert "20 not labelled: there is no reference" in (shown := run("label", records, "--rule", "exact"))
+    assert shown.endswith("--interactive, as there are no references")
+    drawn_file = tmp_path / "d.jsonl"
+    assert "labels on" not in run("sample", "--records", records, "--n", 10, "--out", drawn_file, "-e", KEY)
+
+
+def test_labels_until_enough_is_certified_by_hand(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
+    path = drawn(unlabelled)
+    first = [record.id for record in read_records(path).records]
+    keys = ["y" if right else "n" for right in truth(labelled, first)]
+    walk = ("label", path, "--interactive", "--until", "certified", "--alpha", 0.35, "--acceptance", 0.3)
+    shown = run(*walk, keys="\n".join(keys[:10]))
+    assert "10 of 20 are labelled or skipped" in shown  # nothing is fitted before the look
+    assert "Look 1" not in shown
+    shown = run(*walk, keys="\n".join(keys[10:]))
+    found = [look for look in (1, 2, 3) if f"Look {look} of 3" in shown]
+    assert found == list(range(1, len(found) + 1))
+    assert f"Enough: {60 - 20 * len(found)} of 60 labels are saved." in shown
+    assert len(found) < 3
+    # It stopped asking, in the order of the draw, and what it wrote is the drawn file with labels.
+    session = [json.loads(line)["id"] for line in (tmp_path / "to-label.labels.jsonl").read_text().splitlines()]
+    assert session == first[: 20 * len(found)]
+    file = read_records(path)
+    assert file.header.reach is not None
+    assert file.header.reach.looks == (20, 40, 60)
+    command = shown.rpartition("Next: ")[2].split()[1:]
+    run(*command, "--out", tmp_path / "a.json")
+    artifact = CalibrationArtifact.load(tmp_path / "a.json")
+    assert isinstance(artifact.outcome, Feasible)
+    assert artifact.acceptance >= 0.3
+    assert artifact.looks is not None
+    assert artifact.looks.look == len(found)
+    assert artifact.outcome.delta == pytest.approx(0.1 / 3)
+    shown = run("inspect", tmp_path / "a.json")
+    assert "can be certified with 90 % confidence" in shown
+    assert "that were declared (at 20, 40, 60 labels)" in shown
+
+
+def test_the_walk_with_labels_in_a_file(unlabelled: Path, labelled: RecordFile) -> None:
+    path = drawn(unlabelled)
+    walk = ("label", path, "--labels", people(path, labelled, 30), "--until", "certified", "--alpha", 0.3)
+    shown = run(*walk, "--acceptance", 0.99)
+    assert "Look 1 of 3, 20 labels" in shown
+    assert "10 of the first 40 questions have no label yet" in shown
+    people(path, labelled, 60)
+    shown = run(*walk, "--acceptance", 0.99)
+    assert "That was the last look, and less is certified than you wished." in shown
+    assert "--look 3" in shown
+    assert "needs the target error rate" in run(*walk[:-2], code=2)
+    assert "takes no --limit" in run(*walk, "--limit", 5, code=2)
+    assert "belong to --until certified" in run(*walk[:4], "--alpha", 0.3, code=2)
+    plain = unlabelled.with_name("plain.jsonl")
+    run("sample", "--records", unlabelled, "--n", 50, "--out", plain, "-e", KEY)
+    assert "declares no looks" in run("label", plain, *walk[2:], code=2)
+    assert "--n 300, or --looks" in run("sample", "--records", unlabelled, "-e", KEY, code=2)
+    assert "whole numbers of labels" in run("sample", "--records", unlabelled, "--looks", "20;40", code=2)
+
+
+def test_the_review_page_labels_a_drawn_file(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
+    path, store = drawn(unlabelled), tmp_path / "reviews.db"
+    names = [record.id for record in read_records(path).records]
+    right = dict(zip(names, truth(labelled, names), strict=True))
+    walk = ("label", path, "--review-store", store, "--until", "certified", "--alpha", 0.3, "--acceptance", 0.5)
+    assert "20 of 20 answers wait for a person on the review page" in run(*walk)
+    run(*walk)  # sends nothing twice
+    with ReviewStore(store) as opened:
+        assert opened.stats().pending == 20
+        while (lease := opened.claim("ann")) is not None:
+            content = lease.item.content
+            assert content.verdict is None  # the score does not influence the label
+            action = "approve" if right[content.metadata["record"]] else "reject"
+            opened.decide(lease, Decision(action=action))
+    shown = run(*walk)
+    assert "Look 1 of 3, 20 labels" in shown
+    file = read_records(path)
+    assert [record.correct for record in file.records[:20]] == [right[name] for name in names[:20]]
+    assert file.header.reach is not None
+    assert "exclude each other" in run("label", path, "--review-store", store, "--interactive", code=2)
+
+
+def test_fitting_again_on_more_labels_warns(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
+    path, weaker = drawn(unlabelled), "the promise is weaker"
+    fit = ("fit", path, "--rule", "certified", "--alpha", 0.3, "--estimator", KEY, "--out")
+    run("label", path, "--labels", people(path, labelled, 40))
+    assert weaker not in run(*fit, tmp_path / "a.json", "--look", 1)
+    assert weaker not in run(*fit, tmp_path / "b.json", "--look", 2)  # declared together
+    (tmp_path / "a.json").unlink()
+    (tmp_path / "b.json").unlink()
+    assert weaker not in run(*fit, tmp_path / "a.json")
+    assert weaker not in run(*fit, tmp_path / "a.json", "--delta", 0.2)  # as many labels
+    run("label", path, "--labels", people(path, labelled, 60))
+    assert "was fitted on 40 labels of these questions, this artifact on 60" in run(*fit, tmp_path / "b.json")
+    assert weaker in run(*fit, tmp_path / "a.json")  # the earlier one is overwritten
+    assert "leave out --test-fraction" in run(*fit, tmp_path / "c.json", "--look", 1, "--test-fraction", 0.3, code=2)
+
+
+def test_a_plan_from_a_pilot(labelled: RecordFile) -> None:
+    shown = run("plan", "--alpha", 0.2, "--pilot", labelled.path, "--n", 100, "--repetitions", 20, "-e", KEY)
+    assert "calibrations of the pilot's scores" in shown
+    assert "--labels needs --records" in run("plan", "--alpha", 0.2, "--labels", 100, code=2)
+    assert "labelled records as --pilot" in run("plan", "--alpha", 0.2, code=2)

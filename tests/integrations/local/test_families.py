@@ -1,0 +1,315 @@
+"""Every type of transformers' causal-LM mapping: exact where it is served, refused where it is not."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from guardrail.doctor import examine
+from guardrail.errors import PromptTooLongError, UsageError
+from guardrail.testing import make_artifact
+from guardrail.types import SamplingPlan, Unmeasured
+from integrations._local.decoding import Row, prefill, uniforms
+from integrations._local.engine import Engine, Request, Response
+from integrations._local.self_check import Support, self_check
+from integrations.transformers_chat import TransformersChat
+from tests.integrations.conftest import byte_tokenizer, tiny_model
+from tests.integrations.local.test_draw_samples import texts
+from tests.integrations.local.test_parity import forced_logprobs, generated
+from tests.integrations.local.tiny_families import IDS, OUTCOMES, TYPES, VOCABULARY, documented, outcome, tiny_family
+
+NEW = 8
+SERVED = ("exact", "one request at a time", "no options")
+
+
+def prompt_of(length: int) -> list[int]:
+    return [(31 * length + 7 * place * place) % (VOCABULARY - 20) + 10 for place in range(length)]
+
+
+def request_of(length: int, options: Sequence[tuple[int, ...]] = (), new: int = NEW) -> Request:
+    """A greedy answer and two samples."""
+    sampled = (Row(new, 1.0, 0.9, draws) for draws in uniforms(length, 2, new))
+    return Request(tuple(prompt_of(length)), (Row(new), *sampled), tuple(options))
+
+
+def answers(model: Any, wanted: Sequence[Request], support: Support | None = None) -> list[Response]:
+    engine = Engine(model, None, frozenset(), support=support)  # type: ignore[arg-type]
+    return engine.submit(wanted)
+
+
+def tokens(responses: Sequence[Response]) -> list[list[list[int]]]:
+    return [[row.ids for row in response.continuations] for response in responses]
+
+
+def check_exact(model: Any, support: Support, lengths: Sequence[int]) -> None:
+    """Together and after options: greedy answers are those of ``generate``, numbers those of whole forward passes."""
+    options = [(20, 21, 22), (30,), (25, 40)] if support.options else [(20,), (30,)]
+    wanted = [request_of(length, options) for length in lengths]
+    found = answers(model, wanted, support)
+    for request, response in zip(wanted, found, strict=True):
+        prompt = list(request.prompt)
+        assert response.continuations[0].ids == generated(model, prompt, NEW)
+        for row in response.continuations:
+            assert row.logprobs == pytest.approx(forced_logprobs(model, prompt, row.ids), abs=2e-4)
+        for ids, scores in zip(request.options, response.options, strict=True):
+            assert scores == pytest.approx(forced_logprobs(model, prompt, list(ids)), abs=2e-4)
+    assert tokens(found) == [tokens(answers(model, [request]))[0] for request in wanted]
+
+
+@pytest.mark.parametrize(
+    "model_type",
+    ["bart", "bert", "deepseek_v3", "falcon_h1", "gemma4_text", "gpt2", "lfm2", "mamba", "mixtral", "qwen3_5_text"],
+)
+def test_ten_types(model_type: str) -> None:
+    check_type(model_type, (5, 40))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", TYPES)
+def test_all_types(model_type: str) -> None:
+    """Also beyond sliding windows, chunks and compressed blocks of 16 tokens."""
+    check_type(model_type, (5, 70, 300))
+
+
+def check_type(model_type: str, lengths: Sequence[int]) -> None:
+    """The documented outcome is the measured one, and a type that is served is exact."""
+    expected = documented()[model_type]
+    assert outcome(model_type) == expected
+    if expected in SERVED:
+        model = tiny_family(model_type)
+        check_exact(model, self_check(model, IDS), lengths)
+
+
+def test_the_page_names_every_type_once_with_its_outcome() -> None:
+    assert sorted(documented()) == sorted(TYPES)
+    assert set(documented().values()) <= set(OUTCOMES)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "reason"),
+    [
+        ("bert", "not causal"),
+        ("minimax", "ValueError: MiniMax uses cache of its own"),
+        ("openai-gpt", "takes no cache"),
+        ("recurrent_gemma", "log-probabilities differ from those of whole forward passes"),
+        ("rwkv", "takes no cache"),
+        ("xlm", "takes no cache"),
+        ("xlstm", "AttributeError"),
+    ],
+)
+def test_a_type_that_cannot_be_exact_is_refused_with_type_and_reason(model_type: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=f"models of type '{model_type}'.* cannot be served here: .*{reason}"):
+        TransformersChat.from_model(tiny_family(model_type), byte_tokenizer())
+
+
+def test_bert_as_a_decoder_is_served() -> None:
+    model = tiny_family("bert", is_decoder=True)
+    check_exact(model, self_check(model, IDS), (5, 40))
+
+
+# -- the check itself: each fault in a model that has no other ---------------------------------------------------------
+
+
+def forgets(forward: Callable[..., Any], input_ids: Any, **_: Any) -> Any:
+    return forward(input_ids=input_ids)
+
+
+def ignores_padding(forward: Callable[..., Any], input_ids: Any, **given: Any) -> Any:
+    return forward(input_ids=input_ids, **{**given, "attention_mask": None, "position_ids": None})
+
+
+def reads_one_token_at_a_time(forward: Callable[..., Any], input_ids: Any, **given: Any) -> Any:
+    output = forward(input_ids=input_ids, **given)
+    if given.get("position_ids") is not None and given["position_ids"][0, 0] > 0 and input_ids.shape[1] > 1:
+        output.logits = output.logits.roll(1, dims=-1)
+    return output
+
+
+def looks_ahead(forward: Callable[..., Any], input_ids: Any, **given: Any) -> Any:
+    output = forward(input_ids=input_ids, **given)
+    output.logits = output.logits + 1e-3 * input_ids[:, -1:, None] * output.logits.roll(1, dims=-1)
+    return output
+
+
+def is_broken(forward: Callable[..., Any], input_ids: Any, **given: Any) -> Any:
+    output = forward(input_ids=input_ids, **given)
+    output.logits = output.logits * float("nan")
+    return output
+
+
+def faulty(fault: Callable[..., Any]) -> Any:
+    """A tiny Llama with a fault."""
+    model = copy.deepcopy(tiny_model())
+    kind = type(model)
+
+    def forward(
+        self: Any, input_ids: Any = None, position_ids: Any = None, past_key_values: Any = None, **given: Any
+    ) -> Any:
+        call = functools.partial(kind.forward, self)
+        return fault(call, input_ids, position_ids=position_ids, past_key_values=past_key_values, **given)
+
+    model.__class__ = type("Faulty", (kind,), {"forward": forward})
+    return model
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [(forgets, "differ"), (looks_ahead, "not causal"), (is_broken, "are not finite")]
+)
+def test_a_fault_is_refused(fault: Callable[..., Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=rf"'llama' \(Faulty\).*{reason}.*choose another model"):
+        self_check(faulty(fault), IDS)
+
+
+@pytest.mark.parametrize(
+    ("fault", "batches", "options"), [(ignores_padding, False, True), (reads_one_token_at_a_time, True, False)]
+)
+def test_a_fault_limits_what_is_served(fault: Callable[..., Any], batches: bool, options: bool) -> None:
+    found = self_check(faulty(fault), IDS)
+    assert (found.batches, found.options) == (batches, options)
+    assert "differ" in found.reason
+    assert self_check(tiny_model(), IDS) == Support()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rounding_is_no_fault(dtype: Any) -> None:
+    """Mixtures of experts included: rounding sends single tokens to other experts."""
+    assert self_check(tiny_family("exaone_moe").to(dtype), IDS) == Support()
+
+
+def test_the_limits_of_a_model_are_logged_once_and_kept(caplog: pytest.LogCaptureFixture) -> None:
+    prompts: list[list[BaseMessage]] = [[HumanMessage("x" * length)] for length in (3, 40)]
+    plan = SamplingPlan(n=2, temperature=1.0, max_tokens=4)
+    with caplog.at_level(logging.WARNING):
+        chat = TransformersChat.from_model(tiny_family("bart"), byte_tokenizer(), name="mine")
+        together = chat.draw_samples(prompts, plan, seeds=[1, 2])
+    assert [record.message.split(":")[0] for record in caplog.records] == ["model 'mine' is served with limits"]
+    assert not chat.support.batches
+    assert str(chat.support).startswith("one request at a time: ")
+    alone = [chat.draw_samples([prompt], plan, seeds=[seed])[0] for prompt, seed in zip(prompts, (1, 2), strict=True)]
+    assert [texts(one) for one in together] == [texts(one) for one in alone]
+
+
+@pytest.mark.parametrize(("model_type", "status"), [("bart", "warn"), ("llama", "ok")])
+def test_doctor_says_what_a_model_supports(tmp_path: Path, model_type: str, status: str) -> None:
+    chat = TransformersChat.from_model(tiny_family(model_type), byte_tokenizer())
+    path = make_artifact(chat).save(tmp_path / "artifact.json")
+    found = next(finding for finding in examine(str(path), chat) if finding.check == "local model")
+    assert (found.status, found.detail) == (status, str(chat.support))
+
+
+def test_options_of_several_tokens_are_refused_where_they_would_be_inexact() -> None:
+    chat = TransformersChat.from_model(faulty(reads_one_token_at_a_time), byte_tokenizer())
+    plan = SamplingPlan(n=0, max_tokens=4, options=("A", "hello"))
+    found = chat.draw_samples([[HumanMessage("A or hello?")]], plan, seeds=[None])[0]
+    assert found.problem is Unmeasured.NO_OPTIONS
+    assert "options of several tokens" in found.problem_detail
+    single = plan.model_copy(update={"options": ("A", "B")})
+    assert chat.draw_samples([[HumanMessage("A or B?")]], single, seeds=[None])[0].options is not None
+
+
+# -- rope that changes with the length ---------------------------------------------------------------------------------
+
+
+def long_rope(model_type: str) -> Any:
+    """A window of 32 tokens, with factors that differ much on both sides of it."""
+    half = 8  # of a head's 16 numbers
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * half, "long_factor": [9.0] * half}
+    rope |= {"original_max_position_embeddings": 32, "short_mscale": 1.0, "long_mscale": 1.3}
+    window = {} if model_type == "llama" else {"original_max_position_embeddings": 32}
+    return tiny_family(model_type, rope_parameters=rope, initializer_range=0.2, **window)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "phi3", "phimoe"])
+def test_requests_on_both_sides_of_a_rope_window_never_share_a_batch(model_type: str) -> None:
+    model = long_rope(model_type)
+    wanted = [request_of(length) for length in (20, 60, 10, 22)]
+    assert tokens(answers(model, wanted)) == [tokens(answers(model, [request]))[0] for request in wanted]
+    mixed = prefill(model, [request.prompt for request in wanted]).logits
+    alone = prefill(model, [wanted[0].prompt]).logits
+    assert (mixed[0] - alone[0]).abs().max() > 1e-2, "control: a mixed batch gives the short prompt other numbers"
+
+
+@pytest.mark.parametrize("model_type", ["llama", "phi3"])
+def test_an_answer_that_crosses_the_rope_window_is_that_of_generate(model_type: str) -> None:
+    model = long_rope(model_type)
+    for length in (28, 32, 33):
+        request = request_of(length, new=12)
+        found = answers(model, [request])[0].continuations
+        assert found[0].ids == generated(model, list(request.prompt), 12)
+
+
+def test_options_that_cross_the_rope_window_are_refused() -> None:
+    chat = TransformersChat.from_model(long_rope("phi3"), byte_tokenizer())
+    plan = SamplingPlan(n=0, max_tokens=4, options=("A", "hello"))
+    crossing = "x" * (30 - len(chat._encode([HumanMessage("")], ())[1]))
+    found = chat.draw_samples([[HumanMessage(crossing)], [HumanMessage("x")]], plan, seeds=[None] * 2)
+    assert "rope window of 32 tokens" in found[0].problem_detail
+    assert found[1].problem is None
+
+
+def test_dynamic_rope_ends_at_its_window() -> None:
+    """Beyond it the frequencies would depend on the requests before."""
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+    model = tiny_family("llama", rope_parameters=rope, max_position_embeddings=64)
+    check_exact(model, self_check(model, IDS), (5, 56))
+    chat = TransformersChat.from_model(model, byte_tokenizer(), max_tokens=8)
+    with pytest.raises(PromptTooLongError):
+        chat.invoke("x" * 60)
+
+
+# -- adapters ----------------------------------------------------------------------------------------------------------
+
+
+class Adapter:
+    """The shape of ``peft.PeftModelForCausalLM``: its own signature names little and passes everything on."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __call__(self, *args: Any, **given: Any) -> Any:
+        return self.forward(*args, **given)
+
+    def get_base_model(self) -> Any:
+        return self.inner
+
+    def forward(
+        self, input_ids: Any = None, attention_mask: Any = None, inputs_embeds: Any = None, **given: Any
+    ) -> Any:
+        return self.inner(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **given)
+
+
+class PromptTuned(Adapter):
+    """Puts virtual tokens in front of every call, as prompt tuning does."""
+
+    def forward(
+        self, input_ids: Any = None, attention_mask: Any = None, inputs_embeds: Any = None, **given: Any
+    ) -> Any:
+        given.pop("position_ids", None)
+        embedded = self.inner.get_input_embeddings()(input_ids)
+        virtual = torch.ones(len(input_ids), 3, embedded.shape[-1])
+        if attention_mask is not None:
+            attention_mask = torch.cat([attention_mask.new_ones(len(input_ids), 3), attention_mask], dim=1)
+        return self.inner(inputs_embeds=torch.cat([virtual, embedded], dim=1), attention_mask=attention_mask, **given)
+
+
+def test_an_adapter_on_absolute_positions_is_exact_under_padding() -> None:
+    model = Adapter(tiny_family("gpt2"))
+    support = self_check(model, IDS)
+    assert support == Support()
+    check_exact(model, support, (5, 40))
+
+
+def test_prompt_tuning_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"'gpt2' \(PromptTuned\).*differ"):
+        self_check(PromptTuned(tiny_family("gpt2")), IDS)
