@@ -110,8 +110,8 @@ def compare(data: Data, splits: int = SPLITS) -> list[Row]:
         scores = CalibrationScores(uncertainty=tuple(data.u[half].tolist()), error=tuple(data.error[half].tolist()))
         whole = HARNESS.model_copy(update={"outcome": one, "certificate": one, "calibration": scores})
         groups = data.segment[half].tolist()
-        together = with_segments(whole, groups, BySegment("together"))
-        each = with_segments(whole, groups, BySegment("each"))
+        together = with_segments(whole, groups, BySegment("together"), diagnose="fast")
+        each = with_segments(whole, groups, BySegment("each"), diagnose="fast")
         for name, artifact in zip(names, (whole, together, each), strict=True):
             outcomes = {segment: artifact.outcome_in(str(segment)) for segment in np.unique(data.segment)}
             found[name].append(_measured(data, test, outcomes))

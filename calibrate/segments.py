@@ -65,7 +65,12 @@ class SegmentRow:
 
 
 def with_segments(
-    artifact: CalibrationArtifact, names: Sequence[str | None], by: BySegment, *, delta: float | None = None
+    artifact: CalibrationArtifact,
+    names: Sequence[str | None],
+    by: BySegment,
+    *,
+    delta: float | None = None,
+    diagnose: Literal["full", "fast"] | None = None,
 ) -> CalibrationArtifact:
     """The artifact with a certificate for each segment, fitted on the questions of that segment.
 
@@ -78,6 +83,7 @@ def with_segments(
         names: Category of each calibration item, in the artifact's order; None for items without one.
         by: How to fit.
         delta: Failure probability; default: the one of the artifact's outcome.
+        diagnose: As in `calibrate.thresholds.fit`.
 
     Raises:
         UsageError: A rule that does not certify, clusters, a reach, looks, or no category with enough labels.
@@ -113,7 +119,7 @@ def with_segments(
 
     def part(name: str | None) -> Feasible | Infeasible:
         kept = np.array([one == name for one in place])
-        return fit(u[kept], error[kept], alpha=outcome.alpha, rule=outcome.rule, delta=spent)
+        return fit(u[kept], error[kept], alpha=outcome.alpha, rule=outcome.rule, delta=spent, diagnose=diagnose)
 
     return artifact.model_copy(
         update={

@@ -45,10 +45,7 @@ def drawn(seed: int) -> tuple[CalibrationArtifact, list[str]]:
     return BASE.model_copy(update={"outcome": one, "certificate": one, "calibration": calibration}), names
 
 
-def test_all_certificates_hold_at_once_where_one_threshold_fails_in_the_hard_segment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("calibrate.segments.fit", lambda *a, **k: fit(*a, **k, diagnose="fast"))
+def test_all_certificates_hold_at_once_where_one_threshold_fails_in_the_hard_segment() -> None:
     together = each = one = accepted = 0
     for seed in range(RUNS):
         artifact, names = drawn(seed)
@@ -56,8 +53,8 @@ def test_all_certificates_hold_at_once_where_one_threshold_fails_in_the_hard_seg
         def fails(outcome: Any, name: str) -> bool:
             return isinstance(outcome, Feasible) and SLOPES[name] * outcome.threshold / 2 > ALPHA
 
-        divided = with_segments(artifact, names, BySegment()).segments
-        alone = with_segments(artifact, names, BySegment(share="each")).segments
+        divided = with_segments(artifact, names, BySegment(), diagnose="fast").segments
+        alone = with_segments(artifact, names, BySegment(share="each"), diagnose="fast").segments
         assert divided is not None
         assert alone is not None
         together += any(fails(outcome, name) for name, outcome in divided.outcomes.items())

@@ -225,7 +225,7 @@ def test_the_example_of_the_page_runs() -> None:
     own = artifact(model=chat)
     assert own.segments is not None
     outcomes = {"billing": OUTCOME[1.0], "shipping": OUTCOME[0.1]}
-    scores = CalibrationScores(uncertainty=(0.2, 0.3), error=(0, 0), segment=("billing", "shipping"))
+    scores = CalibrationScores(uncertainty=(0.2, 0.3, 0.4), error=(0, 0, 0), segment=("billing", "shipping", None))
     segments = own.segments.model_copy(update={"outcomes": outcomes})
     names: dict[str, Any] = {
         "chat": chat, "by_intent": own.model_copy(update={"segments": segments, "calibration": scores})
