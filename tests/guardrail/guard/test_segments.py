@@ -21,6 +21,7 @@ from guardrail.artifact import (
     Segments,
     StageShare,
 )
+from guardrail.doctor import examine
 from guardrail.errors import ArtifactMismatchError
 from guardrail.monitor import DriftMonitor, SafetySwitch
 from guardrail.outcome import InfeasibleReason
@@ -234,6 +235,12 @@ def test_the_example_of_the_page_runs() -> None:
     assert decided(names["answer"]) == ("billing", 1.0, True)
     assert decided(names["other"]) == ("shipping", 0.1, False)
     assert names["billing"].threshold == 1.0
+
+
+def test_the_doctor_names_the_segments_without_a_threshold(tmp_path: Path) -> None:
+    found = next(one for one in examine(str(ARTIFACT.save(tmp_path / "artifact.json"))) if one.check == "threshold")
+    assert found.status == "warn"
+    assert found.detail == "3 of 4 segments have one; everything is held back in: closed"
 
 
 def test_a_guards_configuration_asks_for_the_function_again() -> None:
