@@ -25,6 +25,7 @@ from .grammar import estimator_flags
 from .scoring.ensemble import refuse_overlap
 from .scoring.reach import at_look, check_labelled_part
 from .scoring.scores import Scored, arrays
+from .segments import BySegment, with_segments
 from .thresholds import DEFAULT_DELTA, fit
 from .thresholds.bounds import clopper_pearson_interval
 from .thresholds.registry import rule_named
@@ -90,6 +91,7 @@ def fit_artifact(
     part: Sequence[Record] | None = None,
     look: int | None = None,
     looks: Sequence[int] = (),
+    by: BySegment | None = None,
 ) -> CalibrationArtifact:
     """Fit a threshold on records and bind it to everything it is valid for.
 
@@ -105,6 +107,7 @@ def fit_artifact(
         look: Number of the declared look this is, from 1: the first labels of the schedule are used, and the rule and
             the certificate spend the look's part of delta.
         looks: The schedule, where `calibrate.scoring.reach.draw_to_label` did not declare it.
+        by: Fit a threshold for each of the records' groups, by a rule that certifies; default: one threshold.
 
     Returns:
         The artifact. An infeasible outcome is a result: it loads as a gate that abstains on everything.
@@ -145,7 +148,7 @@ def fit_artifact(
         error=tuple(scored.error.tolist()),
         group=scored.group if groups == "cluster" else None,
     )
-    return CalibrationArtifact(
+    artifact = CalibrationArtifact(
         created=_now(),
         model=header.model,
         plan=_narrowed(header.plan, spec),
@@ -161,6 +164,10 @@ def fit_artifact(
         reach=reach,
         looks=looked,
     )
+    if by is None:
+        return artifact
+    group = {record.id: record.group for record in used}
+    return with_segments(artifact, [group[name] for name in scored.ids], by)
 
 
 def refit(
@@ -172,6 +179,12 @@ def refit(
     several declared looks, the artifact's spends its part of a delta that is given.
     """
     outcome, scores, looks = artifact.outcome, artifact.calibration, artifact.looks
+    if (own := artifact.segments) is not None:
+        update = {"segments": None, "calibration": scores.model_copy(update={"segment": None})}
+        whole = refit(artifact.model_copy(update=update), alpha=alpha, delta=delta, rule=rule)
+        by = BySegment(own.share, own.unknown, own.min_labels)
+        again = with_segments(whole, scores.segment or (), by, delta=own.delta if delta is None else delta)
+        return again.model_copy(update={"lineage": (*artifact.lineage, artifact.digest)})
     alpha = outcome.alpha if alpha is None else alpha
     if delta is None and rule in (None, outcome.rule):
         spent = outcome.delta
@@ -196,7 +209,7 @@ def looked_before(earlier: CalibrationArtifact, later: CalibrationArtifact) -> b
     """
     if any(getattr(earlier, name) != getattr(later, name) for name in ("model", "plan", "prompt", "estimator")):
         return False
-    if earlier.data.name != later.data.name or earlier.outcome.n >= later.outcome.n:
+    if earlier.data.name != later.data.name or len(earlier.calibration.error) >= len(later.calibration.error):
         return False
     if earlier.looks and later.looks and earlier.looks.schedule == later.looks.schedule:
         return False
@@ -252,9 +265,10 @@ def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator
 def is_accepted(artifact: CalibrationArtifact, record: Record, estimator: str) -> bool:
     """Whether the artifact's gate accepts a scored record."""
     score = record.scores.get(estimator)
-    if artifact.threshold is None or score is None or score.value is None:
+    outcome = artifact.outcome_in(record.group)
+    if not isinstance(outcome, Feasible) or score is None or score.value is None:
         return False
-    return accepts(score.value, artifact.threshold)
+    return accepts(score.value, outcome.threshold)
 
 
 def _spent(delta: float | None, rule: str, looks: Looks | None) -> float | None:

@@ -12,9 +12,9 @@ from importlib.metadata import entry_points
 from typing import Any, Literal, Self
 
 from langchain_core.messages import BaseMessage
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from .errors import ArtifactMismatchError, MissingDependencyError
+from .errors import ArtifactMismatchError, MissingDependencyError, UsageError
 from .files import Persisted
 from .outcome import Feasible, InfeasibleReason, Outcome
 from .prompting import ONE_QUESTION, PromptWrapping, turns_of
@@ -29,6 +29,7 @@ __all__ = [
     "DataFingerprint",
     "Looks",
     "Reach",
+    "Segments",
     "StageShare",
 ]
 
@@ -133,13 +134,40 @@ class CalibrationScores(Frozen):
     """1 where the answer was wrong."""
     group: tuple[str, ...] | None = None
     """Cluster id of each item (conversation, user, document), or None when items are independent."""
+    segment: tuple[str | None, ...] | None = None
+    """Segment of each item, None for "all others"; or None if there is one threshold for all."""
 
     @model_validator(mode="after")
     def _aligned(self) -> Self:
-        lengths = {len(self.uncertainty), len(self.error), len(self.group or self.error)}
+        lengths = {len(part) for part in (self.uncertainty, self.error, self.group, self.segment) if part is not None}
         if len(lengths) != 1:
-            raise ValueError(f"uncertainty, error and group differ in length: {sorted(lengths)}")
+            raise ValueError(f"uncertainty, error, group and segment differ in length: {sorted(lengths)}")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without(write(self), "segment")
+
+
+class Segments(Frozen):
+    """Thresholds for categories of questions (intents, topics), each certified on the questions of its category.
+
+    A certificate holds in its segment, given how many questions each segment has, so for any mix of segments: where all
+    of them hold, so does alpha for all answers together.
+    """
+
+    outcomes: dict[str, Outcome] = Field(min_length=1)
+    """The certificate of each segment by its name; the artifact's own outcome is that of all other questions."""
+    delta: float
+    """Failure probability that was asked for."""
+    share: Literal["together", "each"]
+    """"together": each certificate spends delta divided by their number, so all hold at once with probability at least
+    1 - delta. "each": each spends delta, and one by itself holds with probability at least 1 - delta."""
+    unknown: Literal["others", "abstain"]
+    """What questions of other segments get: a threshold fitted on the questions that are in no named segment, or none.
+    """
+    min_labels: int
+    """Labelled questions from which on a category became a segment with a threshold of its own."""
 
 
 class CalibrationArtifact(Persisted):
@@ -185,6 +213,20 @@ class CalibrationArtifact(Persisted):
     """The look this is, if several were declared; None for the only one."""
     lineage: tuple[str, ...] = ()
     """Digests of the artifacts this one was refitted from, oldest first."""
+    segments: Segments | None = None
+    """Thresholds by category of questions. `outcome` is then what questions of all other categories get, and
+    `certificate` is one threshold for all questions, for comparison only. None if there is one threshold."""
+
+    @model_validator(mode="after")
+    def _each_item_in_a_segment(self) -> Self:
+        known = None if self.calibration.segment is None else {one for one in self.calibration.segment if one}
+        if known != (None if self.segments is None else set(self.segments.outcomes)):
+            raise ValueError("the segments of the calibration items are not those that have a threshold")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without(write(self), "segments")  # most artifacts have one threshold; their form stays as it was
 
     @model_validator(mode="after")
     def _within_reach(self) -> Self:
@@ -208,9 +250,66 @@ class CalibrationArtifact(Persisted):
     @property
     def acceptance(self) -> float:
         """Share of all measured questions that the gate accepts, as estimated at calibration; 0 when infeasible."""
+        if self.segments is not None:
+            return self.n_accepted / len(self.calibration.error)
         if not isinstance(self.outcome, Feasible):
             return 0.0
         return self.outcome.acceptance if self.reach is None else self.reach.of_all(self.outcome.acceptance)
+
+    def outcome_in(self, segment: str | None) -> Outcome:
+        """What decides about questions of a segment: its own outcome, or that of all others."""
+        return self.outcome if self.segments is None else self.segments.outcomes.get(segment or "", self.outcome)
+
+    def in_segment(self, name: str | None) -> Self:
+        """The artifact for questions of one segment only: it has one threshold, and works wherever such a one does.
+
+        Args:
+            name: A segment; None, or a name that is not one, for all other questions.
+
+        Raises:
+            UsageError: The artifact has one threshold for all questions.
+        """
+        if self.segments is None or self.calibration.segment is None:
+            raise UsageError(
+                "this artifact has one threshold for all questions. Make one with: calibrate fit --by group"
+            )
+        own = name if name in self.segments.outcomes else None
+        outcome, scores = self.outcome_in(own), self.calibration
+        kept = [place for place, segment in enumerate(self.calibration.segment) if segment == own]
+        part = CalibrationScores(
+            uncertainty=tuple(scores.uncertainty[i] for i in kept), error=tuple(scores.error[i] for i in kept)
+        )
+        update = {"outcome": outcome, "certificate": outcome, "calibration": part, "segments": None}
+        return self.model_copy(update={**update, "lineage": (*self.lineage, self.digest)})
+
+    def refuse_segments(self, where: str) -> Self:
+        """The artifact, where a threshold for each segment cannot be used.
+
+        Raises:
+            UsageError: It has one.
+        """
+        if self.segments is not None:
+            raise UsageError(
+                f"{where} cannot tell segments apart, and this artifact has a threshold for each: "
+                f"{', '.join(map(repr, self.segments.outcomes))}. Give artifact.in_segment(NAME) for questions of one "
+                "segment, or an artifact with one threshold (calibrate fit without --by)."
+            )
+        return self
+
+    @property
+    def n_accepted(self) -> int:
+        """Calibration items at or below the threshold, over all segments if there are several."""
+        return sum(one.n_accepted for one in self._feasible)
+
+    @property
+    def n_errors(self) -> int:
+        """Wrong answers among them."""
+        return sum(one.n_errors for one in self._feasible)
+
+    @property
+    def _feasible(self) -> list[Feasible]:
+        several = () if self.segments is None else self.segments.outcomes.values()
+        return [one for one in (self.outcome, *several) if isinstance(one, Feasible)]
 
     def check_model(self, running: ModelIdentity) -> None:
         """Refuse a model that is not the calibrated one.
@@ -250,6 +349,10 @@ class CalibrationArtifact(Persisted):
         refit = next(iter(found)).load()
         refitted: Self = refit(self, alpha=alpha, delta=delta, rule=rule)
         return refitted
+
+
+def _without(written: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in written.items() if key != name or value is not None}
 
 
 # -- The artifact of a cascade: thresholds that were chosen together, and everything they are valid for ----------------
@@ -338,6 +441,8 @@ class CascadeArtifact(Persisted):
         if len(self.stages) != len(self.outcome.stages):
             raise ValueError(f"{len(self.stages)} stages but {len(self.outcome.stages)} thresholds")
         for i, (stage, share) in enumerate(zip(self.stages, self.outcome.stages, strict=True), start=1):
+            if stage.segments is not None:
+                raise ValueError(f"stage {i} has a threshold for each segment; a stage of a cascade has one threshold")
             if stage.threshold != share.threshold:
                 raise ValueError(f"stage {i} has threshold {stage.threshold}, the outcome says {share.threshold}")
         return self

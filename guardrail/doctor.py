@@ -33,6 +33,7 @@ from .sampling.sampler import draw
 from .specs import identify
 from .types import SamplingPlan
 from .uncertainty import Estimator, from_spec, measure
+from .verdict import ALL_OTHERS
 
 __all__ = ["CallRecorder", "Finding", "add_arguments", "differences", "examine", "own_settings", "run"]
 
@@ -188,6 +189,13 @@ def _guard(artifact: CalibrationArtifact, model: Model | None, question: str) ->
 
 def _feasible(artifact: CalibrationArtifact) -> Finding:
     outcome = artifact.outcome
+    if artifact.segments is not None:
+        each = {**artifact.segments.outcomes, ALL_OTHERS: outcome}
+        none = [name for name, one in each.items() if isinstance(one, Infeasible)]
+        said = f"{len(each) - len(none)} of {len(each)} segments have one"
+        said += f"; everything is held back in: {', '.join(none)}" if none else ""
+        fix = "label more questions of these, or calibrate with a larger alpha"
+        return Finding("threshold", "warn", said, fix) if none else Finding("threshold", "ok", said)
     if isinstance(outcome, Infeasible):
         return Finding(
             "threshold",

@@ -26,6 +26,8 @@ class InfeasibleReason(StrEnum):
     """No prefix of the items has an error rate that satisfies the rule."""
     TIE_BLOCK_TOO_LARGE = "tie_block_too_large"
     """The only admissible cuts fall inside a block of equal scores, which must be accepted or rejected whole."""
+    UNKNOWN_SEGMENT = "unknown_segment"
+    """Of an artifact with a threshold for each segment: none was fitted for the questions of all other segments."""
 
 
 class Diagnostics(Frozen):

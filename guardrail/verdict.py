@@ -17,7 +17,11 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from .types import Cost, Frozen, Sample, Uncertainty, Unmeasured
 
-__all__ = ["Meaning", "Reason", "Verdict", "as_html", "as_markdown", "as_text", "next_step"]
+__all__ = ["ALL_OTHERS", "Meaning", "Reason", "Verdict", "as_html", "as_markdown", "as_text", "next_step"]
+
+
+ALL_OTHERS = "all others"
+"""Segment in verdicts on questions that are in none of an artifact's segments."""
 
 
 class Reason(StrEnum):
@@ -78,13 +82,16 @@ class Verdict(Frozen):
     turns: str | None = None
     """Turns of the conversation (`guardrail.prompting.turns_of`) if the artifact was not calibrated on such, and so
     promises nothing about it; None if it was, or if that was not checked."""
+    segment: str | None = None
+    """Segment whose threshold decided, `ALL_OTHERS` for questions of no known one; None if there is one threshold."""
 
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Most verdicts are about what was calibrated: their stored form stays what it was before this field.
+        # Most verdicts are about what was calibrated: their stored form stays what it was before these fields.
         found: dict[str, Any] = write(self)
-        if self.turns is None:
-            found.pop("turns", None)
+        for name in ("turns", "segment"):
+            if getattr(self, name) is None:
+                found.pop(name, None)
         return found
 
     @property

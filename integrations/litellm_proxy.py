@@ -365,7 +365,8 @@ def _aliased(name: str) -> str:
 
 
 def _loaded(artifact: CalibrationArtifact | str | Path) -> CalibrationArtifact:
-    return artifact if isinstance(artifact, CalibrationArtifact) else CalibrationArtifact.load(artifact)
+    found = artifact if isinstance(artifact, CalibrationArtifact) else CalibrationArtifact.load(artifact)
+    return found.refuse_segments("the proxy")
 
 
 def _openai_params() -> frozenset[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import typer
@@ -36,6 +36,7 @@ from ..report.sentences import (
 )
 from ..scoring.metrics import ks_two_sample
 from ..scoring.scores import arrays
+from ..segments import BySegment
 from .frame import app, console, finish, keep_inputs, print_line
 from .label import print_structured
 from .score import EstimatorOption, chosen_estimator
@@ -48,12 +49,18 @@ __all__ = [
     "print_no_early_stopping",
     "print_second_look",
     "print_verdict",
+    "segment_flags",
     "warn_incomplete",
 ]
 
 LooksOption = Annotated[
     str | None,
     typer.Option(help="Numbers of labels at which you will look, e.g. 100,200,400; each look spends a part of delta."),
+]
+
+ByOption = Annotated[
+    Literal["group"] | None,
+    typer.Option(help="Certify a threshold for each group (intent, topic) instead of one for all questions."),
 ]
 
 
@@ -76,6 +83,16 @@ def fit(
     ] = 0.0,
     test: Annotated[Path | None, typer.Option(help="Record file to test on, scored and labelled.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
+    by: ByOption = None,
+    segment_delta: Annotated[
+        Literal["together", "each"],
+        typer.Option(help="With --by: one delta for all segments together (divided among them), or for each."),
+    ] = "together",
+    unknown_segment: Annotated[
+        Literal["others", "abstain"],
+        typer.Option(help="With --by: questions of other segments get a threshold fitted on the others, or abstain."),
+    ] = "others",
+    min_labels: Annotated[int, typer.Option(help="With --by: labels a group needs for a threshold.")] = 50,
     human_labels: Annotated[
         Path | None,
         typer.Option(help="Labels people gave to a random sample; the records' own are then a judge's."),
@@ -101,13 +118,16 @@ def fit(
     print_structured(file, key)
     groups: Groups = "cluster" if cluster_by_group else "category"
     if human_labels is not None:
-        if rule is not None or test is not None or test_fraction or cluster_by_group or look is not None or looks:
+        given = (rule, test, look, looks, by)
+        if any(one is not None for one in given) or test_fraction or cluster_by_group:
             raise UsageError(
                 "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
                 "--test-fraction, --look, --looks and --cluster-by-group. To test its artifact use `calibrate audit`."
             )
         _fit_with_people(file, key, human_labels, alpha, delta, out, asked_people)
         return
+    if by and cluster_by_group:
+        raise UsageError("groups are segments (--by group) or clusters (--cluster-by-group). Leave out one of the two.")
     part, rest, rest_path = list(file.records), None, test
     if test is not None and test_fraction:
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
@@ -124,12 +144,13 @@ def fit(
         file,
         estimator=key,
         alpha=alpha,
-        rule=rule or "acrc",
+        rule=rule or ("certified" if by else "acrc"),
         delta=delta,
         groups=groups,
         part=None if look is not None else part,
         look=look,
         looks=parsed_looks(looks),
+        by=BySegment(segment_delta, unknown_segment, min_labels) if by else None,
     )
     if tested is not None:
         require_same(artifact, tested, key)
@@ -260,7 +281,10 @@ def print_verdict(artifact: CalibrationArtifact) -> None:
     outcome = artifact.outcome
     if artifact.calibration.group is not None:
         print_line(f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used.")
-    if isinstance(outcome, Feasible):
+    if artifact.segments is not None and artifact.n_accepted:
+        rest = [sentences.promise(artifact), certificate(artifact), *next_steps(artifact)[:-1]]
+        title, style = "May answer, within limits", "green"
+    elif isinstance(outcome, Feasible):
         title, style, rest = "May answer, within limits", "green", [outcome.guarantee, certificate(artifact)]
     else:
         title, style, rest = "Abstains on everything", "red", [f"Why: {outcome.detail}", *next_steps(artifact)[:1]]
@@ -269,6 +293,22 @@ def print_verdict(artifact: CalibrationArtifact) -> None:
         rest.append(ranked)
     text = "\n\n".join([headline(artifact), *rest])
     console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
+    if rows := sentences.segment_table(artifact):
+        table = Table("segment", "questions", "wrong", "threshold", "answered", "wrong", "one: answered", "one: wrong")
+        for row in rows:
+            table.add_row(*map(escape, row))
+        console.print(table, "one: under one threshold for all questions", highlight=False)
+
+
+def segment_flags(artifact: CalibrationArtifact) -> str:
+    """The options of `fit` that make an artifact with these segments; empty for one threshold."""
+    own = artifact.segments
+    if own is None:
+        return ""
+    return (
+        f" --delta {own.delta:g} --by group --segment-delta {own.share} --unknown-segment {own.unknown} "
+        f"--min-labels {own.min_labels}"
+    )
 
 
 def print_no_early_stopping(artifact: CalibrationArtifact, where: str = "") -> None:

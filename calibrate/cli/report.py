@@ -15,6 +15,7 @@ from ..data.records import Record, RecordFile, read_records
 from ..pipeline import require_same
 from ..report import compare_rules, write_report
 from ..scoring.names import stored_key
+from .fit import segment_flags
 from .frame import app, console, finish, keep_inputs
 from .score import chosen_estimator
 
@@ -55,7 +56,7 @@ def report(
     tail = f" --test {test}" if test is not None else ""
     commands = (
         f"calibrate fit {records} --estimator {shlex.quote(key)} --alpha {loaded.alpha:g} "
-        f"--rule {loaded.outcome.rule} --out {artifact}",
+        f"--rule {loaded.outcome.rule}{segment_flags(loaded)} --out {artifact}",
         f"calibrate report {records} --artifact {artifact}{tail} --out {out}",
     )
     written = write_report(

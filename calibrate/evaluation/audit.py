@@ -301,8 +301,11 @@ def _shift(artifact: CalibrationArtifact, records: Sequence[Record], estimator: 
         values = values[values <= artifact.reach.cut]  # as at calibration: what lies above is not compared
     distance, ks_p = ks_two_sample(before, values)
     share = acceptance_p = None
-    if artifact.threshold is not None:
-        taken = int((before <= artifact.threshold).sum())
+    if artifact.segments is not None:
+        taken = artifact.n_accepted
+    else:
+        taken = 0 if artifact.threshold is None else int((before <= artifact.threshold).sum())
+    if taken or artifact.threshold is not None:
         share = taken / before.size
         acceptance_p = _fisher(taken, before.size, accepted, values.size)
     return Shift(

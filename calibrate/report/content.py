@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.judges import normalise
-from guardrail.outcome import Feasible
 
 from ..data.records import Record
 from ..evaluation.evaluate import Estimate, Evaluation, EvaluationRow
@@ -97,6 +96,10 @@ def tiles(artifact: CalibrationArtifact, test: HeldOut | None) -> list[Tile]:
     outcome = artifact.outcome
     target = f"target {percent(outcome.alpha)}"
     without = Tile(percent(outcome.diagnostics.base_error), "wrong without the gate", f"{outcome.n} questions")
+    accepted, errors, n = artifact.n_accepted, artifact.n_errors, outcome.n
+    if artifact.segments is not None:
+        n = len(artifact.calibration.error)
+        without = Tile(percent(sum(artifact.calibration.error) / n), "wrong without the gate", f"{n} questions")
     if test is not None:
         where = f"on {test.n} questions kept out of the fit"
         error = "none answered" if test.error_rate is None else percent(test.error_rate[0])
@@ -107,14 +110,10 @@ def tiles(artifact: CalibrationArtifact, test: HeldOut | None) -> list[Tile]:
             Tile(error, "of those answers are wrong", target),
             without,
         ]
-    if isinstance(outcome, Feasible):
+    if accepted:
         return [
-            Tile(
-                percent(outcome.acceptance),
-                "of questions answered by the model",
-                f"{outcome.n_accepted} of {outcome.n}",
-            ),
-            Tile(percent(outcome.error_rate), "of those answers are wrong", target),
+            Tile(percent(accepted / n), "of questions answered by the model", f"{accepted} of {n}"),
+            Tile(percent(errors / accepted), "of those answers are wrong", target),
             without,
         ]
     return [Tile("0 %", "of questions answered by the model", "nothing is accepted"), without]
@@ -145,7 +144,7 @@ def reading(
 
     Both most certain first. When nothing is accepted: the most certain mistakes and right answers of all.
     """
-    none = artifact.threshold is None
+    none = not artifact.n_accepted
 
     def pick(keep: Callable[[Record], bool]) -> list[Card]:
         usable = [record for record in records if _usable(record, estimator) and keep(record)]

@@ -163,9 +163,11 @@ def _figures(artifact: CalibrationArtifact, test: Sequence[Record] | None, estim
         pool = arrays(test, estimator)
         other = Items(pool.uncertainty, pool.error)
     spec = artifact.estimator
+    # With a threshold for each segment the figures, which show all questions, show one threshold for all.
+    shown = artifact.outcome if artifact.segments is None else artifact.certificate
     return {
-        "risk-coverage": risk_coverage(items, artifact.outcome, artifact.certificate, other),
-        "scores": score_histogram(items, artifact.threshold, spec.unit),
+        "risk-coverage": risk_coverage(items, shown, artifact.certificate, other),
+        "scores": score_histogram(items, shown.threshold if isinstance(shown, Feasible) else None, spec.unit),
     }
 
 
@@ -195,7 +197,9 @@ def _render(page: _Page, records: Sequence[Record], estimator: str) -> str:
     mistakes, rejected = reading(page.artifact, records, estimator)
     context: dict[str, Any] = {
         "artifact": page.artifact,
-        "good": isinstance(page.artifact.outcome, Feasible),
+        "good": page.artifact.n_accepted > 0,
+        "segments": sentences.segment_table(page.artifact),
+        "promise": sentences.promise(page.artifact),
         "headline": sentences.headline(page.artifact),
         "certificate": sentences.certificate(page.artifact),
         "facts": sentences.facts(page.artifact),

@@ -9,6 +9,7 @@ from guardrail.uncertainty import list_estimators, make_estimator
 from ..evaluation.audit import Audit
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
 from ..pipeline import HeldOut
+from ..segments import segment_rows
 from ..thresholds.registry import certifies
 
 __all__ = [
@@ -25,8 +26,10 @@ __all__ = [
     "next_steps",
     "no_early_stopping",
     "percent",
+    "promise",
     "ranking",
     "second_look",
+    "segment_table",
     "shifted",
 ]
 
@@ -44,6 +47,8 @@ def headline(artifact: CalibrationArtifact) -> str:
     """The verdict in one or two sentences."""
     outcome = artifact.outcome
     model = artifact.model.model
+    if artifact.segments is not None:
+        return _headline_of_segments(artifact)
     if isinstance(outcome, Infeasible):
         return (
             f"No safe threshold was found: on {outcome.n} questions, no cut of {artifact.estimator.name} keeps the "
@@ -60,6 +65,67 @@ def headline(artifact: CalibrationArtifact) -> str:
     )
 
 
+def _headline_of_segments(artifact: CalibrationArtifact) -> str:
+    rows, n = segment_rows(artifact), len(artifact.calibration.error)
+    able = sum(row.threshold is not None for row in rows)
+    start = (
+        f'The model "{artifact.model.model}" may answer by itself where its uncertainty is at most the threshold of '
+        f"the question's segment. {able} of {len(rows)} segments have a threshold"
+    )
+    if not artifact.n_accepted:
+        return f"{start}: this gate abstains on everything."
+    return (
+        f"{start}; {percent(artifact.acceptance)} of the {n} calibration questions are accepted. Of those answers "
+        f"{percent(artifact.n_errors / artifact.n_accepted)} were wrong ({artifact.n_errors} of {artifact.n_accepted}; "
+        f"target {percent(artifact.alpha)}, in each segment). Without the gate "
+        f"{percent(sum(artifact.calibration.error) / n)} are wrong."
+    )
+
+
+def promise(artifact: CalibrationArtifact) -> str:
+    """What is promised, in one sentence; of an artifact with several thresholds, for each segment."""
+    own = artifact.segments
+    if own is None:
+        return artifact.outcome.guarantee
+    n = len(own.outcomes) + (artifact.outcome.n > 0 and own.unknown == "others")
+    alpha, delta = percent(artifact.alpha), percent(1 - own.delta)
+    each = f"Each one: {next(iter(own.outcomes.values())).guarantee}"
+    if own.share == "together":
+        return (
+            f"With probability at least {delta} over the calibration questions, the error rate among accepted answers "
+            f"is at most {alpha} in every segment at once, and so for any mix of them, if questions of a segment at "
+            f"run time are like its calibration questions. {n} certificates share delta. {each}"
+        )
+    return (
+        f"In each segment by itself the error rate among accepted answers is at most {alpha} with probability at least "
+        f"{delta} over its calibration questions, if questions of the segment at run time are like them. Of {n} "
+        f"certificates up to {n * own.delta:.2g} fail on average. {each}"
+    )
+
+
+def segment_table(artifact: CalibrationArtifact) -> list[tuple[str, ...]]:
+    """A row for each segment: name, questions, wrong without the gate, its threshold, accepted, wrong among these.
+
+    Two more columns are the last two under one threshold for all.
+    """
+
+    def counts(n: int, found: tuple[int, int]) -> tuple[str, str]:
+        taken, wrong = found
+        return percent(taken / n), f"{percent(wrong / taken)} ({wrong} of {taken})" if taken else "-"
+
+    return [
+        (
+            row.name,
+            str(row.n),
+            percent(row.base_errors / row.n),
+            "none" if row.threshold is None else f"{row.threshold:.4g}",
+            *counts(row.n, row.own),
+            *counts(row.n, row.one),
+        )
+        for row in segment_rows(artifact)
+    ]
+
+
 def _without(artifact: CalibrationArtifact) -> str:
     return "Without the gate" if artifact.reach is None else "Of everything within reach"
 
@@ -74,6 +140,11 @@ def certificate(artifact: CalibrationArtifact) -> str:
             f"({found.reason.value.replace('_', ' ')})."
         )
     share = found.acceptance if artifact.reach is None else artifact.reach.of_all(found.acceptance)
+    if artifact.segments is not None:
+        return (
+            f"For comparison: one threshold for all questions certifies an error rate of at most {percent(found.alpha)}"
+            f"{confidence} for the most certain {percent(share)}, over all segments together."
+        )
     same = isinstance(artifact.outcome, Feasible) and artifact.outcome.threshold <= found.threshold
     tail = " The threshold in use is within it." if same else " The threshold in use accepts more than that."
     if isinstance(artifact.outcome, Infeasible):
@@ -110,7 +181,14 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         *([("looks", _looks(artifact.looks))] if artifact.looks is not None else []),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
     ]
-    if isinstance(outcome, Feasible):
+    if artifact.segments is not None:
+        rows += [
+            (f"in {name}", f"uncertainty <= {threshold}: {accepted} of {n} accepted, of these {wrong} wrong")
+            for name, n, _, threshold, accepted, wrong, *_ in segment_table(artifact)
+        ]
+        others = artifact.segments.unknown == "others"
+        rows += [("unknown segments", "threshold of all others" if others else "abstain")]
+    elif isinstance(outcome, Feasible):
         low, high = outcome.interval
         rows += [
             ("threshold", f"accept if uncertainty <= {outcome.threshold:.6g}"),
@@ -122,7 +200,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
     else:
         rows += [("no threshold", f"{outcome.reason.value.replace('_', ' ')}: {outcome.detail}")]
     rows += [
-        ("promise", outcome.guarantee),
+        ("promise", promise(artifact)),
         ("certified", certificate(artifact)),
         ("error without gate", percent(diagnostics.base_error)),
         ("AUROC", describe_auroc(artifact)),
@@ -155,6 +233,10 @@ def no_early_stopping(artifact: CalibrationArtifact) -> str | None:
 
 def next_steps(artifact: CalibrationArtifact) -> list[str]:
     """What to do next, most useful first."""
+    return _next_steps_of_one(artifact) if artifact.segments is None else _next_steps_of_segments(artifact)
+
+
+def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
     outcome, diagnostics = artifact.outcome, artifact.outcome.diagnostics
     steps = []
     if isinstance(outcome, Infeasible):
@@ -196,6 +278,16 @@ def next_steps(artifact: CalibrationArtifact) -> list[str]:
         steps.append("Label more questions if you need a proof: nothing can be certified on these.")
     if isinstance(outcome, Feasible):
         steps.append("Put the artifact in front of the model: Guardrail(model=..., artifact=...).")
+    return steps
+
+
+def _next_steps_of_segments(artifact: CalibrationArtifact) -> list[str]:
+    none = [row.name for row in segment_rows(artifact) if row.threshold is None]
+    steps = []
+    if none:
+        steps.append(f"Label more questions of these segments; everything abstains there: {', '.join(none)}.")
+    if artifact.n_accepted:
+        steps.append("Put the artifact in front of the model: Guardrail(model=..., artifact=..., segment=...).")
     return steps
 
 

@@ -119,6 +119,7 @@ def learn(
     Raises:
         UsageError: The sample cannot be used (see `thinned`), scores are bounds from early stopping, or too few items.
     """
+    artifact.refuse_segments("learning from reviews")
     _refuse_bounds(pool)
     sample, rate = thinned(pool, missing=missing)
     undecided = {item.name for item in sample} & {item.name for item in pool.items if item.correct is None}

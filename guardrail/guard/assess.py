@@ -221,10 +221,11 @@ class Assessor:
         known: dict[str, Verdict] = {}
         for digest, gate in _by_digest(concerned).items():
             settled = found.settled.get(digest)
-            known[digest] = yield computation(
+            verdict: Verdict = yield computation(
                 partial(decide, found.drawn, gate.artifact, gate.estimator, settled=settled),
                 slow=settled is None and gate.estimator.takes_time(found.drawn),
             )
+            known[digest] = gate.signed(verdict)
         return {name: known[gate.artifact.digest] for name, gate in concerned.items()}
 
 

@@ -23,6 +23,7 @@ from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
 from ..verdict import Verdict
 from .messages import as_chunk
+from .segments import in_segment_of
 
 __all__ = ["GuardedChatModel", "Retriable", "Retry", "SteppedChatModel", "is_result", "may_be_retried"]
 
@@ -77,7 +78,7 @@ class SteppedChatModel(BaseChatModel):
         **kwargs: Any,
     ) -> AIMessage:
         """The accepted answer, or what the abstention path gives."""
-        with bounded(limit_of(config)):
+        with bounded(limit_of(config)), in_segment_of(config):
             return super().invoke(input, config, stop=stop, **kwargs)
 
     async def ainvoke(
@@ -89,7 +90,7 @@ class SteppedChatModel(BaseChatModel):
         **kwargs: Any,
     ) -> AIMessage:
         """`invoke` without blocking the event loop."""
-        with bounded(limit_of(config)):
+        with bounded(limit_of(config)), in_segment_of(config):
             return await super().ainvoke(input, config, stop=stop, **kwargs)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -29,7 +31,7 @@ from ..sampling.sampler import Sampler
 from ..specs import identify
 from ..types import Sample
 from ..uncertainty import from_spec
-from ..verdict import Verdict
+from ..verdict import ALL_OTHERS, Verdict
 from .abstention import ABSTENTION, Abstention, Form, Wording, take_path
 from .assess import REMEMBERED, Abstentions, Assessor
 from .base import GuardedChatModel
@@ -39,6 +41,7 @@ from .early_stopping import can_stop_early, saves_calls
 from .endpoint_trust import EndpointTrust, agreement_rate
 from .messages import accepted_answer, chat_result
 from .observers import Observers, as_observers, early_stopping_conflict
+from .segments import in_segment_of, segment_of
 from .structured import FORM, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
 
 __all__ = ["Guardrail"]
@@ -99,6 +102,10 @@ class Guardrail(GuardedChatModel):
     """What to do with a conversation whose turns were not calibrated, such as a second question to an artifact of
     single ones: "refuse" raises `ArtifactMismatchError`; "mark" answers, and ``verdict.turns`` says that the promise
     does not cover it."""
+    segment: Any = Field(default=None, repr=False)
+    """For artifacts with a threshold for each segment: a function of the prompt's messages that names the question's
+    segment (None, or a name without a threshold, for "all others"). ``config={"configurable": {"guardrail_segment":
+    NAME}}`` of a call comes before it. A call that neither names is refused."""
     switch: SafetySwitch | None = Field(default=None, repr=False)
     """Holds accepted answers back after a monitor's alarm (docs/monitoring.md); such a verdict is "suspended"."""
     on_verdict: Any = Field(default=None, repr=False)
@@ -117,6 +124,7 @@ class Guardrail(GuardedChatModel):
     """Fixed: a cached verdict would outlive the cause of an abstention."""
 
     _assessor: Assessor = PrivateAttr()
+    _by_segment: dict[str, Assessor] = PrivateAttr(default_factory=dict)
 
     @field_validator("model", mode="before")
     @classmethod
@@ -127,6 +135,13 @@ class Guardrail(GuardedChatModel):
     @classmethod
     def _load(cls, value: Any) -> Any:
         return CalibrationArtifact.load(value) if isinstance(value, str | Path) else value
+
+    @field_validator("segment")
+    @classmethod
+    def _function_of_messages(cls, value: Any) -> Any:
+        if value is None or (callable(value) and not iscoroutinefunction(value)):
+            return value
+        raise ValueError(f"segment must be a function of messages that is not async, got {value!r}")
 
     @field_validator("remember")
     @classmethod
@@ -145,10 +160,39 @@ class Guardrail(GuardedChatModel):
         estimator = from_spec(
             artifact.estimator, judge=self.judge, similarity=self.similarity, entailment=self.entailment
         )
-        if self.switch is not None:
-            self.switch.check(artifact.threshold)
         observers = Observers(self.switch, as_observers(self.on_verdict))
         observers.admit(artifact)
+        memory = self.remember if isinstance(self.remember, Abstentions) else Abstentions(self.remember)
+        if artifact.segments is None:
+            if self.segment is not None:
+                raise UsageError(
+                    "segment= is for an artifact with a threshold for each segment (calibrate fit --by group); this "
+                    "one has one threshold for all questions. Leave segment out."
+                )
+            self._assessor = self._made(Gate(artifact, estimator), observers, memory)
+            return self
+        # One endpoint: it is probed once, and its samples are watched over all segments.
+        parts = {name: artifact.in_segment(name) for name in artifact.segments.outcomes}
+        others = artifact.in_segment(None)
+        found = [agreement_rate(one, estimator.needs, stops_early=True) for one in (others, *parts.values())]
+        rate = max((one for one in found if one is not None), default=None)
+        trust = EndpointTrust(self.model, artifact.plan, rate=rate, enabled=self.probe == "auto")
+
+        def made(part: CalibrationArtifact, name: str) -> Assessor:
+            gate = Gate(part, estimator, segment=name, whole=artifact.digest)
+            return self._made(gate, observers, memory, trust if part.threshold is not None else None)
+
+        self._assessor = made(others, ALL_OTHERS)
+        self._by_segment = {name: made(part, name) for name, part in parts.items()}
+        return self
+
+    def _made(
+        self, gate: Gate, observers: Observers, memory: Abstentions, trust: EndpointTrust | None = None
+    ) -> Assessor:
+        """What assesses prompts by one threshold."""
+        artifact, estimator = gate.artifact, gate.estimator
+        if self.switch is not None:
+            self.switch.check(artifact.threshold)
         # Where nothing can be accepted anyway, the primary answer alone is drawn, for a person to see.
         plan = artifact.plan if artifact.threshold is not None else artifact.plan.primary_only()
         wanted = artifact.threshold is not None and (
@@ -158,17 +202,16 @@ class Guardrail(GuardedChatModel):
         if wanted and (conflict := early_stopping_conflict(observers, self.on_abstain)) is not None:
             raise UsageError(f'{conflict} Give early_stopping="off" to this guard.')
         early = wanted and can_stop_early(plan, estimator)
-        gate = Gate(artifact, estimator, "all" if early else "none")
+        gate = replace(gate, early="all" if early else "none")
         rate = agreement_rate(artifact, estimator.needs, stops_early=wanted)
-        self._assessor = Assessor(
+        return Assessor(
             sampler=Sampler(self.model, plan, max_concurrency=self.max_concurrency),
             gates=partial(_always, {"answer": gate}),  # unlike a lambda, part of a deep copy
-            trust=EndpointTrust(self.model, plan, rate=rate, enabled=self.probe == "auto"),
+            trust=trust or EndpointTrust(self.model, plan, rate=rate, enabled=self.probe == "auto"),
             observers=observers,
             early=early,
-            abstentions=self.remember if isinstance(self.remember, Abstentions) else Abstentions(self.remember),
+            abstentions=memory,
         )
-        return self
 
     @property
     def prompt(self) -> ChatPromptTemplate:
@@ -182,16 +225,16 @@ class Guardrail(GuardedChatModel):
 
         Args:
             question: A string, messages or a prompt value, as for ``invoke``.
-            config: Callbacks for the sampling calls, and ``max_concurrency``.
+            config: Callbacks for the sampling calls, ``max_concurrency``, and the segment.
         """
         messages = self._convert_input(question).to_messages()
-        with bounded(limit_of(config)):
+        with bounded(limit_of(config)), in_segment_of(config):
             return run(self._verdict(messages, (config or {}).get("callbacks")))
 
     async def aassess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> Verdict:
         """`assess` without blocking the event loop."""
         messages = self._convert_input(question).to_messages()
-        with bounded(limit_of(config)):
+        with bounded(limit_of(config)), in_segment_of(config):
             return await arun(self._verdict(messages, (config or {}).get("callbacks")))
 
     def unknown_turns(self, messages: Sequence[BaseMessage]) -> str | None:
@@ -216,7 +259,8 @@ class Guardrail(GuardedChatModel):
         artifact.prompt.check(messages, artifact.plan.options)
         turns = self.unknown_turns(messages)
         question = artifact.prompt.question_of(messages)
-        assessment = yield from self._assessor.assess_steps(messages, callbacks, question=question, turns=turns)
+        assessor = self._by_segment.get(segment_of(artifact, messages, self.segment) or "", self._assessor)
+        assessment = yield from assessor.assess_steps(messages, callbacks, question=question, turns=turns)
         assert assessment.verdict is not None, "the one gate judges every candidate"
         return assessment.verdict
 

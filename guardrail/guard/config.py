@@ -18,7 +18,7 @@ Guard = TypeVar("Guard", bound=GuardedChatModel)
 
 FORMAT = "acrc-guardrail/guard/1"
 PLAIN = ("on_abstain", "abstain_message", "early_stopping", "probe", "turns", "remember", "max_concurrency")
-OBJECTS = ("judge", "similarity", "entailment", "switch", "on_verdict")
+OBJECTS = ("judge", "similarity", "entailment", "segment", "switch", "on_verdict")
 
 
 def to_config(guard: GuardedChatModel, own: CalibrationArtifact, path: str | Path | None) -> dict[str, Any]:

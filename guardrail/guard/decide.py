@@ -10,7 +10,7 @@ from typing import Literal
 from ..artifact import CalibrationArtifact
 from ..gate import accepts
 from ..judges import ExactJudge, normalise
-from ..outcome import Infeasible
+from ..outcome import Infeasible, InfeasibleReason
 from ..sampling.replies import part_of_an_answer
 from ..types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from ..uncertainty import Clusters, Estimator, Evidence, Needs, cluster, measure
@@ -27,11 +27,22 @@ class Gate:
         artifact: Where the threshold comes from.
         estimator: The artifact's estimator, made.
         early: Verdicts that may be given on a bound instead of the score, before all samples are drawn.
+        segment: Segment that the threshold is of, where an artifact has several; ``artifact`` is then its part.
+        whole: Digest of the whole artifact, where ``artifact`` is a part.
     """
 
     artifact: CalibrationArtifact
     estimator: Estimator
     early: Literal["none", "acceptances", "all"] = "none"
+    segment: str | None = None
+    whole: str | None = None
+
+    def signed(self, verdict: Verdict) -> Verdict:
+        """The verdict of a part in the name of the whole artifact: monitors and reviews know it by that digest."""
+        if self.whole is None:
+            return verdict
+        detail = f"{verdict.detail} Segment: {self.segment}."
+        return verdict.model_copy(update={"artifact": self.whole, "segment": self.segment, "detail": detail})
 
 
 def decide(
@@ -137,6 +148,8 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
     name = f"{uncertainty.estimator} {uncertainty.value:.4g}" if uncertainty.value is not None else ""
     unit = " nats" if uncertainty.unit == "nats" else ""
     outcome = artifact.outcome
+    if isinstance(outcome, Infeasible) and outcome.reason is InfeasibleReason.UNKNOWN_SEGMENT:
+        return f"Held back: {outcome.detail}"
     if isinstance(outcome, Infeasible):
         return (
             f"Held back: calibration found no threshold that keeps the error among answers at {outcome.alpha:g}, so "

@@ -30,8 +30,13 @@ EarlyStopping = Literal["auto", "on", "off"]
 
 
 def load(artifact: CalibrationArtifact | str | Path) -> CalibrationArtifact:
-    """An artifact, or the one in a file."""
-    return artifact if isinstance(artifact, CalibrationArtifact) else CalibrationArtifact.load(artifact)
+    """An artifact, or the one in a file.
+
+    Raises:
+        UsageError: It has a threshold for each segment.
+    """
+    found = artifact if isinstance(artifact, CalibrationArtifact) else CalibrationArtifact.load(artifact)
+    return found.refuse_segments("a guard of an agent")
 
 
 def common_plan(artifacts: Sequence[CalibrationArtifact]) -> SamplingPlan:

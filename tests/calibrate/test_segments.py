@@ -1,0 +1,199 @@
+"""Certificates by segment: they hold in every segment at once where one threshold for all fails in the hard one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+from calibrate.candidate_sets import judge_candidates
+from calibrate.cli import app
+from calibrate.correctness import Exact
+from calibrate.data.records import RecordFile
+from calibrate.evaluation.audit import audit
+from calibrate.pipeline import fit_artifact, held_out, is_accepted, refit
+from calibrate.report import write_report
+from calibrate.report.sentences import facts, headline, next_steps, promise
+from calibrate.segments import BySegment, segment_rows, with_segments
+from calibrate.thresholds import fit
+from guardrail.artifact import CalibrationArtifact, CalibrationScores, Looks, Reach
+from guardrail.errors import UsageError
+from guardrail.outcome import Feasible, InfeasibleReason
+from guardrail.testing import ScriptedChat, make_artifact
+
+KEY = "discrete_semantic_entropy"
+ALPHA, DELTA, RUNS = 0.2, 0.1, 300
+# P(wrong | u) = slope * u, u uniform on (0, 1): the error rate at or below t is slope * t / 2.
+SLOPES = {"easy": 0.4, "middle": 0.8, "hard": 1.0}
+SIZES = {"easy": 600, "middle": 300, "hard": 300}
+BASE = make_artifact(ScriptedChat())
+
+
+def drawn(seed: int) -> tuple[CalibrationArtifact, list[str]]:
+    """A calibration of the population, with one certified threshold."""
+    rng = np.random.default_rng(seed)
+    names = [name for name, n in SIZES.items() for _ in range(n)]
+    u = rng.random(len(names))
+    error = (rng.random(len(names)) < np.array([SLOPES[name] for name in names]) * u).astype(int)
+    one = fit(u, error, alpha=ALPHA, rule="certified", delta=DELTA, diagnose="fast")
+    calibration = CalibrationScores(uncertainty=tuple(u.tolist()), error=tuple(error.tolist()))
+    return BASE.model_copy(update={"outcome": one, "certificate": one, "calibration": calibration}), names
+
+
+def test_all_certificates_hold_at_once_where_one_threshold_fails_in_the_hard_segment() -> None:
+    together = each = one = accepted = 0
+    for seed in range(RUNS):
+        artifact, names = drawn(seed)
+
+        def fails(outcome: Any, name: str) -> bool:
+            return isinstance(outcome, Feasible) and SLOPES[name] * outcome.threshold / 2 > ALPHA
+
+        divided = with_segments(artifact, names, BySegment(), diagnose="fast").segments
+        alone = with_segments(artifact, names, BySegment(share="each"), diagnose="fast").segments
+        assert divided is not None
+        assert alone is not None
+        together += any(fails(outcome, name) for name, outcome in divided.outcomes.items())
+        each += sum(fails(outcome, name) for name, outcome in alone.outcomes.items())
+        one += any(fails(artifact.outcome, name) for name in SLOPES)
+        accepted += all(isinstance(outcome, Feasible) for outcome in divided.outcomes.values())
+    # More than these refute the promise; the chance of a false alarm is one in ten thousand.
+    assert together <= stats.binom.ppf(1 - 1e-4, RUNS, DELTA)
+    assert each <= stats.binom.ppf(1 - 1e-4, len(SLOPES) * RUNS, DELTA)
+    assert accepted > RUNS / 2  # the promise is not kept by accepting nothing
+    assert one > 0.9 * RUNS  # the negative control: one threshold for all
+
+
+def test_delta_is_divided_among_the_thresholds_that_are_fitted(labelled: RecordFile) -> None:
+    def deltas(**given: Any) -> tuple[float | None, set[float | None]]:
+        made = fit_artifact(labelled, estimator=KEY, alpha=0.3, rule="certified", by=BySegment(**given))
+        assert made.segments is not None
+        return made.outcome.delta, {one.delta for one in made.segments.outcomes.values()}
+
+    assert deltas(min_labels=80)[1] == {0.1 / 3}  # no question is left over
+    assert deltas(share="each")[1] == {0.1}
+    with pytest.raises(UsageError, match="no category has 81 labelled questions: the largest"):
+        deltas(min_labels=81)
+
+
+def few_of_one(labelled: RecordFile) -> RecordFile:
+    """Most questions of "herbs" lose their group, so that it is too small to be a segment."""
+    records = [
+        one.model_copy(update={"group": None}) if one.group == "herbs" and index % 9 else one
+        for index, one in enumerate(labelled.records)
+    ]
+    return RecordFile(labelled.path, labelled.header, tuple(records))
+
+
+@pytest.fixture(scope="module")
+def artifact(labelled: RecordFile) -> CalibrationArtifact:
+    return fit_artifact(few_of_one(labelled), estimator=KEY, alpha=0.3, rule="certified", by=BySegment())
+
+
+def test_small_groups_and_questions_without_one_are_all_others(
+    labelled: RecordFile, artifact: CalibrationArtifact
+) -> None:
+    own = artifact.segments
+    assert own is not None
+    assert list(own.outcomes) == ["shrubs", "trees"]
+    assert (artifact.outcome.n, artifact.outcome.delta) == (80, 0.1 / 3)
+    trees = [one for one in labelled.records if one.group == "trees"]
+    scores = [one.scores[KEY].value or 0.0 for one in trees]
+    wrong = [int(not one.correct) for one in trees]
+    assert own.outcomes["trees"] == fit(scores, wrong, alpha=0.3, rule="certified", delta=0.1 / 3)
+    assert artifact.certificate == fit_artifact(labelled, estimator=KEY, alpha=0.3).certificate
+    abstains = fit_artifact(
+        few_of_one(labelled), estimator=KEY, alpha=0.3, rule="certified", by=BySegment(unknown="abstain")
+    )
+    assert abstains.threshold is None
+    assert abstains.outcome.delta == 0.05  # nothing is spent on the others
+    assert getattr(abstains.outcome, "reason", None) is InfeasibleReason.UNKNOWN_SEGMENT
+
+
+def test_records_are_accepted_by_the_threshold_of_their_segment(
+    labelled: RecordFile, artifact: CalibrationArtifact
+) -> None:
+    for record in labelled.records[:60]:
+        threshold = artifact.in_segment(record.group).threshold
+        score = record.scores[KEY].value
+        assert is_accepted(artifact, record, KEY) == (
+            threshold is not None and score is not None and score <= threshold
+        )
+    file = few_of_one(labelled)
+    assert held_out(artifact, file.records, KEY).n_accepted == artifact.n_accepted
+    assert sum(row.own[0] for row in segment_rows(artifact)) == artifact.n_accepted
+    assert audit(artifact, file.records, KEY).shift.calibration == artifact.acceptance
+
+
+def test_refitting_keeps_the_segments_and_what_they_spend(labelled: RecordFile, artifact: CalibrationArtifact) -> None:
+    again = refit(artifact, alpha=0.4)
+    fresh = fit_artifact(few_of_one(labelled), estimator=KEY, alpha=0.4, rule="certified", by=BySegment())
+    assert (again.segments, again.outcome, again.calibration) == (fresh.segments, fresh.outcome, fresh.calibration)
+    assert again.lineage == (artifact.digest,)
+    stricter = refit(artifact, delta=0.05)
+    assert stricter.segments is not None
+    assert stricter.outcome.delta == pytest.approx(0.05 / 3)
+    with pytest.raises(UsageError, match="certifies nothing, and segments divide delta"):
+        refit(artifact, rule="acrc")
+
+
+def test_what_segments_cannot_be_fitted_on_is_refused(labelled: RecordFile, artifact: CalibrationArtifact) -> None:
+    with pytest.raises(UsageError, match="certifies nothing"):
+        fit_artifact(labelled, estimator=KEY, alpha=0.3, by=BySegment())
+    with pytest.raises(UsageError, match="on clusters"):
+        fit_artifact(labelled, estimator=KEY, alpha=0.3, rule="certified", groups="cluster", by=BySegment())
+    with pytest.raises(UsageError, match="must be at least 1"):
+        fit_artifact(labelled, estimator=KEY, alpha=0.3, rule="certified", by=BySegment(min_labels=0))
+    whole = fit_artifact(labelled, estimator=KEY, alpha=0.3, rule="certified")
+    reach = Reach(estimator=KEY, share=0.5, cut=1.0, n_pool=9, n_within=6, n=3, seed=0, fixed_beforehand=True)
+    looks = Looks(schedule=(240, 300), look=1)
+    for update in ({"reach": reach}, {"looks": looks}):
+        with pytest.raises(UsageError, match=r"within reach|several looks"):
+            with_segments(whole.model_copy(update=update), ["a"] * 240, BySegment())
+    with pytest.raises(UsageError, match="cannot tell segments apart"):
+        judge_candidates(labelled.records, artifact, Exact())
+
+
+def test_words_say_what_is_promised_for_each_segment(artifact: CalibrationArtifact) -> None:
+    assert "in every segment at once" in promise(artifact)
+    assert "3 certificates share delta" in promise(artifact)
+    assert "segments have a threshold" in headline(artifact)
+    assert {"in trees", "in shrubs", "in all others"} <= {name for name, _ in facts(artifact)}
+    assert "segment=" in next_steps(artifact)[-1]
+    assert artifact.segments is not None
+    each = artifact.segments.model_copy(update={"share": "each"})
+    assert "up to 0.3 fail on average" in promise(artifact.model_copy(update={"segments": each}))
+
+
+def test_the_commands_fit_print_and_report_segments(records_path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "artifact.json"
+    command = ["fit", str(records_path), "--alpha", "0.3", "--by", "group", "-e", KEY, "--out", str(out)]
+    found = CliRunner().invoke(app, command)
+    assert found.exit_code == 0, found.output
+    assert "one: under one threshold for all questions" in found.output
+    made = CalibrationArtifact.load(out)
+    assert made.segments is not None
+    assert made.outcome.rule == "certified"
+    assert json.loads(out.read_text())["segments"]["unknown"] == "others"
+    page = tmp_path / "report.html"
+    command = ["report", str(records_path), "--artifact", str(out), "--out", str(page), "--splits", "0"]
+    found = CliRunner().invoke(app, command)
+    assert found.exit_code == 0, found.output
+    text = page.read_text(encoding="utf-8")
+    assert "<h2>By segment</h2>" in text
+    assert "one threshold: wrong" in text
+    assert "--by group --segment-delta together --unknown-segment others --min-labels 50" in text
+    fit_by = ["fit", str(records_path), "--alpha", "0.3", "--by", "group", "--out", str(out)]
+    for wrong in (["--cluster-by-group"], ["--rule", "acrc"]):
+        assert CliRunner().invoke(app, [*fit_by, *wrong]).exit_code == 2, wrong
+
+
+def test_reports_take_an_artifact_that_accepts_nothing(labelled: RecordFile, tmp_path: Path) -> None:
+    made = fit_artifact(labelled, estimator=KEY, alpha=0.01, rule="certified", by=BySegment())
+    assert made.n_accepted == 0
+    assert "abstains on everything" in headline(made)
+    write_report(tmp_path / "report.html", made, labelled.records, estimator=KEY)
