@@ -97,6 +97,12 @@ def fit(
     also = [kept_out] if test_fraction else [asked_people] if human_labels is not None else []
     keep_inputs([records, test, human_labels, estimator], [out, *also])
     file = read_records(records)
+    if look is None and file.header.reach is not None and file.header.reach.looks:
+        listed = ", ".join(map(str, file.header.reach.looks))
+        raise UsageError(
+            f"{records} was drawn for looks at {listed} labels, and each look spends a part of delta. Say which look "
+            "this is: --look 1 for the first. Without looks, draw again without --looks."
+        )
     key = chosen_estimator(file, estimator)
     print_structured(file, key)
     groups: Groups = "cluster" if cluster_by_group else "category"

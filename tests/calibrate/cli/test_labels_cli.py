@@ -156,14 +156,18 @@ def test_fitting_again_on_more_labels_warns(unlabelled: Path, labelled: RecordFi
     run("label", path, "--labels", people(path, labelled, 40))
     assert weaker not in run(*fit, tmp_path / "a.json", "--look", 1)
     assert weaker not in run(*fit, tmp_path / "b.json", "--look", 2)  # declared together
+    # `label --until` may have looked already, so all of delta is not there to spend, and no artifact would tell.
+    assert "Say which look this is" in run(*fit, tmp_path / "c.json", code=2)
+    assert "leave out --test-fraction" in run(*fit, tmp_path / "c.json", "--look", 1, "--test-fraction", 0.3, code=2)
     (tmp_path / "a.json").unlink()
     (tmp_path / "b.json").unlink()
+    run("sample", "--records", unlabelled, "--n", 60, "--out", path, "-e", KEY)
+    run("label", path, "--labels", people(path, labelled, 40))
     assert weaker not in run(*fit, tmp_path / "a.json")
     assert weaker not in run(*fit, tmp_path / "a.json", "--delta", 0.2)  # as many labels
     run("label", path, "--labels", people(path, labelled, 60))
     assert "was fitted on 40 labels of these questions, this artifact on 60" in run(*fit, tmp_path / "b.json")
     assert weaker in run(*fit, tmp_path / "a.json")  # the earlier one is overwritten
-    assert "leave out --test-fraction" in run(*fit, tmp_path / "c.json", "--look", 1, "--test-fraction", 0.3, code=2)
 
 
 def test_a_plan_from_a_pilot(labelled: RecordFile) -> None:
