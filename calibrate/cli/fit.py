@@ -35,6 +35,7 @@ from ..report.sentences import (
     second_look,
 )
 from ..scoring.metrics import ks_two_sample
+from ..scoring.reach import waits_for_label
 from ..scoring.scores import arrays
 from .frame import app, console, finish, keep_inputs, print_line
 from .label import print_structured
@@ -151,6 +152,10 @@ def fit(
     print_second_look(part, key)
     if rest is not None:
         print_line(sentences.held_out(artifact, held_out(artifact, rest, key)))
+        reach = (file if tested is None else tested).header.reach
+        if reach is not None and reach.leaves_out:
+            share = sentences.percent(reach.n_within / reach.n_pool)
+            print_line(f"Those questions lie within reach, which {share} of all questions do; no other is answered.")
     flag = f" --test {rest_path}" if rest_path is not None else ""
     finish(written, f"calibrate report {records} --artifact {out}{flag}")
 
@@ -251,12 +256,20 @@ def inspect(
 
 
 def warn_incomplete(file: RecordFile) -> None:
-    """Warn when questions are missing: those asked first need not be like the others."""
+    """Warn when questions, or labels within a draw, are missing: those that are there need not be like the others."""
     missing = file.header.n_questions - len(file.records)
     if missing > 0:
         print_line(
             f"Only {len(file.records)} of {file.header.n_questions} questions are in {file.path}: the collection was "
             "not finished, and the easy ones may have come first. Run the same `calibrate collect` again.",
+            "yellow",
+        )
+    waiting = [waits_for_label(record, file.header) for record in file.records]
+    if file.header.reach is not None and True in waiting and not all(waiting[waiting.index(True) :]):
+        print_line(
+            f"{sum(waiting)} of the {len(waiting)} questions that were drawn have no label, and they are not the last "
+            "of the draw. If they were left out because they are hard to judge, the promise does not hold. Label the "
+            f"first that waits, {file.records[waiting.index(True)].id!r}, and the others before the last label.",
             "yellow",
         )
 
