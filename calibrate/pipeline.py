@@ -23,7 +23,7 @@ from .data.records import Record, RecordFile, RecordHeader, read_records
 from .data.split import Groups, all_grouped, one_per_cluster, split
 from .grammar import estimator_flags
 from .scoring.ensemble import refuse_overlap
-from .scoring.reach import at_look, check_labelled_part
+from .scoring.reach import at_look, check_labelled_part, draw_digest
 from .scoring.scores import Scored, arrays
 from .segments import BySegment, with_segments
 from .thresholds import DEFAULT_DELTA, fit
@@ -243,7 +243,12 @@ def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str
 def part_header(header: RecordHeader, part: Sequence[Record]) -> RecordHeader:
     """The header of a file that holds only a part of the records."""
     questions = [record.to_question() for record in part]
-    return header.model_copy(update={"questions_sha256": fingerprint(questions), "n_questions": len(questions)})
+    reach = header.reach
+    if reach is not None:
+        reach = reach.model_copy(update={"n": len(part), "drawn_sha256": draw_digest(part, reach.estimator)})
+    return header.model_copy(
+        update={"questions_sha256": fingerprint(questions), "n_questions": len(questions), "reach": reach}
+    )
 
 
 def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> HeldOut:

@@ -91,6 +91,8 @@ class Reach(Frozen):
     looks: tuple[int, ...] = ()
     """Numbers of labels at which certificates may be computed, declared at the draw: increasing, the last one is n.
     Empty for a single look at all labels."""
+    drawn_sha256: str = ""
+    """Digest of the drawn questions' ids and scores, in the order of the draw. Empty in older files."""
 
     @property
     def leaves_out(self) -> bool:

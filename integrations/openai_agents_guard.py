@@ -442,8 +442,10 @@ class GuardedModel(Model):
                 )
             orders.append((waiting[call_id], order, decision if value["kind"] == "answer" else order.args))
         for item, order, given in orders:
-            await self._gate.reviews.note(str(item.call_id), given)
-            if order.decision in ("approve", "edit"):
+            refused = order.decision not in ("approve", "edit")
+            if not refused or item.tool_name == ANSWER_TOOL:  # a rejection does not undo what another state's edit says
+                await self._gate.reviews.note(str(item.call_id), given)
+            if not refused:
                 state.approve(item)
             else:
                 state.reject(item, rejection_message=order.message)
@@ -541,7 +543,10 @@ class _Checked:
         found = await self._gate.verdicts.afind(call_id)
         given = arguments_of(arguments)
         known = found is not None and is_of_call(found[0], self._name, given)
-        if not (await self._gate.may_run(call_id, self._name, given) or (approved and (known or found is None))):
+        # A store in memory may have forgotten the verdict, or another process had it. Any other would know it, and a
+        # person's edit, which expires with it: without the edit the call would run as it was proposed.
+        forgotten = found is None and not self._gate.verdicts.is_complete
+        if not (await self._gate.may_run(call_id, self._name, given) or (approved and (known or forgotten))):
             return NOT_RUN
         return await self._run(context, arguments)
 

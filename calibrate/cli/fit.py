@@ -35,6 +35,7 @@ from ..report.sentences import (
     second_look,
 )
 from ..scoring.metrics import ks_two_sample
+from ..scoring.reach import waits_for_label
 from ..scoring.scores import arrays
 from ..segments import BySegment
 from .frame import app, console, finish, keep_inputs, print_line
@@ -114,6 +115,12 @@ def fit(
     also = [kept_out] if test_fraction else [asked_people] if human_labels is not None else []
     keep_inputs([records, test, human_labels, estimator], [out, *also])
     file = read_records(records)
+    if look is None and file.header.reach is not None and file.header.reach.looks:
+        listed = ", ".join(map(str, file.header.reach.looks))
+        raise UsageError(
+            f"{records} was drawn for looks at {listed} labels, and each look spends a part of delta. Say which look "
+            "this is: --look 1 for the first. Without looks, draw again without --looks."
+        )
     key = chosen_estimator(file, estimator)
     print_structured(file, key)
     groups: Groups = "cluster" if cluster_by_group else "category"
@@ -166,6 +173,10 @@ def fit(
     print_second_look(part, key)
     if rest is not None:
         print_line(sentences.held_out(artifact, held_out(artifact, rest, key)))
+        reach = (file if tested is None else tested).header.reach
+        if reach is not None and reach.leaves_out:
+            share = sentences.percent(reach.n_within / reach.n_pool)
+            print_line(f"Those questions lie within reach, which {share} of all questions do; no other is answered.")
     flag = f" --test {rest_path}" if rest_path is not None else ""
     finish(written, f"calibrate report {records} --artifact {out}{flag}")
 
@@ -266,12 +277,20 @@ def inspect(
 
 
 def warn_incomplete(file: RecordFile) -> None:
-    """Warn when questions are missing: those asked first need not be like the others."""
+    """Warn when questions, or labels within a draw, are missing: those that are there need not be like the others."""
     missing = file.header.n_questions - len(file.records)
     if missing > 0:
         print_line(
             f"Only {len(file.records)} of {file.header.n_questions} questions are in {file.path}: the collection was "
             "not finished, and the easy ones may have come first. Run the same `calibrate collect` again.",
+            "yellow",
+        )
+    waiting = [waits_for_label(record, file.header) for record in file.records]
+    if file.header.reach is not None and True in waiting and not all(waiting[waiting.index(True) :]):
+        print_line(
+            f"{sum(waiting)} of the {len(waiting)} questions that were drawn have no label, and they are not the last "
+            "of the draw. If they were left out because they are hard to judge, the promise does not hold. Label the "
+            f"first that waits, {file.records[waiting.index(True)].id!r}, and the others before the last label.",
             "yellow",
         )
 

@@ -23,12 +23,21 @@ from numpy.typing import NDArray
 
 from guardrail.artifact import Looks, Reach
 from guardrail.errors import UsageError
+from guardrail.plain_json import canonical_json, sha256_hex
 
 from ..data.questions import fingerprint
 from ..data.records import Record, RecordFile, RecordHeader
 from .metrics import ks_two_sample
 
-__all__ = ["POOL_FACTOR", "at_look", "check_labelled_part", "cut_at", "draw_to_label", "waits_for_label"]
+__all__ = [
+    "POOL_FACTOR",
+    "at_look",
+    "check_labelled_part",
+    "cut_at",
+    "draw_digest",
+    "draw_to_label",
+    "waits_for_label",
+]
 
 POOL_FACTOR = 3
 """Questions within reach per question to label, if the share was chosen after looking at the scores."""
@@ -111,6 +120,7 @@ def draw_to_label(
         seed=seed,
         fixed_beforehand=fixed_beforehand,
         looks=tuple(looks),
+        drawn_sha256=draw_digest(drawn, estimator),
     )
     header = file.header.model_copy(
         update={
@@ -126,8 +136,9 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
     """Whether the labelled records are a fair part of what was scored; the reach that the labels are from.
 
     Raises:
-        UsageError: The reach is one of another score, the questions are not those that were drawn, or the labelled
-            questions differ in their scores from those that wait for a label (Kolmogorov-Smirnov, p < .001).
+        UsageError: The reach is one of another score, the questions, their order or their scores are not those that
+            were drawn, or the labelled questions differ in their scores from those that wait for a label
+            (Kolmogorov-Smirnov, p < .001).
     """
     reach = file.header.reach
     if reach is not None:
@@ -147,6 +158,11 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
                 f"record {above[0]!r} of {file.path} has a score above the cut {reach.cut:g} of its reach, so it was "
                 "not drawn with the others. Fit on the file that `calibrate sample` wrote, labelled."
             )
+        if reach.drawn_sha256 not in ("", draw_digest(file.records, estimator)):
+            raise UsageError(
+                f"the questions of {file.path} have another order or other {estimator!r} scores than when they were "
+                "drawn. Fit on the file that `calibrate sample` wrote, labelled."
+            )
     scored = [(record, value) for record in used if (value := _value(record, estimator)) is not None]
     known = np.array([value for record, value in scored if not waits_for_label(record, file.header)])
     waiting = np.array([value for record, value in scored if waits_for_label(record, file.header)])
@@ -157,6 +173,11 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
             "others. Draw what to label with `calibrate sample`, or label the rest."
         )
     return reach
+
+
+def draw_digest(records: Sequence[Record], estimator: str) -> str:
+    """SHA-256 of ids and scores in this order: a look reads the first of a draw, so its order counts."""
+    return sha256_hex(canonical_json([[record.id, _value(record, estimator)] for record in records]))
 
 
 def waits_for_label(record: Record, header: RecordHeader) -> bool:

@@ -321,9 +321,9 @@ class CallReviews:
         """What an approved call of `ANSWER_TOOL` returns: not the answer, which `FrameworkGuard.released` gives out."""
         held = await self.held(call_id, ANSWER_TOOL, arguments)
         decision: Any = await self.given(call_id) or APPROVE
-        if decision["type"] in REFUSED:  # an earlier decision; the framework says that the call is approved now
-            decision = APPROVE
-        if held is None or (held.empty and decision == APPROVE):
+        # A rejection stands although the framework says that the call is approved: of two people who decided at once
+        # one may have edited the answer and the other rejected it, and neither let it go out as it is.
+        if held is None or decision["type"] in REFUSED or (held.empty and decision == APPROVE):
             return NOT_RUN
         await self.note(call_id, decision)
         return APPROVED

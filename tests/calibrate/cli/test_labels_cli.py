@@ -156,14 +156,33 @@ def test_fitting_again_on_more_labels_warns(unlabelled: Path, labelled: RecordFi
     run("label", path, "--labels", people(path, labelled, 40))
     assert weaker not in run(*fit, tmp_path / "a.json", "--look", 1)
     assert weaker not in run(*fit, tmp_path / "b.json", "--look", 2)  # declared together
+    # `label --until` may have looked already, so all of delta is not there to spend, and no artifact would tell.
+    assert "Say which look this is" in run(*fit, tmp_path / "c.json", code=2)
+    assert "leave out --test-fraction" in run(*fit, tmp_path / "c.json", "--look", 1, "--test-fraction", 0.3, code=2)
     (tmp_path / "a.json").unlink()
     (tmp_path / "b.json").unlink()
+    run("sample", "--records", unlabelled, "--n", 60, "--out", path, "-e", KEY)
+    run("label", path, "--labels", people(path, labelled, 40))
     assert weaker not in run(*fit, tmp_path / "a.json")
     assert weaker not in run(*fit, tmp_path / "a.json", "--delta", 0.2)  # as many labels
     run("label", path, "--labels", people(path, labelled, 60))
     assert "was fitted on 40 labels of these questions, this artifact on 60" in run(*fit, tmp_path / "b.json")
     assert weaker in run(*fit, tmp_path / "a.json")  # the earlier one is overwritten
-    assert "leave out --test-fraction" in run(*fit, tmp_path / "c.json", "--look", 1, "--test-fraction", 0.3, code=2)
+
+
+def test_a_gap_in_the_labels_of_a_draw_warns(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    run("sample", "--records", unlabelled, "--reach", 0.8, "--n", 60, "--out", path, "-e", KEY)
+    labels = people(path, labelled, 40)
+    fit = ("fit", path, "--rule", "certified", "--alpha", 0.3, "--estimator", KEY, "--out", tmp_path / "a.json")
+    run("label", path, "--labels", labels)
+    shown = run(*fit, "--test-fraction", 0.3)
+    assert "not the last of the draw" not in shown  # the first 40
+    assert "Those questions lie within reach, which" in shown  # their acceptance is not a share of all
+    gap = [line for line in labels.read_text().splitlines() if json.loads(line)["correct"]]
+    labels.write_text("\n".join(gap) + "\n")
+    run("label", path, "--labels", labels)
+    assert f"{60 - len(gap)} of the 60 questions that were drawn have no label, and they are not the last" in run(*fit)
 
 
 def test_a_plan_from_a_pilot(labelled: RecordFile) -> None:

@@ -14,7 +14,7 @@ from calibrate.cli.candidates import _fitting
 from calibrate.data.records import Record, RecordFile, RecordHeader, read_records, write_records
 from calibrate.evaluation.audit import _shift
 from calibrate.evaluation.planning import Binormal, error_probabilities, plan_reach
-from calibrate.pipeline import fit_artifact, looked_before
+from calibrate.pipeline import fit_artifact, looked_before, part_header
 from calibrate.scoring.reach import at_look, cut_at, draw_to_label
 from calibrate.scoring.scores import score_records
 from calibrate.thresholds import fit
@@ -307,6 +307,22 @@ def test_a_look_reads_the_first_labels_and_spends_its_part_of_delta(tmp_path: Pa
 def test_looks_that_are_refused(look: int, schedule: tuple[int, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         at_look(looked_at(200), look, schedule)
+
+
+def test_the_order_and_the_scores_of_a_draw_are_kept() -> None:
+    file = looked_at(240)
+    right_first = tuple(sorted(file.records, key=lambda record: not record.correct))
+    with pytest.raises(UsageError, match="another order or other"):
+        fit_artifact(RecordFile(file.path, file.header, right_first, False), estimator=KEY, alpha=0.1, look=1)
+    better = tuple(
+        record.model_copy(update={"scores": scored([0.0]).records[0].scores}) if record.correct else record
+        for record in file.records
+    )
+    with pytest.raises(UsageError, match="another order or other"):
+        fit_artifact(RecordFile(file.path, file.header, better, False), estimator=KEY, alpha=0.1, look=1)
+    part = file.records[100:]
+    kept_out = RecordFile(file.path, part_header(file.header, part), part, False)
+    assert fit_artifact(kept_out, estimator=KEY, alpha=0.1).reach == kept_out.header.reach
 
 
 def test_a_schedule_can_be_declared_without_a_draw() -> None:

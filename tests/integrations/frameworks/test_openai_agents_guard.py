@@ -719,6 +719,42 @@ async def test_a_state_that_was_written_over_approves_nothing_else() -> None:
         assert "Rome" not in state.to_string()
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_of_an_edit_and_a_rejection_neither_lets_out_what_was_proposed(first: bool) -> None:
+    """Two people decide about two copies of a saved state at once."""
+
+    async def decided(model: Any, one: Agent[Any], asked: str, edit: dict[str, Any]) -> Any:
+        result = await Runner.run(one, asked)
+        written, (item,) = result.to_state().to_string(), result.interruptions
+        states = [await RunState.from_string(one, written) for _ in range(2)]
+        decisions = [edit, {"type": "reject"}] if first else [{"type": "reject"}, edit]
+        for state, decision in zip(states, decisions, strict=True):
+            await model.decide(state, {item.call_id: decision})
+        return [(await Runner.run(one, state)).final_output for state in states]
+
+    model, one = answering(APART)
+    assert set(asyncio.run(decided(model, one, "Capital of Atlantis?", ANSWER_EDIT))) <= {"Poseidonis", "Not sure."}
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
+    asyncio.run(decided(bank.model, reviewing(bank), "Pay what I owe", EDIT))
+    assert bank.paid == [7]
+
+
+@pytest.mark.parametrize("lost", ["expired", "deleted"])
+def test_an_edited_call_whose_edit_is_lost_does_not_run_as_it_was_proposed(lost: str, tmp_path: Path) -> None:
+    now = [0.0]
+    store = VerdictStore(tmp_path / "verdicts.sqlite", expires_in=60, clock=lambda: now[0])
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=store)
+    one = reviewing(bank)
+    result = run(one, "Pay what I owe")
+    state = asyncio.run(bank.model.decide(result, {result.interruptions[0].call_id: EDIT}))
+    if lost == "expired":
+        now[0] = 61.0
+    else:
+        store.purge(-1.0)
+    assert run(one, state).final_output == "Done"
+    assert bank.paid == []  # neither 7 nor 5
+
+
 def test_an_agent_that_stops_at_every_tool_is_refused() -> None:
     model, one = answering(APART)
     one.tool_use_behavior = "stop_on_first_tool"
