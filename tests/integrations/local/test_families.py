@@ -178,6 +178,22 @@ def test_a_fault_limits_what_is_served(fault: Callable[..., Any], batches: bool,
     assert self_check(tiny_model(), IDS) == Support()
 
 
+@pytest.mark.parametrize("hidden", [-1e4, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("fault", [forgets, looks_ahead])
+def test_a_fault_is_found_in_a_model_that_hides_tokens(fault: Callable[..., Any], hidden: float) -> None:
+    def hides(forward: Callable[..., Any], input_ids: Any, **given: Any) -> Any:
+        output = forward(input_ids=input_ids, **given)
+        output.logits[..., 200:240] = hidden
+        return output
+
+    def both(forward: Callable[..., Any], input_ids: Any, **given: Any) -> Any:
+        return hides(functools.partial(fault, forward), input_ids, **given)
+
+    assert self_check(faulty(hides), IDS) == Support()
+    with pytest.raises(UsageError, match="cannot be served here"):
+        self_check(faulty(both), IDS)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_rounding_is_no_fault(dtype: Any) -> None:
     """Mixtures of experts included: rounding sends single tokens to other experts."""
