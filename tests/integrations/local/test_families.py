@@ -110,6 +110,20 @@ def test_a_type_that_cannot_be_exact_is_refused_with_type_and_reason(model_type:
         TransformersChat.from_model(tiny_family(model_type), byte_tokenizer())
 
 
+@pytest.mark.parametrize("model_type", ["jamba", "zamba"])
+def test_layers_of_the_first_mamba_are_exact_with_large_weights(model_type: str) -> None:
+    """With the small weights of the other tests, errors in options of several tokens hide within the tolerance."""
+    assert self_check(tiny_family(model_type, initializer_range=0.2), IDS) == Support()
+
+
+@pytest.mark.parametrize("model_type", ["mpt", "whisper"])
+def test_every_name_of_the_context_window_is_known(model_type: str) -> None:
+    """A prompt beyond it would fail in the model, with all others of its batch."""
+    chat = TransformersChat.from_model(tiny_family(model_type), byte_tokenizer())
+    with pytest.raises(PromptTooLongError, match="context window of 512"):
+        chat.draw_samples([[HumanMessage("x" * 600)]], SamplingPlan(n=2, temperature=1.0, max_tokens=4), seeds=[1])
+
+
 def test_bert_as_a_decoder_is_served() -> None:
     model = tiny_family("bert", is_decoder=True)
     check_exact(model, self_check(model, IDS), (5, 40))
