@@ -177,8 +177,9 @@ class Prefix:
         Returns:
             float32 (rows, vocabulary), or (rows, length, vocabulary) if not ``last_only``.
         """
-        if not last_only and "cache_params" in (_accepted(self.model) or ()):
-            # The first Mamba reads several tokens as if none came before them.
+        if not last_only and (
+            "cache_params" in (_accepted(self.model) or ()) or self.model.config.model_type in WITH_FIRST_MAMBA
+        ):
             return torch.stack([self.advance(column[:, None]) for column in tokens.T], dim=1)
         with torch.inference_mode():
             length = tokens.shape[1]
@@ -195,6 +196,9 @@ class Prefix:
             self.logits = logits[:, -1]
             return self.logits if last_only else logits
 
+
+WITH_FIRST_MAMBA = frozenset({"jamba", "zamba"})
+"""Types beside Mamba with layers of the first Mamba, which reads several tokens as if none came before them."""
 
 REREADING = frozenset({"phi3", "phi4_multimodal", "phimoe"})
 """Types for which ``generate`` reads the sequence again when it grows beyond the rope window."""

@@ -58,7 +58,7 @@ class LocalModel:
     end_ids: frozenset[int]
     """Tokens that end an answer."""
     hidden_ids: frozenset[int]
-    """Tokens that are not part of an answer's text: special tokens and end tokens."""
+    """Tokens that are not part of an answer's text: special and end tokens, and those that the tokenizer lacks."""
     context: int | None
     """Context window in tokens."""
     chat_template: str | None = None
@@ -127,7 +127,7 @@ def wrap(
         folder=folder,
         commit=commit,
         end_ids=end_ids,
-        hidden_ids=end_ids | special_ids(tokenizer),
+        hidden_ids=end_ids | special_ids(tokenizer) | _spare_ids(model, tokenizer),
         context=_context(model.config, tokenizer),
         chat_template=chat_template,
     )
@@ -216,10 +216,17 @@ def special_ids(tokenizer: Any) -> frozenset[int]:
     return frozenset(tokenizer.all_special_ids) | {place for place, token in added.items() if token.special}
 
 
+def _spare_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Ids that the model can write but the tokenizer does not know: many vocabularies are rounded up."""
+    size = getattr(model.config.get_text_config(decoder=True), "vocab_size", None) or 0
+    return frozenset(range(size)).difference(tokenizer.get_vocab().values())
+
+
 def _context(config: Any, tokenizer: Any) -> int | None:
     """Context window of the model's config; that of the tokenizer only if the config has none."""
     text = config.get_text_config(decoder=True)
-    limit = getattr(text, "max_position_embeddings", None) or getattr(tokenizer, "model_max_length", None)
+    found = (getattr(text, name, None) for name in ("max_position_embeddings", "max_target_positions", "max_seq_len"))
+    limit = next(filter(None, found), None) or getattr(tokenizer, "model_max_length", None)
     return int(limit) if limit and limit < NO_LIMIT else None
 
 

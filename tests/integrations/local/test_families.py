@@ -110,6 +110,20 @@ def test_a_type_that_cannot_be_exact_is_refused_with_type_and_reason(model_type:
         TransformersChat.from_model(tiny_family(model_type), byte_tokenizer())
 
 
+@pytest.mark.parametrize("model_type", ["jamba", "zamba"])
+def test_layers_of_the_first_mamba_are_exact_with_large_weights(model_type: str) -> None:
+    """With the small weights of the other tests, errors in options of several tokens hide within the tolerance."""
+    assert self_check(tiny_family(model_type, initializer_range=0.2), IDS) == Support()
+
+
+@pytest.mark.parametrize("model_type", ["mpt", "whisper"])
+def test_every_name_of_the_context_window_is_known(model_type: str) -> None:
+    """A prompt beyond it would fail in the model, with all others of its batch."""
+    chat = TransformersChat.from_model(tiny_family(model_type), byte_tokenizer())
+    with pytest.raises(PromptTooLongError, match="context window of 512"):
+        chat.draw_samples([[HumanMessage("x" * 600)]], SamplingPlan(n=2, temperature=1.0, max_tokens=4), seeds=[1])
+
+
 def test_bert_as_a_decoder_is_served() -> None:
     model = tiny_family("bert", is_decoder=True)
     check_exact(model, self_check(model, IDS), (5, 40))
@@ -176,6 +190,22 @@ def test_a_fault_limits_what_is_served(fault: Callable[..., Any], batches: bool,
     assert (found.batches, found.options) == (batches, options)
     assert "differ" in found.reason
     assert self_check(tiny_model(), IDS) == Support()
+
+
+@pytest.mark.parametrize("hidden", [-1e4, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("fault", [forgets, looks_ahead])
+def test_a_fault_is_found_in_a_model_that_hides_tokens(fault: Callable[..., Any], hidden: float) -> None:
+    def hides(forward: Callable[..., Any], input_ids: Any, **given: Any) -> Any:
+        output = forward(input_ids=input_ids, **given)
+        output.logits[..., 200:240] = hidden
+        return output
+
+    def both(forward: Callable[..., Any], input_ids: Any, **given: Any) -> Any:
+        return hides(functools.partial(fault, forward), input_ids, **given)
+
+    assert self_check(faulty(hides), IDS) == Support()
+    with pytest.raises(UsageError, match="cannot be served here"):
+        self_check(faulty(both), IDS)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import examples.tiny_model
-from integrations._local.loading import special_ids
+from integrations._local.loading import special_ids, wrap
 from integrations._local.tokens import Answer, Detokenizer, StopDetector, TextStream
 from tests.integrations.conftest import byte_tokenizer
 
@@ -184,3 +184,18 @@ def test_special_tokens_without_a_role_are_hidden() -> None:
     assert all(answer.tokens)
     assert len(answer.logprobs or ()) == 2 * len(the)
     assert shown == answer.text.strip() == "the the"
+
+
+def test_tokens_that_the_tokenizer_lacks_are_hidden() -> None:
+    """Vocabularies are often rounded up. A stream lost the space after such a token."""
+    tokenizer = fallback_tokenizer()
+    size = len(tokenizer)
+    model = LlamaForCausalLM(
+        LlamaConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=size + 9)
+    )
+    hidden = wrap(model, tokenizer, name="wide", chat_template="x").hidden_ids
+    assert hidden == special_ids(tokenizer) | set(range(size, size + 9))
+    text, the = Detokenizer(tokenizer, hidden), tokenizer.convert_tokens_to_ids("▁the")
+    stream = TextStream(text, ())
+    ids = [the, size, the]
+    assert "".join([*map(stream.push, ids), stream.close()]) == text.decode(ids).strip() == "the the"
