@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from guardrail.artifact import CalibrationArtifact
+from guardrail.artifact import CalibrationArtifact, Reach
 from guardrail.errors import ArtifactError, UsageError
 from guardrail.outcome import Feasible
 
@@ -115,12 +115,7 @@ def fit(
     also = [kept_out] if test_fraction else [asked_people] if human_labels is not None else []
     keep_inputs([records, test, human_labels, estimator], [out, *also])
     file = read_records(records)
-    if look is None and file.header.reach is not None and file.header.reach.looks:
-        listed = ", ".join(map(str, file.header.reach.looks))
-        raise UsageError(
-            f"{records} was drawn for looks at {listed} labels, and each look spends a part of delta. Say which look "
-            "this is: --look 1 for the first. Without looks, draw again without --looks."
-        )
+    _require_look(file, records, look)
     key = chosen_estimator(file, estimator)
     print_structured(file, key)
     groups: Groups = "cluster" if cluster_by_group else "category"
@@ -173,12 +168,27 @@ def fit(
     print_second_look(part, key)
     if rest is not None:
         print_line(sentences.held_out(artifact, held_out(artifact, rest, key)))
-        reach = (file if tested is None else tested).header.reach
-        if reach is not None and reach.leaves_out:
-            share = sentences.percent(reach.n_within / reach.n_pool)
-            print_line(f"Those questions lie within reach, which {share} of all questions do; no other is answered.")
+        _print_share((file if tested is None else tested).header.reach)
     flag = f" --test {rest_path}" if rest_path is not None else ""
     finish(written, f"calibrate report {records} --artifact {out}{flag}")
+
+
+def _require_look(file: RecordFile, path: Path, look: int | None) -> None:
+    """Refuse records that were drawn for several looks where the command does not say which look this is."""
+    reach = file.header.reach
+    if look is None and reach is not None and reach.looks:
+        listed = ", ".join(map(str, reach.looks))
+        raise UsageError(
+            f"{path} was drawn for looks at {listed} labels, and each look spends a part of delta. Say which look "
+            "this is: --look 1 for the first. Without looks, draw again without --looks."
+        )
+
+
+def _print_share(reach: Reach | None) -> None:
+    """Say what a test part within reach is a share of."""
+    if reach is not None and reach.leaves_out:
+        share = sentences.percent(reach.n_within / reach.n_pool)
+        print_line(f"Those questions lie within reach, which {share} of all questions do; no other is answered.")
 
 
 def parsed_looks(text: str | None) -> tuple[int, ...]:

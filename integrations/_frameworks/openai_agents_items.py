@@ -75,7 +75,7 @@ def from_items(system: str | None, items: str | Sequence[TResponseInputItem]) ->
     given = cast(Sequence[dict[str, Any]], items)
     stood = {item["call_id"] for item in given if _stands(item)}
     for item in given:
-        if item.get("type") in ("function_call", "function_call_output") and item["call_id"] in stood:
+        if _stands(item) or (item.get("type") == "function_call_output" and item["call_id"] in stood):
             continue
         if item.get("type") == "reasoning":
             pending.append(item)
