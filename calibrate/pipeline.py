@@ -126,6 +126,12 @@ def fit_artifact(
                 "a schedule of looks needs the number of the look, and reads no other part of the records."
             )
         looked, used = at_look(file, look, looks)
+    elif file.header.reach is not None and file.header.reach.looks:
+        listed = ", ".join(map(str, file.header.reach.looks))
+        raise UsageError(
+            f"{file.path} was drawn for looks at {listed} labels, and each look spends a part of delta. Say which look "
+            "this is: --look 1 (in Python look=1) for the first. Without looks, draw again without --looks."
+        )
     if groups == "cluster":
         # A rule that reads dependent items takes them all; the others get one of each cluster.
         used = all_grouped(used) if rule_named(rule).grouping == "sums" else one_per_cluster(used)

@@ -115,7 +115,6 @@ def fit(
     also = [kept_out] if test_fraction else [asked_people] if human_labels is not None else []
     keep_inputs([records, test, human_labels, estimator], [out, *also])
     file = read_records(records)
-    _require_look(file, records, look)
     key = chosen_estimator(file, estimator)
     print_structured(file, key)
     groups: Groups = "cluster" if cluster_by_group else "category"
@@ -171,17 +170,6 @@ def fit(
         _print_share((file if tested is None else tested).header.reach)
     flag = f" --test {rest_path}" if rest_path is not None else ""
     finish(written, f"calibrate report {records} --artifact {out}{flag}")
-
-
-def _require_look(file: RecordFile, path: Path, look: int | None) -> None:
-    """Refuse records that were drawn for several looks where the command does not say which look this is."""
-    reach = file.header.reach
-    if look is None and reach is not None and reach.looks:
-        listed = ", ".join(map(str, reach.looks))
-        raise UsageError(
-            f"{path} was drawn for looks at {listed} labels, and each look spends a part of delta. Say which look "
-            "this is: --look 1 for the first. Without looks, draw again without --looks."
-        )
 
 
 def _print_share(reach: Reach | None) -> None:

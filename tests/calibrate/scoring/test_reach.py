@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -262,12 +263,12 @@ def test_scores_that_decided_the_draw_are_not_replaced_by_others() -> None:
 # -- Looks -------------------------------------------------------------------------------------------------------------
 
 
-def looked_at(n_labels: int) -> RecordFile:
-    """A file drawn for looks at 60, 120 and 240 labels, with so many of them."""
+def looked_at(n_labels: int, looks: Sequence[int] = (60, 120, 240)) -> RecordFile:
+    """A file drawn for looks at 60, 120 and 240 labels, or other ones, with so many labels."""
     rng = np.random.default_rng(0)
     u = rng.random(2000)
     wrong = {f"q{i:04}": bool(rng.random() < 0.2 * value) for i, value in enumerate(u)}
-    drawn = labelled(draw_to_label(scored(u.tolist()), KEY, share=0.5, n=240, looks=[60, 120, 240]), wrong)
+    drawn = labelled(draw_to_label(scored(u.tolist()), KEY, share=0.5, n=240, looks=looks), wrong)
     records = tuple(
         record if i < n_labels else record.model_copy(update={"correct": None})
         for i, record in enumerate(drawn.records)
@@ -309,6 +310,15 @@ def test_looks_that_are_refused(look: int, schedule: tuple[int, ...], message: s
         at_look(looked_at(200), look, schedule)
 
 
+def test_a_file_drawn_for_looks_is_fitted_at_a_look_only() -> None:
+    """Without its number, a fit would spend all of delta at each look."""
+    file = looked_at(240)
+    with pytest.raises(UsageError, match="drawn for looks at 60, 120, 240 labels"):
+        fit_artifact(file, estimator=KEY, alpha=0.15, rule="certified")
+    with pytest.raises(UsageError, match="drawn for looks"):
+        fit_artifact(file, estimator=KEY, alpha=0.15, rule="certified", part=file.records[:100])
+
+
 def test_the_order_and_the_scores_of_a_draw_are_kept() -> None:
     file = looked_at(240)
     right_first = tuple(sorted(file.records, key=lambda record: not record.correct))
@@ -320,6 +330,7 @@ def test_the_order_and_the_scores_of_a_draw_are_kept() -> None:
     )
     with pytest.raises(UsageError, match="another order or other"):
         fit_artifact(RecordFile(file.path, file.header, better, False), estimator=KEY, alpha=0.1, look=1)
+    file = looked_at(240, looks=())
     part = file.records[100:]
     kept_out = RecordFile(file.path, part_header(file.header, part), part, False)
     assert fit_artifact(kept_out, estimator=KEY, alpha=0.1).reach == kept_out.header.reach
@@ -354,11 +365,12 @@ def test_schedules_that_are_refused_at_the_draw(looks: tuple[int, ...]) -> None:
 def test_an_earlier_look_is_known_by_its_scores() -> None:
     first, second = (fit_artifact(looked_at(240), estimator=KEY, alpha=0.15, look=look) for look in (1, 2))
     assert not looked_before(first, second)  # declared together
-    undeclared = fit_artifact(looked_at(120), estimator=KEY, alpha=0.15)
+    undeclared = fit_artifact(looked_at(120, looks=()), estimator=KEY, alpha=0.15)
     assert looked_before(first, undeclared)
-    assert looked_before(undeclared, fit_artifact(looked_at(240), estimator=KEY, alpha=0.15))
+    assert looked_before(undeclared, fit_artifact(looked_at(240, looks=()), estimator=KEY, alpha=0.15))
     assert not looked_before(undeclared, first)
-    others = fit_artifact(looked_at(240), estimator=KEY, alpha=0.15, part=looked_at(240).records[150:])
+    file = looked_at(240, looks=())
+    others = fit_artifact(file, estimator=KEY, alpha=0.15, part=file.records[150:])
     assert not looked_before(first, others)  # other questions
 
 
