@@ -347,9 +347,8 @@ def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> Non
     for kind, some in (("wrong", found.wrong), ("right", found.right)):
         for record in some[:most]:
             against = " / ".join(record.references) or "not on file"
-            print_line(
-                f"  {record.id}, labelled {kind}: answered {_short(record.answer or '')}, reference {_short(against)}"
-            )
+            answer = _short(record.shown_answer or "")
+            print_line(f"  {record.id}, labelled {kind}: answered {answer}, reference {_short(against)}")
 
 
 def _short(text: str, longest: int = 60) -> str:

@@ -424,7 +424,7 @@ def card(record: Record, *, done: int, total: int) -> Panel:
     rows.add_row("question", Text(record.question))
     for name, option in (record.options or {}).items():
         rows.add_row("", Text(option if name == option else f"{name}) {option}"))
-    rows.add_row("answer", Text(record.answer or "(empty)", style="bold cyan"))
+    rows.add_row("answer", Text(record.shown_answer or "(empty)", style="bold cyan"))
     rows.add_row("accepted", Text(" | ".join(record.references) or "(none given)", style="green"))
     for text, share in shares(record)[:_SHOWN]:
         rows.add_row(f"{share:.0%}", Text(text or "(empty)", style="dim"))
@@ -436,7 +436,7 @@ def card(record: Record, *, done: int, total: int) -> Panel:
 
 def shares(record: Record) -> list[tuple[str, float]]:
     """Distinct samples (normalised; shown as first seen) with their share, most frequent first."""
-    samples = [sample.text for sample in record.drawn.samples] if record.drawn is not None else []
+    samples = [sample.comparable for sample in record.drawn.samples] if record.drawn is not None else []
     spelling: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for text in samples:
