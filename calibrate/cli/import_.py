@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from ..data.formats import KINDS, LAYOUTS, Imported, ImportSettings, import_file
 from ..data.records import write_records
 from ..report.sentences import percent
 from .frame import app, finish, keep_inputs, print_line
+from .score import next_step
 
 __all__ = ["import_"]
 
@@ -113,9 +113,10 @@ def import_(
             "imported, since the rest is not a random part of the questions. Correct the --map or the rows, or raise "
             "--max-bad if you know why they are malformed."
         )
-    write_records(out, imported.file.header, imported.file.records)
+    header = imported.file.header
+    write_records(out, header, imported.file.records)
     _print_result(imported, skipped)
-    finish([out, *([skipped] if imported.bad else [])], _following(imported, out))
+    finish([out, *([skipped] if imported.bad else [])], next_step(header, out, min(header.estimators, default=None)))
 
 
 def _one_of(flag: str, value: str, *allowed: str) -> Any:
@@ -142,13 +143,3 @@ def _print_bad(imported: Imported, skipped: Path) -> None:
         print_line(f"{len(imported.bad)} rows are malformed and left out; all of them are in {skipped}:", "yellow")
         for bad in imported.bad[:_SHOWN]:
             print_line(f"  {bad.problem}", "yellow")
-
-
-def _following(imported: Imported, out: Path) -> str:
-    header = imported.file.header
-    keys = sorted(header.estimators)
-    if keys and header.correctness is not None:
-        return f"calibrate fit {out} --estimator {shlex.quote(keys[0])} --alpha 0.1"
-    if keys:
-        return f"calibrate label {out}"
-    return f"calibrate score {out}"

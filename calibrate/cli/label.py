@@ -45,7 +45,7 @@ from ..report.sentences import describe_spec, percent
 from ..scoring.reach import waits_for_label
 from .collect import changed_file
 from .frame import RecordsArgument, app, console, finish, keep_inputs, one_file, print_line, resolve_model
-from .score import EstimatorOption, chosen_estimator
+from .score import EstimatorOption, chosen_estimator, next_step
 
 if TYPE_CHECKING:
     from guardrail.review import Content
@@ -156,7 +156,7 @@ def label(
     if people is None and not any(record.references for record in labelled.records):
         finish([target], f"calibrate label {target} --interactive, as there are no references")
         return
-    finish([target], f"calibrate fit {target} --alpha 0.1")
+    finish([target], next_step(labelled.header, target))
 
 
 @dataclass(frozen=True, slots=True)

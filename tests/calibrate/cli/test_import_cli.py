@@ -132,8 +132,11 @@ def test_imported_samples_go_through_every_step_to_a_guard(tmp_path: Path) -> No
     assert shown.endswith(f"Next: calibrate score {out}")
     assert run("score", out).endswith(f"Next: calibrate label {out}")
     run("label", out, "--rule", "exact")
-    assert run("score", out).endswith(f"Next: calibrate fit {out} --alpha 0.1")
-    run("fit", out, "-e", "discrete_semantic_entropy", "--alpha", "0.2", "--out", artifact)
+    following = run("score", out).rpartition("Next: calibrate ")[2].split()
+    assert following == ["fit", str(out), "--estimator", "discrete_semantic_entropy", "--alpha", "0.1"]
+    assert "Wrote" in run(*following, "--out", artifact)  # without log-probabilities there is no default
+    assert run("label", out, "--rule", "exact").endswith(" ".join(following))
+    run(*following[:-1], "0.2", "--out", artifact)
     guard = Guardrail(model=fakes.model(), artifact=CalibrationArtifact.load(artifact))
     assert guard.artifact.plan.n == len(rows[0]["drawn"])
 
