@@ -120,7 +120,7 @@ def _preallocated(states: Tensor, index: Tensor, capacity: int) -> Tensor:
     """The rows of ``states`` at ``index``, followed by free positions."""
     _, heads, length, size = states.shape
     buffer = states.new_empty((index.shape[0], heads, capacity, size))
-    buffer[:, :, :length] = states[index]
+    buffer[:, :, :length] = states if len(states) == 1 else states[index]  # one prompt: no copy in between
     return buffer
 
 
@@ -134,6 +134,8 @@ def select_rows(cache: Any, index: Tensor, room: int) -> None:
             cache.layers[place] = PreallocatedLayer(layer, index, room)
         else:
             layer.reorder_cache(index)
+    if hasattr(cache, "module_states"):
+        cache.module_states = [states[index] for states in cache.module_states]
 
 
 # -- the prompts, read once -------------------------------------------------------------------------------------------
@@ -178,7 +180,7 @@ class Prefix:
             float32 (rows, vocabulary), or (rows, length, vocabulary) if not ``last_only``.
         """
         if not last_only and (
-            "cache_params" in (_accepted(self.model) or ()) or self.model.config.model_type in WITH_FIRST_MAMBA
+            "cache_params" in (_accepted(self.model) or ()) or self.model.config.model_type in BY_TOKEN
         ):
             return torch.stack([self.advance(column[:, None]) for column in tokens.T], dim=1)
         with torch.inference_mode():
@@ -197,8 +199,11 @@ class Prefix:
             return self.logits if last_only else logits
 
 
-WITH_FIRST_MAMBA = frozenset({"jamba", "zamba"})
-"""Types beside Mamba with layers of the first Mamba, which reads several tokens as if none came before them."""
+BY_TOKEN = frozenset({"jamba", "recurrent_gemma", "zamba"})
+"""Types beside Mamba with recurrent layers that read several tokens as if none came before them."""
+
+MODULE_STATES = {"recurrent_gemma": ("conv1d_state", "recurrent_states")}
+"""Types with recurrent states outside the cache: names of the attributes of their modules."""
 
 REREADING = frozenset({"phi3", "phi4_multimodal", "phimoe"})
 """Types for which ``generate`` reads the sequence again when it grows beyond the rope window."""
@@ -240,7 +245,13 @@ def _forward(model: Any, tokens: Tensor, positions: Tensor, mask: Tensor, cache:
         extra["cache_params"] = cache
     else:
         extra["past_key_values"] = cache
+    names = MODULE_STATES.get(model.config.model_type, ())
+    places = [(module, name) for name in names for module in model.modules() if hasattr(module, name)]
+    for (module, name), states in zip(places, getattr(cache, "module_states", [None] * len(places)), strict=True):
+        setattr(module, name, states)
     output = model(input_ids=tokens, attention_mask=mask, use_cache=True, **extra)
+    if places:
+        cache.module_states = [getattr(module, name) for module, name in places]
     logits = output.logits[:, -1:] if last_only else output.logits
     return logits.float()
 
