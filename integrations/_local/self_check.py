@@ -13,7 +13,8 @@ from typing import Any
 
 from guardrail.errors import UsageError
 
-from .decoding import prefill, takes_cache
+from .decoding import prefill
+from .forward import takes_cache
 from .loading import Tensor, torch
 from .options import score_options
 
