@@ -38,7 +38,7 @@ from ..scoring.metrics import ks_two_sample
 from ..scoring.reach import waits_for_label
 from ..scoring.scores import arrays
 from ..segments import BySegment
-from .frame import RecordsArgument, app, console, finish, keep_inputs, print_line
+from .frame import RecordsArgument, app, console, finish, keep_inputs, print_line, table
 from .label import print_structured
 from .score import EstimatorOption, chosen_estimator
 
@@ -314,10 +314,8 @@ def print_verdict(artifact: CalibrationArtifact) -> None:
     text = "\n\n".join([headline(artifact), *rest])
     console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
     if rows := sentences.segment_table(artifact):
-        table = Table("segment", "questions", "wrong", "threshold", "answered", "wrong", "one: answered", "one: wrong")
-        for row in rows:
-            table.add_row(*map(escape, row))
-        console.print(table, "one: under one threshold for all questions", highlight=False)
+        columns = ("segment", "questions", "wrong", "threshold", "answered", "wrong", "one: answered", "one: wrong")
+        console.print(table("Segments", columns, rows), "one: under one threshold for all questions", highlight=False)
 
 
 def segment_flags(artifact: CalibrationArtifact) -> str:

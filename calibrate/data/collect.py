@@ -296,7 +296,7 @@ def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
     if problem is not None:
         raise GuardrailError(
             f"this endpoint cannot be calibrated ({problem[0].value}): {problem[1]}. Nothing was collected. "
-            "`guardrail doctor` shows what it honours."
+            "`guardrail doctor --model MODEL` shows what it honours."
         )
     return report
 
