@@ -12,7 +12,6 @@ import http.client
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -140,18 +139,19 @@ def main() -> None:
                 continue
             # Each makes its own file, as a release would have left it.
             file = Path(folder) / f"{name}.db"
-            run = [sys.executable, str(Path(__file__).resolve()), "--seconds", str(given.seconds)]
+            run = [sys.executable, str(Path(__file__).resolve()), "--seconds", str(given.seconds), "--file", str(file)]
             settings = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
             code = f"from review_store import fill; from pathlib import Path; fill(Path({str(file)!r}), {given.items})"
             paths = {**settings, "PYTHONPATH": os.pathsep.join([str(checkout.resolve()), str(here / "benchmarks")])}
             subprocess.run([sys.executable, "-c", code], env=paths, cwd=folder, check=True)
-            done = subprocess.run([*run, "--file", str(file)], env=settings, cwd=folder, stdout=subprocess.PIPE, check=True)
+            done = subprocess.run(
+                [*run, "--file", str(file)], env=settings, cwd=folder, stdout=subprocess.PIPE, check=True
+            )
             for what, row in json.loads(done.stdout).items():
                 print(
                     f"{name:7}{what:10}{given.items:>9,} items, {THREADS} threads: {row['rate']:8.1f}/s   "
                     f"p50 {row['p50'] * 1e3:7.1f} ms   p99 {row['p99'] * 1e3:7.1f} ms"
                 )
-            shutil.rmtree(file, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ class Database:
     def _connect(self) -> Connection:
         # An open connection would go on writing to a file that was moved away or deleted, where nobody reads.
         if self._sqlite and self._file != _identity(self.url):
-            why = f"{self.url.database} was moved, deleted or replaced. Put it back, or restart to use what is there now"
+            why = f"{self.url.database} was moved, deleted or replaced. Put it back, or restart to use what is there"
             raise OperationalError(None, None, OSError(why))
         return self.engine.connect()
 

@@ -515,6 +515,8 @@ class ReviewStore:
         """
         check_seconds("older_than", older_than, "Use 90 * 86400 for 90 days.")
         check_text("who", who, LONGEST_NAME)
+        if not dry_run:
+            self.expire()
         return purge(self.database, older_than, who, dry_run=dry_run)
 
     def check(self) -> None:
