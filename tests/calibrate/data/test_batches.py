@@ -62,7 +62,9 @@ class Service:
                 if self.path.endswith("/files"):
                     boundary = self.headers["Content-Type"].split("boundary=")[1].encode()
                     part = next(part for part in content.split(b"--" + boundary) if b"filename=" in part)
-                    self.reply({"id": service.keep(part.split(b"\r\n\r\n", 1)[1]), "object": "file"})
+                    self.reply(
+                        {"id": service.keep(part.split(b"\r\n\r\n", 1)[1].removesuffix(b"\r\n")), "object": "file"}
+                    )
                 elif self.path.endswith("/batches"):
                     self.reply(service.start(json.loads(content)))
                 else:
