@@ -63,6 +63,7 @@ class Batches:
         self._results = tuple(results)
         self._wait = wait
         self._most = most_requests
+        self._digest = ""
 
     def bind(self, collection: Mapping[str, Any]) -> None:
         """Refuse a folder that belongs to another collection.
@@ -70,11 +71,9 @@ class Batches:
         Raises:
             UsageError: It does: replies to its requests would be taken for replies to these.
         """
-        path, digest = self.folder / "collection.json", sha256_hex(canonical_json(collection))
-        if not path.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            atomic_write(path, json.dumps({"format": 1, "sha256": digest}))
-        if json.loads(path.read_bytes()).get("sha256") != digest:
+        self._digest = sha256_hex(canonical_json(collection))
+        path = self.folder / "collection.json"
+        if path.exists() and json.loads(path.read_bytes()).get("sha256") != self._digest:
             raise UsageError(
                 f"{self.folder} holds batches for other questions, another model or another plan. Use the settings "
                 "they were made with, or write to another file with --out."
@@ -187,6 +186,10 @@ class Batches:
         plan: SamplingPlan,
     ) -> None:
         """Write the requests of questions that have none, in as many groups as the limits demand."""
+        if names:
+            batch_requests(model, [prompts[names[0]]], plan)  # refuses a plan before the folder is bound to it
+            self.folder.mkdir(parents=True, exist_ok=True)
+            atomic_write(self.folder / "collection.json", json.dumps({"format": 1, "sha256": self._digest}))
         lines: list[bytes] = []
         size, group = 0, 1 + max((int(path.name[:4]) for path in self.folder.glob("*-1.requests.jsonl")), default=0)
         for start in range(0, len(names), AT_ONCE):
