@@ -10,8 +10,9 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.judges import normalise
 
 from ..data.records import Record
-from ..evaluation.evaluate import Estimate, Evaluation, EvaluationRow
+from ..evaluation.evaluate import FEW_SPLITS, Estimate, Evaluation, EvaluationRow
 from ..evaluation.label_checks import Suspicious
+from ..evaluation.tables import TableRow
 from ..pipeline import HeldOut, is_accepted
 from ..thresholds.registry import rule_named
 from .sentences import percent
@@ -89,6 +90,12 @@ class CategoryRow:
     base_error: str
     answered: str
     error: str
+
+
+def few(row: EvaluationRow | TableRow) -> str:
+    """The mark of a mean over fewer than ten splits; empty otherwise, and where their number is unknown."""
+    n = row.n_feasible if isinstance(row, EvaluationRow) else row.feasible
+    return "*" if n is not None and 0 < n < FEW_SPLITS else ""
 
 
 def tiles(artifact: CalibrationArtifact, test: HeldOut | None) -> list[Tile]:

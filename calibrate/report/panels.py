@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from ..evaluation.evaluate import EvaluationRow
-from ..evaluation.tables import TableRow
+from ..evaluation.tables import TableRow, rule_of
 from .figures import Figure, Palette, render
 
 __all__ = ["across_alpha", "paper_panels", "violations"]
@@ -121,7 +121,7 @@ def _panel(panel: Any, rows: Sequence[TableRow], field: str, colour: Palette) ->
         known = [(row, value) for row in rows if row.label == label and (value := getattr(row, field)) is not None]
         x, y = [100 * row.alpha for row, _ in known], [100 * value.value for _, value in known]
         width = 2.6 if label in BANDED else 1.5
-        panel.plot(x, y, color=ink, ls=dashes, marker=marker, ms=4.5, lw=width, label=label)
+        panel.plot(x, y, color=ink, ls=dashes, marker=marker, ms=4.5, lw=width, label=rule_of(label))
         sds = [100 * sd for row, _ in known if (sd := getattr(row, f"{field}_sd", None)) is not None]
         if label in BANDED and sds and len(sds) == len(y):
             low = [at - sd for at, sd in zip(y, sds, strict=True)]

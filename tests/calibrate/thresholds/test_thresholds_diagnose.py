@@ -46,7 +46,7 @@ def test_the_literal_rule_says_why_it_never_accepts_untied_scores() -> None:
         assert outcome.reason is InfeasibleReason.MOST_CONFIDENT_ITEMS_ARE_WRONG
         assert "C_1/n >=" in outcome.detail
         assert "never forgets" in outcome.detail
-        assert "Use min_accept=None" in outcome.detail
+        assert "Leave min_accept at its default" in outcome.detail
     assert isinstance(fit(np.arange(100.0), [0] * 100, alpha=0.51, min_accept=1), Feasible)  # n/(2n + 1) < .51
 
 
