@@ -16,7 +16,7 @@ from guardrail.uncertainty import from_spec
 
 from ..correctness import label_records, make_rule
 from ..data.questions import fingerprint
-from ..data.records import Record, RecordFile
+from ..data.records import GIVEN, Record, RecordFile
 from ..pipeline import HeldOut, is_accepted, require_same
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.metrics import ks_two_sample
@@ -37,8 +37,6 @@ FEWEST_COINCIDENCES = 10
 """Fewer equal continuous scores than this are not taken for the same questions."""
 SHUFFLES = 99
 """Orders that records are brought into to see whether theirs is that of the calibration records by chance."""
-GIVEN = "given"
-"""Name of the correctness rule of labels that people gave."""
 
 
 class Shift(Frozen):
