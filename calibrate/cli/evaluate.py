@@ -188,8 +188,8 @@ def _print_result(cell: Cell, *, named: bool) -> None:
     )
     print_line(
         "SCER: wrong among answered, mean of splits; pooled: of all splits together; AR: answered; power: right "
-        "answers given; VR: splits above alpha on their test part (reads high: it errs in the opposite direction of the "
-        "part fitted on); VR pool: on all questions (reads low: those fitted on are among them); IF: splits that "
+        "answers given; VR: splits above alpha on their test part (reads high: it errs in the opposite direction of "
+        "the part fitted on); VR pool: on all questions (reads low: those fitted on are among them); IF: splits that "
         "answer nothing.",
         "dim",
     )

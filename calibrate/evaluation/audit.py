@@ -17,7 +17,7 @@ from guardrail.uncertainty import from_spec
 from ..correctness import label_records, make_rule
 from ..data.questions import fingerprint
 from ..data.records import GIVEN, Record, RecordFile
-from ..pipeline import HeldOut, is_accepted, require_same
+from ..pipeline import HeldOut, at_calibration, is_accepted, require_same
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.metrics import ks_two_sample
 from ..scoring.scores import estimator_key, score_records
@@ -52,10 +52,6 @@ class Shift(Frozen):
     """Largest distance between the two distributions of uncertainty (Kolmogorov-Smirnov)."""
     ks_p: float
     """Its asymptotic p-value; too large when scores have ties."""
-    base_error: float
-    """Share of wrong answers among the fresh labelled records with a score, accepted or not."""
-    base_error_p: float
-    """Fisher's exact p-value of "the same share of wrong answers as at calibration"."""
 
     @property
     def scores_differ(self) -> bool:
@@ -97,6 +93,8 @@ class Audit(Frozen):
     """Counts and 95 % intervals on all labelled fresh records."""
     at_calibration: HeldOut
     """The same on the calibration items. Post-selection: the threshold was chosen on them."""
+    base_error_p: float
+    """Fisher's exact p-value of "the same share of all answers is wrong as at calibration"."""
     error_p: float | None
     """Fisher's exact p-value of "accepted answers are wrong as often as at calibration"; None without any."""
     certified: Literal["refuted", "supported", "undecided"] | None
@@ -116,7 +114,7 @@ class Audit(Frozen):
         """
         if self.shift.scores_differ:
             return "questions"
-        return "labels" if self.shift.base_error_p < DIFFERENT else "chance"
+        return "labels" if self.base_error_p < DIFFERENT else "chance"
 
     @property
     def contradicts_calibration(self) -> bool:
@@ -171,7 +169,7 @@ def audit(
     joint = rule is not None and rule.population == "all"
     n = len(labelled) if joint else len(judged)
     verdict, p_refute, p_support, needed = audit_counts(errors, n, rate, level)
-    before = _at_calibration(artifact)
+    before = at_calibration(artifact)
     return Audit(
         verdict=verdict,
         artifact=artifact.digest,
@@ -196,17 +194,19 @@ def audit(
         error_p=None
         if not before.n_accepted or not judged
         else _fisher(before.n_errors, before.n_accepted, errors, len(judged)),
+        base_error_p=_base_error_p(artifact, labelled, estimator),
         certified=_certified(artifact, labelled, estimator, rate, level),
         shift=_shift(artifact, records, estimator, len(accepted)),
         seen_before=_seen_before(artifact, records, estimator)[0],
     )
 
 
-def _at_calibration(artifact: CalibrationArtifact) -> HeldOut:
-    wrong, n = sum(artifact.calibration.error), len(artifact.calibration.error)
-    return HeldOut.count(
-        n=n, n_accepted=artifact.n_accepted, n_errors=artifact.n_errors, n_correct=n - wrong
-    )
+def _base_error_p(artifact: CalibrationArtifact, labelled: Sequence[Record], estimator: str) -> float:
+    """Of records with a score (and within the artifact's reach), as the calibration items are."""
+    cut = np.inf if artifact.reach is None else artifact.reach.cut
+    wrong = [not r.correct for r in labelled if (value := _value(r, estimator)) is not None and value <= cut]
+    before = artifact.calibration.error
+    return _fisher(sum(before), len(before), sum(wrong), len(wrong)) if wrong else 1.0
 
 
 def _certified(
@@ -366,11 +366,7 @@ def _shift(artifact: CalibrationArtifact, records: Sequence[Record], estimator: 
     if not values.size:
         raise UsageError(f"no fresh record has a {estimator!r} score. Run: calibrate score RECORDS")
     if artifact.reach is not None and (values <= artifact.reach.cut).any():
-        cut = artifact.reach.cut  # as at calibration: what lies above is not compared
-        records = [r for r in records if (value := _value(r, estimator)) is not None and value <= cut]
-        values = _values(records, estimator)
-    labels = [r.correct for r in records if r.correct is not None and _value(r, estimator) is not None]
-    wrong, errors = labels.count(False), sum(artifact.calibration.error)
+        values = values[values <= artifact.reach.cut]  # as at calibration: what lies above is not compared
     distance, ks_p = ks_two_sample(before, values)
     share = acceptance_p = None
     if artifact.segments is not None:
@@ -386,8 +382,6 @@ def _shift(artifact: CalibrationArtifact, records: Sequence[Record], estimator: 
         acceptance_p=acceptance_p,
         ks=distance,
         ks_p=ks_p,
-        base_error=wrong / len(labels) if labels else 0.0,
-        base_error_p=_fisher(errors, before.size, wrong, len(labels)) if labels else 1.0,
     )
 
 

@@ -18,7 +18,19 @@ from ..data.progress import Progress, silent
 from ..grammar import rule_text
 from .evaluate import Estimate, Evaluation, EvaluationRow, RuleSpec, evaluate
 
-__all__ = ["ALPHAS", "SIZES", "PaperTables", "Pool", "TableRow", "average", "methods", "rule_of", "run", "tables", "variants"]
+__all__ = [
+    "ALPHAS",
+    "SIZES",
+    "PaperTables",
+    "Pool",
+    "TableRow",
+    "average",
+    "methods",
+    "rule_of",
+    "run",
+    "tables",
+    "variants",
+]
 
 ALPHAS = (0.05, 0.1, 0.15, 0.2, 0.25)
 SIZES = (100, 250, 500, 1000, 1500)

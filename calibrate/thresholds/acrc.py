@@ -43,7 +43,6 @@ class Acrc(Rule):
     name = "acrc"
     promise = "in the limit, on average"
     in_report = True
-    in_sweep = True
     in_plan = True
     defaults: ClassVar[Mapping[str, Any]] = {
         "min_accept": None,

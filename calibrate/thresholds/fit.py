@@ -263,9 +263,7 @@ def _bisect(holds: Callable[[int], bool], low: int, high: int) -> int:
     return high
 
 
-def _reason(
-    prefix: Prefix, rule: Rule, request: Request, smallest: float | None
-) -> tuple[InfeasibleReason, str]:
+def _reason(prefix: Prefix, rule: Rule, request: Request, smallest: float | None) -> tuple[InfeasibleReason, str]:
     """Why the rule found nothing: the number of accepted items that came closest, and one next step.
 
     Asked in this order: does the rule know (:meth:`Rule.explain`); would the same number of items without a single

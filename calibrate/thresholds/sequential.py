@@ -136,5 +136,5 @@ class FixedSequence(Rule):
             f"The sequence stops at its first test: {e} of the {k} most certain items are wrong, too many (or too few "
             f"items) to show an error rate of at most {request.alpha:g} at delta = {request.level:g}. A later start "
             f"would pass (for instance at {int(prefix.k[index])} items), but a start chosen after seeing this "
-            "would void the guarantee. Use rule anchored, which needs no start."
+            "would void the guarantee. Use rule certified, which needs no start."
         )

@@ -66,7 +66,7 @@ def poisoned(file: RecordFile) -> RecordFile:
 def test_page_says_everything_and_loads_nothing(labelled: RecordFile, tmp_path: Path) -> None:
     kept, test = split(labelled.records, test_fraction=0.3)
     artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, part=kept)
-    evaluation = compare_rules(artifact, labelled.records, KEY, splits=5)
+    evaluation = compare_rules(artifact, kept, KEY, splits=5)
     written = write_report(
         tmp_path / "deep" / "report.html",
         artifact,
@@ -93,6 +93,8 @@ def test_page_says_everything_and_loads_nothing(labelled: RecordFile, tmp_path: 
         "acrc (in use)",
         "cp_simultaneous",
         "By category",
+        "With another rule, or none",
+        "All rules",
         "How far can the promise be relied on?",
         "What another target would give",
         "95 % interval",
