@@ -52,11 +52,11 @@ class Tile:
 
     Attributes:
         label: What it is.
-        values: Part, figure and a note for each part, the test part first.
+        values: Figure and a note for each part, the test part first.
     """
 
     label: str
-    values: tuple[tuple[str, str, str], ...]
+    values: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def tiles(artifact: CalibrationArtifact, parts: Sequence[Part]) -> list[Tile]:
     """The figures at the top, side by side for each part; the test part first, because nothing was fitted on it."""
 
     def tile(label: str, figure: Callable[[HeldOut], tuple[str, str]]) -> Tile:
-        return Tile(label, tuple((part.name, *figure(part.counts)) for part in reversed(parts)))
+        return Tile(label, tuple(figure(part.counts) for part in reversed(parts)))
 
     def error(counts: HeldOut) -> tuple[str, str]:
         if counts.error_rate is None:
@@ -158,8 +158,8 @@ def tiles(artifact: CalibrationArtifact, parts: Sequence[Part]) -> list[Tile]:
         return percent(wrong / counts.n), f"{wrong} of {counts.n} questions"
 
     return [
-        tile("of questions answered by the model", answered),
-        tile(f"of those answers are wrong (target {percent(artifact.alpha)})", error),
+        tile("answered by the model", answered),
+        tile(f"wrong among those answers (target {percent(artifact.alpha)})", error),
         tile("wrong without the gate", without),
     ]
 

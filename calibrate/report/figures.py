@@ -73,7 +73,7 @@ def risk_coverage(
             ends = _on_test(outcome, test)
             if ends is not None:
                 axes.plot(
-                    *ends, "s", ms=9, mfc=colour.paper, mec=colour.green, mew=2, label="threshold on test", zorder=6
+                    *ends, "s", ms=9, mfc=colour.paper, mec=colour.green, mew=2, label="in use, on test", zorder=6
                 )
         axes.axhline(100 * outcome.alpha, color=colour.red, lw=1.6, ls=(0, (2, 2)))
         axes.annotate(
@@ -207,7 +207,7 @@ def _mark(axes: Any, colour: Palette, outcome: Feasible | Infeasible, shape: str
 
 def _legend(axes: Any, colour: Palette) -> None:
     legend = axes.legend(
-        loc="lower left", bbox_to_anchor=(0, 1), frameon=False, ncols=5, handlelength=2.4, columnspacing=1.2
+        loc="lower left", bbox_to_anchor=(0, 1), frameon=False, ncols=6, handlelength=2.2, columnspacing=1.1
     )
     for text in legend.get_texts():
         text.set_color(colour.ink)

@@ -507,22 +507,17 @@ def advice(found: Audit, merged: str = MERGED) -> list[str]:
         found: An audit that refutes.
         merged: The command that calibrates on the fresh questions as well.
     """
-    both = f"Calibrate on these questions as well, then test on others: {merged}"
-    if found.cause == "chance":
-        if found.certified in ("supported", "undecided"):
-            return [
-                "Use rule certified (--rule certified), which accepts less: the calibration questions support it, and "
-                "these questions do not refute it.",
-                both,
-            ]
-        return [both]
-    alone = "Leave out the old file if run time asks only questions like the new ones."
+    alone = "" if found.cause == "chance" else " (on these alone if run time asks only such)"
+    steps = [f"Calibrate on these questions as well{alone}, then test on others: {merged}"]
     if found.cause == "labels":
-        return [
-            "Compare the labels of the two files first: the same rule, references of the same form.",
-            f"{both} {alone}",
-        ]
-    return [f"{both} {alone}"]
+        steps.insert(0, "Compare the labels of the two files first: the same rule, references of the same form.")
+    if found.cause == "chance" and found.certified in ("supported", "undecided"):
+        steps.insert(
+            0,
+            "Use rule certified (--rule certified), which accepts less: the calibration questions support it, and these "
+            "questions do not refute it.",
+        )
+    return steps
 
 
 def caveats(artifact: CalibrationArtifact) -> list[str]:
