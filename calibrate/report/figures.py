@@ -207,7 +207,13 @@ def _mark(axes: Any, colour: Palette, outcome: Feasible | Infeasible, shape: str
 
 def _legend(axes: Any, colour: Palette) -> None:
     legend = axes.legend(
-        loc="lower left", bbox_to_anchor=(0, 1), frameon=False, ncols=6, handlelength=2.2, columnspacing=1.1
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        frameon=False,
+        ncols=6,
+        handlelength=1.7,
+        handletextpad=0.5,
+        columnspacing=1,
     )
     for text in legend.get_texts():
         text.set_color(colour.ink)

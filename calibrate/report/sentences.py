@@ -514,8 +514,8 @@ def advice(found: Audit, merged: str = MERGED) -> list[str]:
     if found.cause == "chance" and found.certified in ("supported", "undecided"):
         steps.insert(
             0,
-            "Use rule certified (--rule certified), which accepts less: the calibration questions support it, and these "
-            "questions do not refute it.",
+            "Use rule certified (--rule certified), which accepts less: the calibration questions support it, and "
+            "these questions do not refute it.",
         )
     return steps
 
