@@ -1,4 +1,4 @@
-"""``python -m benchmarks.report_pictures --out docs/images``: the pictures of reports in docs/reports.md.
+"""``python -m benchmarks.report_pictures --out docs/images``: the pictures of reports in README.md and docs/cli.md.
 
 Three reports on recorded outputs (examples/recorded): a gate that its test part supports, one that its test part
 refutes because the questions are of another kind, and a rule that found no threshold. Needs Chromium (the extra `dev`
@@ -64,12 +64,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder, playwright.sync_playwright() as started:
         chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1000, "height": 900}, color_scheme="light")
         for name, path in pages(Path(folder)):
-            page.goto(path.as_uri())
-            target = given.out / f"report-{name}.png"
-            page.screenshot(path=target, full_page=True, clip={"x": 0, "y": 0, "width": 1000, "height": HEIGHTS[name]})
-            print(f"wrote {target}")
+            for scheme in ("light", "dark") if name == "answers" else ("light",):
+                page = browser.new_page(viewport={"width": 1000, "height": HEIGHTS[name]}, color_scheme=scheme)
+                page.goto(path.as_uri())
+                target = given.out / f"report-{scheme if name == 'answers' else name}.png"
+                page.screenshot(path=target)
+                print(f"wrote {target}")
         browser.close()
 
 
