@@ -107,6 +107,9 @@ def collect_records(
             first questions failed, or no question has two different samples (what was drawn is in the file).
     """
     _check_options(questions, plan)
+    own = next((question.id for question in questions if question.tools is not None), None)
+    if own is not None:
+        raise UsageError(f"question {own!r} has its own tools, and all are asked with the plan's. Leave them out.")
     check_settings(model, plan)
     prompt = prompt or PromptWrapping()
     wrapped = (prompt.messages(one.question, one.options, one.slots) for one in questions) if prompt.slots else ()
@@ -321,7 +324,7 @@ def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
     if problem is not None:
         raise GuardrailError(
             f"this endpoint cannot be calibrated ({problem[0].value}): {problem[1]}. Nothing was collected. "
-            "`guardrail doctor` shows what it honours."
+            "`guardrail doctor --model MODEL` shows what it honours."
         )
     return report
 
