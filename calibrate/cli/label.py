@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 from rich.console import Console, Group
@@ -70,7 +70,8 @@ def label(
     rule: Annotated[
         str | None,
         typer.Option(
-            help=f"{', '.join(available_rules())}. Default: option if the questions have options, json if answers have "
+            help=f"{', '.join(available_rules())}; with parameters: 'token_f1(threshold=0.6)'; a function of an answer "
+            "and its question: python:MODULE:NAME. Default: option if the questions have options, json if answers have "
             "a format, tool_call if tools are offered and a reference is a call, else token_f1."
         ),
     ] = None,
@@ -321,7 +322,7 @@ def rule_from(
 
     Args:
         file: The records.
-        name: Name of the rule.
+        name: Name of the rule, with parameters or without (`make_rule`).
         threshold: Of token_f1.
         tolerance: Of numeric.
         judge_model: The model of chat_judge, as a user writes it.
@@ -333,7 +334,10 @@ def rule_from(
     if judge_model is not None:
         refuse_mixed(name, threshold=threshold, tolerance=tolerance)
         return ChatJudge(resolve_model(judge_model), cache)
-    params = {key: value for key, value in (("threshold", threshold), ("tolerance", tolerance)) if value is not None}
+    params: dict[str, Any] = {"threshold": threshold, "tolerance": tolerance}
+    params = {key: value for key, value in params.items() if value is not None}
+    if name is not None and name.startswith("chat_judge("):
+        params["cache"] = cache
     return make_rule(name or default_rule(file.records, file.header.plan.bindings).spec.name, **params)
 
 
