@@ -330,7 +330,15 @@ def _fingerprint(file: RecordFile, used: Sequence[Record], scored: Scored) -> Da
         n_used=len(scored.ids),
         n_unmeasured=scored.n_unmeasured,
         n_unlabelled=scored.n_unlabelled,
+        n_cut_off=_cut_off(used),
     )
+
+
+def _cut_off(used: Sequence[Record]) -> int | None:
+    """Answers that were cut off; None where nothing says how answers ended."""
+    primaries = [record.drawn.primary for record in used if record.drawn is not None and record.drawn.primary]
+    known = any(primary.finish_reason is not None for primary in primaries)
+    return sum(record.cut_off for record in used) if known else None
 
 
 def _turns(used: Sequence[Record], scored: Scored) -> tuple[str, ...] | None:

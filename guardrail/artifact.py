@@ -38,6 +38,10 @@ MOST_UNMEASURED = 0.005
 """Share of questions that could not be measured up to which ``early_stopping="auto"`` stops early."""
 
 
+MANY_CUT_OFF = 0.02
+"""Share of answers that were cut off from which on it is worth a larger ``max_tokens``."""
+
+
 class DataFingerprint(Frozen):
     """Which labelled questions the threshold was fitted on."""
 
@@ -53,6 +57,9 @@ class DataFingerprint(Frozen):
     """Questions whose uncertainty could not be measured. They always abstain and are left out of the fit."""
     n_unlabelled: int
     """Questions whose correctness could not be decided; left out of the fit."""
+    n_cut_off: int | None = None
+    """Questions whose primary answer was cut off, most often at ``max_tokens``. None if they were not counted (in older
+    files, and for imported scores)."""
 
     @property
     def covers_early_stopping(self) -> bool:
@@ -62,6 +69,11 @@ class DataFingerprint(Frozen):
         it draws the sample that would have failed.
         """
         return self.n_unmeasured <= MOST_UNMEASURED * self.n_questions
+
+    @property
+    def many_cut_off(self) -> bool:
+        """Whether so many primary answers were cut off that ``max_tokens`` is too small for these questions."""
+        return (self.n_cut_off or 0) > MANY_CUT_OFF * self.n_questions
 
 
 class Reach(Frozen):

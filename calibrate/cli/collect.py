@@ -186,3 +186,9 @@ def print_collected(done: Collected) -> None:
         print_line(f"{done.n_failed} failed and will abstain. Try them again with --retry-failed.", "yellow")
         for problem, count in sorted(done.problems.items(), key=lambda item: -item[1])[:5]:
             print_line(f"  {count} x {problem}", "yellow")
+    if done.n_cut_off:
+        print_line(
+            f"{done.n_cut_off} primary answers were cut off at the plan's max_tokens. A guard holds such answers back, "
+            "unless you collect with --cut-off measure. Collect into a new file with a larger --max-tokens.",
+            "yellow",
+        )

@@ -39,7 +39,7 @@ from ..scoring.reach import waits_for_label
 from ..scoring.scores import arrays
 from ..segments import BySegment
 from .frame import app, console, finish, keep_inputs, print_line
-from .label import print_structured
+from .label import print_structured, shortened
 from .score import EstimatorOption, chosen_estimator
 
 __all__ = [
@@ -306,8 +306,8 @@ def print_verdict(artifact: CalibrationArtifact) -> None:
     else:
         title, style, rest = "Abstains on everything", "red", [f"Why: {outcome.detail}", *next_steps(artifact)[:1]]
     ranked = ranking(artifact)
-    if ranked is not None and ranked not in rest:
-        rest.append(ranked)
+    also = (ranked, sentences.cut_off_answers(artifact))
+    rest += [one for one in also if one is not None and one not in rest]
     text = "\n\n".join([headline(artifact), *rest])
     console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
     if rows := sentences.segment_table(artifact):
@@ -345,10 +345,6 @@ def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> Non
         for record in some[:most]:
             against = " / ".join(record.references) or "not on file"
             print_line(
-                f"  {record.id}, labelled {kind}: answered {_short(record.answer or '')}, reference {_short(against)}"
+                f"  {record.id}, labelled {kind}: answered {shortened(record.answer or '')}, "
+                f"reference {shortened(against)}"
             )
-
-
-def _short(text: str, longest: int = 60) -> str:
-    line = " ".join(text.split())
-    return repr(line if len(line) <= longest else line[: longest - 1] + "\u2026")

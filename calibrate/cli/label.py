@@ -40,6 +40,7 @@ from ..data.labels import (
 )
 from ..data.progress import Progress, bar, silent
 from ..data.records import Record, RecordFile, RecordHeader, read_records
+from ..evaluation.label_checks import Merged, labelled_answers, missed
 from ..pipeline import fit_artifact
 from ..report.sentences import describe_spec, percent
 from ..scoring.reach import waits_for_label
@@ -56,11 +57,14 @@ __all__ = [
     "label",
     "label_by_hand",
     "label_file",
+    "print_label_checks",
     "print_labels",
+    "print_merged",
     "print_structured",
     "refuse_mixed",
     "rule_from",
     "shares",
+    "shortened",
 ]
 
 
@@ -154,6 +158,8 @@ def label(
         return
     print_labels(labelled)
     print_structured(labelled)
+    if people is None:
+        print_label_checks(labelled)
     if people is None and not any(record.references for record in labelled.records):
         finish([target], f"calibrate label {target} --interactive, as there are no references")
         return
@@ -387,6 +393,52 @@ def print_labels(file: RecordFile) -> None:
             f"  {len(twice)} questions are labelled both ways, e.g. {first.id!r} and {second.id!r}: `fit` will stop.",
             "yellow",
         )
+
+
+def print_label_checks(file: RecordFile) -> None:
+    """Six labelled answers to read, and answers that are wrong although they contain a reference."""
+    spec = file.header.correctness
+    assert spec is not None
+    if shown := labelled_answers(file.records):
+        print_line("Read these: 'wrong' will mean wrong by this rule.")
+    for record in shown:
+        label, style = ("right", "green") if record.correct else ("wrong", "red")
+        references = " | ".join(record.references)
+        console.print(
+            f"  [{style}]{label}[/{style}]  {escape(shortened(record.answer or ''))}  "
+            f"[dim]reference {escape(shortened(references))}, {escape(record.id)}[/dim]",
+            highlight=False,
+            soft_wrap=True,
+        )
+    found = missed(file.records, spec.name)
+    if found is not None:
+        first = found.records[0]
+        print_line(
+            f"{len(found.records)} of the {found.n_wrong} wrong answers contain a reference, e.g. "
+            f"{shortened(first.answer or '')} (reference {shortened(' | '.join(first.references))}, {first.id}). If such "
+            f"answers are right, use rule {found.rule}: `calibrate label {file.path} --rule {found.rule}`, or --correctness "
+            f"{found.rule} of `run`.",
+            "yellow",
+        )
+
+
+def shortened(text: str, longest: int = 60) -> str:
+    """A text in quotes on one line, cut where it is long."""
+    line = " ".join(text.split())
+    return repr(line if len(line) <= longest else line[: longest - 1] + "\u2026")
+
+
+def print_merged(found: Merged | None) -> None:
+    """Short answers that differ and that the judge took for the same."""
+    if found is None:
+        return
+    print_line(
+        f"Judge {found.judge} took {found.n} pairs of short answers that differ for the same. Have a look; if they "
+        "mean different things, use another judge (docs/judges.md):",
+        "yellow",
+    )
+    for name, a, b in found.pairs[:4]:
+        print_line(f"  {shortened(a)} = {shortened(b)} ({name})")
 
 
 def print_structured(file: RecordFile, estimator: str | None = None) -> None:

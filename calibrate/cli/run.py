@@ -17,6 +17,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.bindings import read_bindings
 from guardrail.errors import UsageError, require
 from guardrail.judges import default_judge
+from guardrail.judges.cache import PairCache
 from guardrail.prompting import PromptWrapping
 from guardrail.types import Bindings, Frozen
 from guardrail.uncertainty import Estimator
@@ -28,14 +29,30 @@ from ..data.progress import bar
 from ..data.questions import Question, option_labels, slot_names
 from ..data.records import RecordFile, rewrite_records
 from ..data.split import Groups, split
+from ..evaluation.label_checks import judge_to_look_at, merged
 from ..pipeline import fit_artifact, held_out
 from ..report import compare_rules, sentences, write_report
-from ..scoring.scores import default_estimator, estimator_key, parse_estimator, score_records
+from ..scoring.scores import (
+    default_estimator,
+    estimator_key,
+    parse_estimator,
+    score_records,
+    uses_models,
+    with_cache,
+)
 from ..thresholds.fit import request_for
 from .collect import plan_from, print_collected
 from .fit import print_verdict
 from .frame import MODEL_HELP, app, console, finish, keep_inputs, print_line, resolve_model
-from .label import label_file, print_labels, print_structured, refuse_mixed, rule_from
+from .label import (
+    label_file,
+    print_label_checks,
+    print_labels,
+    print_merged,
+    print_structured,
+    refuse_mixed,
+    rule_from,
+)
 
 __all__ = ["RunConfig", "load_config", "run"]
 
@@ -172,6 +189,9 @@ def run(config: Path | None = None, **flags: Any) -> None:
     model = resolve_model(settings.model)
     records = _records(settings, model, questions, settings.out / "records.jsonl", settings.questions.name)
     print_structured(records, key)
+    print_label_checks(records)
+    judge = judge_to_look_at(records.header.estimators[key].judge, _pair_cache(records.path))
+    print_merged(None if judge is None else merged(records.records, judge))
     test = None
     if test_questions:
         name = (settings.test_questions or settings.questions).name
@@ -268,6 +288,8 @@ def _records(
         )
     print_collected(done)
     estimator = _estimator(settings, plan.bindings, options=plan.options is not None)
+    if uses_models([estimator]):
+        estimator = with_cache(estimator, PairCache(_pair_cache(path)))
     with bar(console, f"scoring ({path.stem})", "records") as progress:
 
         def change(file: RecordFile) -> RecordFile:
@@ -278,6 +300,11 @@ def _records(
         file = rewrite_records(path, change)
     print_labels(file)
     return file
+
+
+def _pair_cache(path: Path) -> Path:
+    """Where verdicts of judges that are models are kept, as `score` does."""
+    return path.with_name(f"{path.stem}.pairs.sqlite")
 
 
 def _rule(settings: RunConfig, file: RecordFile) -> CorrectnessRule:

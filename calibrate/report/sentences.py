@@ -18,6 +18,7 @@ __all__ = [
     "auroc_of",
     "caveats",
     "certificate",
+    "cut_off_answers",
     "describe_auroc",
     "describe_spec",
     "facts",
@@ -213,7 +214,21 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         rows.insert(8, ("left out", _left_out(artifact)))
     if (early := no_early_stopping(artifact)) is not None:
         rows.append(("early stopping", early))
+    if artifact.data.n_cut_off:
+        rows.append(("cut off", f"{artifact.data.n_cut_off} of {artifact.data.n_questions} answers, at max_tokens"))
     return rows
+
+
+def cut_off_answers(artifact: CalibrationArtifact) -> str | None:
+    """What to do about many calibration answers that were cut off; None where they are few."""
+    data, plan = artifact.data, artifact.plan
+    if not data.many_cut_off:
+        return None
+    then = "measured like whole ones" if plan.cut_off == "measure" else "held back, there and at run time"
+    return (
+        f"Allow longer answers: {data.n_cut_off} of {data.n_questions} were cut off at {plan.max_tokens} tokens, and "
+        f"are {then}. Collect into a new file with a larger --max-tokens."
+    )
 
 
 def no_early_stopping(artifact: CalibrationArtifact) -> str | None:
@@ -233,7 +248,8 @@ def no_early_stopping(artifact: CalibrationArtifact) -> str | None:
 
 def next_steps(artifact: CalibrationArtifact) -> list[str]:
     """What to do next, most useful first."""
-    return _next_steps_of_one(artifact) if artifact.segments is None else _next_steps_of_segments(artifact)
+    steps = _next_steps_of_one(artifact) if artifact.segments is None else _next_steps_of_segments(artifact)
+    return [*filter(None, (cut_off_answers(artifact),)), *steps]
 
 
 def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
