@@ -27,6 +27,7 @@ __all__ = [
     "CascadeArtifact",
     "CascadeOutcome",
     "DataFingerprint",
+    "EstimatorChoice",
     "Looks",
     "Reach",
     "Segments",
@@ -139,6 +140,19 @@ class Looks(Frozen):
         return delta / len(self.schedule)
 
 
+class EstimatorChoice(Frozen):
+    """Which estimators were compared, and on what: questions that the fit did not use, so its promise is unchanged."""
+
+    candidates: tuple[str, ...] = Field(min_length=1)
+    """Keys of their scores by AUROC, the highest and chosen one first."""
+    auroc: float
+    """AUROC of the chosen one there; as the highest of several it is too high on average."""
+    n: int
+    """Labelled questions they were compared on."""
+    questions: tuple[str, ...]
+    """Short hashes of the ids of all questions of that part, sorted."""
+
+
 class CalibrationScores(Frozen):
     """Scores and errors the rule was fitted on, kept so that another alpha can be fitted without calling the model."""
 
@@ -230,6 +244,8 @@ class CalibrationArtifact(Persisted):
     segments: Segments | None = None
     """Thresholds by category of questions. `outcome` is then what questions of all other categories get, and
     `certificate` is one threshold for all questions, for comparison only. None if there is one threshold."""
+    choice: EstimatorChoice | None = None
+    """How the estimator was chosen among several (`--estimator auto`); None if it was named."""
 
     @model_validator(mode="after")
     def _each_item_in_a_segment(self) -> Self:
@@ -240,7 +256,7 @@ class CalibrationArtifact(Persisted):
 
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(write(self), "segments")  # most artifacts have one threshold; their form stays as it was
+        return _without(write(self), "segments", "choice")  # most artifacts have none; their form stays as it was
 
     @model_validator(mode="after")
     def _within_reach(self) -> Self:
@@ -365,8 +381,8 @@ class CalibrationArtifact(Persisted):
         return refitted
 
 
-def _without(written: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in written.items() if key != name or value is not None}
+def _without(written: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in written.items() if key not in names or value is not None}
 
 
 # -- The artifact of a cascade: thresholds that were chosen together, and everything they are valid for ----------------

@@ -20,10 +20,12 @@ from guardrail.outcome import Feasible
 from ..data.labels import GivenLabels, read_labels
 from ..data.records import Record, RecordFile, read_records, write_records
 from ..data.split import Groups, split
+from ..evaluation.choice import AUTO, Chosen, choose_estimator
 from ..evaluation.label_checks import suspicious
 from ..pipeline import fit_artifact, held_out, looked_before, part_header, require_same
 from ..prediction_powered import artifact_with_people
 from ..report import sentences
+from ..report.content import estimator_rows
 from ..report.sentences import (
     caveats,
     certificate,
@@ -38,15 +40,16 @@ from ..scoring.metrics import ks_two_sample
 from ..scoring.reach import waits_for_label
 from ..scoring.scores import arrays
 from ..segments import BySegment
-from .frame import app, console, finish, keep_inputs, print_line
+from .frame import app, console, finish, keep_inputs, print_line, table
 from .label import print_structured, shortened
-from .score import EstimatorOption, chosen_estimator
+from .score import chosen_estimator
 
 __all__ = [
     "LooksOption",
     "fit",
     "inspect",
     "parsed_looks",
+    "print_choice",
     "print_no_early_stopping",
     "print_second_look",
     "print_verdict",
@@ -70,7 +73,15 @@ def fit(
     records: Annotated[Path, typer.Argument(help="Record file with scores and labels.")],
     alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers you accept among those given.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path("artifact.json"),
-    estimator: EstimatorOption = None,
+    estimator: Annotated[
+        str | None,
+        typer.Option(
+            "--estimator",
+            "-e",
+            help="Default: semantic_entropy, or predictive_entropy with options. auto: the one with the highest AUROC "
+            "on 30 % of the questions, which the fit does not use.",
+        ),
+    ] = None,
     rule: Annotated[
         str | None, typer.Option(help="Threshold rule: acrc (the paper's; default), certified (provable), ...")
     ] = None,
@@ -115,7 +126,7 @@ def fit(
     also = [kept_out] if test_fraction else [asked_people] if human_labels is not None else []
     keep_inputs([records, test, human_labels, estimator], [out, *also])
     file = read_records(records)
-    key = chosen_estimator(file, estimator)
+    key = _key(file, estimator, reads_all=human_labels is not None or look is not None)
     print_structured(file, key)
     groups: Groups = "cluster" if cluster_by_group else "category"
     if human_labels is not None:
@@ -141,11 +152,17 @@ def fit(
         part, rest = split(file.records, test_fraction=test_fraction, seed=seed, groups=groups)
         rest_path = kept_out
     warn_incomplete(file)
+    rule = rule or ("certified" if by else "acrc")
+    choice = None
+    if key == AUTO:
+        chosen = choose_estimator(file, alpha=alpha, rule=rule, delta=delta, groups=groups, part=part, seed=seed)
+        print_choice(chosen)
+        key, part, choice = chosen.estimator, list(chosen.rest), chosen.choice
     artifact = fit_artifact(
         file,
         estimator=key,
         alpha=alpha,
-        rule=rule or ("certified" if by else "acrc"),
+        rule=rule,
         delta=delta,
         groups=groups,
         part=None if look is not None else part,
@@ -153,6 +170,7 @@ def fit(
         looks=parsed_looks(looks),
         by=BySegment(segment_delta, unknown_segment, min_labels) if by else None,
     )
+    artifact = artifact.model_copy(update={"choice": choice})
     if tested is not None:
         require_same(artifact, tested, key)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -170,6 +188,18 @@ def fit(
         _print_share((file if tested is None else tested).header.reach)
     flag = f" --test {rest_path}" if rest_path is not None else ""
     finish(written, f"calibrate report {records} --artifact {out}{flag}")
+
+
+def _key(file: RecordFile, estimator: str | None, *, reads_all: bool) -> str:
+    """Key of the scores, or AUTO."""
+    if estimator != AUTO:
+        return chosen_estimator(file, estimator)
+    if reads_all:
+        raise UsageError(
+            "--estimator auto chooses on a random part of the labels, and --human-labels and --look read all of them. "
+            "Name an estimator."
+        )
+    return AUTO
 
 
 def _print_share(reach: Reach | None) -> None:
@@ -274,6 +304,18 @@ def inspect(
         print_line(f"      {step}")
 
 
+def print_choice(chosen: Chosen, most: int = 10) -> None:
+    """How `--estimator auto` chose."""
+    rows = [
+        (row.name, row.auroc, row.interval, row.acceptance, str(row.n_unmeasured))
+        for row in estimator_rows(chosen.ranking[:most], chosen.estimator)
+    ]
+    n, rest = chosen.choice.n, len(chosen.ranking) - len(rows)
+    title = f"Estimators on {n} questions that the fit does not use" + (f" ({rest} more rank lower)" if rest else "")
+    console.print(table(title, ("uncertainty", "AUROC", "95 % interval", "accepted", "not measured"), rows))
+    print_line(f"Chosen: {chosen.estimator}. The fit uses the other {len(chosen.rest)} questions.")
+
+
 def warn_incomplete(file: RecordFile) -> None:
     """Warn when questions, or labels within a draw, are missing: those that are there need not be like the others."""
     missing = file.header.n_questions - len(file.records)
@@ -311,10 +353,10 @@ def print_verdict(artifact: CalibrationArtifact) -> None:
     text = "\n\n".join([headline(artifact), *rest])
     console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
     if rows := sentences.segment_table(artifact):
-        table = Table("segment", "questions", "wrong", "threshold", "answered", "wrong", "one: answered", "one: wrong")
+        shown = Table("segment", "questions", "wrong", "threshold", "answered", "wrong", "one: answered", "one: wrong")
         for row in rows:
-            table.add_row(*map(escape, row))
-        console.print(table, "one: under one threshold for all questions", highlight=False)
+            shown.add_row(*map(escape, row))
+        console.print(shown, "one: under one threshold for all questions", highlight=False)
 
 
 def segment_flags(artifact: CalibrationArtifact) -> str:

@@ -413,11 +413,11 @@ def print_label_checks(file: RecordFile) -> None:
     found = missed(file.records, spec.name)
     if found is not None:
         first = found.records[0]
+        text, against = shortened(first.answer or ""), shortened(" | ".join(first.references))
         print_line(
-            f"{len(found.records)} of the {found.n_wrong} wrong answers contain a reference, e.g. "
-            f"{shortened(first.answer or '')} (reference {shortened(' | '.join(first.references))}, {first.id}). If such "
-            f"answers are right, use rule {found.rule}: `calibrate label {file.path} --rule {found.rule}`, or --correctness "
-            f"{found.rule} of `run`.",
+            f"{len(found.records)} of the {found.n_wrong} wrong answers contain a reference, e.g. {text} (reference "
+            f"{against}, {first.id}). If such answers are right, use rule {found.rule}: `calibrate label {file.path} "
+            f"--rule {found.rule}`, or --correctness {found.rule} of `run`.",
             "yellow",
         )
 

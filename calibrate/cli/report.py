@@ -12,12 +12,14 @@ from guardrail.artifact import CalibrationArtifact
 
 from ..data.progress import bar
 from ..data.records import Record, RecordFile, read_records
+from ..evaluation.choice import without_choice
+from ..evaluation.label_checks import judge_to_look_at
 from ..pipeline import require_same
 from ..report import compare_rules, write_report
 from ..scoring.names import stored_key
 from .fit import segment_flags
 from .frame import app, console, finish, keep_inputs
-from .score import chosen_estimator
+from .score import chosen_estimator, pair_cache
 
 __all__ = ["estimator_of", "report"]
 
@@ -50,7 +52,7 @@ def report(
         tested = test_file.records
     evaluation = None
     if splits:
-        pool = {record.id: record for record in (*file.records, *tested)}
+        pool = {record.id: record for record in (*without_choice(loaded, file.records), *tested)}
         with bar(console, "comparing rules", "splits") as progress:
             evaluation = compare_rules(loaded, list(pool.values()), key, splits=splits, progress=progress)
     tail = f" --test {test}" if test is not None else ""
@@ -60,7 +62,14 @@ def report(
         f"calibrate report {records} --artifact {artifact}{tail} --out {out}",
     )
     written = write_report(
-        out, loaded, file.records, estimator=key, test=tested, evaluation=evaluation, commands=commands
+        out,
+        loaded,
+        file.records,
+        estimator=key,
+        test=tested,
+        evaluation=evaluation,
+        commands=commands,
+        judge=judge_to_look_at(loaded.estimator.judge, pair_cache(records)),
     )
     finish(written, f"open {out} in a browser")
 

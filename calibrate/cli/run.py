@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from guardrail.artifact import CalibrationArtifact
 from guardrail.bindings import read_bindings
 from guardrail.errors import UsageError, require
-from guardrail.judges import default_judge
+from guardrail.judges import Judge, default_judge
 from guardrail.judges.cache import PairCache
 from guardrail.prompting import PromptWrapping
 from guardrail.types import Bindings, Frozen
@@ -29,6 +29,7 @@ from ..data.progress import bar
 from ..data.questions import Question, option_labels, slot_names
 from ..data.records import RecordFile, rewrite_records
 from ..data.split import Groups, split
+from ..evaluation.choice import AUTO, choose_estimator
 from ..evaluation.label_checks import judge_to_look_at, merged
 from ..pipeline import fit_artifact, held_out
 from ..report import compare_rules, sentences, write_report
@@ -37,12 +38,13 @@ from ..scoring.scores import (
     estimator_key,
     parse_estimator,
     score_records,
+    supported,
     uses_models,
     with_cache,
 )
 from ..thresholds.fit import request_for
 from .collect import plan_from, print_collected
-from .fit import print_verdict
+from .fit import print_choice, print_verdict
 from .frame import MODEL_HELP, app, console, finish, keep_inputs, print_line, resolve_model
 from .label import (
     label_file,
@@ -53,6 +55,7 @@ from .label import (
     refuse_mixed,
     rule_from,
 )
+from .score import pair_cache
 
 __all__ = ["RunConfig", "load_config", "run"]
 
@@ -74,7 +77,9 @@ class RunConfig(Frozen):
         default=0.3, ge=0, lt=1, description="Share of the questions kept out of the fit and tested on; 0 for none."
     )
     estimator: str | None = Field(
-        default=None, description="NAME, NAME:JUDGE or NAME:JUDGE:greedy. Default: by kind of question."
+        default=None,
+        description="NAME, NAME:JUDGE or NAME:JUDGE:greedy; auto compares all on 30 % of the questions, which the fit "
+        "does not use. Default: by kind of question.",
     )
     alpha: float = Field(default=0.1, description="Share of wrong answers you accept among those given.")
     rule: str = Field(default="acrc", description="Threshold rule: acrc (the paper's), certified (provable), ...")
@@ -185,12 +190,20 @@ def run(config: Path | None = None, **flags: Any) -> None:
     keep_inputs(read, [settings.out / name for name in names])
     groups: Groups = "cluster" if settings.cluster_by_group else "category"
     questions, test_questions = _parts(settings, groups)
-    key = _checked(settings, questions)  # before the model, which may take minutes to load
+    key = _checked(settings, questions)  # before the model, which may take minutes to load; "auto" for auto
     model = resolve_model(settings.model)
     records = _records(settings, model, questions, settings.out / "records.jsonl", settings.questions.name)
     print_structured(records, key)
     print_label_checks(records)
-    judge = judge_to_look_at(records.header.estimators[key].judge, _pair_cache(records.path))
+    choice = None
+    if key == AUTO:
+        chosen = choose_estimator(
+            records, alpha=settings.alpha, rule=settings.rule, delta=settings.delta, groups=groups, seed=settings.seed
+        )
+        print_choice(chosen)
+        key, choice = chosen.estimator, chosen.choice
+        records = RecordFile(records.path, records.header, chosen.rest, records.torn)
+    judge = judge_to_look_at(records.header.estimators[key].judge, pair_cache(records.path))
     print_merged(None if judge is None else merged(records.records, judge))
     test = None
     if test_questions:
@@ -198,12 +211,12 @@ def run(config: Path | None = None, **flags: Any) -> None:
         test = _records(settings, model, test_questions, settings.out / "test-records.jsonl", name)
     artifact = fit_artifact(
         records, estimator=key, alpha=settings.alpha, rule=settings.rule, delta=settings.delta, groups=groups
-    )
+    ).model_copy(update={"choice": choice})
     artifact_path = artifact.save(settings.out / "artifact.json")
     print_verdict(artifact)
     if test is not None:
         print_line(sentences.held_out(artifact, held_out(artifact, test.records, key)))
-    pages = _report(settings, artifact, key, records, test, _commands(config, settings))
+    pages = _report(settings, artifact, key, records, test, _commands(config, settings), judge)
     kept = [file.path for file in (records, test) if file is not None]
     finish([*kept, artifact_path, *pages], f"open {pages[0]} in a browser; calibrate inspect {artifact_path}")
 
@@ -234,13 +247,14 @@ def _questions(path: Path, format: str | None) -> list[Question]:
 def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
     """Key of the estimator, after refusing what would fail only when the model has been asked everything."""
     bindings = None if settings.tools is None else read_bindings(settings.tools)
-    estimator = _estimator(settings, bindings, options=option_labels(questions) is not None)
     request_for(settings.rule, alpha=settings.alpha, delta=settings.delta, options={})
     if settings.judge_model is not None:
         refuse_mixed(settings.correctness, threshold=settings.threshold, tolerance=settings.tolerance)
     elif settings.correctness is not None:
         make_rule(settings.correctness)
-    return estimator_key(estimator)
+    if settings.estimator == AUTO:
+        return AUTO
+    return estimator_key(_estimator(settings, bindings, options=option_labels(questions) is not None))
 
 
 def _estimator(settings: RunConfig, bindings: Bindings | None, *, options: bool) -> Estimator:
@@ -254,7 +268,7 @@ def _records(
     """Collect, score and label one part; the file on disk is complete afterwards."""
     plan = plan_from(
         questions,
-        [settings.estimator] if settings.estimator else (),
+        [settings.estimator] if settings.estimator not in (None, AUTO) else (),
         n=settings.n,
         temperature=settings.temperature,
         top_p=settings.top_p,
@@ -287,24 +301,23 @@ def _records(
             progress=progress,
         )
     print_collected(done)
-    estimator = _estimator(settings, plan.bindings, options=plan.options is not None)
-    if uses_models([estimator]):
-        estimator = with_cache(estimator, PairCache(_pair_cache(path)))
+    if settings.estimator == AUTO:
+        estimators = supported(plan)
+    else:
+        estimators = [_estimator(settings, plan.bindings, options=plan.options is not None)]
+    if uses_models(estimators):
+        cache = PairCache(pair_cache(path))
+        estimators = [with_cache(estimator, cache) for estimator in estimators]
     with bar(console, f"scoring ({path.stem})", "records") as progress:
 
         def change(file: RecordFile) -> RecordFile:
-            scored = score_records(file, [estimator], progress=progress)
+            scored = score_records(file, estimators, progress=progress)
             rule = _rule(settings, file)
             return label_file(scored, rule)
 
         file = rewrite_records(path, change)
     print_labels(file)
     return file
-
-
-def _pair_cache(path: Path) -> Path:
-    """Where verdicts of judges that are models are kept, as `score` does."""
-    return path.with_name(f"{path.stem}.pairs.sqlite")
 
 
 def _rule(settings: RunConfig, file: RecordFile) -> CorrectnessRule:
@@ -325,6 +338,7 @@ def _report(
     records: RecordFile,
     test: RecordFile | None,
     commands: Sequence[str],
+    judge: Judge | None,
 ) -> list[Path]:
     tested = test.records if test is not None else ()
     evaluation = None
@@ -340,6 +354,7 @@ def _report(
         test=tested,
         evaluation=evaluation,
         commands=commands,
+        judge=judge,
     )
 
 

@@ -32,7 +32,7 @@ from ..scoring.scores import (
 from .collect import RecordsArgument
 from .frame import app, console, finish, keep_inputs, print_line, resolve_model, table
 
-__all__ = ["EstimatorOption", "chosen_estimator", "print_scores", "score"]
+__all__ = ["EstimatorOption", "chosen_estimator", "pair_cache", "print_scores", "score"]
 
 EstimatorOption = Annotated[
     str | None,
@@ -63,9 +63,12 @@ def score(
         typer.Option(help="Similarity for estimators that take one: rouge_l, nli(model=PATH), from_judge(exact), ..."),
     ] = None,
     entailment: Annotated[str | None, typer.Option(help="Entailment model for selfcheck_nli: nli(model=PATH).")] = None,
-    pair_cache: Annotated[
+    verdicts: Annotated[
         Path | None,
-        typer.Option(help="Where verdicts of models are kept. Default: next to the records. Unused by light judges."),
+        typer.Option(
+            "--pair-cache",
+            help="Where verdicts of models are kept. Default: next to the records. Unused by light judges.",
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
     unanimous_at: Annotated[
@@ -88,7 +91,7 @@ def score(
     }
     names = [name for name in estimator or ["all"] if name != "all"]
     target = out or records
-    cache = pair_cache or records.with_name(f"{records.stem}.pairs.sqlite")
+    cache = verdicts or pair_cache(records)
     keep_inputs([*names, cache], [target])
     keep_inputs([records], [cache])
     everything = len(names) < len(estimator or ["all"])
@@ -120,6 +123,11 @@ def score(
     kept = [cache.path for cache in opened]
     flags = f" {estimator_flags(names[0])}" if len(names) == 1 and not everything else ""
     finish([target, *kept], f"calibrate {following} {target}" + (f"{flags} --alpha 0.1" if following == "fit" else ""))
+
+
+def pair_cache(records: Path) -> Path:
+    """Where verdicts of models about the answers of a record file are kept."""
+    return records.with_name(f"{records.stem}.pairs.sqlite")
 
 
 def _judge(text: str | None) -> Judge | None:

@@ -10,8 +10,9 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.judges import normalise
 
 from ..data.records import Record
+from ..evaluation.choice import Ranked
 from ..evaluation.evaluate import Estimate, Evaluation, EvaluationRow
-from ..evaluation.label_checks import Suspicious
+from ..evaluation.label_checks import Missed, Suspicious
 from ..pipeline import HeldOut, is_accepted
 from ..thresholds.registry import rule_named
 from .sentences import percent
@@ -20,11 +21,14 @@ __all__ = [
     "Card",
     "CategoryRow",
     "Contradiction",
+    "EstimatorRow",
     "RuleRow",
     "Tile",
     "categories",
     "comparison",
     "contradictions",
+    "estimator_rows",
+    "missed_labels",
     "reading",
     "tiles",
 ]
@@ -91,6 +95,18 @@ class CategoryRow:
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class EstimatorRow:
+    """One estimator on labelled questions."""
+
+    name: str
+    chosen: bool
+    auroc: str
+    interval: str
+    acceptance: str
+    n_unmeasured: int
+
+
 def tiles(artifact: CalibrationArtifact, test: HeldOut | None) -> list[Tile]:
     """The figures at the top: on test questions if there are any, else on the calibration questions."""
     outcome = artifact.outcome
@@ -137,6 +153,21 @@ def comparison(evaluation: Evaluation, artifact: CalibrationArtifact) -> list[Ru
     ]
 
 
+def estimator_rows(ranking: Sequence[Ranked], chosen: str) -> list[EstimatorRow]:
+    """Estimators with AUROC and acceptance, the highest AUROC first; the chosen one is marked."""
+    return [
+        EstimatorRow(
+            name=one.estimator,
+            chosen=one.estimator == chosen,
+            auroc=f"{one.auroc.value:.3f}",
+            interval=f"{one.auroc.low:.3f} to {one.auroc.high:.3f}",
+            acceptance="-" if one.acceptance is None else percent(one.acceptance),
+            n_unmeasured=one.n_unmeasured,
+        )
+        for one in ranking
+    ]
+
+
 def reading(
     artifact: CalibrationArtifact, records: Sequence[Record], estimator: str, limit: int = 6
 ) -> tuple[list[Card], list[Card]]:
@@ -166,8 +197,13 @@ def contradictions(found: Suspicious, estimator: str, most: int = 8) -> list[Con
     ]
 
 
+def missed_labels(found: Missed, estimator: str, most: int = 8) -> list[Contradiction]:
+    """Answers labelled wrong although they contain a reference."""
+    return [_contradiction(record, "wrong", estimator) for record in found.records[:most]]
+
+
 def _contradiction(record: Record, label: str, estimator: str) -> Contradiction:
-    score = record.scores[estimator].value
+    score = record.scores[estimator].value if estimator in record.scores else None
     return Contradiction(
         id=record.id,
         label=label,

@@ -13,17 +13,28 @@ import numpy as np
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
 from guardrail.files import atomic_write
+from guardrail.judges import Judge
 from guardrail.outcome import Feasible
 
 from ..data.progress import Progress, silent
 from ..data.records import Record
+from ..data.split import Groups
+from ..evaluation.choice import without_choice
 from ..evaluation.evaluate import Evaluation, evaluate
-from ..evaluation.label_checks import Suspicious, suspicious
+from ..evaluation.label_checks import Merged, Missed, Suspicious, judge_to_look_at, merged, missed, suspicious
 from ..pipeline import HeldOut, held_out
 from ..scoring.scores import arrays
 from ..thresholds.registry import certifies, compared_rules, rules, swept_rules
 from . import sentences
-from .content import categories, comparison, contradictions, reading, tiles
+from .content import (
+    categories,
+    comparison,
+    contradictions,
+    estimator_rows,
+    missed_labels,
+    reading,
+    tiles,
+)
 from .figures import Figure, Items, risk_coverage, score_histogram
 from .panels import across_alpha, violations
 
@@ -42,6 +53,9 @@ class _Page:
     test: HeldOut | None
     evaluation: Evaluation | None
     looked: Suspicious
+    ranking: Sequence[Ranked]
+    missed: Missed | None
+    merged: Merged | None
     commands: Sequence[str]
 
 
@@ -95,6 +109,7 @@ def write_report(
     test: Sequence[Record] | None = None,
     evaluation: Evaluation | None = None,
     commands: Sequence[str] = (),
+    judge: Judge | None = None,
 ) -> list[Path]:
     """Write the report and, next to it, its figures as PNG.
 
@@ -108,6 +123,8 @@ def write_report(
         evaluation: Comparison of rules over random splits, if wanted; see `compare_rules`. With it the report also
             shows other alphas, on the same splits.
         commands: Commands that reproduce the artifact, in order.
+        judge: Shows which short answers the artifact's judge took for the same; default: that judge, if it asks no
+            model (`calibrate.evaluation.label_checks.judge_to_look_at`).
 
     Returns:
         The files written, the HTML first.
@@ -116,13 +133,25 @@ def write_report(
         UsageError: The records are not those the artifact was fitted on.
     """
     path = Path(path)
+    records = without_choice(artifact, records)
     shown = _fitted_on(artifact, records, test or (), estimator)
     everything = [*shown, *(test or ())]
     figures = _figures(artifact, test, estimator)
     if evaluation is not None:
         figures |= _comparisons(artifact, shown, everything, estimator, evaluation)
     held = held_out(artifact, test, estimator) if test else None
-    page = _Page(artifact, figures, held, evaluation, suspicious(everything, estimator), commands)
+    judge = judge or judge_to_look_at(artifact.estimator.judge)
+    page = _Page(
+        artifact,
+        figures,
+        held,
+        evaluation,
+        looked=suspicious(everything, estimator),
+        ranking=_ranking(artifact, shown),
+        missed=missed(everything, artifact.correctness.name),
+        merged=None if judge is None else merged(everything, judge),
+        commands=commands,
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     written = [path]
     for name, figure in figures.items():
@@ -153,6 +182,16 @@ def _fitted_on(
             f"{estimator}). Give the record file the artifact was fitted on, and the estimator it was fitted with."
         )
     return kept
+
+
+def _ranking(artifact: CalibrationArtifact, records: Sequence[Record]) -> Sequence[Ranked]:
+    """All estimators with scores on the calibration records; none where there is nothing to compare."""
+    outcome = artifact.outcome
+    keys = sorted({key for record in records for key in record.scores})
+    if len(keys) < 2:
+        return ()
+    groups: Groups = "category" if artifact.calibration.group is None else "cluster"
+    return rank_estimators(records, keys, alpha=outcome.alpha, rule=outcome.rule, delta=outcome.delta, groups=groups)
 
 
 def _figures(artifact: CalibrationArtifact, test: Sequence[Record] | None, estimator: str) -> dict[str, Figure]:
@@ -215,6 +254,10 @@ def _render(page: _Page, records: Sequence[Record], estimator: str) -> str:
         "ranking": sentences.ranking(page.artifact),
         "second_look": sentences.second_look(page.looked),
         "looked": contradictions(page.looked, estimator),
+        "estimators": estimator_rows(page.ranking, estimator),
+        "missed": page.missed,
+        "missed_labels": [] if page.missed is None else missed_labels(page.missed, estimator),
+        "merged": page.merged,
         "mistakes": mistakes,
         "rejected": rejected,
         "categories": categories(page.artifact, records, estimator),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from guardrail.artifact import CalibrationArtifact, Looks, Reach
+from guardrail.artifact import CalibrationArtifact, EstimatorChoice, Looks, Reach
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from guardrail.uncertainty import list_estimators, make_estimator
 
@@ -178,6 +178,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         *([("alike as by", describe_spec(similarity.name, similarity.params))] if similarity is not None else []),
         ("right answer if", describe_spec(artifact.correctness.name, artifact.correctness.params)),
         ("questions", _data(artifact)),
+        *([("estimator chosen", _choice(artifact.choice))] if artifact.choice is not None else []),
         *([("reach", _reach(artifact.reach))] if artifact.reach is not None else []),
         *([("looks", _looks(artifact.looks))] if artifact.looks is not None else []),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
@@ -211,7 +212,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("digest", artifact.digest),
     ]
     if data.n_unmeasured or data.n_unlabelled:
-        rows.insert(8, ("left out", _left_out(artifact)))
+        rows.insert(8 + (artifact.choice is not None), ("left out", _left_out(artifact)))
     if (early := no_early_stopping(artifact)) is not None:
         rows.append(("early stopping", early))
     if artifact.data.n_cut_off:
@@ -452,6 +453,13 @@ def _prompt(artifact: CalibrationArtifact) -> str:
 def _data(artifact: CalibrationArtifact) -> str:
     data = artifact.data
     return f"{data.n_used} used of {data.n_questions} in {data.name} (sha256 {data.sha256[:12]})"
+
+
+def _choice(choice: EstimatorChoice) -> str:
+    return (
+        f"{choice.candidates[0]}, of {len(choice.candidates)} the one with the highest AUROC ({choice.auroc:.3f}) on "
+        f"{choice.n} labelled questions that the fit did not use"
+    )
 
 
 def _left_out(artifact: CalibrationArtifact) -> str:
