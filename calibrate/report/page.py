@@ -19,7 +19,7 @@ from guardrail.outcome import Feasible
 from ..data.progress import Progress, silent
 from ..data.records import Record
 from ..data.split import Groups
-from ..evaluation.choice import without_choice
+from ..evaluation.choice import Ranked, rank_estimators, without_choice
 from ..evaluation.evaluate import Evaluation, evaluate
 from ..evaluation.label_checks import Merged, Missed, Suspicious, judge_to_look_at, merged, missed, suspicious
 from ..pipeline import HeldOut, held_out
