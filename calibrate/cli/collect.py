@@ -11,7 +11,7 @@ import typer
 from guardrail.bindings import read_bindings
 from guardrail.judges import default_judge
 from guardrail.prompting import PromptWrapping
-from guardrail.types import SamplingPlan
+from guardrail.types import MAX_TOKENS, SamplingPlan
 from guardrail.uncertainty.plan import plan_for
 
 from ..data.collect import Collected, collect_records
@@ -47,7 +47,7 @@ def collect(
     n: Annotated[int, typer.Option(help="Samples for each question.")] = 10,
     temperature: Annotated[float, typer.Option(help="Sampling temperature, above 0.")] = 0.7,
     top_p: Annotated[float, typer.Option(help="Nucleus mass.")] = 0.9,
-    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = MAX_TOKENS,
     primary: Annotated[
         Literal["greedy", "sampled"],
         typer.Option(help="How the primary answer is drawn; sampled with temperature 1 for models that take no other."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -153,11 +153,11 @@ def fit(
         rest_path = kept_out
     warn_incomplete(file)
     rule = rule or ("certified" if by else "acrc")
-    choice = None
+    choice: dict[str, Any] = {}
     if key == AUTO:
         chosen = choose_estimator(file, alpha=alpha, rule=rule, delta=delta, groups=groups, part=part, seed=seed)
         print_choice(chosen)
-        key, part, choice = chosen.estimator, list(chosen.rest), chosen.choice
+        key, part, choice = chosen.estimator, list(chosen.rest), {"choice": chosen.choice}
     artifact = fit_artifact(
         file,
         estimator=key,
@@ -170,7 +170,7 @@ def fit(
         looks=parsed_looks(looks),
         by=BySegment(segment_delta, unknown_segment, min_labels) if by else None,
     )
-    artifact = artifact.model_copy(update={"choice": choice})
+    artifact = artifact.model_copy(update=choice)
     if tested is not None:
         require_same(artifact, tested, key)
     out.parent.mkdir(parents=True, exist_ok=True)

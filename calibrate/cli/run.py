@@ -19,7 +19,7 @@ from guardrail.errors import UsageError, require
 from guardrail.judges import Judge, default_judge
 from guardrail.judges.cache import PairCache
 from guardrail.prompting import PromptWrapping
-from guardrail.types import Bindings, Frozen
+from guardrail.types import MAX_TOKENS, Bindings, Frozen
 from guardrail.uncertainty import Estimator
 
 from ..correctness import CorrectnessRule, make_rule
@@ -99,7 +99,7 @@ class RunConfig(Frozen):
     n: int = Field(default=10, description="Samples for each question.")
     temperature: float = Field(default=0.7, description="Sampling temperature, above 0.")
     top_p: float = Field(default=0.9, description="Nucleus mass.")
-    max_tokens: int = Field(default=64, description="Longest answer, in tokens.")
+    max_tokens: int = Field(default=MAX_TOKENS, description="Longest answer, in tokens.")
     primary: Literal["greedy", "sampled"] = Field(
         default="greedy",
         description="How the primary answer is drawn; sampled with temperature 1 for models that take no other.",
@@ -195,13 +195,13 @@ def run(config: Path | None = None, **flags: Any) -> None:
     records = _records(settings, model, questions, settings.out / "records.jsonl", settings.questions.name)
     print_structured(records, key)
     print_label_checks(records)
-    choice = None
+    choice: dict[str, Any] = {}
     if key == AUTO:
         chosen = choose_estimator(
             records, alpha=settings.alpha, rule=settings.rule, delta=settings.delta, groups=groups, seed=settings.seed
         )
         print_choice(chosen)
-        key, choice = chosen.estimator, chosen.choice
+        key, choice = chosen.estimator, {"choice": chosen.choice}
         records = RecordFile(records.path, records.header, chosen.rest, records.torn)
     judge = judge_to_look_at(records.header.estimators[key].judge, pair_cache(records.path))
     print_merged(None if judge is None else merged(records.records, judge))
@@ -211,7 +211,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
         test = _records(settings, model, test_questions, settings.out / "test-records.jsonl", name)
     artifact = fit_artifact(
         records, estimator=key, alpha=settings.alpha, rule=settings.rule, delta=settings.delta, groups=groups
-    ).model_copy(update={"choice": choice})
+    ).model_copy(update=choice)
     artifact_path = artifact.save(settings.out / "artifact.json")
     print_verdict(artifact)
     if test is not None:
