@@ -49,7 +49,7 @@ Unit = Literal["nats", "probability", "count", "distance"]
 """Unit of an uncertainty value. A count is a number of meanings, whole or effective; a distance is a norm."""
 
 MAX_TOKENS = 256
-"""Longest answer by default, in new tokens. One that is cut off there is held back, so it leaves room for whole ones."""
+"""Longest answer by default, in new tokens: room for whole answers, because one that is cut off is held back."""
 
 StopString = Annotated[str, Field(min_length=1)]
 """A string that ends an answer. An empty one occurs in every text, so every answer would be empty."""

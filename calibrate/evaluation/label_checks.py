@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from guardrail.judges import Judge, JudgeSpec, make_judge
+from guardrail.judges import Judge, JudgeSpec, is_canonical_call, make_judge, normalise
 from guardrail.judges.base import Item, judge_batch
 from guardrail.judges.cache import PairCache, cached
 from guardrail.judges.registry import JUDGES
@@ -296,8 +296,8 @@ def judge_to_look_at(spec: JudgeSpec | None, pair_cache: Path | None = None) -> 
 def merged(records: Sequence[Record], judge: Judge, k: int = 8) -> Merged | None:
     """Pairs of short answers that differ although the judge takes them for the same; None if there is none.
 
-    An answer is short if it has at most five words; answers differ if they do once the judge's `identity` folded them,
-    and more than white space and case sets them apart. Tool calls are left out.
+    An answer is short if it has at most five words; answers differ if their normalised texts do. Refusals and tool
+    calls are left out.
 
     Args:
         records: Records with samples.
@@ -306,17 +306,22 @@ def merged(records: Sequence[Record], judge: Judge, k: int = 8) -> Merged | None
     """
     asked: dict[Item, str] = {}
     for record in records:
-        texts = [sample.comparable for sample in record.drawn.samples] if record.drawn is not None else []
+        if record.drawn is None:
+            continue
+        question, texts = record.drawn.question, [sample.comparable for sample in record.drawn.samples]
         folded = fold([text for text in texts if text], judge)
-        short = [text for key in folded.judged if len(word_tuple(text := folded.text_of[key])) <= _SHORT]
-        for a, b in unordered_pairs(sorted(short)):
-            if record.drawn is not None and a.casefold() != b.casefold():
-                asked[record.drawn.question, a, b] = record.id
+        short = {normalise(text): text for key in folded.judged if _is_short(text := folded.text_of[key])}
+        for a, b in unordered_pairs(sorted(short.values())):
+            asked[question, a, b] = record.id
     verdicts = judge_batch(judge, list(asked))
     same = [item for item, verdict in zip(asked, verdicts, strict=True) if verdict]
     shown = sorted(dict.fromkeys((a, b) for _, a, b in same), key=_doubtful)[:k]
     first = {(a, b): asked[question, a, b] for question, a, b in reversed(same)}
     return Merged(judge.spec.name, tuple((first[pair], *pair) for pair in shown), len(same)) if same else None
+
+
+def _is_short(text: str) -> bool:
+    return not is_canonical_call(text) and len(word_tuple(text)) <= _SHORT
 
 
 def _doubtful(pair: tuple[str, str]) -> tuple[bool, float, tuple[str, str]]:
