@@ -209,7 +209,7 @@ class Missed:
     Attributes:
         records: These records, in file order.
         n_wrong: Answers labelled wrong in all.
-        rule: The rule that would call them right: "numeric" where it calls most of them right, else "contains".
+        rule: The rule that would call them right: "numeric" where it calls them all right, else "contains".
     """
 
     records: tuple[Record, ...]
@@ -239,9 +239,8 @@ def missed(records: Sequence[Record], rule: str) -> Missed | None:
     found = tuple(one for one in wrong if Contains().label(one.answer or "", one.to_question()).correct)
     if not found:
         return None
-    numbers = sum(bool(Numeric().label(one.answer or "", one.to_question()).correct) for one in found)
-    better = "numeric" if rule != "numeric" and 2 * numbers > len(found) else "contains"
-    return Missed(found, len(wrong), better)
+    numbers = all(Numeric().label(one.answer or "", one.to_question()).correct for one in found)
+    return Missed(found, len(wrong), "numeric" if numbers else "contains")
 
 
 # -- Merges to read: short answers that differ, and that the judge took for the same -----------------------------------

@@ -11,7 +11,7 @@ from calibrate.evaluation.choice import SHARE, rank_scores
 from calibrate.thresholds import fit
 from guardrail.outcome import Feasible
 
-RUNS, N, CANDIDATES = 300, 240, 12
+RUNS, N, CANDIDATES = 600, 240, 12
 ALPHA = DELTA = 0.1
 FALSE_ALARM = 1e-4
 """Chance that the first test fails although the promise holds exactly at its limit."""

@@ -25,8 +25,8 @@ def scored(name: str, *, correct: bool | None, group: str | None = None, **score
 
 
 def test_a_question_without_a_score_counts_as_the_least_certain() -> None:
-    # Wrong: c, d. With "full" they lie above both right answers: AUROC 1. "holes" has no score for b (right) and c:
-    # they share the place above 3, so c is beaten by nobody and ties with b (1 + 1/2 of 2), d = 3 beats a only (1 of 2):
+    # Wrong: c, d. With "full" they lie above both right answers: AUROC 1. "holes" has no score for b (right) and c,
+    # which share the place above 3: c lies above a and ties with b (1 1/2 of 2), d = 3 lies above a only (1 of 2).
     # (.75 + .5) / 2 = .625.
     records = [
         scored("a", correct=True, full=1.0, holes=1.0),
