@@ -12,9 +12,8 @@ from guardrail.artifact import CalibrationArtifact
 
 from ..data.progress import bar
 from ..data.records import Record, RecordFile, read_records
-from ..evaluation.choice import without_choice
 from ..evaluation.label_checks import judge_to_look_at
-from ..pipeline import require_same
+from ..pipeline import require_same, without_choice
 from ..report import compare_rules, write_report
 from ..scoring.names import stored_key
 from .fit import segment_flags

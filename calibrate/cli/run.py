@@ -86,8 +86,9 @@ class RunConfig(Frozen):
     delta: float | None = Field(default=None, description="Failure probability, for rules that have one (0.1).")
     correctness: str | None = Field(
         default=None,
-        description="exact, json, numeric, option, token_f1, tool_call, chat_judge. Default: option with options, json "
-        "for answers in a format, tool_call with tools and references that are calls, else token_f1.",
+        description="contains, exact, json, numeric, option, token_f1, tool_call, chat_judge, python:MODULE:NAME (your "
+        "function); with parameters as 'token_f1(threshold=0.6)'. Default: option with options, json for answers in a "
+        "format, tool_call with tools and references that are calls, else token_f1.",
     )
     judge_model: str | None = Field(default=None, description="chat_judge: the model that judges, written like model.")
     threshold: float | None = Field(default=None, description="token_f1: smallest F1 that counts as right (0.5).")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from guardrail.artifact import CalibrationArtifact, EstimatorChoice
+from guardrail.artifact import EstimatorChoice
 from guardrail.errors import UsageError
 
 from ..data.records import Record, RecordFile
@@ -29,7 +29,6 @@ __all__ = [
     "choose_estimator",
     "rank_estimators",
     "rank_scores",
-    "without_choice",
 ]
 
 AUTO = "auto"
@@ -181,12 +180,6 @@ def choose_estimator(
         questions=training_of(used).ids,
     )
     return Chosen(best.estimator, tuple(rest), ranking, choice)
-
-
-def without_choice(artifact: CalibrationArtifact, records: Sequence[Record]) -> tuple[Record, ...]:
-    """The records without those that the artifact's estimator was chosen on."""
-    used = frozenset() if artifact.choice is None else frozenset(artifact.choice.questions)
-    return tuple(record for record in records if not used or training_of([record]).ids[0] not in used)
 
 
 def _filled(records: Sequence[Record], key: str) -> NDArray[np.float64] | None:

@@ -19,10 +19,10 @@ from guardrail.outcome import Feasible
 from ..data.progress import Progress, silent
 from ..data.records import Record
 from ..data.split import Groups
-from ..evaluation.choice import Ranked, rank_estimators, without_choice
+from ..evaluation.choice import Ranked, rank_estimators
 from ..evaluation.evaluate import Evaluation, evaluate
 from ..evaluation.label_checks import Merged, Missed, Suspicious, judge_to_look_at, merged, missed, suspicious
-from ..pipeline import HeldOut, held_out
+from ..pipeline import HeldOut, held_out, without_choice
 from ..scoring.scores import arrays
 from ..thresholds.registry import certifies, compared_rules, rules, swept_rules
 from . import sentences

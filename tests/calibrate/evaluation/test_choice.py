@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from calibrate.data.records import Record, RecordFile
-from calibrate.evaluation.choice import choose_estimator, rank_estimators, without_choice
-from calibrate.pipeline import fit_artifact
+from calibrate.evaluation.audit import prepared
+from calibrate.evaluation.choice import choose_estimator, rank_estimators
+from calibrate.pipeline import fit_artifact, held_out, without_choice
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.types import Uncertainty, Unmeasured
@@ -60,6 +61,12 @@ def test_the_choice_and_the_fit_share_no_question(labelled: RecordFile) -> None:
     artifact = fitted.model_copy(update={"choice": found.choice})
     assert without_choice(artifact, labelled.records) == found.rest
     assert without_choice(fitted, labelled.records) == labelled.records
+    others = [record for record in labelled.records if record.id in used]
+    with pytest.raises(UsageError, match=r"72 of 72 test records are among those that --estimator auto chose on"):
+        held_out(artifact, others, found.estimator)
+    assert held_out(fitted, others, found.estimator).n == 72
+    with pytest.raises(UsageError, match=r"72 of 72 fresh records are among"):
+        prepared(RecordFile(labelled.path, labelled.header, tuple(others)), artifact)
 
 
 def test_equal_questions_and_clusters_stay_together(labelled: RecordFile) -> None:
