@@ -133,8 +133,10 @@ def test_run_from_yaml_with_a_test_file(tmp_path: Path, questions: Path) -> None
 def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Path) -> None:
     questions, out = tmp_path / "q.jsonl", tmp_path / "out"
     questions.write_text("".join(json.dumps(row) + "\n" for row in fakes.faq_rows(110)), encoding="utf-8")
-    common = ("run", "--questions", questions, "--model", "python:tests.calibrate.fakes:faq", "--out", out)
-    common = (*common, "--alpha", "0.3", "--test-fraction", "0", "--splits", "0", "--n", "4")
+    common = (
+        *("run", "--questions", questions, "--model", "python:tests.calibrate.fakes:faq", "--out", out),
+        *("--alpha", "0.3", "--test-fraction", "0", "--splits", "0", "--n", "4"),
+    )
     shown = run(*common, "--correctness", "exact")
     assert "11 primary answers were cut off at the plan's max_tokens" in shown
     assert "Allow longer answers: 11 of 110 were cut off at 256 tokens" in shown
