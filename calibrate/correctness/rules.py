@@ -114,8 +114,9 @@ class Contains:
         return Label(any(_says(answer, reference) for reference in question.references))
 
 
-_SIGNS = frozenset({"-", "minus", "negative"})
-_MULTIPLES = SCALES | {"%", "percent", "per"}
+_WORDLIKE = re.compile(r"[^\W\d_]{2}")
+_SIGNS = frozenset({"minus", "negative"})
+_MULTIPLES = SCALES | {"percent", "per", "squared", "cubed", "factorial"}
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
@@ -130,31 +131,42 @@ def _says(answer: str, reference: str) -> bool:
 def _in_sentence(words: list[str], wanted: list[str]) -> bool:
     for start in range(len(words) - len(wanted) + 1):
         end = start + len(wanted)
-        if words[start:end] == wanted and not _other_number(words[start - 1 : start], wanted, words[end : end + 1]):
+        if words[start:end] == wanted and not _changed(words[start - 1 : start], wanted, words[end : end + 1]):
             return True
         if words[start] in NEGATIONS or words[start].endswith("n't"):
             return False
     return False
 
 
-def _other_number(before: list[str], wanted: list[str], after: list[str]) -> bool:
-    """Whether the words beside a number make another number of it."""
+def _changed(before: list[str], wanted: list[str], after: list[str]) -> bool:
+    """Whether what stands beside the words makes something else of them: an operator, or a word beside a number."""
+    if not all(any(map(str.isalnum, one)) for one in (*before, *after)):
+        return True
     return (wanted[0][0].isdecimal() and not _SIGNS.isdisjoint(before)) or (
         wanted[-1][-1].isdecimal() and any(one.removesuffix("s") in _MULTIPLES for one in after)
     )
 
 
 def _chunks(text: str) -> list[str]:
-    """What stands between spaces in a normalised text, without case, articles and the marks around it.
+    """What stands between spaces in a normalised text, without case, articles and the punctuation around words.
 
     A capital of up to three letters behind a number may be a unit, and keeps its case as in `normalise`.
     """
-    found = [chunk.strip("\"'.,:;!?()[]{}") for chunk in normalise(text).split(" ")]
+    found = [_bare(chunk) for chunk in normalise(text).split(" ")]
     return [
         chunk if i and len(chunk) < 4 and found[i - 1][-1:].isdecimal() else chunk.casefold()
         for i, chunk in enumerate(found)
         if chunk and chunk not in ("a", "an", "the", "An", "The")
     ]
+
+
+def _bare(chunk: str) -> str:
+    """A chunk without punctuation; of marks beside a single letter or number only those that end a sentence go."""
+    if chunk in ("-", "--", "\u2014"):
+        return ""
+    if _WORDLIKE.search(chunk):
+        return chunk.lstrip("\"'([").rstrip("\"'.,:;!?)]")
+    return chunk.rstrip(".,:;") or chunk
 
 
 _ROUNDING = 1e-6

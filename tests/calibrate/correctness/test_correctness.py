@@ -205,6 +205,14 @@ def test_a_rule_is_written_with_its_parameters() -> None:
         ("about 50 percent", "50", False),
         ("minus 5 degrees", "5", False),
         ("a power of 5 MW", "5 mW", False),
+        ("5 squared", "5", False),
+        ("x = 5 % 3", "5", False),  # beside an operator
+        ("5!", "5", False),
+        ("[0, 1)", "(0, 1]", False),
+        ("!done", "done", False),
+        ('The height is 6".', "6'", False),
+        ('"Paris", I think.', "Paris", True),
+        ("Paris - the capital", "Paris", True),
         ("", "x", False),
     ],
 )
