@@ -29,10 +29,11 @@ from ..data.progress import bar
 from ..data.questions import Question, option_labels, slot_names
 from ..data.records import RecordFile, rewrite_records
 from ..data.split import Groups, split
+from ..evaluation.audit import audit
 from ..evaluation.choice import AUTO, choose_estimator
-from ..evaluation.label_checks import judge_to_look_at, merged
-from ..pipeline import fit_artifact, held_out
-from ..report import compare_rules, sentences, write_report
+from ..evaluation.label_checks import judge_to_look_at, merged_pairs
+from ..pipeline import fit_artifact
+from ..report import compare_rules, write_report
 from ..scoring.scores import (
     default_estimator,
     estimator_key,
@@ -44,7 +45,7 @@ from ..scoring.scores import (
 )
 from ..thresholds.fit import request_for
 from .collect import plan_from, print_collected
-from .fit import print_choice, print_verdict
+from .fit import exit_if_refuted, merged_command, print_choice, print_verdict
 from .frame import MODEL_HELP, app, console, finish, keep_inputs, print_line, resolve_model
 from .label import (
     label_file,
@@ -179,7 +180,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
     """Do everything: collect, score, label, fit, test on questions kept out, report.
 
     Settings come from a YAML file, from flags of the same names, or both (flags win). Interrupted runs go on where they
-    stopped: the same command, the same folder.
+    stopped: the same command, the same folder. Exit code 1 if the questions kept out refute the promise.
 
     Example: [cyan]calibrate run --questions q.jsonl --model transformers:./weights --alpha 0.1 --out results[/cyan]
 
@@ -205,7 +206,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
         key, choice = chosen.estimator, {"choice": chosen.choice}
         records = RecordFile(records.path, records.header, chosen.rest, records.torn)
     judge = judge_to_look_at(records.header.estimators[key].judge, pair_cache(records.path))
-    print_merged(None if judge is None else merged(records.records, judge))
+    print_merged(None if judge is None else merged_pairs(records.records, judge))
     test = None
     if test_questions:
         name = (settings.test_questions or settings.questions).name
@@ -214,12 +215,13 @@ def run(config: Path | None = None, **flags: Any) -> None:
         records, estimator=key, alpha=settings.alpha, rule=settings.rule, delta=settings.delta, groups=groups
     ).model_copy(update=choice)
     artifact_path = artifact.save(settings.out / "artifact.json")
-    print_verdict(artifact)
-    if test is not None:
-        print_line(sentences.held_out(artifact, held_out(artifact, test.records, key)))
-    pages = _report(settings, artifact, key, records, test, _commands(config, settings), judge)
+    audited = None if test is None else audit(artifact, test.records, key)
+    merged = merged_command(artifact, key, str(records.path), "" if test is None else str(test.path), artifact_path)
+    print_verdict(artifact, audited, merged)
+    pages = _report(settings, artifact, key, records, test, _commands(config, settings), merged, judge)
     kept = [file.path for file in (records, test) if file is not None]
     finish([*kept, artifact_path, *pages], f"open {pages[0]} in a browser; calibrate inspect {artifact_path}")
+    exit_if_refuted(artifact, audited)
 
 
 def _parts(settings: RunConfig, groups: Groups) -> tuple[list[Question], list[Question]]:
@@ -339,14 +341,14 @@ def _report(
     records: RecordFile,
     test: RecordFile | None,
     commands: Sequence[str],
+    merged: str,
     judge: Judge | None,
 ) -> list[Path]:
     tested = test.records if test is not None else ()
     evaluation = None
     if settings.splits:
         with bar(console, "comparing rules", "splits") as progress:
-            pool = [*records.records, *tested]
-            evaluation = compare_rules(artifact, pool, key, splits=settings.splits, progress=progress)
+            evaluation = compare_rules(artifact, records.records, key, splits=settings.splits, progress=progress)
     return write_report(
         settings.out / "report.html",
         artifact,
@@ -355,6 +357,7 @@ def _report(
         test=tested,
         evaluation=evaluation,
         commands=commands,
+        merged=merged,
         judge=judge,
     )
 

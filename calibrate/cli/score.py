@@ -29,8 +29,7 @@ from ..scoring.scores import (
     uses_models,
     with_cache,
 )
-from .collect import RecordsArgument
-from .frame import app, console, finish, keep_inputs, print_line, resolve_model, table
+from .frame import RecordsArgument, app, console, finish, keep_inputs, one_file, print_line, resolve_model, table
 
 __all__ = ["EstimatorOption", "chosen_estimator", "pair_cache", "print_scores", "score"]
 
@@ -90,10 +89,10 @@ def score(
         "entailment": None if entailment is None else named_entailment(entailment),
     }
     names = [name for name in estimator or ["all"] if name != "all"]
-    target = out or records
-    cache = verdicts or pair_cache(records)
+    source, target = one_file(records, out)
+    cache = verdicts or pair_cache(source)
     keep_inputs([*names, cache], [target])
-    keep_inputs([records], [cache])
+    keep_inputs([source], [cache])
     everything = len(names) < len(estimator or ["all"])
     named_judge = _judge(judge)
     refused: dict[str, str] = {}
@@ -115,7 +114,7 @@ def score(
         return [with_cache(each, opened[0]) for each in found]
 
     with bar(console, "scoring", "records") as progress:
-        header, summary = score_file(records, target, chosen, unanimous_at=unanimous_at, progress=progress)
+        header, summary = score_file(source, target, chosen, unanimous_at=unanimous_at, progress=progress)
     print_scores(header, summary)
     if refused:
         console.print(table("Not computed", ("uncertainty", "what is missing"), sorted(refused.items()), texts=2))

@@ -18,7 +18,7 @@ from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import CorrectnessSpec
 
 from .questions import read_rows
-from .records import Record, exclusive
+from .records import GIVEN, Record, exclusive
 
 __all__ = [
     "KEYS",
@@ -59,7 +59,7 @@ class GivenLabels:
     @property
     def spec(self) -> CorrectnessSpec:
         """What the artifact stores in the place of a rule."""
-        return CorrectnessSpec(name="given", version=1, params={"file": self.path.name, "sha256": self.sha256})
+        return CorrectnessSpec(name=GIVEN, version=1, params={"file": self.path.name, "sha256": self.sha256})
 
 
 def read_labels(path: str | Path) -> GivenLabels:

@@ -35,7 +35,7 @@ __all__ = [
     "auroc_interval",
     "judge_to_look_at",
     "labelled_answers",
-    "merged",
+    "merged_pairs",
     "missed",
     "suspicious",
 ]
@@ -292,7 +292,7 @@ def judge_to_look_at(spec: JudgeSpec | None, pair_cache: Path | None = None) -> 
     return cached(_Unasked(spec), PairCache(pair_cache))
 
 
-def merged(records: Sequence[Record], judge: Judge, k: int = 8) -> Merged | None:
+def merged_pairs(records: Sequence[Record], judge: Judge, k: int = 8) -> Merged | None:
     """Pairs of short answers that differ although the judge takes them for the same; None if there is none.
 
     An answer is short if it has at most five words; answers differ if their normalised texts do. Refusals and tool

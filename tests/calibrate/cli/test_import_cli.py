@@ -72,6 +72,37 @@ def test_imported_scores_are_fitted_evaluated_and_reported(imported: Path, tmp_p
     assert loaded.at(alpha=0.3).alpha == 0.3
 
 
+def test_commands_take_several_files_as_one(tmp_path: Path) -> None:
+    lines = confidences(tmp_path / "all.csv").read_text().splitlines()
+    files = []
+    for name, part in (("one", lines[1:101]), ("two", lines[101:201]), ("fresh", lines[201:])):
+        (tmp_path / f"{name}.csv").write_text("\n".join([lines[0], *part]))
+        files.append(tmp_path / f"{name}.jsonl")
+        maps = ("--map", "confidence=stated", "--map", "correct=ok", "--map", "group=topic")
+        run("import", tmp_path / f"{name}.csv", "--out", files[-1], *maps, "--model", "m")
+    one, two, fresh = files
+    artifact, page = tmp_path / "a.json", tmp_path / "p.html"
+    shown = run("fit", one, two, "--alpha", "0.15", "--out", artifact)
+    assert shown.endswith(f"Next: calibrate report {one} {two} --artifact {artifact}")
+    assert CalibrationArtifact.load(artifact).data.n_questions == 200
+    shown = run("report", one, two, "--artifact", artifact, "--test", fresh, "--out", page, "--splits", "0")
+    assert f"calibrate report {one} {two} --artifact {artifact} --test {fresh}" in page.read_text(encoding="utf-8")
+    shown = run("evaluate", one, two, "-a", "0.15", "--rule", "lec", "--splits", "2")
+    assert "2 splits, fitted on 98 of 196" in shown  # four values are missing
+    run("audit", "-r", one, "-r", two, "--artifact", artifact, code=2)  # the questions of the fit
+    run("audit", "-r", fresh, "--artifact", artifact, "--calibration", one, "--calibration", two)
+    shown = run("label", one, two, "--rule", "exact", code=2)
+    assert "2 record files are written as one: name it with --out." in shown
+    out = tmp_path / "both.jsonl"
+    labels = tmp_path / "labels.csv"
+    labels.write_text("id,correct\n" + "".join(f"c{i},yes\n" for i in range(200)))
+    run("label", one, two, "--labels", labels, "--out", out)
+    assert sum(record.correct is True for record in read_records(out).records) == 200
+    assert sum(record.correct is True for record in read_records(one, two).records) < 200  # as they were
+    shown = run("fit", one, one, "--alpha", "0.15", "--out", artifact, code=2)
+    assert "record 'c0' is in two of the files" in shown
+
+
 def test_an_artifact_on_imported_scores_is_refused_at_run_time(imported: Path, tmp_path: Path) -> None:
     artifact = tmp_path / "a.json"
     run("fit", imported, "--alpha", "0.15", "--out", artifact)

@@ -15,7 +15,7 @@ from calibrate.evaluation.label_checks import (
     auroc_interval,
     judge_to_look_at,
     labelled_answers,
-    merged,
+    merged_pairs,
     missed,
     suspicious,
 )
@@ -177,7 +177,7 @@ SHORT = [
 
 def test_short_answers_that_a_judge_merged_are_shown_the_most_doubtful_first() -> None:
     # "Armstrong" shares one of two words with either: token-F1 2/3. "Louis A." and "Neil A." share one of two: 1/2.
-    found = merged(SHORT, TokenF1Judge(threshold=0.5))
+    found = merged_pairs(SHORT, TokenF1Judge(threshold=0.5))
     assert found is not None
     assert found.pairs[0] == ("p", "Louis Armstrong", "Neil Armstrong")
     assert [(a.casefold(), b) for _, a, b in found.pairs[1:]] == [
@@ -185,7 +185,7 @@ def test_short_answers_that_a_judge_merged_are_shown_the_most_doubtful_first() -
         ("armstrong", "Neil Armstrong"),
     ]
     assert found.n == 3
-    assert merged(SHORT, ExactJudge()) is None
+    assert merged_pairs(SHORT, ExactJudge()) is None
 
 
 def test_the_verdicts_of_a_model_are_read_from_its_cache_and_no_model_is_asked(tmp_path: Path) -> None:
@@ -199,12 +199,12 @@ def test_the_verdicts_of_a_model_are_read_from_its_cache_and_no_model_is_asked(t
 
     model, path = Model(), tmp_path / "pairs.sqlite"
     assert judge_to_look_at(model.spec, path) is None  # nothing was kept
-    whole = merged(SHORT[:1], cached(model, PairCache(path)))
+    whole = merged_pairs(SHORT[:1], cached(model, PairCache(path)))
     asked = model.asked
     looked = judge_to_look_at(model.spec, path)
     assert looked is not None
-    assert merged(SHORT[:1], looked) == whole
+    assert merged_pairs(SHORT[:1], looked) == whole
     assert whole is not None
-    assert merged(SHORT[1:], looked) is None  # these pairs are not in the cache: no verdict
+    assert merged_pairs(SHORT[1:], looked) is None  # these pairs are not in the cache: no verdict
     assert model.asked == asked
     assert judge_to_look_at(TokenF1Judge().spec) == TokenF1Judge()
