@@ -13,12 +13,13 @@ from guardrail.artifact import CalibrationArtifact
 from ..data.progress import bar
 from ..data.records import Record, RecordFile, read_records
 from ..evaluation.audit import audit
-from ..pipeline import require_same
+from ..evaluation.label_checks import judge_to_look_at
+from ..pipeline import require_same, without_choice
 from ..report import compare_rules, write_report
 from ..scoring.names import stored_key
 from .fit import exit_if_refuted, merged_command, print_verdict, segment_flags
 from .frame import app, console, finish, keep_inputs
-from .score import chosen_estimator
+from .score import chosen_estimator, pair_cache
 
 __all__ = ["estimator_of", "report"]
 
@@ -60,7 +61,7 @@ def report(
     evaluation = None
     if splits:
         kept_out = {record.id for record in tested}
-        fitted = [record for record in file.records if record.id not in kept_out]
+        fitted = [record for record in without_choice(loaded, file.records) if record.id not in kept_out]
         with bar(console, "comparing rules", "splits") as progress:
             evaluation = compare_rules(loaded, fitted, key, splits=splits, progress=progress)
     tail = "".join(f" --test {shlex.quote(str(path))}" for path in test or ())
@@ -71,7 +72,15 @@ def report(
     )
     merged = merged_command(loaded, key, str(file.path), fresh, artifact)
     written = write_report(
-        out, loaded, file.records, estimator=key, test=tested, evaluation=evaluation, commands=commands, merged=merged
+        out,
+        loaded,
+        file.records,
+        estimator=key,
+        test=tested,
+        evaluation=evaluation,
+        commands=commands,
+        merged=merged,
+        judge=judge_to_look_at(loaded.estimator.judge, pair_cache(file.path)),
     )
     if audited is not None:
         print_verdict(loaded, audited, merged)
