@@ -34,7 +34,7 @@ from .evaluation.planning import Plan, plan  # noqa: E402
 from .pipeline import fit_artifact, held_out, refit  # noqa: E402
 from .report import write_report  # noqa: E402
 from .scoring.scores import score_records  # noqa: E402
-from .thresholds import conformal_selection, fit, rules  # noqa: E402
+from .thresholds import Rule, conformal_selection, fit, rules  # noqa: E402
 
 __all__ = [
     "Plan",
@@ -42,6 +42,7 @@ __all__ = [
     "Record",
     "RecordFile",
     "RecordHeader",
+    "Rule",
     "Step",
     "audit",
     "collect_records",

@@ -30,8 +30,8 @@ from ..thresholds.rule import Request, Rule, prefixes
 
 __all__ = ["Estimate", "Evaluation", "EvaluationRow", "RuleSpec", "csv_text", "evaluate", "flat"]
 
-RuleSpec: TypeAlias = str | tuple[str, Mapping[str, Any]]
-"""A rule's name, or its name with options, e.g. ``("acrc", {"min_accept": 1})``; ``delta`` may be among them."""
+RuleSpec: TypeAlias = str | Rule | tuple[str | Rule, Mapping[str, Any]]
+"""A rule's name or a rule of one's own, also with options: ``("acrc", {"min_accept": 1})``; ``delta`` may be one."""
 
 
 class Estimate(Frozen):
@@ -139,7 +139,7 @@ def evaluate(
     Args:
         uncertainty: Scores of the pool, shape (n,), finite; higher is less certain.
         error: 0 or 1, shape (n,).
-        rules: Names, or names with options.
+        rules: Names or rules of your own, or such with options.
         alphas: Targets, each in (0, 1).
         n_calibration: Items to calibrate on; the rest is the test part.
         splits: Random splits (100 in the paper, of a pool of 4,000 with 1,000 for calibration).
@@ -272,7 +272,7 @@ def _ratio(errors: NDArray[np.float64], accepted: NDArray[np.float64]) -> Estima
 
 
 def _job(spec: RuleSpec, alpha: float, delta: float | None) -> _Job:
-    name, given = (spec, {}) if isinstance(spec, str) else (spec[0], dict(spec[1]))
+    name, given = spec if isinstance(spec, tuple) else (spec, {})
     options = dict(given)
     own = options.pop("delta", None)
     rule, request = request_for(name, alpha=alpha, delta=own, options=options)

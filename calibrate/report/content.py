@@ -13,7 +13,7 @@ from ..data.records import Record
 from ..evaluation.evaluate import Estimate, Evaluation, EvaluationRow
 from ..evaluation.label_checks import Suspicious
 from ..pipeline import HeldOut, is_accepted
-from ..thresholds.registry import rule_named
+from ..thresholds.registry import RULES, rule_named
 from .sentences import percent
 
 __all__ = [
@@ -246,6 +246,8 @@ def _options(record: Record) -> Sequence[tuple[str, float]]:
 
 
 def _promise(row: EvaluationRow) -> str:
+    if row.rule not in RULES:
+        return "rule of your own"
     rule = rule_named(row.rule)
     sure = f", {percent(1 - row.delta)} sure" if rule.certifies and row.delta is not None else ""
     return rule.promise + sure

@@ -5,8 +5,8 @@ from __future__ import annotations
 from .columns import IMPORTED, ColumnMap, ScoreColumn, parse_map
 from .layouts import LAYOUTS
 from .questions import QUESTION_FORMATS, Loaded, load_questions
-from .read import Bad, Imported, ImportSettings, import_file, write_bad
-from .rows import KINDS
+from .read import Bad, Imported, ImportSettings, import_file, import_rows, write_bad
+from .rows import KINDS, RowSource
 
 __all__ = [
     "IMPORTED",
@@ -18,8 +18,10 @@ __all__ = [
     "ImportSettings",
     "Imported",
     "Loaded",
+    "RowSource",
     "ScoreColumn",
     "import_file",
+    "import_rows",
     "load_questions",
     "parse_map",
     "write_bad",

@@ -20,9 +20,9 @@ from ..records import Record, RecordFile, RecordHeader
 from .build import Builder, OptionScale, Primary, check_references
 from .columns import ColumnMap
 from .layouts import LAYOUTS, Layout, detect
-from .rows import KINDS, Found, open_rows
+from .rows import KINDS, Found, RowSource, open_rows
 
-__all__ = ["Bad", "ImportSettings", "Imported", "import_file", "write_bad"]
+__all__ = ["Bad", "ImportSettings", "Imported", "import_file", "import_rows", "write_bad"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +102,18 @@ def import_file(path: str | Path, settings: ImportSettings | None = None) -> Imp
         UsageError: No such file, an unknown layout, system or column, or nothing to import.
         MissingDependencyError: Parquet or Arrow without pyarrow.
     """
-    path, settings = Path(path), settings or ImportSettings()
+    settings = settings or ImportSettings()
+    return import_rows(open_rows(Path(path), _kind(settings.format)[0]), settings)
+
+
+def import_rows(source: RowSource, settings: ImportSettings) -> Imported:
+    """The same from rows, wherever they come from; ``source.path`` names them in messages.
+
+    Raises:
+        RecordError, UsageError: As `import_file`.
+    """
+    path = source.path
     kind, layout = _kind(settings.format)
-    source = open_rows(path, kind)
     first, rows = _first_row(source.rows)
     if first is None:
         raise UsageError(f"{path} holds no row that can be read. Each row must be one question.")
