@@ -3,6 +3,8 @@
     questions -> `collect_records` -> `score_records` -> `label_records` -> `fit_artifact` -> artifact, `write_report`
     an agent's steps -> `collect_steps` -> `score_records`, `label_records` -> `split_by_action` -> `fit_action`
 
+    logged generations in a data frame -> `from_frame` -> an object with the same steps as methods (docs/python.md)
+
 The same as commands: ``calibrate run``, or step by step (docs/cli.md). Threshold rules alone, on arrays: `fit` and
 `evaluate`. Importing this loads neither a model framework nor plotting nor the command line.
 """
@@ -31,6 +33,7 @@ from .data.split import split  # noqa: E402
 from .evaluation.audit import audit  # noqa: E402
 from .evaluation.evaluate import evaluate  # noqa: E402
 from .evaluation.planning import Plan, plan  # noqa: E402
+from .frames import Records, from_frame  # noqa: E402
 from .pipeline import fit_artifact, held_out, refit  # noqa: E402
 from .report import write_report  # noqa: E402
 from .scoring.scores import score_records  # noqa: E402
@@ -42,6 +45,7 @@ __all__ = [
     "Record",
     "RecordFile",
     "RecordHeader",
+    "Records",
     "Rule",
     "Step",
     "audit",
@@ -52,6 +56,7 @@ __all__ = [
     "fit",
     "fit_action",
     "fit_artifact",
+    "from_frame",
     "held_out",
     "label_records",
     "make_rule",

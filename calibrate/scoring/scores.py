@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
+from guardrail.judges import default_judge
 from guardrail.judges.base import is_slow
 from guardrail.judges.cache import PairCache, cached
 from guardrail.types import SampleSet, SamplingPlan, Uncertainty
@@ -21,7 +22,7 @@ from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, mak
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, RecordHeader, RecordReader, stream_records
 from ..grammar import estimator_flags
-from .names import estimator_key, parse_estimator
+from .names import estimator_key, parse_estimator, stored_key
 
 __all__ = [
     "ScoreSummary",
@@ -30,6 +31,7 @@ __all__ = [
     "arrays",
     "default_estimator",
     "estimator_key",
+    "key_of",
     "lacking",
     "parse_estimator",
     "score_file",
@@ -66,6 +68,28 @@ class Scored:
 def default_estimator(*, options: bool) -> str:
     """The estimator used when none is named: predictive entropy over options, semantic entropy for open answers."""
     return "predictive_entropy" if options else "semantic_entropy"
+
+
+def key_of(file: RecordFile, name: str | None = None) -> str:
+    """Key of the scores that are meant: those named, or the default for what was asked and drawn.
+
+    By default predictive entropy with options, else semantic entropy: the discrete one without log-probabilities.
+
+    Raises:
+        UsageError: None is named, the file has several, and the default is not among them.
+    """
+    plan, known = file.header.plan, sorted(file.header.estimators)
+    if name is not None:
+        return stored_key(file.header.estimators, name, plan.bindings)
+    usual = default_estimator(options=plan.options is not None)
+    if usual == "semantic_entropy" and not plan.logprobs:
+        usual = "discrete_semantic_entropy"  # the same over counts: it reads texts alone
+    key = estimator_key(parse_estimator(usual, judge=default_judge(plan.bindings)))
+    if key in known or not known:
+        return key
+    if len(known) == 1:
+        return known[0]
+    raise UsageError(f"{file.path} has no {key!r} scores; choose one with --estimator: {', '.join(known)}")
 
 
 def supported(plan: SamplingPlan) -> list[Estimator]:

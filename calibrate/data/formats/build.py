@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from guardrail.judges import normalise
 from guardrail.types import OptionScores, Sample, SampleSet, ToolCall, Uncertainty, Unmeasured
 
@@ -241,7 +243,23 @@ def _sample(row: Row, column: str, item: Any) -> _Drawn:
     correct = item.get("correct")
     if correct is not None and not isinstance(correct, bool):
         raise row.fail(column, item, '"correct" of an answer must be true or false')
-    return _Drawn(Sample(text=str(text).strip(), tool_calls=made), correct)
+    try:
+        return _Drawn(Sample(text=str(text).strip(), tool_calls=made, **_tokens(item)), correct)
+    except (KeyError, TypeError, ValueError) as error:
+        rule = f"log-probabilities must be finite numbers of at most 0, one a token: {_why(error)}"
+        raise row.fail(column, item, rule) from error
+
+
+def _tokens(item: dict[str, Any]) -> dict[str, Any]:
+    """Tokens and log-probabilities of an answer; without texts of the tokens, what reads them is not measured."""
+    numbers = item.get("logprobs")
+    if numbers is None:
+        return {}
+    return {"tokens": tuple(item.get("tokens") or [""] * len(numbers)), "logprobs": tuple(map(float, numbers))}
+
+
+def _why(error: Exception) -> str:
+    return error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
 
 
 def _loglikelihood(row: Row, column: str, value: object, scale: str) -> float:

@@ -276,7 +276,8 @@ def _plan(settings: ImportSettings, layout: Layout | None, records: Sequence[Rec
         raise UsageError("there is one sample a question, and one cannot disagree with itself. Map at least two.")
     scored = next((r.drawn.options for r in records if r.drawn is not None and r.drawn.options is not None), None)
     stated = layout.temperature if layout is not None else None
-    plan = SamplingPlan(n=n, top_p=settings.top_p, max_tokens=settings.max_tokens)
+    read = any(one.logprobs is not None for r in records if r.drawn is not None for one in r.drawn.samples)
+    plan = SamplingPlan(n=n, top_p=settings.top_p, max_tokens=settings.max_tokens, logprobs=read)
     temperature = settings.temperature if settings.temperature is not None else stated
     if temperature is not None:
         plan = SamplingPlan(**{**plan.model_dump(), "temperature": temperature})
