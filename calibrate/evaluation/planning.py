@@ -124,7 +124,8 @@ class Plan(Frozen):
             for row in self.rows
         ]
         heads = ("rule", "labels", "answered", f"reaches {percent(self.target_acceptance)}", "above alpha")
-        return as_html(self.sentence, [(one.rule, one.sentence) for one in self.needed], heads, rows)
+        title = f"Labels needed to answer {percent(self.target_acceptance)} of questions at alpha = {self.alpha:g}"
+        return as_html(title, [(one.rule, one.sentence) for one in self.needed], heads, rows)
 
     def plot(self, ax: Any = None) -> Any:
         """Share of questions answered against the number of labels, a line for each rule.

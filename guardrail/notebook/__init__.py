@@ -45,7 +45,7 @@ def as_html(
     colour = GREY if good is None else GREEN if good else RED
     left = "text-align:left;vertical-align:top"
     listed = "".join(
-        f'<tr><th style="{left}">{escape(name)}</th><td style="{left}">{escape(value)}</td></tr>'
+        f'<tr><th style="{left};white-space:nowrap">{escape(name)}</th><td style="{left}">{escape(value)}</td></tr>'
         for name, value in facts
     )
     body = f"<table>{listed}</table>" if listed else ""
@@ -95,4 +95,4 @@ def draw_rates(ax: Any, rates: Sequence[tuple[str, float | None, float, float]],
     ax.axvline(100 * alpha, color=RED, lw=1.5, ls=":", label=f"target {100 * alpha:g} %")
     ax.set_yticks(range(len(names)), names[::-1])
     ax.set(xlim=(0, None), ylim=(-0.6, len(names) - 0.4), xlabel="wrong among answered, %")
-    ax.legend(frameon=False)
+    ax.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1))
