@@ -2,8 +2,7 @@
 
     questions -> `collect_records` -> `score_records` -> `label_records` -> `fit_artifact` -> artifact, `write_report`
     an agent's steps -> `collect_steps` -> `score_records`, `label_records` -> `split_by_action` -> `fit_action`
-
-    logged generations in a data frame -> `from_frame` -> an object with the same steps as methods (docs/python.md)
+    a data frame of logged generations -> `from_frame` -> the same steps as methods (docs/python.md)
 
 The same as commands: ``calibrate run``, or step by step (docs/cli.md). Threshold rules alone, on arrays: `fit` and
 `evaluate`. Importing this loads neither a model framework nor plotting nor the command line.

@@ -1,4 +1,4 @@
-"""Every command and block of docs/cli.md and docs/python.md runs, in order, in a fresh folder; so does the notebook."""
+"""Every command in docs/cli.md runs, in order, in a fresh folder; so does the notebook."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import runpy
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
-import matplotlib as mpl
 import pytest
 from typer.testing import CliRunner
 
@@ -70,27 +68,6 @@ def test_from_unlabelled_questions_to_a_certificate(tmp_path: Path, monkeypatch:
     assert artifact.threshold <= artifact.reach.cut
     assert artifact.looks is not None
     assert artifact.outcome.delta == pytest.approx(0.05)
-
-
-def test_logged_generations_become_a_guard_by_copy_and_paste(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """docs/python.md: its blocks in order, and what they print is what their comments say."""
-    pytest.importorskip("pandas")
-    mpl.use("agg")  # the page draws, and no window may open
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-    blocks = [block for language, _, block in BLOCK.findall(text) if language == "python"]
-    names: dict[str, Any] = {"__name__": "page"}
-    for number, block in enumerate(blocks):
-        exec(compile(block, f"docs/python.md, block {number + 1}", "exec"), names)
-    printed = capsys.readouterr().out
-    for said in ("Appaloosa\nHELD BACK", "0.3 75 0\n", "half\n", "['lexical_similarity', 'discrete_semantic_entropy',"):
-        assert said in printed
-    assert Path("report.html").is_file()
-    assert CalibrationArtifact.load("artifact.json").outcome.rule == "certified"
-    assert [row.rule for row in names["table"].rows] == ["acrc", "half"]
 
 
 def test_the_notebook_runs_and_shows_tables_and_figures() -> None:
