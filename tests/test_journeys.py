@@ -24,14 +24,11 @@ DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 
 
-def follow(page: str, names: dict[str, Any] | None = None, **replaced: str) -> dict[str, Any]:
+def follow(page: str, names: dict[str, Any] | None = None, *, url: str = "") -> dict[str, Any]:
     """Run the Python blocks and commands of a page, in order, as a reader pastes them; the names they define."""
     names = {"__name__": page} if names is None else names
     text = (DOCS / page).read_text(encoding="utf-8")
-    for old, new in replaced.items():
-        assert old in text
-        text = text.replace(old, new)
-    blocks = BLOCK.findall(text)
+    blocks = BLOCK.findall(text.replace("http://localhost:8000/v1", url) if url else text)
     assert blocks
     for number, (language, block) in enumerate(blocks, start=1):
         if language == "python":
@@ -60,7 +57,7 @@ def test_an_app_with_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     ]
     Path("questions.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     with serving(Endpoint(answers={**known, "Who wrote Faust?": ["Goethe"]})) as endpoint:
-        follow("start/app.md", **{"http://localhost:8000/v1": endpoint.url})
+        follow("start/app.md", url=endpoint.url)
     assert capsys.readouterr().out.endswith("Goethe\nTrue\n")
     assert Path("calibration/report.html").is_file()
 

@@ -16,6 +16,7 @@ from calibrate.data.formats import ImportSettings, ScoreColumn
 from calibrate.data.records import read_records
 from calibrate.frames import Records, from_frame
 from calibrate.pipeline import fit_artifact
+from calibrate.scoring.scores import parse_estimator
 from guardrail import Guardrail
 from guardrail.errors import MissingDependencyError, RecordError, UsageError
 from guardrail.outcome import Feasible, Infeasible
@@ -85,7 +86,7 @@ def test_arrays_in_cells_and_what_pandas_marks_as_missing() -> None:
 def test_each_step_is_the_function_of_its_name(tmp_path: Path) -> None:
     records = columns(rows())
     assert records.score(KEY, "num_sets").label("exact") is records
-    by_hand = calibrate.score_records(columns(rows()).file, [calibrate.frames.parse_estimator(KEY)])
+    by_hand = calibrate.score_records(columns(rows()).file, [parse_estimator(KEY)])
     again = calibrate.label_records(by_hand.records, Exact())
     assert [r.correct for r in records.file.records] == [r.correct for r in again]
     assert [r.scores[KEY] for r in records.file.records] == [r.scores[KEY] for r in again]

@@ -17,6 +17,7 @@ from calibrate.correctness.registry import RULES as CORRECTNESS
 from calibrate.data.questions import Question
 from calibrate.data.records import RecordFile, read_records
 from calibrate.evaluation.audit import audit
+from calibrate.evaluation.evaluate import RuleSpec
 from calibrate.pipeline import fit_artifact, refit
 from calibrate.report import compare_rules, sentences
 from calibrate.report.content import comparison
@@ -128,7 +129,7 @@ def test_a_rule_of_ones_own_is_passed_as_an_object(labelled: RecordFile) -> None
     assert (found.rule, found.threshold, found.delta) == ("first_block", 0.1, 0.1)
     rng = np.random.default_rng(0)
     items: dict[str, Any] = {"uncertainty": rng.random(60), "error": rng.integers(0, 2, 60)}
-    asked = [mine, (mine, {"delta": 0.3}), "acrc"]
+    asked: list[RuleSpec] = [mine, (mine, {"delta": 0.3}), "acrc"]
     table = evaluate(**items, rules=asked, alphas=[0.2], n_calibration=30, splits=3)
     assert [(row.rule, row.delta) for row in table.rows] == [("first_block", 0.1), ("first_block", 0.3), ("acrc", None)]
     artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2, rule=mine)
@@ -144,7 +145,7 @@ def test_what_a_rule_of_ones_own_cannot_be(labelled: RecordFile) -> None:
 
     with pytest.raises(UsageError, match="Acrc has the name 'acrc' of another rule"):
         fit([0.1], [0], alpha=0.2, rule=Acrc())
-    with pytest.raises(UsageError, match=r"got the class FirstBlock\. Write FirstBlock\(\)"):
+    with pytest.raises(UsageError, match=r"unknown rule <class .*FirstBlock.*as an object: Mine\(\)"):
         fit([0.1], [0], alpha=0.2, rule=cast(Any, FirstBlock))
     artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2, rule=FirstBlock())
     with pytest.raises(UsageError, match=r"unknown rule 'first_block'.*Pass a rule of your own as an object"):
