@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,8 @@ from guardrail.specs import ModelIdentity, identify
 from guardrail.uncertainty import Estimator
 
 from .correctness import CorrectnessRule, default_rule, label_records, make_rule
-from .data.formats import ColumnMap, ImportSettings, RowSource, ScoreColumn, import_rows
+from .data.formats import ColumnMap, ImportSettings, ScoreColumn, import_rows
+from .data.formats.columns import read_list
 from .data.questions import Row
 from .data.records import RecordFile, read_records, write_records
 from .data.split import Groups, split
@@ -286,8 +286,8 @@ def from_frame(
         references: Column with the accepted answers: a list, or one text.
         samples: Column with the sampled answers, a list in each cell; or several columns, one sample each.
         logprobs: Column with their token log-probabilities, natural logarithm: a list of numbers for each sample.
-        model: Column with the name of the model, one for all rows; or the chat model itself (or its identity), which
-            binds the artifact to it, so that a `Guardrail` with that model loads it.
+        model: Column with the name of the model (of several, ``settings.system`` chooses one); or the chat model itself
+            (or its identity), which binds the artifact to it, so that a `Guardrail` with that model loads it.
         correct: Column that says whether the answer is right. Without it, `Records.label` decides.
         group: Column with the category, or the cluster of dependent questions (conversation, user, document).
         id: Column with the id of the row; default: a hash of the question.
@@ -311,22 +311,25 @@ def from_frame(
         name: (column,) if isinstance(column, str) else tuple(column)
         for name, column in {
             **{"question": question, "references": references, "samples": samples, "correct": correct},
-            **{"group": group, "id": id, "answer": answer, "options": options},
+            **{"group": group, "id": id, "answer": answer, "options": options, "logprobs": logprobs},
         }.items()
         if column is not None
     }
-    if logprobs is not None:
-        column = columns.get("samples", ("samples",))[0]
-        rows = [
-            _with_logprobs(Row(f"frame:{number}", row), column, logprobs) for number, row in enumerate(rows, start=1)
-        ]
-    if isinstance(model, str):
-        settings = replace(settings, model=_only_model(rows, model))
+    listed = columns.get("samples", ("samples",))
+    for row in rows if len(listed) == 1 else ():
+        if isinstance(cell := row.get(listed[0]), str):  # as pandas reads its own lists back from CSV
+            row[listed[0]] = read_list(cell) or cell
+    if isinstance(model, str) and not any(model in row for row in rows):
+        raise UsageError(
+            f"no row has a column {model!r}. Name the column, or give the chat model: model=ChatOpenAI(...)."
+        )
+    if model is not None:
+        columns["model"] = (model,) if isinstance(model, str) else ()
     given = [score] if isinstance(score, str | ScoreColumn) else score
     scores = tuple(ScoreColumn(name=one, column=one) if isinstance(one, str) else one for one in given)
     made = replace(settings, columns=ColumnMap(columns, scores))
     numbered = (Row(f"frame:{number}", row) for number, row in enumerate(rows, start=1))
-    imported = import_rows(RowSource(Path("frame"), numbered), made)
+    imported = import_rows(numbered, made, name="frame")
     file = imported.file
     if model is not None and not isinstance(model, str):
         identity = model if isinstance(model, ModelIdentity) else identify(model)
@@ -361,24 +364,3 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     missing = isinstance(value, float) and math.isnan(value)
     return None if missing or type(value).__name__ in ("NAType", "NaTType") else value
-
-
-def _with_logprobs(row: Row, column: str, logprobs: str) -> dict[str, Any]:
-    """The row, each sample as an object with its text and log-probabilities."""
-    texts, numbers = row.values.get(column), row.values.get(logprobs)
-    if not isinstance(texts, list) or not isinstance(numbers, list) or len(texts) != len(numbers):
-        raise row.fail(logprobs, numbers, f"it must be a list with one list of numbers for each text in {column!r}")
-    made = [{"text": text, "logprobs": part} for text, part in zip(texts, numbers, strict=True)]
-    return {**row.values, column: made}
-
-
-def _only_model(rows: Sequence[Mapping[str, Any]], column: str) -> str:
-    found = Counter(str(row[column]) for row in rows if row.get(column) is not None)
-    if not found:
-        raise UsageError(
-            f"no row has a model in column {column!r}. Name the column, or give the chat model: model=ChatOpenAI(...)."
-        )
-    if len(found) > 1:
-        listed = ", ".join(f"{name} ({n})" for name, n in found.most_common(4))
-        raise UsageError(f"column {column!r} names {len(found)} models: {listed}. Calibrate each by itself.")
-    return next(iter(found))

@@ -33,11 +33,17 @@ TITLES = {
 @app.command()
 def audit(
     records: Annotated[
-        Path, typer.Option("--records", "-r", help="Fresh record file: collected like the calibration records.")
+        list[Path],
+        typer.Option(
+            "--records", "-r", help="Fresh record file: collected like the calibration records. May be repeated."
+        ),
     ],
     artifact: Annotated[Path, typer.Option("--artifact", help="Artifact to test.")] = Path("artifact.json"),
     calibration: Annotated[
-        Path | None, typer.Option(help="Record file of the fit; any question it shares with the fresh ones is refused.")
+        list[Path] | None,
+        typer.Option(
+            help="Record file of the fit; any question it shares with the fresh ones is refused. May be repeated."
+        ),
     ] = None,
     at_most: Annotated[
         float | None, typer.Option(help="Error rate to test instead of the artifact's alpha, e.g. alpha plus a margin.")
@@ -55,10 +61,10 @@ def audit(
     """
     with _two_for_failures():
         loaded = CalibrationArtifact.load(artifact)
-        file = read_records(records)
+        file = read_records(*records)
         header = file.header
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
-        fitted = None if calibration is None else read_records(calibration)
+        fitted = read_records(*calibration) if calibration else None
         file, key = prepared(file, loaded, key, calibration=fitted)
         found = run_audit(loaded, file.records, key, level=level, target=at_most)
     if as_json:

@@ -22,10 +22,9 @@ from ..data.records import RecordFile, read_records, rewrite_records, write_reco
 from ..scoring.scores import default_estimator, parse_estimator
 from .frame import MODEL_HELP, app, console, finish, keep_inputs, print_line, resolve_model
 
-__all__ = ["RecordsArgument", "changed_file", "collect", "plan_from", "print_collected"]
+__all__ = ["changed_file", "collect", "plan_from", "print_collected"]
 
 CutOff = Literal["abstain", "measure"]
-RecordsArgument = Annotated[Path, typer.Argument(help="Record file that `collect` wrote.")]
 
 
 @app.command()

@@ -98,7 +98,7 @@ def evaluate(
     if form or figure is not None:
         if rule:
             raise UsageError("--table and --figure compare the paper's own rules: leave out --rule, or them.")
-        _paper(pools, asked, form or [], figure, csv_path, json_path, records[0])
+        _paper(pools, asked, form or [], figure, csv_path, json_path, pools[0].file.path)
         return
     grid = evaluate_grid(
         pools,
@@ -115,9 +115,8 @@ def evaluate(
     for cell in grid.cells:
         _print_result(cell, named=apart)
     written = _write(csv_path, json_path, grid.table(), grid.model_dump(mode="json"))
-    finish(
-        written, f"calibrate fit {records[0]} --estimator {shlex.quote(_best(grid))} --alpha {(alpha or (0.1,))[0]:g}"
-    )
+    flags = f"--estimator {shlex.quote(_best(grid))} --alpha {(alpha or (0.1,))[0]:g}"
+    finish(written, f"calibrate fit {pools[0].file.path} {flags}")
 
 
 def _paper(

@@ -38,7 +38,7 @@ from ..scoring.metrics import ks_two_sample
 from ..scoring.reach import waits_for_label
 from ..scoring.scores import arrays
 from ..segments import BySegment
-from .frame import app, console, finish, keep_inputs, print_line
+from .frame import RecordsArgument, app, console, finish, keep_inputs, print_line
 from .label import print_structured
 from .score import EstimatorOption, chosen_estimator
 
@@ -67,7 +67,7 @@ ByOption = Annotated[
 
 @app.command()
 def fit(
-    records: Annotated[Path, typer.Argument(help="Record file with scores and labels.")],
+    records: RecordsArgument,
     alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers you accept among those given.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path("artifact.json"),
     estimator: EstimatorOption = None,
@@ -82,7 +82,9 @@ def fit(
     test_fraction: Annotated[
         float, typer.Option(help="Keep this share of the records out of the fit and test on it.")
     ] = 0.0,
-    test: Annotated[Path | None, typer.Option(help="Record file to test on, scored and labelled.")] = None,
+    test: Annotated[
+        list[Path] | None, typer.Option(help="Record file to test on, scored and labelled. May be repeated.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
     by: ByOption = None,
     segment_delta: Annotated[
@@ -113,13 +115,13 @@ def fit(
     """
     kept_out, asked_people = out.with_suffix(".test.jsonl"), out.with_suffix(".human.jsonl")
     also = [kept_out] if test_fraction else [asked_people] if human_labels is not None else []
-    keep_inputs([records, test, human_labels, estimator], [out, *also])
-    file = read_records(records)
+    keep_inputs([*records, *(test or ()), human_labels, estimator], [out, *also])
+    file = read_records(*records)
     key = chosen_estimator(file, estimator)
     print_structured(file, key)
     groups: Groups = "cluster" if cluster_by_group else "category"
     if human_labels is not None:
-        given = (rule, test, look, looks, by)
+        given = (rule, test or None, look, looks, by)
         if any(one is not None for one in given) or test_fraction or cluster_by_group:
             raise UsageError(
                 "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
@@ -129,17 +131,18 @@ def fit(
         return
     if by and cluster_by_group:
         raise UsageError("groups are segments (--by group) or clusters (--cluster-by-group). Leave out one of the two.")
-    part, rest, rest_path = list(file.records), None, test
-    if test is not None and test_fraction:
+    part, rest = list(file.records), None
+    tests = list(test or ())
+    if test and test_fraction:
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
     if test_fraction and look is not None:
         raise UsageError("a look reads all labels up to it: leave out --test-fraction, and test on other questions.")
-    tested = read_records(test) if test is not None else None
+    tested = read_records(*test) if test else None
     if tested is not None:
         rest = list(tested.records)
     elif test_fraction:
         part, rest = split(file.records, test_fraction=test_fraction, seed=seed, groups=groups)
-        rest_path = kept_out
+        tests = [kept_out]
     warn_incomplete(file)
     artifact = fit_artifact(
         file,
@@ -159,17 +162,17 @@ def fit(
     _warn_looked_before(artifact, out)
     artifact.save(out)
     written = [out]
-    if rest is not None and test is None and rest_path is not None:
-        write_records(rest_path, part_header(file.header, rest), rest)
-        written.append(rest_path)
+    if rest is not None and not test:
+        write_records(kept_out, part_header(file.header, rest), rest)
+        written.append(kept_out)
     print_verdict(artifact)
     print_no_early_stopping(artifact)
     print_second_look(part, key)
     if rest is not None:
         print_line(sentences.held_out(artifact, held_out(artifact, rest, key)))
         _print_share((file if tested is None else tested).header.reach)
-    flag = f" --test {rest_path}" if rest_path is not None else ""
-    finish(written, f"calibrate report {records} --artifact {out}{flag}")
+    flag = "".join(f" --test {path}" for path in tests)
+    finish(written, f"calibrate report {file.path} --artifact {out}{flag}")
 
 
 def _print_share(reach: Reach | None) -> None:
@@ -344,9 +347,8 @@ def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> Non
     for kind, some in (("wrong", found.wrong), ("right", found.right)):
         for record in some[:most]:
             against = " / ".join(record.references) or "not on file"
-            print_line(
-                f"  {record.id}, labelled {kind}: answered {_short(record.answer or '')}, reference {_short(against)}"
-            )
+            answer = _short(record.shown_answer or "")
+            print_line(f"  {record.id}, labelled {kind}: answered {answer}, reference {_short(against)}")
 
 
 def _short(text: str, longest: int = 60) -> str:

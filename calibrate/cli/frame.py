@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -20,14 +20,18 @@ from guardrail.errors import GuardrailError, UsageError
 from guardrail.files import refuse_special
 from guardrail.models import resolve_model
 
+from ..data.records import read_records, write_records
+
 __all__ = [
     "MODEL_HELP",
+    "RecordsArgument",
     "app",
     "console",
     "errors",
     "finish",
     "first_problem",
     "keep_inputs",
+    "one_file",
     "print_line",
     "resolve_model",
     "table",
@@ -41,6 +45,9 @@ MODEL_HELP = (
     "endpoint), [bold]python:MODULE:NAME[/bold] (a chat model, or a function that makes one, importable from here), "
     "or a LangChain name such as [bold]openai:gpt-4o-mini[/bold]."
 )
+
+
+RecordsArgument = Annotated[list[Path], typer.Argument(help="Record files; several are read as one.")]
 
 
 class _Commands(TyperGroup):
@@ -127,6 +134,22 @@ def keep_inputs(read: Iterable[Path | str | None], written: Iterable[Path | None
                 raise UsageError(
                     f"writing {target} would overwrite {source}, which is read here. Name another file to write."
                 )
+
+
+def one_file(records: Sequence[Path], out: Path | None) -> tuple[Path, Path]:
+    """The record file that a command changes, and where it writes it; several files are first written as one.
+
+    Raises:
+        UsageError: Several files without ``--out``, or files that cannot be one.
+    """
+    if len(records) == 1:
+        return records[0], out or records[0]
+    if out is None:
+        raise UsageError(f"{len(records)} record files are written as one: name it with --out.")
+    keep_inputs(records, [out])
+    file = read_records(*records)
+    write_records(out, file.header, file.records)
+    return out, out
 
 
 def print_line(text: str, style: str | None = None) -> None:

@@ -43,9 +43,9 @@ from ..data.records import Record, RecordFile, RecordHeader, read_records
 from ..pipeline import fit_artifact
 from ..report.sentences import describe_spec, percent
 from ..scoring.reach import waits_for_label
-from .collect import RecordsArgument, changed_file
-from .frame import app, console, finish, keep_inputs, print_line, resolve_model
-from .score import EstimatorOption, chosen_estimator
+from .collect import changed_file
+from .frame import RecordsArgument, app, console, finish, keep_inputs, one_file, print_line, resolve_model
+from .score import EstimatorOption, chosen_estimator, next_step
 
 if TYPE_CHECKING:
     from guardrail.review import Content
@@ -121,10 +121,10 @@ def label(
 
     Example: [cyan]calibrate label to-label.jsonl --interactive --until certified --alpha 0.1 --acceptance 0.3[/cyan]
     """
-    target = out or records
+    source, target = one_file(records, out)
     by_rule = (rule, threshold, tolerance, judge_model) != (None, None, None, None)
-    people = _people(records, labels, interactive, review_store, order, seed, by_rule=by_rule)
-    keep_inputs([None if people is None else people.labels], [target, records])
+    people = _people(source, labels, interactive, review_store, order, seed, by_rule=by_rule)
+    keep_inputs([None if people is None else people.labels], [target, source])
 
     def with_labels(file: RecordFile, first: int | None) -> RecordFile:
         """The file with all labels that people gave, or with the rule's on the first so many."""
@@ -132,19 +132,19 @@ def label(
             given = read_labels(people.labels)
             header = file.header.model_copy(update={"correctness": given.spec})
             return RecordFile(file.path, header, tuple(apply_labels(file.records, given)), file.torn)
-        cache = records.with_name(f"{records.stem}.judge.jsonl")
+        cache = source.with_name(f"{source.stem}.judge.jsonl")
         made = rule_from(file, rule, threshold=threshold, tolerance=tolerance, judge_model=judge_model, cache=cache)
         with bar(console, "judging", "answers") if judge_model is not None else nullcontext(silent) as progress:
             return label_file(file, made, progress, first)
 
     def labelled_up_to(first: int | None) -> RecordFile | None:
         """The record file with labels, written; None, and nothing is written, while people have not given them."""
-        if people is not None and not people.have_labelled(records, first):
+        if people is not None and not people.have_labelled(source, first):
             return None
-        return changed_file(records, target, partial(with_labels, first=first))
+        return changed_file(source, target, partial(with_labels, first=first))
 
     if until is not None:
-        _until_certified(read_records(records), target, labelled_up_to, estimator, alpha, delta, acceptance, limit)
+        _until_certified(read_records(source), target, labelled_up_to, estimator, alpha, delta, acceptance, limit)
         return
     if (alpha, delta, acceptance, estimator) != (None, None, None, None):
         raise UsageError("--alpha, --delta, --acceptance and --estimator belong to --until certified, or to `fit`.")
@@ -156,7 +156,7 @@ def label(
     if people is None and not any(record.references for record in labelled.records):
         finish([target], f"calibrate label {target} --interactive, as there are no references")
         return
-    finish([target], f"calibrate fit {target} --alpha 0.1")
+    finish([target], next_step(labelled.header, target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +424,7 @@ def card(record: Record, *, done: int, total: int) -> Panel:
     rows.add_row("question", Text(record.question))
     for name, option in (record.options or {}).items():
         rows.add_row("", Text(option if name == option else f"{name}) {option}"))
-    rows.add_row("answer", Text(record.answer or "(empty)", style="bold cyan"))
+    rows.add_row("answer", Text(record.shown_answer or "(empty)", style="bold cyan"))
     rows.add_row("accepted", Text(" | ".join(record.references) or "(none given)", style="green"))
     for text, share in shares(record)[:_SHOWN]:
         rows.add_row(f"{share:.0%}", Text(text or "(empty)", style="dim"))
@@ -436,7 +436,7 @@ def card(record: Record, *, done: int, total: int) -> Panel:
 
 def shares(record: Record) -> list[tuple[str, float]]:
     """Distinct samples (normalised; shown as first seen) with their share, most frequent first."""
-    samples = [sample.text for sample in record.drawn.samples] if record.drawn is not None else []
+    samples = [sample.comparable for sample in record.drawn.samples] if record.drawn is not None else []
     spelling: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for text in samples:

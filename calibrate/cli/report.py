@@ -24,12 +24,14 @@ __all__ = ["estimator_of", "report"]
 
 @app.command()
 def report(
-    records: Annotated[Path, typer.Argument(help="Record file the artifact was fitted on.")],
+    records: Annotated[list[Path], typer.Argument(help="Record files the artifact was fitted on.")],
     artifact: Annotated[Path, typer.Option("--artifact", help="Artifact that `fit` wrote.")] = Path("artifact.json"),
     out: Annotated[Path, typer.Option("--out", "-o", help="HTML file; figures go next to it as PNG.")] = Path(
         "report.html"
     ),
-    test: Annotated[Path | None, typer.Option(help="Record file that was kept out of the fit.")] = None,
+    test: Annotated[
+        list[Path] | None, typer.Option(help="Record file that was kept out of the fit. May be repeated.")
+    ] = None,
     estimator: Annotated[
         str | None, typer.Option("--estimator", "-e", help="Key of the scores, if several fit the artifact.")
     ] = None,
@@ -39,13 +41,13 @@ def report(
 
     Example: [cyan]calibrate report records.jsonl --artifact artifact.json --out report.html[/cyan]
     """
-    keep_inputs([records, artifact, test], [out])
-    file, loaded = read_records(records), CalibrationArtifact.load(artifact)
+    keep_inputs([*records, artifact, *(test or ())], [out])
+    file, loaded = read_records(*records), CalibrationArtifact.load(artifact)
     key = estimator_of(file, loaded, estimator)
     require_same(loaded, file, key)
     tested: tuple[Record, ...] = ()
-    if test is not None:
-        test_file = read_records(test)
+    if test:
+        test_file = read_records(*test)
         require_same(loaded, test_file, key)
         tested = test_file.records
     evaluation = None
@@ -53,11 +55,11 @@ def report(
         pool = {record.id: record for record in (*file.records, *tested)}
         with bar(console, "comparing rules", "splits") as progress:
             evaluation = compare_rules(loaded, list(pool.values()), key, splits=splits, progress=progress)
-    tail = f" --test {test}" if test is not None else ""
+    tail = "".join(f" --test {shlex.quote(str(path))}" for path in test or ())
     commands = (
-        f"calibrate fit {records} --estimator {shlex.quote(key)} --alpha {loaded.alpha:g} "
+        f"calibrate fit {file.path} --estimator {shlex.quote(key)} --alpha {loaded.alpha:g} "
         f"--rule {loaded.outcome.rule}{segment_flags(loaded)} --out {artifact}",
-        f"calibrate report {records} --artifact {artifact}{tail} --out {out}",
+        f"calibrate report {file.path} --artifact {artifact}{tail} --out {out}",
     )
     written = write_report(
         out, loaded, file.records, estimator=key, test=tested, evaluation=evaluation, commands=commands

@@ -25,12 +25,12 @@ from ..scoring.scores import (
     parse_estimator,
     score_file,
     uses_models,
+    usual_key,
     with_cache,
 )
-from .collect import RecordsArgument
-from .frame import app, console, finish, keep_inputs, print_line, resolve_model, table
+from .frame import RecordsArgument, app, console, finish, keep_inputs, one_file, print_line, resolve_model, table
 
-__all__ = ["EstimatorOption", "chosen_estimator", "print_scores", "score"]
+__all__ = ["EstimatorOption", "chosen_estimator", "next_step", "print_scores", "score"]
 
 EstimatorOption = Annotated[
     str | None,
@@ -85,10 +85,10 @@ def score(
         "entailment": None if entailment is None else named_entailment(entailment),
     }
     names = [name for name in estimator or ["all"] if name != "all"]
-    target = out or records
-    cache = pair_cache or records.with_name(f"{records.stem}.pairs.sqlite")
+    source, target = one_file(records, out)
+    cache = pair_cache or source.with_name(f"{source.stem}.pairs.sqlite")
     keep_inputs([*names, cache], [target])
-    keep_inputs([records], [cache])
+    keep_inputs([source], [cache])
     everything = len(names) < len(estimator or ["all"])
     named_judge = _judge(judge)
     refused: dict[str, str] = {}
@@ -110,14 +110,31 @@ def score(
         return [with_cache(each, opened[0]) for each in found]
 
     with bar(console, "scoring", "records") as progress:
-        header, summary = score_file(records, target, chosen, unanimous_at=unanimous_at, progress=progress)
+        header, summary = score_file(source, target, chosen, unanimous_at=unanimous_at, progress=progress)
     print_scores(header, summary)
     if refused:
         console.print(table("Not computed", ("uncertainty", "what is missing"), sorted(refused.items()), texts=2))
-    following = "label" if header.correctness is None else "fit"
-    kept = [cache.path for cache in opened]
-    flags = f" {estimator_flags(names[0])}" if len(names) == 1 and not everything else ""
-    finish([target, *kept], f"calibrate {following} {target}" + (f"{flags} --alpha 0.1" if following == "fit" else ""))
+    named = None if everything else names[0]
+    finish([target, *(cache.path for cache in opened)], next_step(header, target, named))
+
+
+def next_step(header: RecordHeader, path: Path, estimator: str | None = None) -> str:
+    """The next command for a record file: score, label, or fit with the estimator that it has to be told.
+
+    Args:
+        header: Of the file.
+        path: The file.
+        estimator: Scores to fit on; default: those that `fit` takes by itself, else the first that need no likelihoods.
+    """
+    if not header.estimators:
+        return f"calibrate score {path}"
+    if header.correctness is None:
+        return f"calibrate label {path}"
+    known = sorted(header.estimators)
+    if estimator is None and (usual_key(header.plan) in known or len(known) == 1):
+        return f"calibrate fit {path} --alpha 0.1"
+    fallback = "discrete_semantic_entropy" if "discrete_semantic_entropy" in known else known[0]
+    return f"calibrate fit {path} {estimator_flags(estimator or fallback)} --alpha 0.1"
 
 
 def _judge(text: str | None) -> Judge | None:

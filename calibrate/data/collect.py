@@ -103,6 +103,9 @@ def collect_records(
             first questions failed, or no question has two different samples (what was drawn is in the file).
     """
     _check_options(questions, plan)
+    own = next((question.id for question in questions if question.tools is not None), None)
+    if own is not None:
+        raise UsageError(f"question {own!r} has its own tools, and all are asked with the plan's. Leave them out.")
     check_settings(model, plan)
     prompt = prompt or PromptWrapping()
     wrapped = (prompt.messages(one.question, one.options, one.slots) for one in questions) if prompt.slots else ()

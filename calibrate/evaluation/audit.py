@@ -15,7 +15,7 @@ from guardrail.uncertainty import from_spec
 
 from ..correctness import label_records, make_rule
 from ..data.questions import fingerprint
-from ..data.records import Record, RecordFile
+from ..data.records import GIVEN, Record, RecordFile
 from ..pipeline import HeldOut, is_accepted, require_same
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.metrics import ks_two_sample
@@ -32,8 +32,6 @@ FEWEST_COINCIDENCES = 10
 """Fewer equal continuous scores than this are not taken for the same questions."""
 SHUFFLES = 99
 """Orders that records are brought into to see whether theirs is that of the calibration records by chance."""
-GIVEN = "given"
-"""Name of the correctness rule of labels that people gave."""
 
 
 class Shift(Frozen):
@@ -242,17 +240,13 @@ def _labelled(file: RecordFile, artifact: CalibrationArtifact) -> RecordFile:
 
 
 def refuse_shared(fresh: RecordFile, calibration: RecordFile) -> None:
-    """Refuse fresh records that repeat a question (and options) of the calibration records, under any id.
+    """Refuse fresh records that repeat a question (and options, and tools) of the calibration records, under any id.
 
     Raises:
         UsageError: Naming how many, and one.
     """
-
-    def asked(record: Record) -> tuple[str, str]:
-        return record.question.strip(), repr(record.options)
-
-    old = {asked(record) for record in calibration.records}
-    shared = [record.id for record in fresh.records if asked(record) in old]
+    old = {record.to_question().asked for record in calibration.records}
+    shared = [record.id for record in fresh.records if record.to_question().asked in old]
     if shared:
         raise UsageError(
             f"{len(shared)} questions of {fresh.path} are also in {calibration.path}, e.g. {shared[0]!r}. A threshold "

@@ -13,7 +13,7 @@ from guardrail.notebook import as_html, axis, draw_rates
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
-from ..data.records import Record, RecordFile
+from ..data.records import Record, RecordFile, pooled
 from ..grammar import estimator_flags
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.names import stored_key
@@ -33,7 +33,7 @@ class Source:
     Attributes:
         dataset: Name of the questions.
         model: Name of the model.
-        file: The first file: its header stands for all of the pool.
+        file: All files as one.
         records: All records.
     """
 
@@ -110,19 +110,12 @@ def sources(files: Sequence[RecordFile], *, apart: bool) -> list[Source]:
     """Record files as one pool, or each as its own pool.
 
     Raises:
-        UsageError: Pooled files of different models, plans, prompts or rules, or a question in two of them.
+        UsageError: Files that cannot be one pool; see `calibrate.data.records.pooled`.
     """
     if apart:
         return [Source(_dataset(file), file.header.model.model, file, file.records) for file in files]
-    first = files[0]
-    pool: dict[str, Record] = {}
-    for file in files:
-        _refuse_mixture(first, file)
-        for record in file.records:
-            if record.id in pool:
-                raise UsageError(f"{file.path}: record {record.id!r} is in two of the files; give each question once")
-            pool[record.id] = record
-    return [Source(_dataset(first), first.header.model.model, first, tuple(pool.values()))]
+    file = pooled(files)
+    return [Source(_dataset(files[0]), file.header.model.model, file, file.records)]
 
 
 def evaluate_grid(
@@ -232,16 +225,3 @@ def _need_groups(scored: Scored, cluster_by_group: bool) -> None:
 
 def _dataset(file: RecordFile) -> str:
     return Path(file.header.questions_name).stem or file.path.stem
-
-
-def _refuse_mixture(first: RecordFile, other: RecordFile) -> None:
-    found = first.header.model.differences(other.header.model)
-    for name in ("plan", "prompt", "correctness"):
-        ours, theirs = getattr(first.header, name), getattr(other.header, name)
-        if ours != theirs:
-            found.append(f"{name}: {ours!r} and {theirs!r}")
-    if found:
-        listed = "\n  ".join(found)
-        raise UsageError(
-            f"{first.path} and {other.path} cannot be one pool:\n  {listed}\nEvaluate each by itself with --apart."
-        )

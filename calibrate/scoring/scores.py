@@ -38,6 +38,7 @@ __all__ = [
     "score_records",
     "supported",
     "uses_models",
+    "usual_key",
     "with_cache",
 ]
 
@@ -70,21 +71,31 @@ def default_estimator(*, options: bool) -> str:
     return "predictive_entropy" if options else "semantic_entropy"
 
 
-def key_of(file: RecordFile, name: str | None = None) -> str:
-    """Key of the scores that are meant: those named, or the default for what was asked and drawn.
+def usual_key(plan: SamplingPlan) -> str:
+    """Key of the estimator that is meant where none is named."""
+    return _default_key(default_estimator(options=plan.options is not None), plan)
 
-    By default predictive entropy with options, else semantic entropy: the discrete one without log-probabilities.
+
+def _default_key(name: str, plan: SamplingPlan) -> str:
+    return estimator_key(parse_estimator(name, judge=default_judge(plan.bindings)))
+
+
+def key_of(file: RecordFile, name: str | None = None) -> str:
+    """Key of the scores that are meant: those named; by default those of `usual_key`, or the only ones.
+
+    Without log-probabilities discrete semantic entropy stands in for semantic entropy, which needs them.
 
     Raises:
         UsageError: None is named, the file has several, and the default is not among them.
     """
-    plan, known = file.header.plan, sorted(file.header.estimators)
+    known = sorted(file.header.estimators)
     if name is not None:
-        return stored_key(file.header.estimators, name, plan.bindings)
-    usual = default_estimator(options=plan.options is not None)
-    if usual == "semantic_entropy" and not plan.logprobs:
-        usual = "discrete_semantic_entropy"  # the same over counts: it reads texts alone
-    key = estimator_key(parse_estimator(usual, judge=default_judge(plan.bindings)))
+        return stored_key(file.header.estimators, name, file.header.plan.bindings)
+    plan = file.header.plan
+    key = usual_key(plan)
+    if key not in known and plan.options is None and not plan.logprobs:
+        counted = _default_key("discrete_semantic_entropy", plan)
+        key = counted if counted in known else key
     if key in known or not known:
         return key
     if len(known) == 1:

@@ -83,6 +83,18 @@ def test_arrays_in_cells_and_what_pandas_marks_as_missing() -> None:
     assert [(one.references, one.correct, one.group) for one in found] == [(("x",), None, "u"), (("y",), True, None)]
 
 
+def test_lists_that_went_through_a_csv_file_and_one_model_of_several(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    log = [{**row, "m": ("gpt", "other")[i % 2]} for i, row in enumerate(rows(4))]
+    pandas.DataFrame(log).to_csv(tmp_path / "log.csv", index=False)
+    chosen = ImportSettings(system="gpt")
+    found = columns(pandas.read_csv(tmp_path / "log.csv"), model="m", settings=chosen).file
+    assert found.records == columns(log, model="m", settings=chosen).file.records
+    assert found.header.model.model == "gpt"
+    assert [len(one.drawn.samples) for one in found.records if one.drawn is not None] == [4, 4]
+    assert found.records[0].references == ("0",)
+
+
 def test_each_step_is_the_function_of_its_name(tmp_path: Path) -> None:
     records = columns(rows())
     assert records.score(KEY, "num_sets").label("exact") is records
@@ -150,13 +162,13 @@ def test_scores_of_ones_own() -> None:
         (
             [{**row, "m": str(i)} for i, row in enumerate(rows(2))],
             {"model": "m"},
-            r"column 'm' names 2 models: 0 \(1\)",
+            r"several models: 0 \(1 rows\), 1 \(1 rows\)",
         ),
-        (rows(2), {"model": "gpt-4o"}, "no row has a model in column 'gpt-4o'.*model=ChatOpenAI"),
+        (rows(2), {"model": "gpt-4o"}, "no row has a column 'gpt-4o'.*model=ChatOpenAI"),
         (
             [{**row, "lp": [-0.1] * 3} for row in rows(2)],
             {"logprobs": "lp"},
-            "frame:1: field 'lp'.*one list of numbers",
+            "frame:1: field 'lp'.*each of the 4 samples",
         ),
         ([{**row, "lp": [[0.5]] * 4} for row in rows(2)], {"logprobs": "lp"}, "frame:1: field 'out'.*at most 0"),
         ([*rows(2), rows(1)[0]], {}, "frame:3: field 'id'.*already at frame:1"),

@@ -6,7 +6,7 @@ from .columns import IMPORTED, ColumnMap, ScoreColumn, parse_map
 from .layouts import LAYOUTS
 from .questions import QUESTION_FORMATS, Loaded, load_questions
 from .read import Bad, Imported, ImportSettings, import_file, import_rows, write_bad
-from .rows import KINDS, RowSource
+from .rows import KINDS
 
 __all__ = [
     "IMPORTED",
@@ -18,7 +18,6 @@ __all__ = [
     "ImportSettings",
     "Imported",
     "Loaded",
-    "RowSource",
     "ScoreColumn",
     "import_file",
     "import_rows",
