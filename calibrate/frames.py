@@ -235,7 +235,7 @@ class Records:
             path: The HTML file.
             artifact: What was fitted on these records; default: by the last `fit`.
             test: Records that were kept out of the fit, scored and labelled alike.
-            splits: Random splits for the table of rules; 0 leaves it out.
+            splits: Random splits of the records for the table of rules; 0 leaves it out.
 
         Returns:
             The files written, the HTML first.
@@ -250,8 +250,7 @@ class Records:
         if test is not None:
             require_same(artifact, test.file, key)
         tested = () if test is None else test.file.records
-        pool = [*self.file.records, *tested]
-        evaluation = compare_rules(artifact, pool, key, splits=splits) if splits else None
+        evaluation = compare_rules(artifact, self.file.records, key, splits=splits) if splits else None
         return write_report(path, artifact, self.file.records, estimator=key, test=tested, evaluation=evaluation)
 
     def _fitted(self) -> CalibrationArtifact:
