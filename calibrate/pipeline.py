@@ -29,6 +29,7 @@ from .segments import BySegment, with_segments
 from .thresholds import DEFAULT_DELTA, fit
 from .thresholds.bounds import clopper_pearson_interval
 from .thresholds.registry import rule_named
+from .thresholds.rule import Rule
 
 __all__ = [
     "CERTIFICATE_DELTA",
@@ -88,7 +89,7 @@ def fit_artifact(
     *,
     estimator: str,
     alpha: float,
-    rule: str = "acrc",
+    rule: str | Rule = "acrc",
     delta: float | None = None,
     groups: Groups = "category",
     part: Sequence[Record] | None = None,
@@ -102,7 +103,7 @@ def fit_artifact(
         records: A record file, scored and labelled.
         estimator: Key of the estimator in the file, e.g. "semantic_entropy".
         alpha: Target error rate among accepted answers, in (0, 1).
-        rule: Threshold rule; one of `calibrate.thresholds.rules`.
+        rule: Threshold rule: one of `calibrate.thresholds.rules`, or one of your own.
         delta: Failure probability, for rules that have one (default 0.1 for "certified").
         groups: Whether the records' groups are categories, or clusters of dependent items. Of clusters one item each is
             used, or, by rule "cluster_fixed_sequence", all of them.
@@ -180,12 +181,17 @@ def fit_artifact(
 
 
 def refit(
-    artifact: CalibrationArtifact, *, alpha: float | None = None, delta: float | None = None, rule: str | None = None
+    artifact: CalibrationArtifact,
+    *,
+    alpha: float | None = None,
+    delta: float | None = None,
+    rule: str | Rule | None = None,
 ) -> CalibrationArtifact:
     """Fit another alpha, delta or rule on the scores stored in an artifact; the model is not called.
 
     `CalibrationArtifact.at` calls this. What is not given stays as it was; the rule's options are its defaults. Of
-    several declared looks, the artifact's spends its part of a delta that is given.
+    several declared looks, the artifact's spends its part of a delta that is given. A rule of one's own must be given
+    again: the artifact knows its name only.
     """
     outcome, scores, looks = artifact.outcome, artifact.calibration, artifact.looks
     if (own := artifact.segments) is not None:
@@ -195,7 +201,7 @@ def refit(
         again = with_segments(whole, scores.segment or (), by, delta=own.delta if delta is None else delta)
         return again.model_copy(update={"lineage": (*artifact.lineage, artifact.digest)})
     alpha = outcome.alpha if alpha is None else alpha
-    if delta is None and rule in (None, outcome.rule):
+    if delta is None and (rule is None or rule_named(rule).name == outcome.rule):
         spent = outcome.delta
     else:
         spent = _spent(delta, rule or outcome.rule, looks)
@@ -315,14 +321,14 @@ def is_accepted(artifact: CalibrationArtifact, record: Record, estimator: str) -
     return accepts(score.value, outcome.threshold)
 
 
-def _spent(delta: float | None, rule: str, looks: Looks | None) -> float | None:
+def _spent(delta: float | None, rule: str | Rule, looks: Looks | None) -> float | None:
     """What a look spends of the failure probability; all of it where no looks were declared."""
     if looks is None or not rule_named(rule).uses_delta:
         return delta
     return looks.part_of(DEFAULT_DELTA if delta is None else delta)
 
 
-def _fit(scores: CalibrationScores, alpha: float, rule: str, delta: float | None) -> Feasible | Infeasible:
+def _fit(scores: CalibrationScores, alpha: float, rule: str | Rule, delta: float | None) -> Feasible | Infeasible:
     return fit(
         np.array(scores.uncertainty),
         np.array(scores.error),

@@ -7,7 +7,7 @@ questions are exchangeable with the calibration questions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Literal, Self
 
@@ -16,6 +16,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from .errors import ArtifactMismatchError, MissingDependencyError, UsageError
 from .files import Persisted
+from .notebook import BLUE, as_html, axis, draw_risk_coverage, percent
 from .outcome import Feasible, InfeasibleReason, Outcome
 from .prompting import ONE_QUESTION, PromptWrapping, turns_of
 from .specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
@@ -266,6 +267,63 @@ class CalibrationArtifact(Persisted):
                 "above the cut was labelled"
             )
         return self
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """The short form; the fields have the rest."""
+        yield "model", self.model.model
+        yield "estimator", self.estimator.name
+        yield "rule", self.outcome.rule
+        yield "alpha", self.alpha
+        yield "threshold", self.threshold
+        if self.segments is not None:
+            yield "segments", len(self.segments.outcomes)
+        yield "acceptance", round(self.acceptance, 4)
+        yield "n", len(self.calibration.error)
+
+    def _repr_html_(self) -> str:
+        answered, wrong = self.n_accepted, self.n_errors
+        proven = self.certificate
+        facts = [
+            ("model", f"{self.model.provider}, {self.model.model}"),
+            ("uncertainty", f"{self.estimator.name}, {self.estimator.unit}; right by rule {self.correctness.name}"),
+            ("questions", f"{len(self.calibration.error)} of {self.data.n_questions} in {self.data.name}"),
+            ("fitted", f"{self.outcome.rule} at alpha = {self.alpha:g}"),
+            ("answers", f"{percent(self.acceptance)} of questions"),
+        ]
+        if answered:
+            facts += [
+                ("wrong among them", f"{wrong} of {answered} at calibration ({percent(wrong / answered)})"),
+                ("promise", self.outcome.guarantee),
+            ]
+        elif not isinstance(self.outcome, Feasible):
+            facts.append(("why", self.outcome.detail))
+        if self.segments is None:
+            share = f"{percent(proven.acceptance)} of its questions" if isinstance(proven, Feasible) else "nothing"
+            facts.append(("certified", f"a gate that answers {share} (confidence {percent(1 - (proven.delta or 0))})"))
+        title = "Calibration artifact: answers, within limits" if answered else "Calibration artifact: answers nothing"
+        return as_html(title, facts, good=bool(answered))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Error rate among answered questions against the share answered, with target and threshold.
+
+        The points are the calibration questions: with a reach, those within it.
+
+        Args:
+            ax: matplotlib axis to draw on; a new figure's if left out.
+
+        Returns:
+            The axis.
+
+        Raises:
+            MissingDependencyError: matplotlib is not installed (extra "calibrate").
+        """
+        ax = axis(ax)
+        draw_risk_coverage(ax, self.calibration.uncertainty, self.calibration.error, self.alpha)
+        if answered := self.n_accepted:
+            at = 100 * answered / len(self.calibration.error)
+            ax.plot([at], [100 * self.n_errors / answered], "o", color=BLUE, mec="black", ms=9, label="in use")
+        ax.legend(frameon=False)
+        return ax
 
     @property
     def threshold(self) -> float | None:

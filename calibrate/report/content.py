@@ -15,7 +15,7 @@ from ..evaluation.evaluate import FEW_SPLITS, Estimate, Evaluation, EvaluationRo
 from ..evaluation.label_checks import Missed, Suspicious
 from ..evaluation.tables import TableRow
 from ..pipeline import HeldOut, is_accepted
-from ..thresholds.registry import rule_named
+from ..thresholds.registry import RULES, rule_named
 from .sentences import percent
 
 __all__ = [
@@ -357,6 +357,8 @@ def _options(record: Record) -> Sequence[tuple[str, float]]:
 
 
 def _promise(row: EvaluationRow) -> str:
+    if row.rule not in RULES:
+        return "rule of your own"
     rule = rule_named(row.rule)
     sure = f", {percent(1 - row.delta)} sure" if rule.certifies and row.delta is not None else ""
     return rule.promise + sure
