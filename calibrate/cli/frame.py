@@ -103,6 +103,7 @@ _ORDER = (
     "evaluate",
     "report",
     "audit",
+    "drift",
     "from-reviews",
     "candidates",
     "inspect",

@@ -11,12 +11,12 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from langchain_core.outputs import ChatGenerationChunk
@@ -30,6 +30,7 @@ __all__ = ["RETRIED", "Attempted", "DeadlineError", "Endpoint", "EndpointError",
 
 openai = require("openai", extra="openai")
 
+T = TypeVar("T")
 PATH = "/chat/completions"
 NO_KEY = "no-key-needed"
 FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0
@@ -139,6 +140,19 @@ class Endpoint:
             failed = self.failure(error)
         if failed is not None:  # outside the handler: otherwise its context would be the error that may hold keys
             raise failed
+
+    async def batch(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Talk to the batch service with the SDK's client, its retries, and ten minutes for each request.
+
+        Raises:
+            EndpointError: It failed.
+        """
+        failed = None
+        try:
+            return await work((await self._client()).with_options(max_retries=self.retries, timeout=600.0))
+        except Exception as error:
+            failed = self.failure(error)
+        raise failed  # outside the handler, as above
 
     def failure(self, error: Exception | None) -> EndpointError:
         """An error that is safe to show: it describes the original error and does not refer to it."""
