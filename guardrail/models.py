@@ -21,7 +21,7 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from .errors import MissingDependencyError, UsageError
+from .errors import MissingDependencyError, UsageError, load_entry_point
 
 __all__ = ["GROUP", "resolve_model"]
 
@@ -49,7 +49,7 @@ def resolve_model(spec: str) -> BaseChatModel:
     if kind == "python":
         return _from_python(spec, rest)
     found = _form(kind)
-    return _from_langchain(spec) if found is None else _checked(found.load()(rest), spec)
+    return _from_langchain(spec) if found is None else _checked(load_entry_point(found)(rest), spec)
 
 
 def _form(kind: str) -> EntryPoint | None:

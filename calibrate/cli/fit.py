@@ -335,12 +335,8 @@ def print_verdict(artifact: CalibrationArtifact, test: Audit | None = None, merg
         parts = (("calibration", test.at_calibration), ("test", test.held_out))
         console.print(table("", heads, [(name, *_counted(counts)) for name, counts in parts]))
     if rows := sentences.segment_table(artifact):
-        segments = Table(
-            "segment", "questions", "wrong", "threshold", "answered", "wrong", "one: answered", "one: wrong"
-        )
-        for row in rows:
-            segments.add_row(*map(escape, row))
-        console.print(segments, "one: under one threshold for all questions", highlight=False)
+        columns = ("segment", "questions", "wrong", "threshold", "answered", "wrong", "one: answered", "one: wrong")
+        console.print(table("Segments", columns, rows), "one: under one threshold for all questions", highlight=False)
 
 
 def _counted(counts: HeldOut) -> list[str]:
@@ -390,9 +386,8 @@ def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> Non
     for kind, some in (("wrong", found.wrong), ("right", found.right)):
         for record in some[:most]:
             against = " / ".join(record.references) or "not on file"
-            print_line(
-                f"  {record.id}, labelled {kind}: answered {_short(record.answer or '')}, reference {_short(against)}"
-            )
+            answer = _short(record.shown_answer or "")
+            print_line(f"  {record.id}, labelled {kind}: answered {answer}, reference {_short(against)}")
 
 
 def _short(text: str, longest: int = 60) -> str:

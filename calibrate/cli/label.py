@@ -45,7 +45,7 @@ from ..report.sentences import describe_spec, percent
 from ..scoring.reach import waits_for_label
 from .collect import changed_file
 from .frame import RecordsArgument, app, console, finish, keep_inputs, one_file, print_line, resolve_model
-from .score import EstimatorOption, chosen_estimator
+from .score import EstimatorOption, chosen_estimator, next_step
 
 if TYPE_CHECKING:
     from guardrail.review import Content
@@ -156,7 +156,7 @@ def label(
     if people is None and not any(record.references for record in labelled.records):
         finish([target], f"calibrate label {target} --interactive, as there are no references")
         return
-    finish([target], f"calibrate fit {target} --alpha 0.1")
+    finish([target], next_step(labelled.header, target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +424,7 @@ def card(record: Record, *, done: int, total: int) -> Panel:
     rows.add_row("question", Text(record.question))
     for name, option in (record.options or {}).items():
         rows.add_row("", Text(option if name == option else f"{name}) {option}"))
-    rows.add_row("answer", Text(record.answer or "(empty)", style="bold cyan"))
+    rows.add_row("answer", Text(record.shown_answer or "(empty)", style="bold cyan"))
     rows.add_row("accepted", Text(" | ".join(record.references) or "(none given)", style="green"))
     for text, share in shares(record)[:_SHOWN]:
         rows.add_row(f"{share:.0%}", Text(text or "(empty)", style="dim"))
@@ -436,7 +436,7 @@ def card(record: Record, *, done: int, total: int) -> Panel:
 
 def shares(record: Record) -> list[tuple[str, float]]:
     """Distinct samples (normalised; shown as first seen) with their share, most frequent first."""
-    samples = [sample.text for sample in record.drawn.samples] if record.drawn is not None else []
+    samples = [sample.comparable for sample in record.drawn.samples] if record.drawn is not None else []
     spelling: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for text in samples:

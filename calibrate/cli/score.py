@@ -31,7 +31,7 @@ from ..scoring.scores import (
 )
 from .frame import RecordsArgument, app, console, finish, keep_inputs, one_file, print_line, resolve_model, table
 
-__all__ = ["EstimatorOption", "chosen_estimator", "print_scores", "score"]
+__all__ = ["EstimatorOption", "chosen_estimator", "next_step", "print_scores", "score"]
 
 EstimatorOption = Annotated[
     str | None,
@@ -115,10 +115,33 @@ def score(
     print_scores(header, summary)
     if refused:
         console.print(table("Not computed", ("uncertainty", "what is missing"), sorted(refused.items()), texts=2))
-    following = "label" if header.correctness is None else "fit"
-    kept = [cache.path for cache in opened]
-    flags = f" {estimator_flags(names[0])}" if len(names) == 1 and not everything else ""
-    finish([target, *kept], f"calibrate {following} {target}" + (f"{flags} --alpha 0.1" if following == "fit" else ""))
+    named = None if everything else names[0]
+    finish([target, *(cache.path for cache in opened)], next_step(header, target, named))
+
+
+def next_step(header: RecordHeader, path: Path, estimator: str | None = None) -> str:
+    """The next command for a record file: score, label, or fit with the estimator that it has to be told.
+
+    Args:
+        header: Of the file.
+        path: The file.
+        estimator: Scores to fit on; default: those that `fit` takes by itself, else the first that need no likelihoods.
+    """
+    if not header.estimators:
+        return f"calibrate score {path}"
+    if header.correctness is None:
+        return f"calibrate label {path}"
+    known = sorted(header.estimators)
+    if estimator is None and (_usual(header.plan) in known or len(known) == 1):
+        return f"calibrate fit {path} --alpha 0.1"
+    fallback = "discrete_semantic_entropy" if "discrete_semantic_entropy" in known else known[0]
+    return f"calibrate fit {path} {estimator_flags(estimator or fallback)} --alpha 0.1"
+
+
+def _usual(plan: SamplingPlan) -> str:
+    """Key of the estimator that is used where none is named."""
+    name = default_estimator(options=plan.options is not None)
+    return estimator_key(parse_estimator(name, judge=default_judge(plan.bindings)))
 
 
 def _judge(text: str | None) -> Judge | None:
@@ -139,9 +162,7 @@ def chosen_estimator(file: RecordFile, name: str | None) -> str:
         if key != name and not name.endswith(".json"):
             print_line(f"--estimator {name}: the scores of {key}.")
         return key
-    usual = estimator_key(
-        parse_estimator(default_estimator(options=plan.options is not None), judge=default_judge(plan.bindings))
-    )
+    usual = _usual(plan)
     known = sorted(file.header.estimators)
     if usual in known or not known:
         return usual

@@ -61,14 +61,15 @@ def default_rule(records: Sequence[Record], bindings: Bindings | None = None) ->
 
     Args:
         records: The records.
-        bindings: The plan's tools and answer format.
+        bindings: The plan's tools and answer format. Records may also have tools of their own.
     """
     if records and all(record.options for record in records):
         return Option()
     if is_structured(bindings):
         return JsonValues()
     calls = any(read_calls(reference) is not None for record in records for reference in record.references)
-    return ToolCalls() if bindings is not None and bindings.tools and calls else TokenF1()
+    offered = (bindings is not None and bindings.tools) or any(record.tools for record in records)
+    return ToolCalls() if offered and calls else TokenF1()
 
 
 def label_records(records: Sequence[Record], rule: CorrectnessRule, progress: Progress = silent) -> list[Record]:

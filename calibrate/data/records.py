@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from filelock import FileLock, Timeout
 from pydantic import Field, ValidationError
@@ -104,6 +104,8 @@ class Record(Frozen):
     """Texts of the prompt's slots beside the question, by name."""
     group: str | None = None
     """Category or cluster, as in the question file."""
+    tools: tuple[dict[str, Any] | str, ...] | None = Field(default=None, exclude_if=lambda tools: tools is None)
+    """Tools that were offered with this question alone; None where they are the plan's."""
     turns: str | None = None
     """Who speaks in the prompt (`guardrail.prompting.turns_of`); None where that is not known."""
     drawn: SampleSet | None = None
@@ -119,6 +121,14 @@ class Record(Frozen):
     def answer(self) -> str | None:
         """Text of the primary answer, or None when there is none."""
         return self.drawn.primary.text if self.drawn is not None and self.drawn.primary is not None else None
+
+    @property
+    def shown_answer(self) -> str | None:
+        """The primary answer for people to read: its text and, as JSON, its tool calls; None when there is none."""
+        primary = self.drawn.primary if self.drawn is not None else None
+        if primary is None or not primary.tool_calls:
+            return None if primary is None else primary.text
+        return " ".join(filter(None, (primary.text, primary.judged_part.comparable)))
 
     @property
     def failed(self) -> bool:
@@ -188,7 +198,7 @@ def pooled(files: Sequence[RecordFile]) -> RecordFile:
 
     Raises:
         UsageError: Files that differ (both sides are named), a question that is in two of them, or one that `sample`
-            drew: the pool would be no random part of the scored questions.
+            drew: the pool would not be a random part of the scored questions.
     """
     first, *others = files
     if not others:

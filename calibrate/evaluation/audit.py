@@ -310,17 +310,13 @@ def _labelled(file: RecordFile, artifact: CalibrationArtifact) -> RecordFile:
 
 
 def refuse_shared(fresh: RecordFile, calibration: RecordFile) -> None:
-    """Refuse fresh records that repeat a question (and options) of the calibration records, under any id.
+    """Refuse fresh records that repeat a question (and options, and tools) of the calibration records, under any id.
 
     Raises:
         UsageError: Naming how many, and one.
     """
-
-    def asked(record: Record) -> tuple[str, str]:
-        return record.question.strip(), repr(record.options)
-
-    old = {asked(record) for record in calibration.records}
-    shared = [record.id for record in fresh.records if asked(record) in old]
+    old = {record.to_question().asked for record in calibration.records}
+    shared = [record.id for record in fresh.records if record.to_question().asked in old]
     if shared:
         raise UsageError(
             f"{len(shared)} questions of {fresh.path} are also in {calibration.path}, e.g. {shared[0]!r}. A threshold "

@@ -240,7 +240,7 @@ def _contradiction(record: Record, part: str, label: str, estimator: str) -> Con
         part=part,
         label=label,
         question=_cut(record.question),
-        answer=_cut(record.answer or "(imported without the answer)"),
+        answer=_cut(record.shown_answer or "(imported without the answer)"),
         references=_cut(" / ".join(record.references) or "(not on file)"),
         uncertainty="-" if score is None else f"{score:.3g}",
     )
@@ -293,7 +293,7 @@ def _card(record: Record, artifact: CalibrationArtifact, value: float) -> Card:
         group=record.group,
         question=record.question,
         options=tuple((record.options or {}).items()),
-        answer=record.answer if record.answer is not None else "(imported without the answer)",
+        answer="(imported without the answer)" if record.shown_answer is None else record.shown_answer,
         references=record.references,
         uncertainty=f"{value:.3g}{unit}",
         samples=_shares(record),
@@ -305,7 +305,7 @@ def _shares(record: Record, most: int = 5) -> tuple[tuple[str, str], ...]:
         return ()
     if not record.drawn.samples:
         return tuple((label, percent(share, 0)) for label, share in _options(record))[:most]
-    texts = [sample.text for sample in record.drawn.samples]
+    texts = [sample.comparable for sample in record.drawn.samples]
     counts = Counter(map(normalise, texts))
     shown = {normalise(text): text for text in reversed(texts)}
     return tuple((_cut(shown[key]), f"{count} of {len(texts)}") for key, count in counts.most_common(most))

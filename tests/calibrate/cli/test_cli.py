@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from calibrate.cli import app
+from calibrate.cli import app, frame
+from calibrate.cli.frame import table
 from calibrate.cli.run import RunConfig
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.evaluation.grid import Grid
@@ -354,3 +356,17 @@ def test_a_test_part_that_refutes_ends_with_1(records_path: Path, labelled: Reco
     assert "May answer" in page.read_text(encoding="utf-8")
     assert "Refuted by the test questions" in run(*report, "--test", bad, code=1)
     assert "Refuted by the test questions" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("columns", "terminal"), [("80", "1"), ("80", "0"), ("30", "1")])
+def test_tables_never_cut_a_number(monkeypatch: pytest.MonkeyPatch, columns: str, terminal: str) -> None:
+    """A terminal of 80 columns, a pipe of the same (rich takes it for 80), and a terminal that is far too narrow."""
+    numbers = [f"{n}.12345\u00b10.98{n}" for n in range(1, 8)]
+    shown = table("Rules", ("rule", *(f"column{i}" for i in range(7))), [["acrc:" + 90 * "x", *numbers]])
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("TTY_COMPATIBLE", terminal)
+    there = type(frame.console)(file=io.StringIO(), no_color=True)
+    there.print(shown)
+    printed = there.file.getvalue()  # type: ignore[attr-defined]
+    assert all(number in printed for number in numbers)
+    assert printed.count("x") == 90
