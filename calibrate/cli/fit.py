@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -22,10 +22,12 @@ from ..data.labels import GivenLabels, read_labels
 from ..data.records import Record, RecordFile, read_records, write_records
 from ..data.split import Groups, split
 from ..evaluation.audit import Audit, audit
+from ..evaluation.choice import AUTO, Chosen, choose_estimator
 from ..evaluation.label_checks import suspicious
 from ..pipeline import HeldOut, fit_artifact, looked_before, part_header, require_same
 from ..prediction_powered import artifact_with_people
 from ..report import sentences
+from ..report.content import estimator_rows
 from ..report.sentences import (
     caveats,
     certificate,
@@ -42,8 +44,8 @@ from ..scoring.scores import arrays
 from ..segments import BySegment
 from ..thresholds.registry import rules
 from .frame import RecordsArgument, app, console, finish, keep_inputs, print_line, table
-from .label import print_structured
-from .score import EstimatorOption, chosen_estimator
+from .label import print_structured, shortened
+from .score import chosen_estimator
 
 __all__ = [
     "LooksOption",
@@ -52,6 +54,7 @@ __all__ = [
     "inspect",
     "merged_command",
     "parsed_looks",
+    "print_choice",
     "print_no_early_stopping",
     "print_second_look",
     "print_verdict",
@@ -75,7 +78,15 @@ def fit(
     records: RecordsArgument,
     alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers you accept among those given.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path("artifact.json"),
-    estimator: EstimatorOption = None,
+    estimator: Annotated[
+        str | None,
+        typer.Option(
+            "--estimator",
+            "-e",
+            help="Default: semantic_entropy, or predictive_entropy with options. auto: the one with the highest AUROC "
+            "on 30 % of the questions, which the fit does not use.",
+        ),
+    ] = None,
     rule: Annotated[
         str | None, typer.Option(help="Threshold rule: acrc (the paper's; default), certified (provable), ...")
     ] = None,
@@ -122,7 +133,7 @@ def fit(
     also = [kept_out] if test_fraction else [asked_people] if human_labels is not None else []
     keep_inputs([*records, *(test or ()), human_labels, estimator], [out, *also])
     file = read_records(*records)
-    key = chosen_estimator(file, estimator)
+    key = _key(file, estimator, reads_all=human_labels is not None or look is not None)
     print_structured(file, key)
     groups: Groups = "cluster" if cluster_by_group else "category"
     if human_labels is not None:
@@ -149,11 +160,17 @@ def fit(
         part, rest = split(file.records, test_fraction=test_fraction, seed=seed, groups=groups)
         tests = [kept_out]
     warn_incomplete(file)
+    rule = rule or ("certified" if by else "acrc")
+    choice: dict[str, Any] = {}
+    if key == AUTO:
+        chosen = choose_estimator(file, alpha=alpha, rule=rule, delta=delta, groups=groups, part=part, seed=seed)
+        print_choice(chosen)
+        key, part, choice = chosen.estimator, list(chosen.rest), {"choice": chosen.choice}
     artifact = fit_artifact(
         file,
         estimator=key,
         alpha=alpha,
-        rule=rule or ("certified" if by else "acrc"),
+        rule=rule,
         delta=delta,
         groups=groups,
         part=None if look is not None else part,
@@ -161,6 +178,7 @@ def fit(
         looks=parsed_looks(looks),
         by=BySegment(segment_delta, unknown_segment, min_labels) if by else None,
     )
+    artifact = artifact.model_copy(update=choice)
     if tested is not None:
         require_same(artifact, tested, key)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -181,6 +199,18 @@ def fit(
     flag = "".join(f" --test {path}" for path in tests)
     finish(written, f"calibrate report {file.path} --artifact {out}{flag}")
     exit_if_refuted(artifact, audited)
+
+
+def _key(file: RecordFile, estimator: str | None, *, reads_all: bool) -> str:
+    """Key of the scores, or AUTO."""
+    if estimator != AUTO:
+        return chosen_estimator(file, estimator)
+    if reads_all:
+        raise UsageError(
+            "--estimator auto chooses on a random part of the labels, and --human-labels and --look read all of them. "
+            "Name an estimator."
+        )
+    return AUTO
 
 
 def _print_share(reach: Reach | None) -> None:
@@ -285,6 +315,18 @@ def inspect(
         print_line(f"      {step}")
 
 
+def print_choice(chosen: Chosen, most: int = 10) -> None:
+    """How `--estimator auto` chose."""
+    rows = [
+        (row.name, row.auroc, row.interval, row.acceptance, str(row.n_unmeasured))
+        for row in estimator_rows(chosen.ranking[:most], chosen.estimator)
+    ]
+    n, rest = chosen.choice.n, len(chosen.ranking) - len(rows)
+    title = f"Estimators on {n} questions that the fit does not use" + (f" ({rest} more rank lower)" if rest else "")
+    console.print(table(title, ("uncertainty", "AUROC", "95 % interval", "accepted", "not measured"), rows))
+    print_line(f"Chosen: {chosen.estimator}. The fit uses the other {len(chosen.rest)} questions.")
+
+
 def warn_incomplete(file: RecordFile) -> None:
     """Warn when questions, or labels within a draw, are missing: those that are there need not be like the others."""
     missing = file.header.n_questions - len(file.records)
@@ -326,8 +368,8 @@ def print_verdict(artifact: CalibrationArtifact, test: Audit | None = None, merg
     else:
         body = [*(sentences.audited(test)[1:] if test is not None else ()), *tested, *steps[:2]]
     ranked = ranking(artifact)
-    if ranked is not None and ranked not in body:
-        body.append(ranked)
+    also = (ranked, sentences.cut_off_answers(artifact))
+    body += [one for one in also if one is not None and one not in body]
     text = "\n\n".join([headline(artifact, test), *body])
     console.print(Panel(escape(text), title=found.title, title_align="left", border_style=found.colour))
     if test is not None:
@@ -386,10 +428,7 @@ def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> Non
     for kind, some in (("wrong", found.wrong), ("right", found.right)):
         for record in some[:most]:
             against = " / ".join(record.references) or "not on file"
-            answer = _short(record.shown_answer or "")
-            print_line(f"  {record.id}, labelled {kind}: answered {answer}, reference {_short(against)}")
-
-
-def _short(text: str, longest: int = 60) -> str:
-    line = " ".join(text.split())
-    return repr(line if len(line) <= longest else line[: longest - 1] + "\u2026")
+            print_line(
+                f"  {record.id}, labelled {kind}: answered {shortened(record.shown_answer or '')}, "
+                f"reference {shortened(against)}"
+            )

@@ -13,13 +13,14 @@ from guardrail.artifact import CalibrationArtifact
 from ..data.progress import bar
 from ..data.records import Record, RecordFile, read_records
 from ..evaluation.audit import audit
-from ..pipeline import require_same
+from ..evaluation.label_checks import judge_to_look_at
+from ..pipeline import require_same, without_choice
 from ..report import compare_rules, sentences, write_report
 from ..scoring.names import stored_key
 from ..scoring.scores import arrays
 from .fit import exit_if_refuted, merged_command, print_verdict, segment_flags
 from .frame import app, console, finish, keep_inputs, print_line
-from .score import chosen_estimator
+from .score import chosen_estimator, pair_cache
 
 __all__ = ["estimator_of", "report"]
 
@@ -58,7 +59,7 @@ def report(
         audited = audit(loaded, tested, key)
         fresh = str(test_file.path)
     kept_out = {record.id for record in tested}
-    fitted = [record for record in file.records if record.id not in kept_out]
+    fitted = [record for record in without_choice(loaded, file.records) if record.id not in kept_out]
     if (extra := sentences.not_fitted_on(loaded, len(arrays(fitted, key).ids))) is not None:
         print_line(extra, "yellow")
     evaluation = None
@@ -71,10 +72,18 @@ def report(
         f"--rule {loaded.outcome.rule}{segment_flags(loaded)} --out {artifact}",
         f"calibrate report {file.path} --artifact {artifact}{tail} --out {out}",
     )
-    inside = len(fitted) < len(file.records)  # merged already
+    inside = any(record.id in kept_out for record in file.records)  # merged already
     merged = merged_command(loaded, key, str(file.path), "" if inside else fresh, artifact)
     written = write_report(
-        out, loaded, file.records, estimator=key, test=tested, evaluation=evaluation, commands=commands, merged=merged
+        out,
+        loaded,
+        file.records,
+        estimator=key,
+        test=tested,
+        evaluation=evaluation,
+        commands=commands,
+        merged=merged,
+        judge=judge_to_look_at(loaded.estimator.judge, pair_cache(file.path)),
     )
     if audited is not None:
         print_verdict(loaded, audited, merged)

@@ -28,9 +28,11 @@ from pydantic import Field, ValidationError
 from guardrail.artifact import Reach
 from guardrail.errors import RecordError, UsageError
 from guardrail.files import atomic_write, check_version, refuse_special
+from guardrail.notebook import BLUE, RED, as_html, axis, percent
 from guardrail.plain_json import sha256_hex
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.probe import ProbeReport
+from guardrail.sampling.replies import is_cut
 from guardrail.specs import CorrectnessSpec, ModelIdentity
 from guardrail.types import Frozen, SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import EstimatorSpec
@@ -136,6 +138,12 @@ class Record(Frozen):
         return self.drawn is not None and self.drawn.problem is not None
 
     @property
+    def cut_off(self) -> bool:
+        """Whether the primary answer was cut off, most often at ``max_tokens``: it is not whole."""
+        primary = None if self.drawn is None else self.drawn.primary
+        return primary is not None and is_cut(primary.finish_reason)
+
+    @property
     def may_be_drawn_again(self) -> bool:
         """Whether drawing failed for a cause that does not depend on the question (`collect --retry-failed`).
 
@@ -169,6 +177,70 @@ class RecordFile:
     header: RecordHeader
     records: tuple[Record, ...]
     torn: bool = False
+
+    def __repr__(self) -> str:
+        """The short form, without the records."""
+        scores, rule = sorted(self.header.estimators), self.header.correctness
+        labels = None if rule is None else rule.name
+        return f"RecordFile({str(self.path)!r}, n={len(self.records)}, scores={scores}, labels={labels!r})"
+
+    def _repr_html_(self) -> str:
+        header = self.header
+        labels = [record.correct for record in self.records if record.correct is not None]
+        right, total = sum(labels), len(self.records)
+        by = "" if header.correctness is None else f", by rule {header.correctness.name}"
+        known = f"{right} of {len(labels)} labelled answers{by} ({percent(right / len(labels) if labels else None)})"
+        measured = {
+            key: sum(
+                (score := record.scores.get(key)) is not None and score.value is not None for record in self.records
+            )
+            for key in sorted(header.estimators)
+        }
+        facts = [
+            ("model", f"{header.model.provider}, {header.model.model}"),
+            ("drawn", f"{header.plan.n} samples a question at temperature {header.plan.temperature:g}"),
+            ("right", known if labels else "not labelled yet"),
+            ("scores", ", ".join(f"{key} ({n} of {total})" for key, n in measured.items()) or "none yet"),
+        ]
+        words = {True: "right", False: "wrong", None: "-"}
+        rows = [
+            [record.question[:160], (record.answer or "-")[:80], words[record.correct]] for record in self.records[:3]
+        ]
+        return as_html(f"{total} records in {self.path}", facts, ("question", "answer", "label"), rows)
+
+    def plot(self, estimator: str | None = None, ax: Any = None) -> Any:
+        """How uncertain the model was when it was right and when it was wrong; of records without labels, in all.
+
+        Args:
+            estimator: Key of the scores; default: the first.
+            ax: matplotlib axis to draw on; a new figure's if left out.
+
+        Returns:
+            The axis.
+
+        Raises:
+            UsageError: There are no such scores.
+            MissingDependencyError: matplotlib is not installed (extra "calibrate").
+        """
+        known = sorted(self.header.estimators)
+        key = estimator if estimator is not None else next(iter(known), "")
+        if key not in known:
+            raise UsageError(
+                f"{self.path} has no {key!r} scores (it has {', '.join(known) or 'none'}). Score it first."
+            )
+        found: dict[bool | None, list[float]] = {True: [], False: [], None: []}
+        for record in self.records:
+            score = record.scores.get(key)
+            if score is not None and score.value is not None:
+                found[record.correct].append(score.value)
+        shown = {"right": (found[True], BLUE), "wrong": (found[False], RED), "not labelled": (found[None], "#9aa3ad")}
+        drawn = {name: part for name, part in shown.items() if part[0]}
+        ax = axis(ax)
+        colours = [colour for _, colour in drawn.values()]
+        ax.hist([values for values, _ in drawn.values()], bins=30, stacked=True, color=colours, label=list(drawn))
+        ax.set(xlabel=f"{key} ({self.header.estimators[key].unit}; further right: less certain)", ylabel="questions")
+        ax.legend(frameon=False)
+        return ax
 
 
 def read_records(path: str | Path, *more: str | Path) -> RecordFile:

@@ -17,7 +17,7 @@ from guardrail.uncertainty import from_spec
 from ..correctness import label_records, make_rule
 from ..data.questions import fingerprint
 from ..data.records import GIVEN, Record, RecordFile
-from ..pipeline import HeldOut, at_calibration, is_accepted, require_same
+from ..pipeline import HeldOut, at_calibration, is_accepted, refuse_choice, require_same
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.metrics import ks_two_sample
 from ..scoring.scores import estimator_key, score_records
@@ -335,6 +335,7 @@ def _refuse_calibration(
             "new questions."
         )
     refuse_overlap(artifact.estimator, file.records, what="fresh")
+    refuse_choice(artifact, file.records, "fresh")
     if calibration is not None:
         refuse_shared(file, calibration)
     if not _holds_fitted_set(artifact, calibration, estimator) and _has_them_in_order(

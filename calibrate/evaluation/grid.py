@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from guardrail.errors import UsageError
+from guardrail.notebook import as_html, axis, draw_rates
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
@@ -17,7 +18,7 @@ from ..grammar import estimator_flags
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.names import stored_key
 from ..scoring.scores import Scored, arrays
-from .evaluate import Evaluation, RuleSpec, evaluate, flat
+from .evaluate import HEADS, Evaluation, RuleSpec, cells, evaluate, flat, rate_of
 from .tables import Pool
 
 __all__ = ["Cell", "Grid", "Source", "evaluate_grid", "paper_pool", "sources"]
@@ -60,6 +61,38 @@ class Grid(Frozen):
 
     cells: tuple[Cell, ...]
     """In the order given: pools, estimators, sizes."""
+
+    @property
+    def ranked(self) -> tuple[Cell, ...]:
+        """The cells by AUROC on their pools, best first."""
+        return tuple(sorted(self.cells, key=lambda cell: -(cell.evaluation.auroc or 0.0)))
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """The short form; the cells have the rest."""
+        yield "estimators", [cell.estimator for cell in self.ranked]
+        yield "rules", sorted({row.rule for cell in self.cells for row in cell.evaluation.rows})
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [cell.estimator, "-" if cell.evaluation.auroc is None else f"{cell.evaluation.auroc:.3f}", *cells(row)]
+            for cell in self.ranked
+            for row in cell.evaluation.rows
+        ]
+        return as_html("Estimators by AUROC, rules on the same splits", heads=("estimator", "AUROC", *HEADS), rows=rows)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Test error rate of every estimator and rule, best AUROC first, with its spread over splits.
+
+        With several alphas, the first is shown.
+
+        Raises:
+            MissingDependencyError: matplotlib is not installed (extra "calibrate").
+        """
+        alpha = self.cells[0].evaluation.rows[0].alpha
+        found = [(cell.estimator, row) for cell in self.ranked for row in cell.evaluation.rows if row.alpha == alpha]
+        ax = axis(ax)
+        draw_rates(ax, [rate_of(row, f"{name}, {row.rule}") for name, row in found], alpha)
+        return ax
 
     def table(self) -> list[dict[str, Any]]:
         """Flat rows: where it is from, how the score ranks, then the columns of ``Evaluation.table``."""

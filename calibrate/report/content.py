@@ -10,11 +10,12 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.judges import normalise
 
 from ..data.records import Record
+from ..evaluation.choice import Ranked
 from ..evaluation.evaluate import FEW_SPLITS, Estimate, Evaluation, EvaluationRow
-from ..evaluation.label_checks import Suspicious
+from ..evaluation.label_checks import Missed, Suspicious
 from ..evaluation.tables import TableRow
 from ..pipeline import HeldOut, is_accepted
-from ..thresholds.registry import rule_named
+from ..thresholds.registry import RULES, rule_named
 from .sentences import percent
 
 __all__ = [
@@ -22,14 +23,17 @@ __all__ = [
     "Card",
     "CategoryRow",
     "Contradiction",
+    "EstimatorRow",
     "Part",
     "RuleRow",
     "Tile",
     "categories",
     "comparison",
     "contradictions",
+    "estimator_rows",
     "few",
     "managed",
+    "missed_labels",
     "reading",
     "tiles",
 ]
@@ -130,6 +134,18 @@ class CategoryRow:
     parts: tuple[tuple[str, str, str, str], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class EstimatorRow:
+    """One estimator on labelled questions."""
+
+    name: str
+    chosen: bool
+    auroc: str
+    interval: str
+    acceptance: str
+    n_unmeasured: int
+
+
 def few(row: EvaluationRow | TableRow) -> str:
     """The mark of a mean over fewer than ten splits; empty otherwise, and where their number is unknown."""
     n = row.n_feasible if isinstance(row, EvaluationRow) else row.feasible
@@ -198,6 +214,21 @@ def comparison(evaluation: Evaluation, artifact: CalibrationArtifact) -> list[Ru
     ]
 
 
+def estimator_rows(ranking: Sequence[Ranked], chosen: str) -> list[EstimatorRow]:
+    """Estimators with AUROC and acceptance, the highest AUROC first; the chosen one is marked."""
+    return [
+        EstimatorRow(
+            name=one.estimator,
+            chosen=one.estimator == chosen,
+            auroc=f"{one.auroc.value:.3f}",
+            interval=f"{one.auroc.low:.3f} to {one.auroc.high:.3f}",
+            acceptance="-" if one.acceptance is None else percent(one.acceptance),
+            n_unmeasured=one.n_unmeasured,
+        )
+        for one in ranking
+    ]
+
+
 def managed(rows: Sequence[RuleRow]) -> list[RuleRow]:
     """The three rules a manager compares: the one in use, the certificate, none."""
     shown = [row for row in rows if row.chosen or row.name in (CERTIFIED, NO_RULE)]
@@ -233,8 +264,13 @@ def contradictions(found: Suspicious, estimator: str, part: str, most: int = 8) 
     ]
 
 
+def missed_labels(found: Missed, estimator: str, most: int = 8) -> list[Contradiction]:
+    """Answers labelled wrong although they contain a reference."""
+    return [_contradiction(record, "calibration", "wrong", estimator) for record in found.records[:most]]
+
+
 def _contradiction(record: Record, part: str, label: str, estimator: str) -> Contradiction:
-    score = record.scores[estimator].value
+    score = record.scores[estimator].value if estimator in record.scores else None
     return Contradiction(
         id=record.id,
         part=part,
@@ -321,6 +357,8 @@ def _options(record: Record) -> Sequence[tuple[str, float]]:
 
 
 def _promise(row: EvaluationRow) -> str:
+    if row.rule not in RULES:
+        return "rule of your own"
     rule = rule_named(row.rule)
     sure = f", {percent(1 - row.delta)} sure" if rule.certifies and row.delta is not None else ""
     return rule.promise + sure

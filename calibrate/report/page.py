@@ -13,18 +13,32 @@ import numpy as np
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
 from guardrail.files import atomic_write
+from guardrail.judges import Judge
 from guardrail.outcome import Feasible
 
 from ..data.progress import Progress, silent
 from ..data.records import Record
+from ..data.split import Groups
 from ..evaluation.audit import Audit, audit
+from ..evaluation.choice import Ranked, rank_estimators
 from ..evaluation.evaluate import Evaluation, RuleSpec, evaluate
-from ..evaluation.label_checks import suspicious
-from ..pipeline import at_calibration
+from ..evaluation.label_checks import Merged, Missed, judge_to_look_at, merged_pairs, missed, suspicious
+from ..pipeline import at_calibration, without_choice
 from ..scoring.scores import arrays
 from ..thresholds.registry import certifies, compared_rules, rules, swept_rules
 from . import sentences
-from .content import FEW_NOTE, Part, categories, comparison, contradictions, managed, reading, tiles
+from .content import (
+    FEW_NOTE,
+    Part,
+    categories,
+    comparison,
+    contradictions,
+    estimator_rows,
+    managed,
+    missed_labels,
+    reading,
+    tiles,
+)
 from .figures import Figure, Items, risk_coverage, score_histogram
 from .panels import across_alpha, violations
 
@@ -43,6 +57,9 @@ class _Page:
     parts: Sequence[Part]
     test: Audit | None
     evaluation: Evaluation | None
+    ranking: Sequence[Ranked]
+    missed: Missed | None
+    pairs: Merged | None
     commands: Sequence[str]
     merged: str
 
@@ -109,6 +126,7 @@ def write_report(
     evaluation: Evaluation | None = None,
     commands: Sequence[str] = (),
     merged: str = sentences.MERGED,
+    judge: Judge | None = None,
 ) -> list[Path]:
     """Write the report and, next to it, its figures as PNG.
 
@@ -124,6 +142,8 @@ def write_report(
             With it the report also shows other alphas, on the same splits.
         commands: Commands that reproduce the artifact, in order.
         merged: The command that calibrates on the test records as well, for a test that refutes the promise.
+        judge: Shows which short answers the artifact's judge took for the same; default: that judge, if it asks no
+            model (`calibrate.evaluation.label_checks.judge_to_look_at`).
 
     Returns:
         The files written, the HTML first.
@@ -133,6 +153,7 @@ def write_report(
             record has a label or a score.
     """
     path = Path(path)
+    records = without_choice(artifact, records)
     shown = _fitted_on(artifact, records, test or (), estimator)
     parts = [Part("calibration", shown, at_calibration(artifact))]
     audited = None
@@ -142,7 +163,19 @@ def write_report(
     figures = _figures(artifact, test, estimator)
     if evaluation is not None:
         figures |= _comparisons(artifact, shown, estimator, evaluation)
-    page = _Page(artifact, figures, parts, audited, evaluation, commands, merged)
+    judge = judge or judge_to_look_at(artifact.estimator.judge)
+    page = _Page(
+        artifact,
+        figures,
+        parts,
+        audited,
+        evaluation,
+        ranking=_ranking(artifact, shown),
+        missed=missed(shown, artifact.correctness.name),
+        pairs=None if judge is None else merged_pairs(shown, judge),
+        commands=commands,
+        merged=merged,
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     written = [path]
     for name, figure in figures.items():
@@ -173,6 +206,16 @@ def _fitted_on(
             f"{estimator}). Give the record file the artifact was fitted on, and the estimator it was fitted with."
         )
     return kept
+
+
+def _ranking(artifact: CalibrationArtifact, records: Sequence[Record]) -> Sequence[Ranked]:
+    """All estimators with scores on the calibration records; none where there is nothing to compare."""
+    outcome = artifact.outcome
+    keys = sorted({key for record in records for key in record.scores})
+    if len(keys) < 2:
+        return ()
+    groups: Groups = "category" if artifact.calibration.group is None else "cluster"
+    return rank_estimators(records, keys, alpha=outcome.alpha, rule=outcome.rule, delta=outcome.delta, groups=groups)
 
 
 def _figures(artifact: CalibrationArtifact, test: Sequence[Record] | None, estimator: str) -> dict[str, Figure]:
@@ -255,6 +298,10 @@ def _render(page: _Page, estimator: str) -> str:
         ],
         "looked": [row for name, found in looked for row in contradictions(found, estimator, name)],
         "categories": categories(page.artifact, page.parts, estimator),
+        "estimators": estimator_rows(page.ranking, estimator),
+        "missed": page.missed,
+        "missed_labels": [] if page.missed is None else missed_labels(page.missed, estimator),
+        "pairs": page.pairs,
         "commands": page.commands,
     }
     rendered: str = environment.get_template("report.html.j2").render(context)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from guardrail.artifact import CalibrationArtifact, Looks, Reach
+from guardrail.artifact import CalibrationArtifact, EstimatorChoice, Looks, Reach
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from guardrail.uncertainty import list_estimators, make_estimator
 
@@ -24,6 +24,7 @@ __all__ = [
     "auroc_of",
     "caveats",
     "certificate",
+    "cut_off_answers",
     "describe_auroc",
     "describe_spec",
     "facts",
@@ -235,6 +236,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         *([("alike as by", describe_spec(similarity.name, similarity.params))] if similarity is not None else []),
         ("right answer if", describe_spec(artifact.correctness.name, artifact.correctness.params)),
         ("questions", _data(artifact)),
+        *([("estimator chosen", _choice(artifact.choice))] if artifact.choice is not None else []),
         *([("reach", _reach(artifact.reach))] if artifact.reach is not None else []),
         *([("looks", _looks(artifact.looks))] if artifact.looks is not None else []),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
@@ -268,12 +270,26 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("digest", artifact.digest),
     ]
     if data.n_unmeasured or data.n_unlabelled:
-        rows.insert(8, ("left out", _left_out(artifact)))
+        rows.insert(8 + (artifact.choice is not None), ("left out", _left_out(artifact)))
     if (early := no_early_stopping(artifact)) is not None:
         rows.append(("early stopping", early))
+    if artifact.data.n_cut_off:
+        rows.append(("cut off", f"{artifact.data.n_cut_off} of {artifact.data.n_questions} answers, at max_tokens"))
     if (useless := unguardable(artifact)) is not None:
         rows.append(("at run time", useless))
     return rows
+
+
+def cut_off_answers(artifact: CalibrationArtifact) -> str | None:
+    """What to do about many calibration answers that were cut off; None where they are few."""
+    data, plan = artifact.data, artifact.plan
+    if not data.many_cut_off:
+        return None
+    then = "measured like whole ones" if plan.cut_off == "measure" else "held back, there and at run time"
+    return (
+        f"Allow longer answers: {data.n_cut_off} of {data.n_questions} were cut off at {plan.max_tokens} tokens, and "
+        f"are {then}. Collect into a new file with a larger --max-tokens."
+    )
 
 
 def no_early_stopping(artifact: CalibrationArtifact) -> str | None:
@@ -301,7 +317,8 @@ def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, merged:
     """
     found = standing(artifact, test).status
     first = advice(test, merged) if test is not None and found in ("refuted", "above") else []
-    rest = _next_steps_of_one(artifact) if artifact.segments is None else _next_steps_of_segments(artifact)
+    rest = [*filter(None, (cut_off_answers(artifact),))]
+    rest += _next_steps_of_one(artifact) if artifact.segments is None else _next_steps_of_segments(artifact)
     if found != "answers":
         return first + rest
     if (useless := unguardable(artifact)) is not None:
@@ -578,6 +595,13 @@ def _prompt(artifact: CalibrationArtifact) -> str:
 def _data(artifact: CalibrationArtifact) -> str:
     data = artifact.data
     return f"{data.n_used} used of {data.n_questions} in {data.name} (sha256 {data.sha256[:12]})"
+
+
+def _choice(choice: EstimatorChoice) -> str:
+    return (
+        f"{choice.candidates[0]}, of {len(choice.candidates)} the one with the highest AUROC ({choice.auroc:.3f}) on "
+        f"{choice.n} labelled questions that the fit did not use"
+    )
 
 
 def _left_out(artifact: CalibrationArtifact) -> str:

@@ -35,7 +35,7 @@ def fit(
     error: ArrayLike,
     *,
     alpha: float,
-    rule: str = "acrc",
+    rule: str | Rule = "acrc",
     delta: float | None = None,
     groups: Sequence[Hashable] | Literal["ignore"] | None = None,
     diagnose: Literal["full", "fast"] | None = None,
@@ -52,7 +52,8 @@ def fit(
         uncertainty: Scores, shape (n,), finite; higher is less certain.
         error: 1 where the answer is wrong, 0 where it is correct, shape (n,).
         alpha: Target error rate among accepted answers, in (0, 1).
-        rule: One of :func:`rules`; what each promises is in its class's docstring and in docs/guarantees.md.
+        rule: One of :func:`rules`, or a :class:`calibrate.Rule` of your own; what each promises is in its class's
+            docstring and in docs/guarantees.md.
         delta: Failure probability of rules that have one; 0.1 when left out.
         groups: Ids of the conversation, user or document of each item. With repeated ids items are not independent:
             "certified" and "one_per_group" then use one item a group (counts are of those; the options tell how many
@@ -109,7 +110,9 @@ def _outcome(
     )
 
 
-def request_for(rule: str, *, alpha: float, delta: float | None, options: dict[str, Any]) -> tuple[Rule, Request]:
+def request_for(
+    rule: str | Rule, *, alpha: float, delta: float | None, options: dict[str, Any]
+) -> tuple[Rule, Request]:
     """Check everything about a fit but its items.
 
     Raises:
@@ -119,7 +122,7 @@ def request_for(rule: str, *, alpha: float, delta: float | None, options: dict[s
     check_open_unit("alpha", alpha)
     if delta is not None and not chosen.uses_delta:
         raise UsageError(
-            f"rule {rule!r} makes no statement with a delta, got delta = {delta!r}. "
+            f"rule {chosen.name!r} makes no statement with a delta, got delta = {delta!r}. "
             "Leave delta out, or choose rule certified."
         )
     if chosen.uses_delta:
@@ -130,7 +133,7 @@ def request_for(rule: str, *, alpha: float, delta: float | None, options: dict[s
         close = difflib.get_close_matches(unknown[0], chosen.defaults, n=1)
         hint = f"Did you mean {close[0]!r}? " if close else ""
         known = f"Its options: {', '.join(chosen.defaults)}." if chosen.defaults else "It takes no options."
-        raise UsageError(f"rule {rule!r} takes no option {unknown[0]!r}. {hint}{known}")
+        raise UsageError(f"rule {chosen.name!r} takes no option {unknown[0]!r}. {hint}{known}")
     filled = {**chosen.defaults, **options}
     request = Request(float(alpha), None if delta is None else float(delta), filled)
     chosen.check(request)

@@ -50,6 +50,16 @@ def test_a_healthy_guard_passes(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "11 calls, 11 tokens read, 11 written" in printed
 
 
+def test_many_cut_off_calibration_answers_are_reported(tmp_path: Path) -> None:
+    data = make_artifact(MODEL).data.model_copy(update={"n_questions": 100, "n_cut_off": 3})
+    found = by_check(examine(saved(tmp_path, data=data)))["length of answers"]
+    assert (found.status, found.detail) == ("warn", "3 of 100 calibration answers were cut off at max_tokens = 256")
+    assert "--max-tokens" in found.fix
+    for few in (2, None):  # up to 2 %, or not counted
+        data = data.model_copy(update={"n_cut_off": few})
+        assert "length of answers" not in by_check(examine(saved(tmp_path, data=data)))
+
+
 def test_json_has_every_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", saved(tmp_path), "--model", SCRIPTED, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

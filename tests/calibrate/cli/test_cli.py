@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ from typer.testing import CliRunner
 from calibrate.cli import app, frame
 from calibrate.cli.frame import table
 from calibrate.cli.run import RunConfig
+from calibrate.correctness import make_rule
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.evaluation.grid import Grid
 from calibrate.evaluation.planning import Plan
 from calibrate.pipeline import part_header, split
 from calibrate.report.comparison import PaperView
+from calibrate.scoring.ensemble import training_of
 from guardrail.artifact import CalibrationArtifact
 from tests.calibrate import fakes
 
@@ -134,6 +137,80 @@ def test_run_from_yaml_with_a_test_file(tmp_path: Path, questions: Path) -> None
     test.write_text(rows[0] + rows[200], encoding="utf-8")
     shown = run("run", settings, "--out", tmp_path / "other", code=2)
     assert "1 questions are in both" in shown
+
+
+def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Path) -> None:
+    questions, out = tmp_path / "q.jsonl", tmp_path / "out"
+    questions.write_text("".join(json.dumps(row) + "\n" for row in fakes.faq_rows(110)), encoding="utf-8")
+    common = (
+        *("run", "--questions", questions, "--model", "python:tests.calibrate.fakes:faq", "--out", out),
+        *("--alpha", "0.3", "--test-fraction", "0", "--splits", "0", "--n", "4"),
+    )
+    shown = run(*common, "--correctness", "exact")
+    assert "11 primary answers were cut off at the plan's max_tokens" in shown
+    assert "Allow longer answers: 11 of 110 were cut off at 256 tokens" in shown
+    records = read_records(out / "records.jsonl").records
+    contained = sum(
+        record.correct is False and bool(make_rule("contains").label(record.answer or "", record.to_question()).correct)
+        for record in records
+    )
+    wrong = [record.correct for record in records].count(False)
+    assert 20 < contained < wrong
+    assert f"{contained} of the {wrong} wrong answers contain a reference" in shown
+    assert f"use rule contains: `calibrate label {out / 'records.jsonl'} --rule contains`" in shown
+    read = re.findall(r"(right|wrong) (?:'[^']*'|\S+) reference '\d+ days', f\d+", shown)
+    assert read == ["right"] * 3 + ["wrong"] * 3
+    assert re.search(
+        r"Judge token_f1 took \d+ pairs of short answers that differ for the same.* '\d+ days' = 'It is", shown
+    )
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "Labelled wrong, although the answer contains the reference" in page
+    assert "Different answers that count as the same" in page
+    assert "Which uncertainty ranks the errors best?" not in page  # one estimator only
+    assert CalibrationArtifact.load(out / "artifact.json").choice is None
+
+    # The same records with the better rule, and the estimator that ranks best on questions that the fit does not use.
+    shown = run(*common, "--correctness", "contains", "--estimator", "auto")
+    assert "wrong answers contain a reference" not in shown
+    assert "Estimators on 33 questions that the fit does not use" in shown
+    artifact = CalibrationArtifact.load(out / "artifact.json")
+    assert artifact.choice is not None
+    assert f"Chosen: {artifact.choice.candidates[0]}. The fit uses the other 77 questions." in shown
+    assert (artifact.data.n_questions, artifact.choice.n, len(artifact.choice.questions)) == (77, 33, 33)
+    page = " ".join((out / "report.html").read_text(encoding="utf-8").split())
+    assert "Which uncertainty ranks the errors best?" in page
+    assert f"{artifact.choice.candidates[0]} (in use)</td>" in page
+    assert "The one in use was chosen on 33 other questions." in page
+    assert f"{artifact.choice.candidates[0]}, of {len(artifact.choice.candidates)} the one" in run(
+        "inspect", out / "artifact.json"
+    )
+
+
+def test_fit_chooses_an_estimator_on_questions_of_neither_fit_nor_test(records_path: Path, tmp_path: Path) -> None:
+    out, page = tmp_path / "a.json", tmp_path / "r.html"
+    fit = ("fit", records_path, "--alpha", "0.15", "--estimator", "auto", "--out", out)
+    shown = run(*fit, "--test-fraction", "0.3")
+    artifact, tested = CalibrationArtifact.load(out), read_records(tmp_path / "a.test.jsonl").records
+    assert artifact.choice is not None
+    # 72 of 240 are kept out, and of the other 168 the choice takes 30 %.
+    assert (len(tested), artifact.choice.n, artifact.data.n_questions) == (72, 50, 118)
+    hashed = set(training_of(tested).ids) | set(artifact.choice.questions)
+    assert len(hashed) == 122
+    assert artifact.choice.candidates[0] in shown
+    run("report", records_path, "--artifact", out, "--test", tmp_path / "a.test.jsonl", "--out", page, "--splits", "0")
+    assert "The one in use was chosen on 50 other questions." in " ".join(page.read_text(encoding="utf-8").split())
+    assert "auto chooses on a random part" in run(*fit, "--human-labels", tmp_path / "none.jsonl", code=2)
+
+
+def test_a_rule_is_given_with_its_parameters_or_as_a_function(records_path: Path, tmp_path: Path) -> None:
+    shown = run("label", records_path, "--rule", "token_f1(threshold=0.7)")
+    assert "Rule token_f1 (threshold 0.7)" in shown
+    assert "Read these: 'wrong' will mean wrong by this rule." in shown
+    assert "is given twice" in run("label", records_path, "--rule", "token_f1(threshold=0.7)", "--threshold", 1, code=2)
+    own = "tests.calibrate.correctness.test_correctness:starts_alike"
+    assert f"Rule python (function {own}" in run("label", records_path, "--rule", f"python:{own}")
+    run("fit", records_path, "--alpha", "0.3", "-e", "semantic_entropy", "-o", tmp_path / "a.json")
+    assert CalibrationArtifact.load(tmp_path / "a.json").correctness.params["function"] == own
 
 
 def test_run_refuses_bad_settings_before_the_model_is_loaded(questions: Path) -> None:

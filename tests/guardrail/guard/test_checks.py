@@ -453,7 +453,7 @@ def test_an_answer_that_was_cut_off_is_held_back(metadata: dict[str, Any], early
         guard = with_cut_off(model, value, early_stopping=early, on_abstain="raise")
         verdict = guard.assess("?")
         assert (verdict.reason, verdict.uncertainty.reason) == (Reason.UNMEASURED, Unmeasured.CUT_OFF)
-        assert "cut off at max_tokens = 64" in verdict.detail
+        assert "cut off at max_tokens = 256" in verdict.detail
         with pytest.raises(AbstainedError):
             guard.invoke("?")
     assert with_cut_off(model, "measure", early_stopping=early).invoke("?").content == "Paris is the"
