@@ -11,11 +11,12 @@ import socket
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import get_args
 
 from ..errors import UsageError, require
 from ..files import sqlite_path
 from .limits import check_seconds
-from .web.accounts import Accounts, add_token
+from .web.accounts import Accounts, Role, add_token
 
 __all__ = ["add_arguments", "run"]
 
@@ -48,10 +49,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--https", action="store_true", help="the page is behind an https proxy: mark the cookie Secure"
     )
+    parser.add_argument(
+        "--trusted-proxy",
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help="address or network of a proxy in front, whose X-Forwarded-For is believed; repeatable",
+    )
     parser.add_argument("--tokens", type=Path, default=Path(TOKENS), help=f"tokens file (default: {TOKENS})")
     parser.add_argument("--lease", type=float, default=600.0, help="seconds a reviewer has for an item (default: 600)")
     parser.add_argument("--add-token", metavar="NAME", help="create a token for NAME, print it once, and exit")
-    parser.add_argument("--role", choices=("reviewer", "admin"), default="reviewer", help="role of the new token")
+    parser.add_argument("--role", choices=get_args(Role), default="reviewer", help="role of the new token")
     parser.add_argument(
         "--purge",
         type=float,
@@ -111,15 +119,16 @@ def _user() -> str:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    for package in ("starlette", "jinja2", "python_multipart"):
+    for package in ("starlette", "jinja2", "python_multipart", "uvicorn"):
         require(package, extra="review")
-    uvicorn = require("uvicorn", extra="review")
     from .delivery import Deliverer
     from .queue.store import ReviewStore
     from .web.app import review_app
+    from .web.server import check_proxies, server_of
 
     accounts = _accounts(arguments.tokens)
     check_seconds("--lease", arguments.lease, "Use 600.")
+    check_proxies(arguments.trusted_proxy)
     secret = os.environ.get(ENV_SECRET)
     if secret is not None and len(secret) < 32:
         raise UsageError(f"{ENV_SECRET} must have at least 32 characters, got {len(secret)}.")
@@ -132,6 +141,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             https=arguments.https,
             lease=arguments.lease,
         )
+        server = server_of(app, trusted_proxies=tuple(arguments.trusted_proxy))
         webhook = os.environ.get(ENV_WEBHOOK)
         deliverer = Deliverer(store, webhook) if webhook else None
         name = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
@@ -143,11 +153,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         if deliverer is not None:
             deliverer.start()
         try:
-            # No access log: paths hold tickets. No proxy headers: any client could send them.
-            config = uvicorn.Config(
-                app, log_level="warning", access_log=False, server_header=False, proxy_headers=False
-            )
-            uvicorn.Server(config).run(sockets=[listener])
+            server.run(sockets=[listener])
         except KeyboardInterrupt:
             pass
         finally:

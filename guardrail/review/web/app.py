@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, MutableHeaders
@@ -21,12 +23,13 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..limits import check_seconds
+from ..queue.schema import meta
 from ..queue.store import LEASE, ReviewStore
 from .accounts import Accounts
 from .items import ItemPages
 from .monitors import MonitorPages
 from .sessions import RateLimit, Sessions
-from .site import LARGEST_FORM, Call, PageError, Site
+from .site import LARGEST_FORM, UNAVAILABLE, Call, Site
 
 __all__ = ["review_app"]
 
@@ -62,18 +65,26 @@ def review_app(
         hosts: Host names that the page answers to; all others are refused, which prevents DNS rebinding.
         https: Whether browsers use https only; marks the cookie Secure.
         lease: Seconds a reviewer has for an item; the page renews the lease while it is open.
-        limit: Limit on failed sign-ins.
+        limit: Limit on wrong tokens.
 
     Raises:
         UsageError: A lease that is not positive or above ten years.
     """
     check_seconds("lease", lease, "Use 600.")
-    site = Site(accounts, Sessions(secret), https)
-    sign_in = _SignIn(site, limit or RateLimit())
+    site = Site(accounts, Sessions(secret), limit or RateLimit(), https)
+    sign_in = _SignIn(site)
 
     async def health(_: Request) -> Response:
-        """For a load balancer: whether the store answers."""
-        await run_in_threadpool(store.stats)
+        """For a load balancer: whether the database answers. It counts nothing."""
+
+        def read() -> None:
+            with store.database.read() as connection:
+                connection.execute(select(meta.c.name).limit(1))
+
+        try:
+            await run_in_threadpool(read)
+        except SQLAlchemyError:
+            return JSONResponse({"status": "the database is not available"}, 503, UNAVAILABLE)
         return JSONResponse({"status": "ok"})
 
     async def not_found(request: Request, _: Exception) -> Response:
@@ -95,8 +106,8 @@ def review_app(
 
 
 class _SignIn:
-    def __init__(self, site: Site, limit: RateLimit) -> None:
-        self._site, self._limit = site, limit
+    def __init__(self, site: Site) -> None:
+        self._site = site
 
     def routes(self) -> list[Route]:
         return [
@@ -109,16 +120,9 @@ class _SignIn:
         return self._site.page(call, "sign_in.html", problem="")
 
     async def enter(self, call: Call) -> Response:
-        address = call.request.client.host if call.request.client else "unknown"
-        wait = self._limit.wait(address)
-        if wait > 0:
-            seconds = str(int(wait) + 1)
-            text = f"Wait {seconds} seconds and try again."
-            raise PageError(429, "Too many attempts", text, {"Retry-After": seconds})
-        account = await run_in_threadpool(self._site.accounts.by_token, call.field("token").strip())
-        if account is None:
-            self._limit.failed(address)
-            problem = "This token is not valid. Ask your administrator for a token."
+        account = await self._site.account_of(call.request, call.field("token").strip())
+        if account is None or account.role == "system":
+            problem = "This token is not valid here. Ask your administrator for a token."
             return self._site.page(call, "sign_in.html", 403, problem=problem)
         response = RedirectResponse("/", 303)
         self._site.remember(response, self._site.sessions.begin(account.name, account.sha256))
