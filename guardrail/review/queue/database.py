@@ -6,13 +6,14 @@ Forking is safe while no other thread is in the middle of an operation.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, event, inspect, select, text
+from sqlalchemy import create_engine, delete, event, insert, inspect, select, text
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
@@ -21,10 +22,16 @@ from ...errors import UsageError, require
 from ...files import SQLITE_PATIENCE, prepare_sqlite
 from . import schema
 
-__all__ = ["Database"]
+__all__ = ["Database", "migrate"]
 
 _LOCK = 0x61637263
 """Advisory lock of PostgreSQL under which the tables are made."""
+_MIGRATING = threading.Lock()
+"""Alembic runs one migration at a time in a process: what it runs is in a global variable."""
+_MIGRATIONS = Path(__file__).parent.parent / "migrations"
+_NO_TABLES = "0"
+_OLDER = tuple(str(number) for number in range(int(schema.LAYOUT)))
+"""Layouts that `migrate` starts from."""
 
 
 class Database:
@@ -76,23 +83,52 @@ class Database:
 
     def _prepare(self) -> None:
         try:
-            with self.write() as connection:
-                if connection.dialect.name == "postgresql":
-                    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-                if not inspect(connection).has_table(schema.meta.name):
-                    schema.create(connection)
-                layout = connection.execute(
-                    select(schema.meta.c.value).where(schema.meta.c.name == "layout")
-                ).scalar_one_or_none()
+            with self.read() as connection:
+                layout = _layout(connection)
+            if layout != schema.LAYOUT:
+                with self.write() as connection:
+                    if connection.dialect.name == "postgresql":
+                        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+                    layout = _layout(connection)  # another process may have done it in between
+                    if layout in _OLDER:
+                        migrate(connection)
+                        layout = schema.LAYOUT
         except DatabaseError as error:
             self.close()
             raise UsageError(f"cannot open the review store {self.url!r}: {error.orig}.") from error
         if layout != schema.LAYOUT:
             self.close()
             raise UsageError(
-                f"the review store {self.url!r} has layout {layout!r}; this version reads {schema.LAYOUT!r}. "
-                "Use another database, or the version of acrc-guardrail that made it."
+                f"the review store {self.url!r} has layout {layout!r}; this version reads {schema.LAYOUT!r} and older "
+                "ones. Upgrade acrc-guardrail to the version that wrote it, or use another database."
             )
+
+
+def migrate(connection: Connection, layout: str = schema.LAYOUT) -> None:
+    """Make the tables, or change those of an older layout, in the caller's transaction.
+
+    Args:
+        connection: Its transaction holds the lock under which the tables are changed.
+        layout: The layout to have afterwards.
+    """
+    from alembic import command  # takes longer to load than an up-to-date database takes to open
+    from alembic.config import Config
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    with _MIGRATING:
+        command.upgrade(config, layout)
+    # Also for versions before Alembic, which read only this and refuse what they do not know.
+    connection.execute(delete(schema.meta).where(schema.meta.c.name == "layout"))
+    connection.execute(insert(schema.meta).values(name="layout", value=layout))
+
+
+def _layout(connection: Connection) -> str | None:
+    """The layout of the tables; `_NO_TABLES` where there are none."""
+    if not inspect(connection).has_table(schema.meta.name):
+        return _NO_TABLES
+    found = select(schema.meta.c.value).where(schema.meta.c.name == "layout")
+    return connection.execute(found).scalar_one_or_none()
 
 
 def _parsed(given: str) -> URL:
