@@ -23,6 +23,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..limits import check_seconds
+from ..queue.marks import Marks
 from ..queue.schema import meta
 from ..queue.store import LEASE, ReviewStore
 from .accounts import Accounts
@@ -71,7 +72,7 @@ def review_app(
         UsageError: A lease that is not positive or above ten years.
     """
     check_seconds("lease", lease, "Use 600.")
-    site = Site(accounts, Sessions(secret), limit or RateLimit(), https)
+    site = Site(accounts, Sessions(secret), limit or RateLimit(), Marks(store.database), https=https)
     sign_in = _SignIn(site)
 
     async def health(_: Request) -> Response:
@@ -129,6 +130,7 @@ class _SignIn:
         return response
 
     async def leave(self, call: Call) -> Response:
+        await self._site.end(call.session)
         response = RedirectResponse("/sign-in", 303)
         self._site.remember(response, self._site.sessions.begin())
         return response

@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["RateLimit", "Session", "Sessions"]
+__all__ = ["LIFETIME", "RateLimit", "Session", "Sessions"]
 
 LIFETIME = 12 * 3600.0
 """Seconds after which a session ends."""

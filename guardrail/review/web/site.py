@@ -29,9 +29,10 @@ from ..errors import (
     UnstorableError,
 )
 from ..queue.item import Candidate
+from ..queue.marks import Marks
 from ..queue.store import LEASE
 from .accounts import Account, Accounts
-from .sessions import RateLimit, Session, Sessions
+from .sessions import LIFETIME, RateLimit, Session, Sessions
 
 __all__ = ["LARGEST_FORM", "UNAVAILABLE", "Call", "Endpoint", "PageError", "Site", "ago", "unavailable", "when"]
 
@@ -59,18 +60,13 @@ class Call:
     """One request and the account that makes it."""
 
     def __init__(self, request: Request, session: Session, account: Account | None, form: FormData) -> None:
-        self.request, self.session, self._account, self.form = request, session, account, form
-
-    @property
-    def signed_in(self) -> Account | None:
-        """Who signed in; None on a page for everybody."""
-        return self._account
+        self.request, self.session, self.signed_in, self.form = request, session, account, form
 
     @property
     def account(self) -> Account:
         """Who signed in, on a page behind the sign-in."""
-        assert self._account is not None, "only pages behind the sign-in ask for it"
-        return self._account
+        assert self.signed_in is not None, "only pages behind the sign-in ask for it"
+        return self.signed_in
 
     @property
     def item(self) -> str:
@@ -93,8 +89,10 @@ class Site:
         https: Whether to mark the cookie Secure.
     """
 
-    def __init__(self, accounts: Accounts, sessions: Sessions, limit: RateLimit, https: bool) -> None:
-        self.accounts, self.sessions, self._limit, self._https = accounts, sessions, limit, https
+    def __init__(
+        self, accounts: Accounts, sessions: Sessions, limit: RateLimit, marks: Marks, *, https: bool = False
+    ) -> None:
+        self.accounts, self.sessions, self._limit, self._marks, self._https = accounts, sessions, limit, marks, https
         self._large = 0
         self._pages = Environment(
             loader=PackageLoader("guardrail.review.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -116,13 +114,12 @@ class Site:
 
     async def _serve(self, handler: Handler, form: int, request: Request, *, signed_in: bool, admin: bool) -> Response:
         session = self.sessions.read(request.cookies.get(COOKIE))
-        account = None
-        if session is not None and session.name:
-            account = await run_in_threadpool(self.accounts.by_name, session.name, session.sha256)
-        if signed_in and account is None:
-            return RedirectResponse("/sign-in", 303)
-        call = Call(request, session or self.sessions.begin(), account, FormData())
+        call = Call(request, session or self.sessions.begin(), None, FormData())
         try:
+            if session is not None and session.name:
+                call.signed_in = await run_in_threadpool(self._who, session)
+            if signed_in and call.signed_in is None:
+                return RedirectResponse("/sign-in", 303)
             if admin and call.account.role != "admin":
                 raise PageError(403, "For administrators", "Your account may not do this.")
             with self.reading(request, form) if form else nullcontext():
@@ -140,6 +137,15 @@ class Site:
         if session is None and COOKIE not in response.headers.get("set-cookie", ""):
             self.remember(response, call.session)
         return response
+
+    def _who(self, session: Session) -> Account | None:
+        """Who signed in; None if they have signed out since, or if their token was withdrawn."""
+        account = self.accounts.by_name(session.name, session.sha256)
+        return None if account is None or self._marks.get(_ended(session)) is not None else account
+
+    async def end(self, session: Session) -> None:
+        """End a session in all processes: copies of its cookie are worth nothing from now on."""
+        await run_in_threadpool(self._marks.add, _ended(session), "", LIFETIME)
 
     async def _form(self, request: Request, session: Session | None, most: int) -> FormData:
         """The fields of a form that one of our pages sent; a form of another site is refused."""
@@ -216,6 +222,10 @@ class Site:
         response.set_cookie(
             COOKIE, self.sessions.write(session), httponly=True, samesite="strict", secure=self._https, path="/"
         )
+
+
+def _ended(session: Session) -> str:
+    return f"signed_out:{session.nonce}"
 
 
 def unavailable(error: SQLAlchemyError) -> tuple[int, str, str]:

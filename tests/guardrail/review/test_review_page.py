@@ -523,6 +523,20 @@ def test_signing_out_and_in_gives_a_fresh_session(address: str) -> None:
     assert ann.form_token() != token
 
 
+def test_a_copied_cookie_is_worth_nothing_after_signing_out(store: ReviewStore) -> None:
+    pages = [review_app(store, Accounts.from_text(REVIEWERS), secret=b"s" * 32) for _ in range(2)]
+    with served(pages[0]) as one, served(pages[1]) as other:
+        ann = Client(one).sign_in("ann")
+        copies = [Client(one), Client(other)]
+        for copy in copies:
+            copy.cookie = ann.cookie
+            assert copy.get("/history")[0] == 200
+        ann.post("/sign-out")
+        for copy in copies:
+            assert copy.get("/history")[0] == 303
+        assert ann.sign_in("ann").get("/history")[0] == 200
+
+
 def test_forged_cookies_are_no_session(address: str) -> None:
     ann = Client(address).sign_in("ann")
     body = ann.cookie.split("=", 1)[1]
