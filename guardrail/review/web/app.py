@@ -27,6 +27,7 @@ from ..queue.marks import Marks
 from ..queue.schema import meta
 from ..queue.store import LEASE, ReviewStore
 from .accounts import Accounts
+from .api import Api
 from .items import ItemPages
 from .monitors import MonitorPages
 from .sessions import RateLimit, Sessions
@@ -72,7 +73,8 @@ def review_app(
         UsageError: A lease that is not positive or above ten years.
     """
     check_seconds("lease", lease, "Use 600.")
-    site = Site(accounts, Sessions(secret), limit or RateLimit(), Marks(store.database), https=https)
+    marks = Marks(store.database)
+    site = Site(accounts, Sessions(secret), limit or RateLimit(), marks, https=https)
     sign_in = _SignIn(site)
 
     async def health(_: Request) -> Response:
@@ -97,6 +99,7 @@ def review_app(
         *sign_in.routes(),
         *ItemPages(site, store, lease).routes(),
         *MonitorPages(site, store).routes(),
+        *Api(site, store, marks).routes(),
         Mount("/static", StaticFiles(directory=Path(str(files("guardrail.review.web") / "static")))),
     ]
     middleware = [

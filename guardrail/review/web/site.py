@@ -34,7 +34,18 @@ from ..queue.store import LEASE
 from .accounts import Account, Accounts
 from .sessions import LIFETIME, RateLimit, Session, Sessions
 
-__all__ = ["LARGEST_FORM", "UNAVAILABLE", "Call", "Endpoint", "PageError", "Site", "ago", "unavailable", "when"]
+__all__ = [
+    "LARGEST_FORM",
+    "UNAVAILABLE",
+    "Call",
+    "Endpoint",
+    "PageError",
+    "Site",
+    "ago",
+    "described",
+    "unavailable",
+    "when",
+]
 
 COOKIE = "guardrail_review"
 LARGEST_FORM = 64_000
@@ -129,7 +140,7 @@ class Site:
         except PageError as problem:
             response = self.error(call, problem.status, problem.title, problem.text, problem.headers)
         except (ReviewError, UsageError) as error:
-            response = self.error(call, *_describe(error))
+            response = self.error(call, *described(error))
         except SQLAlchemyError as error:
             response = self.error(call, *unavailable(error), UNAVAILABLE)
         except ClientDisconnect:  # in the middle of its form; nobody gets this response
@@ -239,7 +250,8 @@ def unavailable(error: SQLAlchemyError) -> tuple[int, str, str]:
     return 503, "The database is not available", text
 
 
-def _describe(error: Exception) -> tuple[int, str, str]:
+def described(error: Exception) -> tuple[int, str, str]:
+    """Status, title and text of what the store refused."""
     if isinstance(error, UnknownItemError):
         return 404, "No such item", "This item does not exist, or it was deleted."
     if isinstance(error, LeaseLostError):
