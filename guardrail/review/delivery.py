@@ -45,6 +45,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import ColumnElement
 
 from ..errors import UsageError
+from .destinations import PREFIX, Destination, announce
 from .limits import check_seconds, without_surrogates
 from .queue.rows import SYSTEM, log
 from .queue.schema import outbox
@@ -120,7 +121,7 @@ class _Post:
     @property
     def receiver(self) -> str:
         """Scheme, host and port as they stand in the URL."""
-        return re.split(r"(?<=[^:/])[/?#]", self.url, maxsplit=1)[0]
+        return _receiver(self.url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,10 @@ class _Answer:
 
     status: int | None = None
     problem: str | None = None
+
+
+def _receiver(url: str) -> str:
+    return re.split(r"(?<=[^:/])[/?#]", url, maxsplit=1)[0]
 
 
 def _sent_to(receiver: str) -> ColumnElement[bool]:
@@ -153,6 +158,7 @@ class Deliverer:
         posts: Receivers that are posted to at the same time.
         first_pause: Seconds before the second attempt.
         longest_pause: Longest pause between two attempts, in seconds.
+        destinations: Further receivers, of messages about the whole queue.
     """
 
     store: ReviewStore
@@ -162,6 +168,7 @@ class Deliverer:
     first_pause: float = 1.0
     longest_pause: float = 3600.0
     posts: int = 16
+    destinations: tuple[Destination, ...] = ()
     _posting: dict[str, tuple[_Post, Future[_Answer]]] = field(default_factory=dict, init=False, repr=False)
     _left_alone: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
@@ -185,12 +192,16 @@ class Deliverer:
     def run_once(self) -> int:
         """Close items whose deadline has passed, and post all due callbacks. Returns the number of deliveries."""
         self.store.expire()
+        self._announce()
         with ThreadPoolExecutor(self.posts) as threads:
             delivered = self._deliver(threads)
             while self._posting:
                 wait(self._in_flight(), return_when=FIRST_COMPLETED)
                 delivered += self._deliver(threads)
         return delivered
+
+    def _announce(self) -> int:
+        return sum(announce(self.store.database, one) for one in self.destinations)
 
     def _deliver(self, threads: ThreadPoolExecutor) -> int:
         """Mark the posts that have ended and begin those that are due. Does not wait; returns the deliveries."""
@@ -225,6 +236,7 @@ class Deliverer:
                     looked = time.monotonic()
                     # Separately: an item that cannot be closed must not hold up the callbacks.
                     done.append(self._succeeded("expire", self.store.expire))
+                    done.append(self._succeeded("announce", self._announce))
                 failures = 0 if all([*done, deliver()]) else failures + 1
                 pause = min(poll * 2.0 ** min(failures, 40), max(poll, _LONGEST_WAIT))
                 if self._posting and not failures:  # a post that ends makes room for the next one
@@ -263,7 +275,10 @@ class Deliverer:
             now = database.now(connection)
             due = select(outbox).where(outbox.c.state == "waiting", outbox.c.next_at <= now)
             self._left_alone = {receiver: until for receiver, until in self._left_alone.items() if until > now}
-            for receiver in {*self._posting, *self._left_alone}:
+            blocked = {*self._posting, *self._left_alone}
+            urls = {one.name: one.url for one in self.destinations if _receiver(one.url) not in blocked}
+            due = due.where(or_(~outbox.c.url.startswith(PREFIX), outbox.c.url.in_(urls)))
+            for receiver in blocked:
                 due = due.where(~_sent_to(receiver))
             row = connection.execute(
                 due.order_by(outbox.c.next_at).limit(1).with_for_update(skip_locked=True)
@@ -275,7 +290,7 @@ class Deliverer:
             again = now + max(2 * self.timeout, self._pause(attempt))
             taken = update(outbox).where(outbox.c.id == row.id).values(attempts=attempt, next_at=again)
             connection.execute(taken)
-            return _Post(row.id, row.item, row.url, row.body.encode(), attempt)
+            return _Post(row.id, row.item, urls.get(row.url, row.url), row.body.encode(), attempt)
 
     def _send(self, post: _Post) -> _Answer:
         now = time.time()
@@ -295,7 +310,7 @@ class Deliverer:
             mine = update(outbox).where(outbox.c.id == post.id, outbox.c.state == "waiting")
             if answer.problem is None:
                 changed = connection.execute(mine.values(state="delivered", problem="")).rowcount
-                if changed:
+                if changed and post.item:
                     log(connection, post.item, now, SYSTEM, "delivered", {"event": post.id, "attempt": post.attempt})
                 return
             pause = self._pause(post.attempt)
@@ -305,7 +320,11 @@ class Deliverer:
             problem = without_surrogates(answer.problem.replace("\0", "\ufffd"))[:500]
             connection.execute(mine.values(state="dead" if dead else "waiting", next_at=now + pause, problem=problem))
             detail = {"event": post.id, "attempt": post.attempt, "problem": problem, "given_up": dead}
-            log(connection, post.item, now, SYSTEM, "delivery_failed", detail)
+            if post.item:
+                log(connection, post.item, now, SYSTEM, "delivery_failed", detail)
+            elif dead:  # only the end: a destination gets a message about each item
+                where = post.receiver.rpartition("@")[2].rpartition("/")[2]
+                log(connection, "", now, SYSTEM, "delivery_failed", {**detail, "destination": where})
 
     def _pause(self, attempt: int) -> float:
         longest = min(self.first_pause * 2.0 ** min(attempt - 1, 40), self.longest_pause)

@@ -41,6 +41,7 @@ class Receiver(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Receive)
         self.accepted: list[dict[str, Any]] = []
+        self.plain: list[dict[str, Any]] = []  # in the format of a chat
         self.signed: list[bool] = []
         self.headers: list[Message] = []
         self.bodies: list[bytes] = []
@@ -62,7 +63,9 @@ class _Receive(BaseHTTPRequestHandler):
         self.server.signed.append(verify(SECRET, body, self.headers["Guardrail-Signature"]))
         flaky = self.server.flaky is not None and self.server.flaky.random() < 0.4
         status = self.server.script.pop(0) if self.server.script else 503 if flaky else 204
-        if status == 204:
+        if status == 204 and "id" not in json.loads(body):
+            self.server.plain.append(json.loads(body))
+        elif status == 204:
             assert json.loads(body)["id"] == self.headers["Guardrail-Event-Id"]
             self.server.accepted.append(json.loads(body))
         self.send_response(status)
