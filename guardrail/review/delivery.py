@@ -213,10 +213,10 @@ class Deliverer:
                 self._mark(post, answer)
                 delivered += answer.problem is None
         while not self._stop.is_set() and len(self._posting) < self.posts:
-            post = self._take()
-            if post is None:
+            taken = self._take()
+            if taken is None:
                 break
-            self._posting[post.receiver] = (post, threads.submit(self._send, post))
+            self._posting[taken.receiver] = (taken, threads.submit(self._send, taken))
         return delivered
 
     def _in_flight(self) -> list[Future[_Answer]]:

@@ -37,7 +37,7 @@ class Marks:
             new = insert(marks).values(name=name, until=now + seconds, value=value)
             if connection.execute(new.on_conflict_do_nothing(index_elements=["name"])).rowcount:
                 return None
-            return connection.execute(select(marks.c.value).where(marks.c.name == name)).scalar_one()
+            return str(connection.execute(select(marks.c.value).where(marks.c.name == name)).scalar_one())
 
     def replace(self, name: str, before: str, value: str, seconds: float) -> bool:
         """Give a mark another value and end, if its value is still ``before``. Returns whether it was."""

@@ -11,7 +11,7 @@ import asyncio
 import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -115,9 +115,9 @@ class _LimitedProtocol(H11Protocol):
         self._answering: object = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         others = [one for one in self.connections if isinstance(one, _LimitedProtocol)]
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, transport))
         self._since = self.loop.time()
         self._start(self.limits.silent)
         if len(others) >= self.limits.connections:

@@ -109,8 +109,8 @@ def test_a_decision_that_cannot_be_is_refused_and_leaves_the_item_free(
     store: ReviewStore, system: httpx.Client, body: dict[str, Any], status: int
 ) -> None:
     item = store.enqueue(held_back(allowed=("approve", "edit", "reject")))
-    sent = {"content": json.dumps(body), "headers": {"Content-Type": "application/json"}}
-    answer = system.post(f"/api/items/{item.id}/decide", **sent)
+    headers = {"Content-Type": "application/json"}
+    answer = system.post(f"/api/items/{item.id}/decide", content=json.dumps(body), headers=headers)
     assert (answer.status_code, set(answer.json())) == (status, {"error", "detail"})
     assert store.item(item.id).state == "pending"
 

@@ -174,13 +174,14 @@ def test_a_process_without_the_destination_leaves_its_messages(store: ReviewStor
 
 
 def test_destinations_that_cannot_be(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for wrong, message in (
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"url": "ftp://hunter2"}, "http"),
         ({"url": "https://a", "format": "irc"}, "json, slack, teams"),
         ({"url": "https://a", "events": ("review.lost",)}, "review.created"),
-    ):
+    ]
+    for wrong, message in cases:
         with pytest.raises(UsageError, match=message) as caught:
-            Destination(**wrong)  # type: ignore[arg-type]
+            Destination(**wrong)
         assert "hunter2" not in str(caught.value)
     monkeypatch.setenv("GUARDRAIL_REVIEW_TOKENS", REVIEWERS)
     monkeypatch.delenv("GUARDRAIL_WEBHOOK_SECRET", raising=False)

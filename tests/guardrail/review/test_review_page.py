@@ -594,9 +594,13 @@ def test_a_request_has_a_limited_time(store: ReviewStore, capfd: pytest.CaptureF
     assert capfd.readouterr().err == "", "anybody could fill the log"
 
 
-def test_the_connections_leave_descriptors_for_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resource.getrlimit", lambda _: (256, 4096))
-    assert server_of(lambda *_: None, limits=Limits(connections=500)).config.limit_concurrency == 129  # type: ignore[arg-type,return-value]
+def test_the_connections_leave_descriptors_for_the_database(
+    store: ReviewStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = review_app(store, Accounts.from_text(REVIEWERS))
+    for descriptors, connections in ((256, 128), (4096, 500)):
+        monkeypatch.setattr("resource.getrlimit", lambda _, soft=descriptors: (soft, 4096))
+        assert server_of(app, limits=Limits(connections=500)).config.limit_concurrency == connections + 1
 
 
 def test_a_trusted_proxy_is_an_address_or_a_network() -> None:
