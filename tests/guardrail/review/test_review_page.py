@@ -667,6 +667,20 @@ def test_a_database_that_fails_is_a_page_that_says_so(
     assert ann.get("/health") == (503, '{"status":"the database is not available"}')
 
 
+def test_a_database_file_that_was_moved_is_not_replaced(store: ReviewStore, address: str, tmp_path: Path) -> None:
+    item = store.enqueue(held_back())
+    ann = Client(address).sign_in("ann")
+    path, elsewhere = tmp_path / "reviews.db", tmp_path / "elsewhere.db"
+    path.rename(elsewhere)
+    for _ in range(2):
+        status, text = ann.get("/")
+        assert (status, "The database does not answer." in text) == (503, True)
+        assert ann.get("/health")[0] == 503
+        assert not path.exists()
+    elsewhere.rename(path)
+    assert "Who wrote The Waves?" in ann.get(f"/items/{item.id}")[1]
+
+
 def test_large_forms_are_refused(store: ReviewStore, address: str) -> None:
     item = store.enqueue(held_back())
     ann, _, lease = taken(address, item.id)
