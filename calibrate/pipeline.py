@@ -22,7 +22,7 @@ from .data.questions import fingerprint
 from .data.records import Record, RecordFile, RecordHeader, read_records
 from .data.split import Groups, all_grouped, one_per_cluster, split
 from .grammar import estimator_flags
-from .scoring.ensemble import refuse_overlap
+from .scoring.ensemble import refuse_overlap, training_of
 from .scoring.reach import at_look, check_labelled_part, draw_digest
 from .scoring.scores import Scored, arrays
 from .segments import BySegment, with_segments
@@ -35,14 +35,17 @@ __all__ = [
     "CERTIFICATE_DELTA",
     "Groups",
     "HeldOut",
+    "at_calibration",
     "fit_artifact",
     "held_out",
     "is_accepted",
     "looked_before",
     "part_header",
     "refit",
+    "refuse_choice",
     "require_same",
     "split",
+    "without_choice",
 ]
 
 CERTIFICATE_DELTA = 0.1
@@ -267,16 +270,46 @@ def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator
     """What the artifact's gate does on labelled records. Records without a label are left out.
 
     Raises:
-        UsageError: No record has a label.
+        UsageError: No record has a label, or the estimator was chosen on some of them.
     """
     labelled = [record for record in records if record.correct is not None]
     if not labelled:
         raise UsageError("no test record has a label. Run: calibrate label RECORDS")
     refuse_overlap(artifact.estimator, labelled, what="test")
+    refuse_choice(artifact, labelled, "test")
     accepted = [record for record in labelled if is_accepted(artifact, record, estimator)]
     errors = sum(not record.correct for record in accepted)
     correct = sum(bool(record.correct) for record in labelled)
     return HeldOut.count(n=len(labelled), n_accepted=len(accepted), n_errors=errors, n_correct=correct)
+
+
+def at_calibration(artifact: CalibrationArtifact) -> HeldOut:
+    """The same counts on the items it was fitted on. Its threshold was chosen on them, so they flatter it."""
+    outcome = artifact.outcome
+    wrong, n = round(outcome.n * outcome.diagnostics.base_error), outcome.n
+    if artifact.segments is not None:
+        wrong, n = sum(artifact.calibration.error), len(artifact.calibration.error)
+    return HeldOut.count(n=n, n_accepted=artifact.n_accepted, n_errors=artifact.n_errors, n_correct=n - wrong)
+
+
+def without_choice(artifact: CalibrationArtifact, records: Sequence[Record]) -> tuple[Record, ...]:
+    """The records without those that the artifact's estimator was chosen on (`--estimator auto`)."""
+    used = frozenset() if artifact.choice is None else frozenset(artifact.choice.questions)
+    return tuple(record for record in records if not used or training_of([record]).ids[0] not in used)
+
+
+def refuse_choice(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
+    """Refuse to test on questions that the artifact's estimator was chosen on: it looks better there than it is.
+
+    Raises:
+        UsageError: Naming how many there are.
+    """
+    shared = len(records) - len(without_choice(artifact, records))
+    if shared:
+        raise UsageError(
+            f"{shared} of {len(records)} {what} records are among those that --estimator auto chose on, where the "
+            "chosen estimator looks better than on new questions. Leave them out, or test on other questions."
+        )
 
 
 def is_accepted(artifact: CalibrationArtifact, record: Record, estimator: str) -> bool:
@@ -336,7 +369,15 @@ def _fingerprint(file: RecordFile, used: Sequence[Record], scored: Scored) -> Da
         n_used=len(scored.ids),
         n_unmeasured=scored.n_unmeasured,
         n_unlabelled=scored.n_unlabelled,
+        n_cut_off=_cut_off(used),
     )
+
+
+def _cut_off(used: Sequence[Record]) -> int | None:
+    """Answers that were cut off; None where nothing says how answers ended."""
+    primaries = [record.drawn.primary for record in used if record.drawn is not None and record.drawn.primary]
+    known = any(primary.finish_reason is not None for primary in primaries)
+    return sum(record.cut_off for record in used) if known else None
 
 
 def _turns(used: Sequence[Record], scored: Scored) -> tuple[str, ...] | None:

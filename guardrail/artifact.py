@@ -28,6 +28,7 @@ __all__ = [
     "CascadeArtifact",
     "CascadeOutcome",
     "DataFingerprint",
+    "EstimatorChoice",
     "Looks",
     "Reach",
     "Segments",
@@ -37,6 +38,10 @@ __all__ = [
 
 MOST_UNMEASURED = 0.005
 """Share of questions that could not be measured up to which ``early_stopping="auto"`` stops early."""
+
+
+MANY_CUT_OFF = 0.02
+"""Share of answers that were cut off from which on it is worth a larger ``max_tokens``."""
 
 
 class DataFingerprint(Frozen):
@@ -54,6 +59,9 @@ class DataFingerprint(Frozen):
     """Questions whose uncertainty could not be measured. They always abstain and are left out of the fit."""
     n_unlabelled: int
     """Questions whose correctness could not be decided; left out of the fit."""
+    n_cut_off: int | None = None
+    """Questions whose primary answer was cut off, most often at ``max_tokens``. None if they were not counted (in older
+    files, and for imported scores)."""
 
     @property
     def covers_early_stopping(self) -> bool:
@@ -63,6 +71,11 @@ class DataFingerprint(Frozen):
         it draws the sample that would have failed.
         """
         return self.n_unmeasured <= MOST_UNMEASURED * self.n_questions
+
+    @property
+    def many_cut_off(self) -> bool:
+        """Whether so many primary answers were cut off that ``max_tokens`` is too small for these questions."""
+        return (self.n_cut_off or 0) > MANY_CUT_OFF * self.n_questions
 
 
 class Reach(Frozen):
@@ -126,6 +139,19 @@ class Looks(Frozen):
     def part_of(self, delta: float) -> float:
         """The part of a failure probability that each look spends."""
         return delta / len(self.schedule)
+
+
+class EstimatorChoice(Frozen):
+    """Which estimators were compared, and on what: questions that the fit did not use, so its promise is unchanged."""
+
+    candidates: tuple[str, ...] = Field(min_length=1)
+    """Keys of their scores by AUROC, the highest and chosen one first."""
+    auroc: float
+    """AUROC of the chosen one there; as the highest of several it is too high on average."""
+    n: int
+    """Labelled questions they were compared on."""
+    questions: tuple[str, ...]
+    """Short hashes of the ids of all questions of that part, sorted."""
 
 
 class CalibrationScores(Frozen):
@@ -219,6 +245,8 @@ class CalibrationArtifact(Persisted):
     segments: Segments | None = None
     """Thresholds by category of questions. `outcome` is then what questions of all other categories get, and
     `certificate` is one threshold for all questions, for comparison only. None if there is one threshold."""
+    choice: EstimatorChoice | None = None
+    """How the estimator was chosen among several (`--estimator auto`); None if it was named."""
 
     @model_validator(mode="after")
     def _each_item_in_a_segment(self) -> Self:
@@ -229,7 +257,7 @@ class CalibrationArtifact(Persisted):
 
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(write(self), "segments")  # most artifacts have one threshold; their form stays as it was
+        return _without(write(self), "segments", "choice")  # most artifacts have none; their form stays as it was
 
     @model_validator(mode="after")
     def _within_reach(self) -> Self:
@@ -411,8 +439,8 @@ class CalibrationArtifact(Persisted):
         return refitted
 
 
-def _without(written: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in written.items() if key != name or value is not None}
+def _without(written: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in written.items() if key not in names or value is not None}
 
 
 # -- The artifact of a cascade: thresholds that were chosen together, and everything they are valid for ----------------

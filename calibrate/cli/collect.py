@@ -12,7 +12,7 @@ from guardrail.bindings import read_bindings
 from guardrail.errors import UsageError
 from guardrail.judges import default_judge
 from guardrail.prompting import PromptWrapping
-from guardrail.types import SamplingPlan
+from guardrail.types import MAX_TOKENS, SamplingPlan
 from guardrail.uncertainty.plan import plan_for
 
 from ..data.batches import Batches
@@ -48,7 +48,7 @@ def collect(
     n: Annotated[int, typer.Option(help="Samples for each question.")] = 10,
     temperature: Annotated[float, typer.Option(help="Sampling temperature, above 0.")] = 0.7,
     top_p: Annotated[float, typer.Option(help="Nucleus mass.")] = 0.9,
-    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = MAX_TOKENS,
     primary: Annotated[
         Literal["greedy", "sampled"],
         typer.Option(help="How the primary answer is drawn; sampled with temperature 1 for models that take no other."),
@@ -209,3 +209,9 @@ def print_collected(done: Collected) -> None:
         print_line(f"{done.n_failed} failed and will abstain. Try them again with --retry-failed.", "yellow")
         for problem, count in sorted(done.problems.items(), key=lambda item: -item[1])[:5]:
             print_line(f"  {count} x {problem}", "yellow")
+    if done.n_cut_off:
+        print_line(
+            f"{done.n_cut_off} primary answers were cut off at the plan's max_tokens. A guard holds such answers back, "
+            "unless you collect with --cut-off measure. Collect into a new file with a larger --max-tokens.",
+            "yellow",
+        )

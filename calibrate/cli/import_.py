@@ -9,6 +9,7 @@ import typer
 
 from guardrail.errors import RecordError, UsageError
 from guardrail.prompting import PromptWrapping
+from guardrail.types import MAX_TOKENS
 
 from ..data.formats import KINDS, LAYOUTS, Imported, ImportSettings, import_file, parse_map, write_bad
 from ..data.records import write_records
@@ -59,7 +60,7 @@ def import_(
     provider: Annotated[str, typer.Option(help="Who serves it, as LangChain names it.")] = "imported",
     temperature: Annotated[float | None, typer.Option(help="Temperature the samples were drawn at.")] = None,
     top_p: Annotated[float, typer.Option(help="Nucleus mass they were drawn with.")] = 0.9,
-    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = MAX_TOKENS,
     system_message: Annotated[str | None, typer.Option(help="System message the model was given.")] = None,
     template: Annotated[str, typer.Option(help="Human message; {question} stands for the question.")] = "{question}",
     exclude: Annotated[list[str] | None, typer.Option(help="Id of a record to leave out. May be repeated.")] = None,

@@ -30,7 +30,7 @@ from ..scoring.scores import (
 )
 from .frame import RecordsArgument, app, console, finish, keep_inputs, one_file, print_line, resolve_model, table
 
-__all__ = ["EstimatorOption", "chosen_estimator", "next_step", "print_scores", "score"]
+__all__ = ["EstimatorOption", "chosen_estimator", "next_step", "pair_cache", "print_scores", "score"]
 
 EstimatorOption = Annotated[
     str | None,
@@ -61,9 +61,12 @@ def score(
         typer.Option(help="Similarity for estimators that take one: rouge_l, nli(model=PATH), from_judge(exact), ..."),
     ] = None,
     entailment: Annotated[str | None, typer.Option(help="Entailment model for selfcheck_nli: nli(model=PATH).")] = None,
-    pair_cache: Annotated[
+    verdicts: Annotated[
         Path | None,
-        typer.Option(help="Where verdicts of models are kept. Default: next to the records. Unused by light judges."),
+        typer.Option(
+            "--pair-cache",
+            help="Where verdicts of models are kept. Default: next to the records. Unused by light judges.",
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
     unanimous_at: Annotated[
@@ -86,7 +89,7 @@ def score(
     }
     names = [name for name in estimator or ["all"] if name != "all"]
     source, target = one_file(records, out)
-    cache = pair_cache or source.with_name(f"{source.stem}.pairs.sqlite")
+    cache = verdicts or pair_cache(source)
     keep_inputs([*names, cache], [target])
     keep_inputs([source], [cache])
     everything = len(names) < len(estimator or ["all"])
@@ -135,6 +138,11 @@ def next_step(header: RecordHeader, path: Path, estimator: str | None = None) ->
         return f"calibrate fit {path} --alpha 0.1"
     fallback = "discrete_semantic_entropy" if "discrete_semantic_entropy" in known else known[0]
     return f"calibrate fit {path} {estimator_flags(estimator or fallback)} --alpha 0.1"
+
+
+def pair_cache(records: Path) -> Path:
+    """Where verdicts of models about the answers of a record file are kept."""
+    return records.with_name(f"{records.stem}.pairs.sqlite")
 
 
 def _judge(text: str | None) -> Judge | None:

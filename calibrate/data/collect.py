@@ -49,6 +49,7 @@ class Collected:
         n_resumed: Records that were there before.
         n_drawn: Records drawn now.
         problems: Reasons of failed drawings, with how often each occurred, over the whole file.
+        n_cut_off: Primary answers that were cut off, over the whole file.
     """
 
     path: Path
@@ -56,6 +57,7 @@ class Collected:
     n_resumed: int
     n_drawn: int
     problems: dict[str, int]
+    n_cut_off: int = 0
 
     @property
     def n_failed(self) -> int:
@@ -132,7 +134,7 @@ def collect_records(
             asyncio.run(_write_stream(drawing.stream(max_concurrency or CONCURRENCY), writer, tally))
     if plan.n and not allow_identical_samples:
         _refuse_identical(tally, Path(path))
-    return Collected(Path(path), len(questions), len(done), tally.drawn, dict(tally.problems))
+    return Collected(Path(path), len(questions), len(done), tally.drawn, dict(tally.problems), tally.cut_off)
 
 
 def header_for(
@@ -169,6 +171,7 @@ class _Tally:
         self.total = total
         self.drawn = 0
         self.problems: Counter[str] = Counter()
+        self.cut_off = 0
         self.comparable = 0
         self.varied = 0
         self._done = len(existing)
@@ -224,6 +227,7 @@ class _Tally:
     def _count(self, record: Record) -> None:
         if record.drawn is None:
             return
+        self.cut_off += record.cut_off
         if record.drawn.problem is not None:
             self.problems[f"{record.drawn.problem.value}: {record.drawn.problem_detail}"[:200]] += 1
         elif len(record.drawn.samples) >= 2:
@@ -324,7 +328,7 @@ def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
     if problem is not None:
         raise GuardrailError(
             f"this endpoint cannot be calibrated ({problem[0].value}): {problem[1]}. Nothing was collected. "
-            "`guardrail doctor` shows what it honours."
+            "`guardrail doctor --model MODEL` shows what it honours."
         )
     return report
 

@@ -32,6 +32,7 @@ from guardrail.notebook import BLUE, RED, as_html, axis, percent
 from guardrail.plain_json import sha256_hex
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.probe import ProbeReport
+from guardrail.sampling.replies import is_cut
 from guardrail.specs import CorrectnessSpec, ModelIdentity
 from guardrail.types import Frozen, SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import EstimatorSpec
@@ -135,6 +136,12 @@ class Record(Frozen):
     def failed(self) -> bool:
         """Whether drawing failed."""
         return self.drawn is not None and self.drawn.problem is not None
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the primary answer was cut off, most often at ``max_tokens``: it is not whole."""
+        primary = None if self.drawn is None else self.drawn.primary
+        return primary is not None and is_cut(primary.finish_reason)
 
     @property
     def may_be_drawn_again(self) -> bool:

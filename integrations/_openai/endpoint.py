@@ -161,13 +161,22 @@ class Endpoint:
         return EndpointError(f"model {self.model!r}: {self.describe_error(error)}", status_of(error))
 
     def describe_error(self, error: Exception | None) -> str:
-        """Describe an error without key, headers and address: servers may echo the request."""
+        """Describe an error without key, headers and address: servers may echo the request.
+
+        Where there was no connection, the host is named, without the rest of the address.
+        """
         text = type(error).__name__
         with suppress(Exception):  # some errors have no text, e.g. of thousands of nested lists
             text = f"{text}: {error}"
         for secret in sorted(self._secrets(), key=len, reverse=True):  # a shorter secret may be a part of a longer one
             text = text.replace(secret, "***")
-        return text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + "..."
+        text = text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + "..."
+        if isinstance(error, openai.APIConnectionError):
+            parts = urlsplit(self.url or "https://api.openai.com/v1")
+            text += (
+                f" No connection to {parts.scheme}://{parts.netloc}: check base_url, and that the server runs there."
+            )
+        return text
 
     def _secrets(self) -> set[str]:
         """Texts that must not be shown, also in quoted form."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from guardrail.errors import RecordError, UsageError
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import CorrectnessSpec, ModelIdentity
-from guardrail.types import Bindings, SamplingPlan
+from guardrail.types import MAX_TOKENS, Bindings, SamplingPlan
 
 from ..collect import package_versions
 from ..questions import Row, fingerprint, get_name
@@ -59,7 +59,7 @@ class ImportSettings:
     provider: str = "imported"
     temperature: float | None = None
     top_p: float = 0.9
-    max_tokens: int = 64
+    max_tokens: int = MAX_TOKENS
     prompt: PromptWrapping = field(default_factory=PromptWrapping)
     exclude: tuple[str, ...] = ()
     skip_bad: bool = False
