@@ -35,6 +35,7 @@ __all__ = [
     "CERTIFICATE_DELTA",
     "Groups",
     "HeldOut",
+    "at_calibration",
     "fit_artifact",
     "held_out",
     "is_accepted",
@@ -277,6 +278,15 @@ def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator
     errors = sum(not record.correct for record in accepted)
     correct = sum(bool(record.correct) for record in labelled)
     return HeldOut.count(n=len(labelled), n_accepted=len(accepted), n_errors=errors, n_correct=correct)
+
+
+def at_calibration(artifact: CalibrationArtifact) -> HeldOut:
+    """The same counts on the items it was fitted on. Its threshold was chosen on them, so they flatter it."""
+    outcome = artifact.outcome
+    wrong, n = round(outcome.n * outcome.diagnostics.base_error), outcome.n
+    if artifact.segments is not None:
+        wrong, n = sum(artifact.calibration.error), len(artifact.calibration.error)
+    return HeldOut.count(n=n, n_accepted=artifact.n_accepted, n_errors=artifact.n_errors, n_correct=n - wrong)
 
 
 def is_accepted(artifact: CalibrationArtifact, record: Record, estimator: str) -> bool:

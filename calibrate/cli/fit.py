@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,13 +16,14 @@ from rich.table import Table
 
 from guardrail.artifact import CalibrationArtifact, Reach
 from guardrail.errors import ArtifactError, UsageError
-from guardrail.outcome import Feasible
+from guardrail.outcome import Infeasible
 
 from ..data.labels import GivenLabels, read_labels
 from ..data.records import Record, RecordFile, read_records, write_records
 from ..data.split import Groups, split
+from ..evaluation.audit import Audit, audit
 from ..evaluation.label_checks import suspicious
-from ..pipeline import fit_artifact, held_out, looked_before, part_header, require_same
+from ..pipeline import HeldOut, fit_artifact, looked_before, part_header, require_same
 from ..prediction_powered import artifact_with_people
 from ..report import sentences
 from ..report.sentences import (
@@ -38,14 +40,17 @@ from ..scoring.metrics import ks_two_sample
 from ..scoring.reach import waits_for_label
 from ..scoring.scores import arrays
 from ..segments import BySegment
-from .frame import RecordsArgument, app, console, finish, keep_inputs, print_line
+from ..thresholds.registry import rules
+from .frame import RecordsArgument, app, console, finish, keep_inputs, print_line, table
 from .label import print_structured
 from .score import EstimatorOption, chosen_estimator
 
 __all__ = [
     "LooksOption",
+    "exit_if_refuted",
     "fit",
     "inspect",
+    "merged_command",
     "parsed_looks",
     "print_no_early_stopping",
     "print_second_look",
@@ -109,7 +114,7 @@ def fit(
     """Fit the threshold and write the artifact.
 
     Choose alpha before you look at results. The artifact always also says what can be [italic]certified[/italic] (90 %
-    confidence) on the same scores, for every rule.
+    confidence) on the same scores, for every rule. Exit code 1 if the questions kept out of the fit refute the promise.
 
     Example: [cyan]calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json[/cyan]
     """
@@ -165,14 +170,17 @@ def fit(
     if rest is not None and not test:
         write_records(kept_out, part_header(file.header, rest), rest)
         written.append(kept_out)
-    print_verdict(artifact)
+    audited = None if rest is None else audit(artifact, rest, key)
+    # A part kept out by --test-fraction is in the record file, which is merged already.
+    merged = merged_command(artifact, key, str(file.path), "" if tested is None else str(tested.path), out)
+    print_verdict(artifact, audited, merged)
     print_no_early_stopping(artifact)
     print_second_look(part, key)
-    if rest is not None:
-        print_line(sentences.held_out(artifact, held_out(artifact, rest, key)))
+    if audited is not None:
         _print_share((file if tested is None else tested).header.reach)
     flag = "".join(f" --test {path}" for path in tests)
     finish(written, f"calibrate report {file.path} --artifact {out}{flag}")
+    exit_if_refuted(artifact, audited)
 
 
 def _print_share(reach: Reach | None) -> None:
@@ -296,28 +304,63 @@ def warn_incomplete(file: RecordFile) -> None:
         )
 
 
-def print_verdict(artifact: CalibrationArtifact) -> None:
-    """The verdict, in a panel."""
-    outcome = artifact.outcome
+def print_verdict(artifact: CalibrationArtifact, test: Audit | None = None, merged: str = sentences.MERGED) -> None:
+    """The verdict, in a panel, and both parts side by side.
+
+    Args:
+        artifact: The artifact.
+        test: Its audit on questions kept out of the fit, if there are any.
+        merged: The command that calibrates on those as well.
+    """
     if artifact.calibration.group is not None:
         print_line(f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used.")
-    if artifact.segments is not None and artifact.n_accepted:
-        rest = [sentences.promise(artifact), certificate(artifact), *next_steps(artifact)[:-1]]
-        title, style = "May answer, within limits", "green"
-    elif isinstance(outcome, Feasible):
-        title, style, rest = "May answer, within limits", "green", [outcome.guarantee, certificate(artifact)]
+    found, steps = sentences.standing(artifact, test), next_steps(artifact, test, merged)
+    tested = [] if test is None else [sentences.held_out(artifact, test.held_out)]
+    if isinstance(artifact.outcome, Infeasible) and found.status == "abstains":
+        body = [f"Why: {artifact.outcome.detail}", *tested]
+    elif found.status == "answers":
+        body = [sentences.promise(artifact), certificate(artifact)]
+        body += steps[:-1] if artifact.segments is not None else []
+        body += [*tested, *(sentences.audited(test) if test is not None else ())]
+        body += [text for text in (sentences.unguardable(artifact),) if text is not None]
     else:
-        title, style, rest = "Abstains on everything", "red", [f"Why: {outcome.detail}", *next_steps(artifact)[:1]]
+        body = [*(sentences.audited(test)[1:] if test is not None else ()), *tested, *steps[:2]]
     ranked = ranking(artifact)
-    if ranked is not None and ranked not in rest:
-        rest.append(ranked)
-    text = "\n\n".join([headline(artifact), *rest])
-    console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
+    if ranked is not None and ranked not in body:
+        body.append(ranked)
+    text = "\n\n".join([headline(artifact, test), *body])
+    console.print(Panel(escape(text), title=found.title, title_align="left", border_style=found.colour))
+    if test is not None:
+        heads = ("part", "questions", "wrong without the gate", "answered", "wrong among answered")
+        parts = (("calibration", test.at_calibration), ("test", test.held_out))
+        console.print(table("", heads, [(name, *_counted(counts)) for name, counts in parts]))
     if rows := sentences.segment_table(artifact):
-        table = Table("segment", "questions", "wrong", "threshold", "answered", "wrong", "one: answered", "one: wrong")
+        segments = Table(
+            "segment", "questions", "wrong", "threshold", "answered", "wrong", "one: answered", "one: wrong"
+        )
         for row in rows:
-            table.add_row(*map(escape, row))
-        console.print(table, "one: under one threshold for all questions", highlight=False)
+            segments.add_row(*map(escape, row))
+        console.print(segments, "one: under one threshold for all questions", highlight=False)
+
+
+def _counted(counts: HeldOut) -> list[str]:
+    wrong = counts.n - counts.n_correct
+    shares = [(wrong, counts.n), (counts.n_accepted, counts.n), (counts.n_errors, counts.n_accepted)]
+    return [str(counts.n), *(f"{sentences.percent(k / n)} ({k})" if n else "-" for k, n in shares)]
+
+
+def merged_command(artifact: CalibrationArtifact, key: str, records: str, fresh: str, out: Path) -> str:
+    """The command that calibrates on new record files as well: `fit` reads several as one."""
+    rule = f" --rule {artifact.outcome.rule}" if artifact.outcome.rule in rules() else ""
+    files, target = f"{records} {fresh}".strip(), out.with_name(f"{out.stem}-new.json")
+    flags = f"--estimator {shlex.quote(key)} --alpha {artifact.alpha:g}{rule}{segment_flags(artifact)}"
+    return f"calibrate fit {files} {flags} --out {target}"
+
+
+def exit_if_refuted(artifact: CalibrationArtifact, test: Audit | None) -> None:
+    """End with code 1 where the test part refutes the promise, so that a job that goes on with the artifact stops."""
+    if sentences.standing(artifact, test).status == "refuted":
+        raise typer.Exit(1)
 
 
 def segment_flags(artifact: CalibrationArtifact) -> str:

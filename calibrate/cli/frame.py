@@ -89,6 +89,7 @@ _ORDER = (
     "evaluate",
     "report",
     "audit",
+    "drift",
     "from-reviews",
     "candidates",
     "inspect",

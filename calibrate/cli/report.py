@@ -12,10 +12,11 @@ from guardrail.artifact import CalibrationArtifact
 
 from ..data.progress import bar
 from ..data.records import Record, RecordFile, read_records
+from ..evaluation.audit import audit
 from ..pipeline import require_same
 from ..report import compare_rules, write_report
 from ..scoring.names import stored_key
-from .fit import segment_flags
+from .fit import exit_if_refuted, merged_command, print_verdict, segment_flags
 from .frame import app, console, finish, keep_inputs
 from .score import chosen_estimator
 
@@ -39,6 +40,8 @@ def report(
 ) -> None:
     """Write one HTML page that shows what the gate does: figures, tables, answers to read.
 
+    With --test the verdict depends on those questions as well; exit code 1 if they refute the promise.
+
     Example: [cyan]calibrate report records.jsonl --artifact artifact.json --out report.html[/cyan]
     """
     keep_inputs([*records, artifact, *(test or ())], [out])
@@ -46,25 +49,34 @@ def report(
     key = estimator_of(file, loaded, estimator)
     require_same(loaded, file, key)
     tested: tuple[Record, ...] = ()
+    audited, fresh = None, ""
     if test:
         test_file = read_records(*test)
         require_same(loaded, test_file, key)
         tested = test_file.records
+        audited = audit(loaded, tested, key)
+        inside = {record.id for record in tested} & {record.id for record in file.records}
+        fresh = "" if inside else str(test_file.path)
     evaluation = None
     if splits:
-        pool = {record.id: record for record in (*file.records, *tested)}
+        kept_out = {record.id for record in tested}
+        fitted = [record for record in file.records if record.id not in kept_out]
         with bar(console, "comparing rules", "splits") as progress:
-            evaluation = compare_rules(loaded, list(pool.values()), key, splits=splits, progress=progress)
+            evaluation = compare_rules(loaded, fitted, key, splits=splits, progress=progress)
     tail = "".join(f" --test {shlex.quote(str(path))}" for path in test or ())
     commands = (
         f"calibrate fit {file.path} --estimator {shlex.quote(key)} --alpha {loaded.alpha:g} "
         f"--rule {loaded.outcome.rule}{segment_flags(loaded)} --out {artifact}",
         f"calibrate report {file.path} --artifact {artifact}{tail} --out {out}",
     )
+    merged = merged_command(loaded, key, str(file.path), fresh, artifact)
     written = write_report(
-        out, loaded, file.records, estimator=key, test=tested, evaluation=evaluation, commands=commands
+        out, loaded, file.records, estimator=key, test=tested, evaluation=evaluation, commands=commands, merged=merged
     )
+    if audited is not None:
+        print_verdict(loaded, audited, merged)
     finish(written, f"open {out} in a browser")
+    exit_if_refuted(loaded, audited)
 
 
 def estimator_of(file: RecordFile, artifact: CalibrationArtifact, name: str | None) -> str:

@@ -28,12 +28,13 @@ from ..data.progress import bar
 from ..data.questions import Question, option_labels, slot_names
 from ..data.records import RecordFile, rewrite_records
 from ..data.split import Groups, split
-from ..pipeline import fit_artifact, held_out
-from ..report import compare_rules, sentences, write_report
+from ..evaluation.audit import audit
+from ..pipeline import fit_artifact
+from ..report import compare_rules, write_report
 from ..scoring.scores import default_estimator, estimator_key, parse_estimator, score_records
 from ..thresholds.fit import request_for
 from .collect import plan_from, print_collected
-from .fit import print_verdict
+from .fit import exit_if_refuted, merged_command, print_verdict
 from .frame import MODEL_HELP, app, console, finish, keep_inputs, print_line, resolve_model
 from .label import label_file, print_labels, print_structured, refuse_mixed, rule_from
 
@@ -156,7 +157,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
     """Do everything: collect, score, label, fit, test on questions kept out, report.
 
     Settings come from a YAML file, from flags of the same names, or both (flags win). Interrupted runs go on where they
-    stopped: the same command, the same folder.
+    stopped: the same command, the same folder. Exit code 1 if the questions kept out refute the promise.
 
     Example: [cyan]calibrate run --questions q.jsonl --model transformers:./weights --alpha 0.1 --out results[/cyan]
 
@@ -180,12 +181,13 @@ def run(config: Path | None = None, **flags: Any) -> None:
         records, estimator=key, alpha=settings.alpha, rule=settings.rule, delta=settings.delta, groups=groups
     )
     artifact_path = artifact.save(settings.out / "artifact.json")
-    print_verdict(artifact)
-    if test is not None:
-        print_line(sentences.held_out(artifact, held_out(artifact, test.records, key)))
-    pages = _report(settings, artifact, key, records, test, _commands(config, settings))
+    audited = None if test is None else audit(artifact, test.records, key)
+    merged = merged_command(artifact, key, str(records.path), "" if test is None else str(test.path), artifact_path)
+    print_verdict(artifact, audited, merged)
+    pages = _report(settings, artifact, key, records, test, _commands(config, settings), merged)
     kept = [file.path for file in (records, test) if file is not None]
     finish([*kept, artifact_path, *pages], f"open {pages[0]} in a browser; calibrate inspect {artifact_path}")
+    exit_if_refuted(artifact, audited)
 
 
 def _parts(settings: RunConfig, groups: Groups) -> tuple[list[Question], list[Question]]:
@@ -298,13 +300,13 @@ def _report(
     records: RecordFile,
     test: RecordFile | None,
     commands: Sequence[str],
+    merged: str,
 ) -> list[Path]:
     tested = test.records if test is not None else ()
     evaluation = None
     if settings.splits:
         with bar(console, "comparing rules", "splits") as progress:
-            pool = [*records.records, *tested]
-            evaluation = compare_rules(artifact, pool, key, splits=settings.splits, progress=progress)
+            evaluation = compare_rules(artifact, records.records, key, splits=settings.splits, progress=progress)
     return write_report(
         settings.out / "report.html",
         artifact,
@@ -313,6 +315,7 @@ def _report(
         test=tested,
         evaluation=evaluation,
         commands=commands,
+        merged=merged,
     )
 
 

@@ -29,7 +29,11 @@ from ..thresholds.clusters import Groups, prepare
 from ..thresholds.fit import check_items, request_for
 from ..thresholds.rule import Request, Rule, prefixes
 
-__all__ = ["Estimate", "Evaluation", "EvaluationRow", "RuleSpec", "csv_text", "evaluate", "flat"]
+__all__ = ["FEW_SPLITS", "Estimate", "Evaluation", "EvaluationRow", "RuleSpec", "csv_text", "evaluate", "flat"]
+
+FEW_SPLITS = 10
+"""A mean over fewer splits than this is marked wherever it is shown: the splits that accept something are not like the
+others, so a few of them say little about the rule."""
 
 RuleSpec: TypeAlias = str | Rule | tuple[str | Rule, Mapping[str, Any]]
 """A rule's name or a rule of one's own, also with options: ``("acrc", {"min_accept": 1})``; ``delta`` may be one."""
@@ -68,9 +72,18 @@ class EvaluationRow(Frozen):
     power: Estimate | None
     """Accepted share of the correct test items, over all splits; None if no split has a correct test item."""
     violation_rate: Estimate
-    """Share of all splits whose test error rate exceeds alpha."""
+    """Share of all splits whose test error rate exceeds alpha. A test part errs in the opposite direction of the part
+    fitted on, because both are cut from one pool, so this reads high."""
+    pool_violation_rate: Estimate | None = None
+    """Share of all splits whose threshold has an error rate above alpha on the whole pool. The part fitted on is in it,
+    so this reads low. None in files of earlier versions."""
     infeasible_rate: Estimate
     """Share of all splits in which nothing was accepted: the rule was infeasible, or no test item passed."""
+
+    @property
+    def n_feasible(self) -> int:
+        """Splits that accepted something: those behind ``scer`` and ``pooled``."""
+        return round(self.splits * (1.0 - self.infeasible_rate.value))
 
 
 class Evaluation(Frozen):
@@ -199,7 +212,11 @@ def evaluate(
                 part = ids.take(calibration)
                 prefix, request = prepare(job.rule, request, scores[calibration], labels[calibration], part)
             index = job.rule.select(prefix, request)
-            accepted = accepts(u, float(prefix.score[index])) if index is not None else np.zeros(u.size, dtype=np.bool_)
+            accepted = np.zeros(u.size, dtype=np.bool_)
+            if index is not None:
+                threshold = float(prefix.score[index])
+                accepted = accepts(u, threshold)
+                tally.above[number] = labels[accepts(scores, threshold)].mean() > job.request.alpha
             tally.record(number, accepted, wrong)
         ranking.record(u, labels[test])
         progress(number + 1, splits)
@@ -255,6 +272,8 @@ class _Tally:
         self.errors = np.zeros(splits)
         self.right = np.zeros(splits)
         self.n = np.zeros(splits)
+        self.above = np.zeros(splits)
+        """1 where the error rate on the whole pool exceeds alpha."""
 
     def record(self, split: int, accepted: NDArray[np.bool_], wrong: NDArray[np.bool_]) -> None:
         self.accepted[split] = np.count_nonzero(accepted)
@@ -281,6 +300,7 @@ class _Tally:
             acceptance=_mean(self.accepted / self.n),
             power=_mean(power) if power.size else None,
             violation_rate=_mean(violated),
+            pool_violation_rate=_mean(self.above),
             infeasible_rate=_mean((~some).astype(np.float64)),
         )
 

@@ -14,6 +14,7 @@ from calibrate.cli.run import RunConfig
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.evaluation.grid import Grid
 from calibrate.evaluation.planning import Plan
+from calibrate.pipeline import part_header, split
 from calibrate.report.comparison import PaperView
 from guardrail.artifact import CalibrationArtifact
 from tests.calibrate import fakes
@@ -122,6 +123,12 @@ def test_run_from_yaml_with_a_test_file(tmp_path: Path, questions: Path) -> None
     assert artifact.alpha == 0.15
     assert artifact.estimator.judge is not None
     assert artifact.estimator.judge.name == "exact"
+    references = [json.loads(row) | {"references": ["another"]} for row in rows[160:]]
+    test.write_text("".join(json.dumps(row) + "\n" for row in references), encoding="utf-8")
+    shown = run("run", settings, "--alpha", "0.15", "--out", tmp_path / "wrong", code=1)
+    assert "Refuted by the test questions" in shown
+    assert "Compare the label rules and references" in shown
+    assert "Refuted" in (tmp_path / "wrong" / "report.html").read_text(encoding="utf-8")
     test.write_text(rows[0] + rows[200], encoding="utf-8")
     shown = run("run", settings, "--out", tmp_path / "other", code=2)
     assert "1 questions are in both" in shown
@@ -197,6 +204,7 @@ def test_fit_points_at_labels_that_may_be_reversed(records_path: Path, labelled:
     turned = [record.model_copy(update={"correct": not record.correct}) for record in labelled.records]
     write_records(records_path, labelled.header, turned)
     shown = run("fit", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json")
+    assert "Is the score upside down?" in shown
     assert "the labels may be reversed" in shown
     write_records(records_path, labelled.header, labelled.records)
     shown = run("fit", records_path, "-a", "0.15", "-e", "perplexity", "-o", tmp_path / "a.json")
@@ -308,7 +316,7 @@ def test_a_test_file_labelled_otherwise_is_refused(records_path: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "command", ["plan", "run", "collect", "score", "label", "fit", "evaluate", "report", "audit", "inspect"]
+    "command", ["plan", "run", "collect", "score", "label", "fit", "evaluate", "report", "audit", "drift", "inspect"]
 )
 def test_help_teaches(command: str) -> None:
     shown = run(command, "--help")
@@ -322,3 +330,27 @@ def test_help_lists_the_commands_in_order() -> None:
     order = [shown.index(f" {name} ") for name in ("collect", "score", "label", "fit", "evaluate", "report", "inspect")]
     assert "calibrate run --questions" in shown
     assert order == sorted(order) or len(set(order)) == len(order)
+
+
+def test_a_test_part_that_refutes_ends_with_1(records_path: Path, labelled: RecordFile, tmp_path: Path) -> None:
+    fresh, bad, artifact = tmp_path / "fresh.jsonl", tmp_path / "bad.jsonl", tmp_path / "a.json"
+    kept, rest = split(labelled.records, test_fraction=0.5, seed=3)
+    write_records(records_path, part_header(labelled.header, kept), kept)
+    write_records(fresh, part_header(labelled.header, rest), rest)
+    wrong = [record.model_copy(update={"correct": not record.correct}) for record in rest]
+    write_records(bad, part_header(labelled.header, wrong), wrong)
+    flags = ("-a", "0.15", "-e", "semantic_entropy", "-o", artifact)
+    shown = run("fit", records_path, *flags, "--test", fresh)
+    assert "May answer, within limits" in shown
+    assert "That neither refutes nor proves" in shown or "The error rate is at most" in shown
+    shown = run("fit", records_path, *flags, "--test", bad, code=1)
+    assert "Refuted by the test questions" in shown
+    assert f"calibrate fit {records_path} {bad} --estimator semantic_entropy --alpha 0.15 --rule acrc" in shown
+    assert "May answer" not in shown
+    assert "Guardrail(" not in shown
+    page = tmp_path / "r.html"
+    report = ("report", records_path, "--artifact", artifact, "--out", page, "--splits", "0")
+    run(*report, "--test", fresh)
+    assert "May answer" in page.read_text(encoding="utf-8")
+    assert "Refuted by the test questions" in run(*report, "--test", bad, code=1)
+    assert "Refuted by the test questions" in page.read_text(encoding="utf-8")
