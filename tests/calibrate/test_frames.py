@@ -151,6 +151,8 @@ def test_scores_of_ones_own() -> None:
     ours, theirs = (found.records[7].scores[f"imported:{name}"].value for name in ("u", "sure"))
     assert ours == 0.07
     assert theirs == pytest.approx(0.07)
+    artifact = Records(found).label("exact").fit(alpha=0.2, estimator="imported:u")
+    assert "no guard can compute this score" in artifact._repr_html_()
 
 
 @pytest.mark.parametrize(
@@ -214,6 +216,8 @@ def test_what_notebooks_show() -> None:
     assert "Feasible" in artifact.outcome._repr_html_()
     assert f"{100 * artifact.acceptance:.1f} %" in artifact._repr_html_()
     assert "threshold=0.0" in repr(artifact)
+    assert "*</td>" in evaluation._repr_html_()  # a mean over two splits is marked
+    assert "fewer than 10 splits" in evaluation._repr_html_()
 
 
 def test_plots_show_the_numbers_on_the_axis_that_is_given() -> None:
