@@ -1,0 +1,88 @@
+"""A gateway on a real socket of the loopback, in front of a scripted endpoint."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import uvicorn
+
+from guardrail.testing import make_artifact
+from integrations._gateway.config import Config
+from integrations.gateway import Gateway
+from integrations.openai_chat import OpenAICompatibleChat
+from tests.integrations.openai.faulty_endpoint import Endpoint, serving
+
+SURE, UNSURE = "sure?", "unsure?"
+ANSWERS = {SURE: ["Paris"], UNSURE: ["Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel"]}
+MODEL = OpenAICompatibleChat(model="m", base_url="http://127.0.0.1:1/v1", api_key="unused")
+
+
+class Served:
+    """A gateway that serves, with clients for it."""
+
+    def __init__(self, gateway: Gateway, url: str, stack: ExitStack) -> None:
+        self.gateway, self.url, self._stack = gateway, url, stack
+        self.http = stack.enter_context(httpx.Client(base_url=url, timeout=30))
+
+    def openai(self, key: str = "any", **settings: Any) -> openai.OpenAI:
+        made = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, **{"max_retries": 0, **settings})
+        return self._stack.enter_context(made)
+
+    def ask(self, question: str = SURE, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+        body = {"model": "support", "messages": [{"role": "user", "content": question}], **fields}
+        return self.http.post("/v1/chat/completions", json=body, headers=headers)
+
+
+@contextmanager
+def running(app: Any) -> Iterator[str]:
+    """Serve an application on a free port; gives its address."""
+    started = threading.Event()
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            started.set()
+
+    server = Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=5))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        assert started.wait(20)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with serving(Endpoint(answers=ANSWERS)) as served:
+        yield served
+
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture
+def serve(endpoint: Endpoint, tmp_path: Path) -> Iterator[Serve]:
+    """Makes a gateway of one alias, "support"; ``alias`` and ``settings`` come on top of the defaults."""
+    with ExitStack() as stack:
+
+        def start(alias: dict[str, Any] | None = None, artifact: Any = None, **settings: Any) -> Served:
+            given = make_artifact(MODEL, threshold=0.1, n=4) if artifact is None else artifact
+            path = given.save(tmp_path / "artifact.json")
+            upstream = {"url": endpoint.url, "model": "m", "key": "sk-upstream", "timeout": 10}
+            one = {"upstream": upstream, "artifact": path, "probe": "off", **(alias or {})}
+            models = {"support": one, **settings.pop("more", {})}
+            gateway = Gateway(Config.checked({"version": 1, "models": models, "drain": 5, **settings}, "test"))
+            return Served(gateway, stack.enter_context(running(gateway)), stack)
+
+        yield start
