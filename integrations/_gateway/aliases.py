@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
 from pydantic import SecretStr
 
 from guardrail import AbstainedError, CalibrationArtifact, Cascade, Guardrail
 from guardrail.artifact import CascadeArtifact
 from guardrail.errors import ArtifactError, UsageError
+from guardrail.guard.abstention import ABSTAINED
+from guardrail.guard.messages import with_verdict
 from guardrail.types import SamplingPlan
 
 from .._frameworks.chat import Latest
@@ -82,6 +85,7 @@ class ServedAlias:
             base_url=upstream.url,
             api_key=upstream.key if credential is None else SecretStr(credential),
             timeout=upstream.timeout,
+            max_retries=upstream.max_retries,
             token_limit=upstream.token_limit,
             extra_body=upstream.extra_body,
         )
@@ -108,18 +112,22 @@ class ServedAlias:
 
     async def answer(self, request: ChatRequest, credential: str | None, segment: str | None) -> Answer | ApiError:
         """The guard's answer to a request."""
+        message: AIMessage
         config: Any = {"configurable": {"guardrail_segment": segment}} if segment else None
         try:
-            message: Any = await self.guard(credential).ainvoke(list(request.messages), config, **request.call)
-        except AbstainedError as error:
-            return failure(error.verdict.to_metadata(), error.message)
+            message = await self.guard(credential).ainvoke(list(request.messages), config, **request.call)
+        except AbstainedError as error:  # also under "message", where a text would be taken for an answer
+            verdict = error.verdict.to_metadata()
+            if self.config.on_abstain == "error":
+                return failure(verdict, error.message)
+            message = with_verdict(AIMessage(error.message, response_metadata={ABSTAINED: True}), error.verdict)
         except (ArtifactError, UsageError) as error:
             return ApiError(400, str(error), "not_as_calibrated", "messages")
         except Exception as error:  # what takes over after an abstention may raise anything
             log.warning("guardrail serve: %s failed with %s", self.name, type(error).__name__)
             log.debug("guardrail serve: %s", self.name, exc_info=error)
             return ApiError(502, "The model that takes over after an abstention failed.", "fallback_failed")
-        verdict: Mapping[str, Any] = message.response_metadata["guardrail"]
+        verdict = message.response_metadata["guardrail"]
         answer = Answer(message, verdict, self.config.finish_reason)
         if verdict["accepted"]:
             return answer

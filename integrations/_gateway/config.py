@@ -51,6 +51,8 @@ class Upstream(_Strict):
     """Allow ``http:`` to other machines, where the network is trusted."""
     timeout: float = Field(default=120.0, gt=0)
     """Seconds for one question with all its samples."""
+    max_retries: int = Field(default=2, ge=0)
+    """Retries of one failed call, within ``timeout``."""
     token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """Name under which the longest answer is sent; reasoning models of OpenAI need the other."""
     extra_body: dict[str, Any] = Field(default_factory=dict)

@@ -71,7 +71,7 @@ class Repeats(Generic[T]):
         """
         now = self._clock()
         found = self._known.get(key)
-        if found is not None and found.ends is not None and found.ends <= now:
+        if found is not None and ((found.ends is not None and found.ends <= now) or found.task.cancelling()):
             found = None
         if found is not None and (repeated or (found.ends is None and not found.clients)):
             found.is_new = False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -62,24 +64,41 @@ def running(app: Any) -> Iterator[str]:
         assert not thread.is_alive()
 
 
+@dataclass
+class Held(Endpoint):
+    """An endpoint that answers when it is released, where ``holding`` is set."""
+
+    holding: bool = False
+    asked: threading.Event = field(default_factory=threading.Event)
+    """Set once a request has arrived."""
+    released: threading.Event = field(default_factory=threading.Event)
+
+    async def _answer(self, body: dict[str, Any], reader: Any, writer: Any) -> bool:
+        self.asked.set()
+        if self.holding:
+            await asyncio.to_thread(self.released.wait, 20)
+        return await super()._answer(body, reader, writer)
+
+
 @pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with serving(Endpoint(answers=ANSWERS)) as served:
+def endpoint() -> Iterator[Held]:
+    with serving(Held(answers=ANSWERS)) as served:
         yield served
+        served.released.set()
 
 
 Serve = Callable[..., Served]
 
 
 @pytest.fixture
-def serve(endpoint: Endpoint, tmp_path: Path) -> Iterator[Serve]:
+def serve(endpoint: Held, tmp_path: Path) -> Iterator[Serve]:
     """Makes a gateway of one alias, "support"; ``alias`` and ``settings`` come on top of the defaults."""
     with ExitStack() as stack:
 
         def start(alias: dict[str, Any] | None = None, artifact: Any = None, **settings: Any) -> Served:
             given = make_artifact(MODEL, threshold=0.1, n=4) if artifact is None else artifact
             path = given.save(tmp_path / "artifact.json")
-            upstream = {"url": endpoint.url, "model": "m", "key": "sk-upstream", "timeout": 10}
+            upstream = {"url": endpoint.url, "model": "m", "key": "sk-upstream", "timeout": 10, "max_retries": 0}
             one = {"upstream": upstream, "artifact": path, "probe": "off", **(alias or {})}
             models = {"support": one, **settings.pop("more", {})}
             gateway = Gateway(Config.checked({"version": 1, "models": models, "drain": 5, **settings}, "test"))
