@@ -63,15 +63,17 @@ class ServedAlias:
     @property
     def plan(self) -> SamplingPlan | None:
         """How answers are drawn; None for an alias that passes everything through and measures nothing."""
-        if self.artifact is None:
-            return self.config.observe.plan
-        return self.artifact.stages[0].plan if isinstance(self.artifact, CascadeArtifact) else self.artifact.plan
+        return self.config.observe.plan if self.single is None else self.single.plan
+
+    @property
+    def single(self) -> CalibrationArtifact | None:
+        """The artifact; of a cascade its first stage's."""
+        return self.artifact.stages[0] if isinstance(self.artifact, CascadeArtifact) else self.artifact
 
     @property
     def estimator(self) -> str:
         """Name of the estimator, for metrics; "" without an artifact."""
-        single = self.artifact.stages[-1] if isinstance(self.artifact, CascadeArtifact) else self.artifact
-        return "" if single is None else single.estimator.name
+        return "" if self.single is None else self.single.estimator.name
 
     def is_same(self, other: ServedAlias) -> bool:
         """Whether another alias would answer in the same way. One with a fallback depends on that, too."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 import time
@@ -14,12 +15,14 @@ from typing import Any
 from uuid import uuid4
 
 from guardrail.errors import GuardrailError, require
+from guardrail.guard.observe import Observed
 from guardrail.plain_json import canonical_json, sha256_hex
 
 from .aliases import ServedAlias
 from .config import Config, Key, load_config
 from .memory import Repeats, Work
 from .metrics import Metrics
+from .observing import Observing
 from .protocol import (
     Answer,
     ApiError,
@@ -37,10 +40,10 @@ _responses = require("starlette.responses", extra="serve")
 
 __all__ = ["Gateway"]
 
-CHAT, MODELS = "/v1/chat/completions", "/v1/models"
+CHAT, MODELS, OBSERVED = "/v1/chat/completions", "/v1/models", "/guardrail/v1/observed"
 OPEN = frozenset({"/healthz", "/readyz"})
 """Paths without a key; every other path needs one."""
-ROUTES = frozenset({CHAT, MODELS, "/metrics", *OPEN})
+ROUTES = frozenset({CHAT, MODELS, OBSERVED, "/metrics", *OPEN})
 LOCAL = ("127.0.0.1", "localhost", "::1")
 MINUTE = 60.0
 log = logging.getLogger("guardrail")
@@ -60,7 +63,7 @@ class Gateway:
     def __init__(self, config: Config | str | Path) -> None:
         self._path = None if isinstance(config, Config) else Path(config)
         self.config = config if isinstance(config, Config) else load_config(config)
-        self.metrics = Metrics()
+        self.metrics = Metrics(lambda: {name: one.queue.observed for name, one in self.observing.items()})
         self.draining = False
         self._reload_failed = False
         self._started = int(time.time())
@@ -69,20 +72,25 @@ class Gateway:
         self._recent: dict[str, deque[float]] = {}
         self._repeats: Repeats[Answer | ApiError] = Repeats(self.config.remember, _is_kept)
         self.aliases: dict[str, ServedAlias] = {}
-        self.aliases = self._load(self.config)
+        self.observing: dict[str, Observing] = {}
+        self.aliases, self.observing = self._load(self.config)
 
-    def _load(self, config: Config) -> dict[str, ServedAlias]:
+    def _load(self, config: Config) -> tuple[dict[str, ServedAlias], dict[str, Observing]]:
         """The aliases of a configuration, with their guards made, so that every fault is found before it serves."""
         made: dict[str, ServedAlias] = {}
+        observing: dict[str, Observing] = {}
         for name, alias in config.models.items():
             fresh = ServedAlias(name, alias, lambda other: made[other], self._ticket(config))
             former = self.aliases.get(name)
             # What did not change keeps its connections, its probe and its remembered abstentions.
             made[name] = former if former is not None and former.is_same(fresh) else fresh
-        for one in made.values():
+        for name, one in made.items():
             if one.artifact is not None:
                 one.guard(None)
-        return made
+            if not one.guarded:
+                known = self.observing.get(name)
+                observing[name] = known if known is not None and known.alias is one else Observing(one, self.metrics)
+        return made, observing
 
     def _ticket(self, config: Config) -> Any:
         if config.reviews is None:
@@ -102,7 +110,8 @@ class Gateway:
         """
         try:
             config = self.config if self._path is None else load_config(self._path)
-            self.aliases, self.config, self._reload_failed = self._load(config), config, False
+            (self.aliases, self.observing), self.config = self._load(config), config
+            self._reload_failed = False
         except GuardrailError as error:
             log.error("guardrail serve: not reloaded; the former configuration stays: %s", error)
             self._reload_failed = True
@@ -154,6 +163,9 @@ class Gateway:
             await asyncio.wait(running, timeout=self.config.drain)
         for task in running:
             task.cancel()
+        for one in self.observing.values():
+            await asyncio.to_thread(one.queue.drain, self.config.drain)
+            await one.aclose()
         if self._store is not None:
             self._store.close()
 
@@ -169,6 +181,8 @@ class Gateway:
             return await self._chat(request, request_id, key)
         if method == "GET" and (path == MODELS or path.startswith(f"{MODELS}/")):
             return self._models(path, key)
+        if method == "GET" and path == OBSERVED:
+            return _responses.JSONResponse({name: _counts(one.queue.observed) for name, one in self.observing.items()})
         if method == "GET" and path == "/metrics":
             page, kind = self.metrics.exposition()
             return _responses.Response(page, media_type=kind)
@@ -263,9 +277,13 @@ class Gateway:
         return bytes(content)
 
     async def _chat(self, request: Any, request_id: str, key: Key | None) -> Any:
-        body = read_body(await self._content(request))
+        content = await self._content(request)
+        body = read_body(content)
         alias, headers = self._alias(body["model"], key), request.headers
         credential = self._credential(alias, key, headers)
+        once = headers.get("idempotency-key")
+        if (observing := self.observing.get(alias.name)) is not None:
+            return await observing.respond(content, body, headers, credential, once or request_id)
         assert alias.plan is not None, "a guarded alias has an artifact"
         asked = read_request(
             body,
@@ -274,7 +292,7 @@ class Gateway:
             settings=alias.config.settings,
             ignore=alias.config.ignore,
         )
-        segment, once = headers.get("x-guardrail-segment"), headers.get("idempotency-key")
+        segment = headers.get("x-guardrail-segment")
         who = (None if key is None else key.name, credential, segment, once, canonical_json(body))
         repeated = once is not None or headers.get("x-stainless-retry-count", "0") not in ("", "0")
         work = self._repeats.get(
@@ -348,6 +366,10 @@ class Gateway:
 
 _STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Nothing between us and the client may hold a stream back."""
+
+
+def _counts(observed: Observed) -> dict[str, Any]:
+    return {**dataclasses.asdict(observed), "acceptance": observed.acceptance}
 
 
 def _is_kept(result: Answer | ApiError) -> bool:

@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from guardrail.errors import require
+from guardrail.guard.observe import Observed
 
 __all__ = ["Metrics"]
+
+FATES = ("served", "chosen", "accepted", "abstained", "unmeasured", "not_comparable", "collected")
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80)
 UNCERTAINTY = (0, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3)
 
 
-class Metrics:
-    """Counters of one gateway."""
+class _Observations:
+    """What observing aliases count by themselves, read when Prometheus asks."""
 
-    def __init__(self) -> None:
+    def __init__(self, family: Any, observed: Callable[[], Mapping[str, Observed]]) -> None:
+        self._family, self._observed = family, observed
+
+    def collect(self) -> Iterator[Any]:
+        """The families of counters."""
+        fates = self._family("guardrail_observations", "Answers passed through.", labels=("model", "fate"))
+        dropped = self._family(
+            "guardrail_observations_dropped", "Chosen answers that were lost.", labels=("model", "cause")
+        )
+        for model, counts in self._observed().items():
+            for one in FATES:
+                fates.add_metric((model, one), getattr(counts, one))
+            for cause, number in counts.dropped.items():
+                dropped.add_metric((model, cause), number)
+        yield from (fates, dropped)
+
+
+class Metrics:
+    """Counters of one gateway.
+
+    Args:
+        observed: The counts of the observing aliases, by name.
+    """
+
+    def __init__(self, observed: Callable[[], Mapping[str, Observed]]) -> None:
         self._client = client = require("prometheus_client", extra="serve")
         self._registry = own = client.CollectorRegistry()
         by_model = ("outcome", "model", "estimator")
@@ -35,12 +62,7 @@ class Metrics:
         )
         self._calls = client.Counter("guardrail_model_calls", "Calls of models.", ("model",), registry=own)
         self._tokens = client.Counter("guardrail_tokens", "Tokens.", ("model", "direction"), registry=own)
-        self._observed = client.Counter(
-            "guardrail_observations", "Answers passed through, by what became of them.", ("model", "fate"), registry=own
-        )
-        self._dropped = client.Counter(
-            "guardrail_observations_dropped", "Chosen answers that were not measured.", ("model", "cause"), registry=own
-        )
+        own.register(_Observations(require("prometheus_client.core", extra="serve").CounterMetricFamily, observed))
         self._requests = client.Counter("guardrail_http_requests", "Requests.", ("route", "status"), registry=own)
 
     def decided(self, verdict: Mapping[str, Any], *, mode: str, model: str, estimator: str) -> None:
@@ -55,14 +77,6 @@ class Metrics:
         self._tokens.labels(model, "output").inc(cost["output_tokens"])
         if measured is not None:
             self._uncertainty.labels(what, model, estimator).observe(measured)
-
-    def observed(self, model: str, fate: str) -> None:
-        """Count an answer that was passed through."""
-        self._observed.labels(model, fate).inc()
-
-    def dropped(self, model: str, cause: str) -> None:
-        """Count an answer that was chosen and not measured."""
-        self._dropped.labels(model, cause).inc()
 
     def requested(self, route: str, status: int) -> None:
         """Count a request."""

@@ -25,8 +25,10 @@ __all__ = [
     "Answer",
     "ApiError",
     "ChatRequest",
+    "bindings_of",
     "chunks",
     "completion",
+    "drawing_fields",
     "failure",
     "headers_of",
     "is_settled",
@@ -225,7 +227,8 @@ def read_request(
         ApiError: Status 400 with the field in ``param``.
     """
     given = {name: value for name, value in body.items() if value is not None and name not in ignore}
-    unknown = next((name for name in given if name not in FREE | READ | DRAWING), None)
+    drawing = {name: value for name, value in drawing_fields(given).items() if name != "n"}
+    unknown = next((name for name in drawing if name not in DRAWING), None)
     if unknown is not None:
         raise ApiError(
             400,
@@ -235,7 +238,7 @@ def read_request(
             unknown[:100],
         )
     _refuse_several(given)
-    wrong = unlike_plan({name: given[name] for name in DRAWING & given.keys()}, plan, fixed)
+    wrong = unlike_plan(drawing, plan, fixed)
     if wrong and settings == "refuse":
         name = wrong[0]
         raise ApiError(
@@ -246,7 +249,7 @@ def read_request(
             name,
         )
     _refuse_logprobs(given, plan)
-    call = _bindings(given, plan)
+    call = bindings_of(given, plan)
     options = given.get("stream_options")
     return ChatRequest(
         messages=messages_of(given),
@@ -273,8 +276,17 @@ def _refuse_logprobs(given: Mapping[str, Any], plan: SamplingPlan) -> None:
         raise ApiError(400, f"'{param}' is not measured for this model. Leave it out.", "logprobs_not_measured", param)
 
 
-def _bindings(given: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]:
-    """Tools and answer format of the request as keywords of the guard; exactly those of the artifact."""
+def drawing_fields(given: Mapping[str, Any], ignore: Sequence[str] = ()) -> dict[str, Any]:
+    """The fields of a request that may change how its answer is drawn, apart from tools and answer format."""
+    return {name: value for name, value in given.items() if name == "n" or name not in {*FREE, *READ, *ignore}}
+
+
+def bindings_of(given: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]:
+    """Tools and answer format of the request as keywords of the guard; exactly those of the artifact.
+
+    Raises:
+        ApiError: They differ.
+    """
     known, asked = plan.bindings or Bindings(), dict[str, Any]()
     for name in ("tools", "tool_choice", "response_format"):
         value = given.get(name)

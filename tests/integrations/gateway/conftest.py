@@ -92,15 +92,24 @@ Serve = Callable[..., Served]
 
 @pytest.fixture
 def serve(endpoint: Held, tmp_path: Path) -> Iterator[Serve]:
-    """Makes a gateway of one alias, "support"; ``alias`` and ``settings`` come on top of the defaults."""
+    """Makes a gateway of one alias, "support"; ``alias`` and ``settings`` come on top of the defaults.
+
+    Each of ``more`` aliases has the same artifact if it says so.
+    """
     with ExitStack() as stack:
 
-        def start(alias: dict[str, Any] | None = None, artifact: Any = None, **settings: Any) -> Served:
+        def start(
+            alias: dict[str, Any] | None = None, artifact: Any = None, more: Any = None, **settings: Any
+        ) -> Served:
             given = make_artifact(MODEL, threshold=0.1, n=4) if artifact is None else artifact
             path = given.save(tmp_path / "artifact.json")
             upstream = {"url": endpoint.url, "model": "m", "key": "sk-upstream", "timeout": 10, "max_retries": 0}
             one = {"upstream": upstream, "artifact": path, "probe": "off", **(alias or {})}
-            models = {"support": one, **settings.pop("more", {})}
+            more = {
+                name: {**other, "artifact": path if other.get("artifact") else None}
+                for name, other in (more or {}).items()
+            }
+            models = {"support": one, **more}
             gateway = Gateway(Config.checked({"version": 1, "models": models, "drain": 5, **settings}, "test"))
             return Served(gateway, stack.enter_context(running(gateway)), stack)
 
