@@ -87,7 +87,7 @@ def _checked(content: dict[str, Any]) -> Config:
 def _serve(uvicorn: Any, gateway: Gateway) -> None:
     config = gateway.config
 
-    class Server(uvicorn.Server):  # type: ignore[name-defined, misc]
+    class Server(uvicorn.Server):  # type: ignore[misc]
         """Says that it is not ready any more before it stops."""
 
         def handle_exit(self, sig: int, frame: Any) -> None:

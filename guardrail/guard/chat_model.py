@@ -346,8 +346,9 @@ class Guardrail(GuardedChatModel):
     ) -> Steps[ChatResult]:
         """The model's own answer, unchanged."""
         config = RunnableConfig(callbacks=child_callbacks(run_manager))
-        call = partial(self.model.invoke, list(messages), config, stop=stop, **given)
-        acall = partial(self.model.ainvoke, list(messages), config, stop=stop, **given)
+        ends = None if stop is None else list(stop)
+        call = partial(self.model.invoke, list(messages), config, stop=ends, **given)
+        acall = partial(self.model.ainvoke, list(messages), config, stop=ends, **given)
         message: AIMessage = yield Effect(call, acall)
         self._observe(messages, stop, given, message, key=str(getattr(run_manager, "run_id", None) or uuid4()))
         return ChatResult(generations=[ChatGeneration(message=message)])
@@ -487,7 +488,8 @@ class Guardrail(GuardedChatModel):
         if self.mode == "observe":  # in the words of the model, which is called as it is
             named = {"tool_choice": tool_choice, "strict": strict, "response_format": response_format}
             own: Any = self.model.bind_tools(tools, **{k: v for k, v in named.items() if v is not None}, **kwargs)
-            return self.bind(**own.kwargs)
+            passed: Runnable[LanguageModelInput, AIMessage] = self.bind(**own.kwargs)
+            return passed
         asked = bindings_for(tools, tool_choice=tool_choice, response_format=response_format, strict=strict)
         bound: Runnable[LanguageModelInput, AIMessage] = self.bind(**asked.model_dump(exclude_defaults=True), **kwargs)
         return bound

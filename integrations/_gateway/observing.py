@@ -141,7 +141,8 @@ class Observing:
             self.queue.drop("upstream_error")  # there is no answer, so no guard could have given it
             return
         try:
-            message = await _message(bytes(seen), streamed=body.get("stream") is True)
+            several = body.get("n") not in (None, 1)  # not comparable, and then the first one is as good as any
+            message = await _message(bytes(seen), streamed=body.get("stream") is True, several=several)
             answer = read_reply(message)
         except Exception:  # nothing that is wrong with an answer may reach the client it was served to
             self.queue.drop("unreadable")
@@ -201,16 +202,16 @@ class Observing:
             raise UsageError("records hold prompts of one question")
 
 
-async def _message(content: bytes, *, streamed: bool) -> AIMessage:
+async def _message(content: bytes, *, streamed: bool, several: bool) -> AIMessage:
     """The answer in a reply's bytes.
 
     Raises:
-        MalformedReplyError: There is no whole answer, or more than one.
+        MalformedReplyError: There is no whole answer, or more than one although one was asked for.
     """
     if not streamed:
         reply = parsed(content)
         (choice, *more) = choices_of(reply)
-        if more:
+        if more and not several:
             raise MalformedReplyError("the reply has several answers")
         return message_of(choice, reply, usage_of(reply))
 

@@ -441,7 +441,7 @@ def is_settled(verdict: Mapping[str, Any]) -> bool:
         return any(is_settled(stage) for stage in verdict["stages"])
     if verdict["reason"] == "unmeasured":
         return Unmeasured(verdict["uncertainty"]["reason"]).depends_on_question
-    return verdict["reason"] != "suspended"
+    return bool(verdict["reason"] != "suspended")
 
 
 def failure(verdict: Mapping[str, Any], message: str) -> ApiError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from guardrail.types import SamplingPlan
 
 SURE, UNSURE = "sure?", "unsure?"
 SCRIPT = {SURE: ["Paris"], UNSURE: ["Rome", "Oslo", "Bern", "Riga", "Lima"]}
-GREEDY = {"temperature": 0}
+GREEDY: dict[str, Any] = {"temperature": 0}
 
 
 class Streaming(ScriptedChat):
@@ -121,7 +122,7 @@ def test_drops_are_counted_and_the_newest_goes() -> None:
 
     assert queue.offer(lambda: measure(0))
     assert begun.wait(20)
-    assert [queue.offer(lambda n=n: measure(n)) for n in (1, 2, 3)] == [True, True, False]
+    assert [queue.offer(partial(measure, number)) for number in (1, 2, 3)] == [True, True, False]
     release.set()
     assert queue.drain(20)
     assert order == [0, 1, 2]

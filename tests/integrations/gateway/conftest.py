@@ -82,9 +82,10 @@ class Held(Endpoint):
 
 @pytest.fixture
 def endpoint() -> Iterator[Held]:
-    with serving(Held(answers=ANSWERS)) as served:
-        yield served
-        served.released.set()
+    held = Held(answers=ANSWERS)
+    with serving(held):
+        yield held
+        held.released.set()
 
 
 Serve = Callable[..., Served]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import openai
@@ -21,8 +21,8 @@ from guardrail.testing import make_artifact
 from integrations._gateway.config import new_key
 from tests.integrations.gateway.conftest import MODEL, SURE, UNSURE, Held, Serve
 
-NULLS = {"temperature": None, "tools": None, "stop": None}
-ADD = {
+NULLS: dict[str, Any] = {"temperature": None, "tools": None, "stop": None}
+ADD: Any = {
     "type": "function",
     "function": {
         "name": "add",
@@ -135,18 +135,21 @@ def test_tools_and_formats_are_exactly_the_calibrated_ones(serve: Serve, endpoin
     assert message.tool_calls is not None
     assert json.loads(message.tool_calls[0].function.arguments) == {"a": 1, "b": 2}
     other = {**ADD, "function": {**ADD["function"], "name": "subtract"}}
-    for fields, param in (
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({}, "tools"),
         ({"tools": [other]}, "tools"),
         ({"tools": [ADD], "tool_choice": "none"}, "tool_choice"),
-    ):
+    ]
+    for fields, param in wrong:
         refused = served.ask(**fields)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
 
 
 def test_an_abstention_is_a_refusal_to_whom_parses(serve: Serve, endpoint: Held) -> None:
     served = serve(artifact=make_artifact(MODEL, threshold=0.1, n=4, bindings=bindings_for((), response_format=Sum)))
-    found = served.openai().chat.completions.parse(**asked(UNSURE), response_format=json_format(Sum)).choices[0]
+    found = (
+        served.openai().chat.completions.parse(**asked(UNSURE), response_format=cast(Any, json_format(Sum))).choices[0]
+    )
     assert (found.message.content, found.message.refusal, found.finish_reason) == (None, ABSTENTION, "stop")
     events = served.ask(UNSURE, response_format=json_format(Sum), stream=True).text
     assert f'"refusal": "{ABSTENTION}"' in events
@@ -181,7 +184,15 @@ def test_settings_other_than_the_calibrated_ones_are_refused(serve: Serve, endpo
 
 
 def test_calibrated_settings_pass_and_others_may_be_replaced(serve: Serve, endpoint: Held) -> None:
-    same = {"temperature": 0, "top_p": 1, "max_tokens": 64, "n": 1, "frequency_penalty": 0, "store": False, "stop": []}
+    same: dict[str, Any] = {
+        "temperature": 0,
+        "top_p": 1,
+        "max_tokens": 64,
+        "n": 1,
+        "frequency_penalty": 0,
+        "store": False,
+        "stop": [],
+    }
     served = serve()
     assert served.ask(**same, metadata={"a": "b"}, response_format={"type": "text"}).status_code == 200
     served = serve({"settings": "replace", "ignore": ["top_k"]})
@@ -282,6 +293,10 @@ def test_a_repeated_request_gets_the_remembered_verdict(serve: Serve, endpoint: 
     served.ask(headers={"idempotency-key": "k2"})
     served.ask(headers=again, user="another body")
     assert endpoint.requests == 25
+    forgetful = serve(remember=0)  # the control: without the memory a repetition draws again
+    for _ in range(2):
+        forgetful.ask(headers=again)
+    assert endpoint.requests == 35
 
 
 def test_a_client_that_gives_up_and_asks_again_joins(serve: Serve, endpoint: Held) -> None:
@@ -367,7 +382,7 @@ def test_a_forwarded_key_goes_upstream_and_the_gateways_own_never_does(serve: Se
     upstream = {"url": endpoint.url, "model": "m", "forward_key": True}
     served = serve({"upstream": upstream}, keys=[row])
     assert served.ask(headers={"authorization": f"Bearer {ann}"}).status_code == 401
-    assert not endpoint.requests
+    assert endpoint.requests == 0
     both = {"x-guardrail-key": ann, "authorization": "Bearer sk-client"}
     assert served.ask(headers={**both, "idempotency-key": "k"}).status_code == 200
     assert {one["authorization"] for one in endpoint.headers} == {"Bearer sk-client"}
