@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -41,6 +43,16 @@ class Served:
         body = {"model": "support", "messages": [{"role": "user", "content": question}], **fields}
         return self.http.post("/v1/chat/completions", json=body, headers=headers)
 
+    def leave(self, question: str, when: Callable[[], None]) -> None:
+        """Ask, close the connection at a certain moment, and wait until the gateway has seen it."""
+        address = httpx.URL(self.url)
+        body = json.dumps({"model": "support", "messages": [{"role": "user", "content": question}]})
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        with socket.create_connection((address.host, address.port or 80), timeout=20) as client:
+            client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+            when()
+        self.http.get("/healthz")
+
 
 @contextmanager
 def running(app: Any) -> Iterator[str]:
@@ -69,15 +81,19 @@ class Held(Endpoint):
     """An endpoint that answers when it is released, where ``holding`` is set."""
 
     holding: bool = False
-    asked: threading.Event = field(default_factory=threading.Event)
-    """Set once a request has arrived."""
+    arrived: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    """Counts the requests that have arrived."""
     released: threading.Event = field(default_factory=threading.Event)
 
     async def _answer(self, body: dict[str, Any], reader: Any, writer: Any) -> bool:
-        self.asked.set()
+        self.arrived.release()
         if self.holding:
             await asyncio.to_thread(self.released.wait, 20)
         return await super()._answer(body, reader, writer)
+
+    def wait_for(self, requests: int) -> None:
+        """Wait until so many more requests have arrived."""
+        assert all(self.arrived.acquire(timeout=20) for _ in range(requests))
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -11,10 +12,11 @@ from guardrail.__main__ import main
 from guardrail.errors import UsageError
 from guardrail.testing import make_artifact
 from integrations import gateway
-from integrations._gateway.config import Config, load_config, new_key, parsed_config
+from integrations._gateway.config import Alias, Config, Upstream, load_config, new_key, parsed_config
 from integrations.gateway import Gateway
 from tests.integrations.gateway.conftest import MODEL
 
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "gateway.md").read_text(encoding="utf-8")
 WHOLE = """\
 version: 1
 port: ${PORT:-8700}
@@ -74,6 +76,15 @@ def test_faults_are_named(file: Path, old: str, new: str, why: str) -> None:
     with pytest.raises(UsageError, match=why) as error:
         parsed_config(file.read_text().replace(old, new), "x.yaml", {"UPSTREAM_KEY": "sk-secret"})
     assert "sk-secret" not in str(error.value)
+
+
+def test_the_page_shows_a_configuration_that_is_valid() -> None:
+    (shown,) = re.findall(r"^```yaml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    config = parsed_config(shown, "docs/gateway.md", {"UPSTREAM_KEY": "k"})
+    assert (config.models["support"].settings, config.models["watched"].observe.rate) == ("replace", 0.2)
+    for name in ("stream_hold", "remember", "on_disconnect", "forward_key", "allow_http"):
+        assert any(name in kind.model_fields for kind in (Config, Alias, Upstream))
+        assert f"`{name}" in PAGE
 
 
 def test_other_machines_need_keys(file: Path) -> None:
