@@ -83,7 +83,7 @@ def plain(name: str, folder: Path = FOLDER) -> Any:
     return json.loads((folder / name).read_text(encoding="utf-8"))
 
 
-@pytest.fixture(params=["reviews.sql", "unversioned/reviews.sql"])
+@pytest.fixture(params=["reviews.sql", "version1/reviews.sql", "unversioned/reviews.sql"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ReviewStore]:
     with ReviewStore(f"sqlite:///{restored(request.param, tmp_path)}", clock=lambda: NOW + 30) as opened:
         yield opened
@@ -465,6 +465,13 @@ def test_the_drift_monitor_goes_on_where_it_stopped(folder: Path) -> None:
 
 
 # -- the review database -----------------------------------------------------------------------------------------------
+
+
+def test_a_database_of_the_first_layout_becomes_todays_and_keeps_every_row(tmp_path: Path) -> None:
+    path = restored("version1/reviews.sql", tmp_path)
+    for _ in range(2):  # the second one finds nothing to do
+        ReviewStore(f"sqlite:///{path}").close()
+        assert sql_of(path) == (FOLDER / "reviews.sql").read_text(encoding="utf-8")
 
 
 def test_items_and_decisions_are_there(store: ReviewStore) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import Column, Float, Integer, MetaData, String, Table, Text, UniqueConstraint, inspect, select, text
+from sqlalchemy import Column, Float, Integer, String, Table, Text, UniqueConstraint, select
 from sqlalchemy.engine import Connection
 
 from ...errors import UsageError
@@ -14,12 +14,11 @@ from ...monitor import Alarm, DriftState, RiskState
 from ...monitor.base import parse_state
 from ...monitor.betting import BettingState
 from ..limits import LONGEST_KEY, storable
-from ..queue.database import Database
+from ..queue.schema import metadata
 
 __all__ = [
     "LONGEST_MONITOR",
     "alarm_of",
-    "create",
     "dump",
     "fetch",
     "monitors",
@@ -33,12 +32,9 @@ State = TypeVar("State", bound=BettingState)
 
 LONGEST_MONITOR = 128
 """Characters of a monitor's name."""
-_LOCK = 0x61637264
-"""Advisory lock of PostgreSQL under which the tables are made."""
 _IN_STEPS = ("stream", "p_values")
 """Fields of a drift monitor's state that are stored step by step, so that an update does not rewrite them."""
 
-metadata = MetaData()
 monitors = Table(
     "review_monitors",
     metadata,
@@ -62,17 +58,6 @@ steps = Table(
     Column("log_wealth", Float(53), nullable=False),
     UniqueConstraint("name", "key"),
 )
-
-
-def create(database: Database) -> None:
-    """Make the tables if they are missing."""
-    with database.read() as connection:
-        if inspect(connection).has_table(steps.name):
-            return
-    with database.write() as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-        metadata.create_all(connection)
 
 
 def fetch(connection: Connection, name: str, *, lock: bool = False) -> Any:

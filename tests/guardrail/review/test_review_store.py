@@ -10,11 +10,19 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
-from sqlalchemy.exc import DatabaseError
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import event, inspect, text, update
+from sqlalchemy.exc import DatabaseError, OperationalError, TimeoutError
 
 from guardrail.errors import UsageError
 from guardrail.review import (
@@ -25,9 +33,12 @@ from guardrail.review import (
     Decision,
     ItemExpiredError,
     LeaseLostError,
+    Monitors,
     ReviewStore,
     UnknownItemError,
 )
+from guardrail.review.queue import schema
+from guardrail.review.queue.database import Database, migrate
 
 ROOT = Path(__file__).parents[3]
 APPROVE = Decision(action="approve")
@@ -460,10 +471,205 @@ def test_misuse(tmp_path: Path) -> None:
             store.claim("")
         with pytest.raises(UsageError, match="lease"):
             store.claim("ann", seconds=0)
-        with store.database.write() as connection:
-            connection.exec_driver_sql("UPDATE review_meta SET value = '99'")
-    with pytest.raises(UsageError, match="layout '99'"):
-        ReviewStore(tmp_path / "reviews.db")
+
+
+# -- layouts -------------------------------------------------------------------------------------------------------
+
+
+GOLDEN = ROOT / "tests" / "golden" / "formats"
+
+
+def first_layout(url: str) -> Database:
+    """The golden database of the first layout, as versions before Alembic made it."""
+    rows = [line for line in (GOLDEN / "version1" / "reviews.sql").read_text().splitlines() if "INSERT INTO" in line]
+    with patch.object(Database, "_prepare", lambda _: None):
+        made = Database(url)
+    with made.write() as connection:
+        migrate(connection, "1")
+        connection.exec_driver_sql("DROP TABLE review_version")
+        connection.exec_driver_sql("DELETE FROM review_meta")
+        for row in rows:
+            connection.execute(text(row.replace(":", "\\:")))
+    return made
+
+
+@pytest.mark.filterwarnings("ignore:.*expression-based index")  # SQLite cannot show it; the golden file holds it
+def test_a_database_of_the_first_layout_is_migrated_and_keeps_its_items(store_url: str) -> None:
+    first_layout(store_url).close()
+    with ReviewStore(store_url, clock=lambda: 1_700_000_030.0) as store:
+        with store.database.read() as connection:
+            found = MigrationContext.configure(connection, opts={"version_table": "review_version"})
+            assert compare_metadata(found, schema.metadata) == []  # indexes and columns are those of the code
+            assert found.get_current_revision() == schema.LAYOUT
+        assert [item.key for item in store.items(["decided"])] == ["decided", "audit:request 1"]
+        assert [view.name for view in Monitors(store).all()] == ["risk 2", "drift", "risk"]
+        with pytest.raises(DatabaseError, match="append-only"), store.database.write() as connection:
+            connection.exec_driver_sql("DELETE FROM review_events")
+
+
+def test_a_migration_that_fails_leaves_the_first_layout(store_url: str) -> None:
+    old = first_layout(store_url)
+    with old.write() as connection:
+        connection.exec_driver_sql("CREATE INDEX review_items_late ON review_items (holder)")  # in the way
+    with pytest.raises(UsageError, match=r"cannot open.*review_items_late"):
+        ReviewStore(store_url)
+    with old.read() as connection:
+        assert not inspect(connection).has_table("review_version")
+        assert "review_items_state" in {one["name"] for one in inspect(connection).get_indexes("review_items")}
+    old.close()
+
+
+def test_processes_that_open_an_old_database_at_once_migrate_it_once(store_url: str) -> None:
+    first_layout(store_url).close()
+    with ThreadPoolExecutor(4) as threads:
+        for store in threads.map(lambda _: ReviewStore(store_url), range(4)):
+            assert len(store.items()) == 5
+            store.close()
+
+
+@pytest.mark.parametrize("layout", ["3", "99", "two", None])
+def test_a_newer_layout_is_refused_with_the_way_out(store_url: str, layout: str | None) -> None:
+    with ReviewStore(store_url) as store, store.database.write() as connection:
+        connection.execute(update(schema.meta).values(value=layout))
+    with pytest.raises(UsageError, match=rf"layout {layout!r}; this version reads '2'.*Upgrade acrc-guardrail"):
+        ReviewStore(store_url)
+
+
+# -- many items ----------------------------------------------------------------------------------------------------
+
+
+class Plans:
+    """What SQLite does for each statement that reads the items."""
+
+    def __init__(self, store: ReviewStore) -> None:
+        self.found: list[str] = []
+        event.listen(store.database.engine, "before_cursor_execute", self.explain)
+
+    def explain(self, connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "FROM review_items" in statement:
+            asked = connection.connection.dbapi_connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            self.found += [row[3] for row in asked]
+
+    def through_all_rows(self) -> bool:
+        """Whether a step goes through the rows of all items, with their contents."""
+        return any(step.startswith("SCAN review_items") and "COVERING" not in step for step in self.found)
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_counts_and_lists_read_indexes_and_no_rows_of_other_items(tmp_path: Path, indexed: bool) -> None:
+    with ReviewStore(tmp_path / "reviews.db") as store:
+        if not indexed:  # the control
+            with store.database.write() as connection:
+                for name in ("queue", "late", "action", "history"):
+                    connection.exec_driver_sql(f"DROP INDEX review_items_{name}")
+        store.enqueue(content())
+        plans = Plans(store)
+        calls: list[Callable[[], object]] = [
+            store.stats,
+            lambda: store.items(["pending", "claimed"]),
+            lambda: store.items(["decided", "expired"], newest=True),
+            lambda: store.claim("ann"),
+            lambda: store.claim("ann", kinds=["audit"]),
+            store.expire,
+        ]
+        for call in calls:
+            plans.found.clear()
+            call()
+            assert plans.found
+            assert plans.through_all_rows() is not indexed, plans.found
+
+
+# -- writers of one process on SQLite ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[ReviewStore]:
+    with ReviewStore(tmp_path / "reviews.db") as made:
+        yield made
+
+
+def queued(store: ReviewStore, acts: list[Callable[[], object]]) -> list[BaseException | None]:
+    """What threads raise that ask for the database in this order, while somebody else is writing."""
+    raised: list[BaseException | None] = [None] * len(acts)
+
+    def run(place: int) -> None:
+        try:
+            acts[place]()
+        except Exception as error:
+            raised[place] = error
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(acts))]
+    waiting = store.database._writers._waiting
+    with suppress(OperationalError), store.database.write():
+        for thread in threads:
+            before = len(waiting)
+            thread.start()
+            while thread.is_alive() and len(waiting) == before:
+                threading.Event().wait(0.001)
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+def test_threads_write_in_the_order_in_which_they_ask_and_in_one_commit(one: ReviewStore) -> None:
+    commits: list[object] = []
+    event.listen(one.database.engine, "commit", commits.append)
+    acts = [partial(one.enqueue, content(str(i))) for i in range(6)]
+    assert queued(one, [*acts]) == [None] * 6
+    assert len(commits) == 1
+    assert [item.content.question for item in one.items()] == [str(i) for i in range(6)]
+
+
+def test_what_fails_is_undone_alone(one: ReviewStore) -> None:
+    def wrong() -> None:
+        with one.database.write() as connection:
+            connection.exec_driver_sql("UPDATE review_items SET holder = 'wrong'")
+            raise ValueError
+
+    _, failed, _ = queued(one, [partial(one.enqueue, content("1")), wrong, partial(one.enqueue, content("2"))])
+    assert isinstance(failed, ValueError)
+    assert [(item.content.question, item.holder) for item in one.items()] == [("1", None), ("2", None)]
+
+
+def test_a_commit_that_fails_fails_for_all_that_is_in_it(one: ReviewStore) -> None:
+    def full() -> None:
+        """As when the disk is full: SQLite undoes the transaction by itself."""
+        with one.database.write() as connection:
+            connection.connection.dbapi_connection.execute("ROLLBACK")  # type: ignore[union-attr]
+
+    before, last, after = queued(one, [partial(one.enqueue, content("1")), full, partial(one.enqueue, content("2"))])
+    assert [type(error) for error in (before, last, after)] == [OperationalError] * 3
+    assert one.items() == []
+    one.enqueue(content("3"))
+    assert len(one.items()) == 1
+
+
+def test_a_thread_that_waits_too_long_for_its_turn_holds_up_nobody(one: ReviewStore) -> None:
+    def impatient() -> None:
+        with one.database._writers.write(0.0):
+            raise AssertionError
+
+    assert [type(error) for error in queued(one, [impatient, partial(one.enqueue, content()), impatient])] == [
+        *(TimeoutError, type(None), TimeoutError)
+    ]
+    assert len(one.items()) == 1
+
+
+def test_a_connection_stays_open_and_a_moved_file_is_not_replaced(one: ReviewStore, tmp_path: Path) -> None:
+    connected: list[object] = []
+    event.listen(one.database.engine, "connect", lambda *_: connected.append(1))
+    one.enqueue(content())
+    lease = one.claim("ann")
+    assert lease is not None
+    one.decide(lease, APPROVE)
+    assert (len(connected), (tmp_path / "reviews.db-wal").exists()) == (0, True)
+    (tmp_path / "reviews.db").rename(tmp_path / "away.db")
+    for act in (one.items, one.stats, one.check, partial(one.enqueue, content())):
+        with pytest.raises(OperationalError, match="was moved, deleted or replaced"):
+            act()
+    assert not (tmp_path / "reviews.db").exists()
+    (tmp_path / "away.db").rename(tmp_path / "reviews.db")
+    assert len(one.items()) == 1
 
 
 # -- carrying out --------------------------------------------------------------------------------------------------
