@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..errors import UsageError, require
 from ..files import sqlite_path
+from ..plain_json import visible
 from .limits import check_seconds
 from .web.accounts import Accounts, add_token
 
@@ -186,5 +187,5 @@ def _accounts(path: Path) -> Accounts:
 
 
 def _print(*lines: str) -> None:
-    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.write(visible("\n".join(lines)) + "\n")
     sys.stdout.flush()
