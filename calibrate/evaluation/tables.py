@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -106,7 +106,11 @@ class PaperTables(Frozen):
     """Variants of A-CRC; means over models."""
 
 
-def methods(delta: float) -> dict[str, RuleSpec]:
+NamedRule: TypeAlias = str | tuple[str, Mapping[str, Any]]
+"""A rule by its name, and its settings."""
+
+
+def methods(delta: float) -> dict[str, NamedRule]:
     """The paper's methods by their printed names, and the certificate at the same delta."""
     return {
         "Fixed-50": "fixed_quantile",
@@ -119,7 +123,7 @@ def methods(delta: float) -> dict[str, RuleSpec]:
     }
 
 
-def variants() -> dict[str, RuleSpec]:
+def variants() -> dict[str, NamedRule]:
     """The paper's ablations by their printed names."""
     return {
         "Without monotonization": ("acrc", {"monotone": False}),
