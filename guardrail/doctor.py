@@ -25,6 +25,7 @@ from .errors import GuardrailError, UsageError
 from .judges import Judge
 from .models import resolve_model
 from .outcome import Infeasible
+from .plain_json import visible
 from .sampling.calls import SAMPLE_INDEX
 from .sampling.native import is_native
 from .sampling.probe import PROMPT, wants_probe
@@ -87,9 +88,9 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         findings.append(finding)
         if not arguments.json:
-            print(f"{MARKS[finding.status]}  {finding.check}: {finding.detail}")  # noqa: T201
+            print(visible(f"{MARKS[finding.status]}  {finding.check}: {finding.detail}"))  # noqa: T201
             if finding.fix:
-                print(f"      -> {finding.fix}")  # noqa: T201
+                print(visible(f"      -> {finding.fix}"))  # noqa: T201
     failed = any(finding.status == "fail" for finding in findings)
     if arguments.json:
         print(json.dumps({"ok": not failed, "findings": [asdict(f) for f in findings]}, indent=1))  # noqa: T201

@@ -15,6 +15,7 @@ from typing import cast, get_args
 
 from ..errors import UsageError, require
 from ..files import sqlite_path
+from ..plain_json import visible
 from .destinations import Destination, Format
 from .limits import check_seconds
 from .web.accounts import Accounts, Role, add_token
@@ -212,5 +213,5 @@ def _accounts(path: Path) -> Accounts:
 
 
 def _print(*lines: str) -> None:
-    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.write(visible("\n".join(lines)) + "\n")
     sys.stdout.flush()
