@@ -262,7 +262,8 @@ class ReviewBridge:
 
     def _answer(self, item: Item, value: dict[str, Any]) -> dict[str, Any]:
         assert item.decision is not None, "only decided items are answers"
-        why, answer = refusal_of(item, value), {}
+        why = refusal_of(item, value)
+        answer: dict[str, Any] = {}
         if why is None:
             answer = {"decisions": response_of(item.decision, value)}
             if item.decision.action in ("approve", "edit"):  # the node compares it with what it holds, see `unchanged`

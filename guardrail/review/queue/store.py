@@ -124,8 +124,8 @@ class ReviewStore:
                 expired item again. Without it a deadline never changes.
 
         Raises:
-            UsageError: A callback that is not an http(s) URL or holds a secret, a time that is not positive or above ten
-                years, or a key or name that a database cannot hold.
+            UsageError: A callback that is not an http(s) URL or holds a secret, a time that is not positive or above
+                ten years, or a key or name that a database cannot hold.
             UnstorableError: The content cannot be stored; see `guardrail.review.queue.item`.
         """
         if callback is not None:
