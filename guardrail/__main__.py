@@ -16,6 +16,7 @@ __all__ = ["main"]
 COMMANDS = {
     "doctor": ("guardrail.doctor", "check an artifact, its model, judge and endpoint before they serve"),
     "review": ("guardrail.review.command", "serve the page on which people decide what was held back"),
+    "serve": ("integrations.gateway", "answer an OpenAI client behind a gate: it changes one URL"),
 }
 """Module of each subcommand, with ``add_arguments(parser)`` and ``run(arguments) -> exit code``, and its help."""
 

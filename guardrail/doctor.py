@@ -182,14 +182,12 @@ def _is_cascade(path: str) -> bool:
 
 def _guard(artifact: CalibrationArtifact, model: Model | None, question: str) -> Iterator[Finding]:
     """Checks of one guard, or of one stage of a cascade."""
-    if artifact.data.many_cut_off:
-        yield Finding(
-            "length of answers",
-            "warn",
-            f"{artifact.data.n_cut_off} of {artifact.data.n_questions} calibration answers were cut off at "
-            f"max_tokens = {artifact.plan.max_tokens}",
-            "collect with a larger --max-tokens and fit again",
-        )
+    if (cut := artifact.data.n_cut_off) is not None:
+        longest = f"max_tokens = {artifact.plan.max_tokens}"
+        said = f"{cut} of {artifact.data.n_questions} calibration answers were cut off at {longest}"
+        fix = "collect with a larger --max-tokens and fit again"
+        many = artifact.data.many_cut_off
+        yield Finding("length of answers", "warn", said, fix) if many else Finding("length of answers", "ok", said)
     estimator = None
     try:
         estimator = from_spec(artifact.estimator)
