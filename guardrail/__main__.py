@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from .errors import GuardrailError
+from .plain_json import visible
 
 __all__ = ["main"]
 
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser.parse_args(given)
         code: int = import_module(COMMANDS[arguments.command][0]).run(arguments)
     except GuardrailError as error:
-        print(f"guardrail {meant}: {error}", file=sys.stderr)  # noqa: T201
+        print(visible(f"guardrail {meant}: {error}"), file=sys.stderr)  # noqa: T201
         return 1
     return code
 

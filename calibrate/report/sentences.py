@@ -32,6 +32,7 @@ __all__ = [
     "held_out",
     "next_steps",
     "no_early_stopping",
+    "not_fitted_on",
     "percent",
     "promise",
     "ranking",
@@ -326,6 +327,22 @@ def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, merged:
     return [*rest, f"Put the artifact in front of the model: Guardrail(model=..., artifact=...{by_segment})."]
 
 
+def not_fitted_on(artifact: CalibrationArtifact, n_labelled: int) -> str | None:
+    """That a record file holds labelled questions that were not fitted on and that no test part names; None if not.
+
+    Args:
+        artifact: The artifact.
+        n_labelled: Records with a score and a label, without the test part.
+    """
+    extra = n_labelled - artifact.data.n_used
+    if extra <= 0 or artifact.calibration.group is not None or artifact.looks is not None:
+        return None  # of clusters one question each is fitted on, and of looks the first labels
+    return (
+        f"{extra} labelled questions of the record file were not fitted on. The comparison of rules, the categories "
+        "and the answers to read count them as calibration questions. Name the part that was kept out with --test."
+    )
+
+
 def unguardable(artifact: CalibrationArtifact) -> str | None:
     """Why no guard can use the artifact, and what to do; None if one can."""
     name = artifact.estimator.name
@@ -347,7 +364,7 @@ def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
     elif diagnostics.auroc is not None and diagnostics.auroc < USEFUL_AUROC:
         steps.append(
             f"Use another estimator: an AUROC of {diagnostics.auroc:.2f} says that this uncertainty hardly tells "
-            "right from wrong (0.5 is a coin). `calibrate evaluate` compares them."
+            "right from wrong (0.5 is a coin). `calibrate fit --estimator auto` chooses one."
         )
     if isinstance(outcome, Infeasible):
         smallest = diagnostics.smallest_feasible_alpha
@@ -417,7 +434,8 @@ def ranking(artifact: CalibrationArtifact) -> str | None:
         )
     return (
         f"Use another estimator, or label more: {start}. On these questions {artifact.estimator.name} does not rank "
-        "this model's errors: nothing shows that it tells right from wrong. `calibrate evaluate` compares estimators."
+        "this model's errors: nothing shows that it tells right from wrong. `calibrate fit --estimator auto` chooses "
+        "one."
     )
 
 

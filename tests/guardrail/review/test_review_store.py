@@ -527,11 +527,11 @@ def test_processes_that_open_an_old_database_at_once_migrate_it_once(store_url: 
             store.close()
 
 
-@pytest.mark.parametrize("layout", ["3", "99", "two", None])
+@pytest.mark.parametrize("layout", ["4", "99", "two", None])
 def test_a_newer_layout_is_refused_with_the_way_out(store_url: str, layout: str | None) -> None:
     with ReviewStore(store_url) as store, store.database.write() as connection:
         connection.execute(update(schema.meta).values(value=layout))
-    with pytest.raises(UsageError, match=rf"layout {layout!r}; this version reads '2'.*Upgrade acrc-guardrail"):
+    with pytest.raises(UsageError, match=rf"layout {layout!r}; this version reads '3'.*Upgrade acrc-guardrail"):
         ReviewStore(store_url)
 
 
