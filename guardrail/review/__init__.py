@@ -20,6 +20,7 @@ from .errors import (  # noqa: E402
     ItemExpiredError,
     LeaseLostError,
     ReviewError,
+    StoreUnavailableError,
     UnknownItemError,
     UnstorableError,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "SharedRisk",
     "SharedSwitch",
     "Stats",
+    "StoreUnavailableError",
     "Ticket",
     "UnknownItemError",
     "UnstorableError",

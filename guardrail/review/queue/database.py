@@ -6,39 +6,67 @@ Forking is safe while no other thread is in the middle of an operation.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from socket import SHUT_RDWR, socket
 from typing import Any
 
 from sqlalchemy import create_engine, event, inspect, select, text
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from ...errors import UsageError, require
 from ...files import SQLITE_PATIENCE, prepare_sqlite
+from ..errors import StoreUnavailableError
+from ..limits import check_seconds
 from . import schema
+from .deadline import DEADLINE, Circuit, Operation, watched
 
 __all__ = ["Database"]
 
 _LOCK = 0x61637263
 """Advisory lock of PostgreSQL under which the tables are made."""
+CONNECTIONS = 8
+"""Largest number of connections that a process opens to PostgreSQL; further operations wait for one."""
+_OPENING = SQLITE_PATIENCE
+"""Seconds in which the tables are found or made: several processes may start at once."""
 
 
 class Database:
     """One database, opened when it is first used.
 
+    Every operation ends within its deadline, also while it connects and while the server hangs; see
+    `guardrail.review.queue.deadline`. After three failures in a row operations fail at once for five seconds.
+
     Args:
         url: ``sqlite:///path``, a bare path (SQLite), or ``postgresql://...``.
         clock: Now, in seconds since 1970; default: the server's clock for PostgreSQL, this machine's for SQLite.
+        deadline: Seconds for one operation, with connecting and committing.
     """
 
-    def __init__(self, url: str | os.PathLike[str], clock: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        clock: Callable[[], float] | None = None,
+        *,
+        deadline: float = DEADLINE,
+    ) -> None:
+        check_seconds("deadline", deadline, "Use 5.")
         self.url = _parsed(os.fspath(url))
+        self.deadline = deadline
+        self.circuit = Circuit()
         self._clock = clock
-        self._engine = _engine(self.url)
+        self._current = threading.local()
+        self._slots = threading.BoundedSemaphore(CONNECTIONS)
+        self._engine = _engine(self.url, deadline)
+        event.listen(self._engine, "do_connect", self._connect)
+        event.listen(self._engine, "checkout", self._checked_out)
         self._owner = os.getpid()
         self._prepare()
 
@@ -51,24 +79,118 @@ class Database:
         return self._engine
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
-        """A transaction that may write; committed at the end, rolled back after an error."""
-        with self.engine.connect().execution_options(review_writes=True) as connection, connection.begin():
+    def write(self, within: float | None = None) -> Iterator[Connection]:
+        """A transaction that may write; committed at the end, rolled back after an error.
+
+        Args:
+            within: Seconds it may take; default: the deadline of the database.
+
+        Raises:
+            StoreUnavailableError: It took longer, the database cannot be reached, or the circuit is open.
+        """
+        with self._transaction(within, writes=True) as connection:
             yield connection
 
     @contextmanager
-    def read(self) -> Iterator[Connection]:
-        """A transaction that only reads: one consistent view."""
-        with self.engine.connect() as connection, connection.begin():
+    def read(self, within: float | None = None) -> Iterator[Connection]:
+        """A transaction that only reads: one consistent view. Arguments and errors as for `write`."""
+        with self._transaction(within, writes=False) as connection:
             yield connection
+
+    @contextmanager
+    def _transaction(self, within: float | None, *, writes: bool) -> Iterator[Connection]:
+        self.circuit.enter()
+        with watched(self.deadline if within is None else within) as operation:
+            try:
+                with self._connected(operation, writes) as connection:
+                    yield connection
+                    connection.commit()
+            except (SQLAlchemyError, StoreUnavailableError) as error:
+                why = _unavailable(error, operation)
+                if why is None:
+                    self.circuit.note(failed=False)
+                    raise
+                if operation.seconds >= self.deadline:  # otherwise the caller was in a hurry
+                    self.circuit.note(failed=True)
+                raise StoreUnavailableError(
+                    f"the review store {why}. If this was written, it may or may not be stored: repeat it under the "
+                    "same key. Check that the database runs and answers."
+                ) from error
+            except Exception:  # the database answered
+                self.circuit.note(failed=False)
+                raise
+            self.circuit.note(failed=False)
+
+    @contextmanager
+    def _connected(self, operation: Operation, writes: bool) -> Iterator[Connection]:
+        """A connection on which a transaction has begun."""
+        if not self._slots.acquire(timeout=operation.left):
+            raise StoreUnavailableError(f"all {CONNECTIONS} connections were in use")
+        self._current.operation = operation
+        try:
+            connection = self.engine.connect().execution_options(review_writes=writes)
+            try:
+                self._begin(connection, operation)
+            except DBAPIError as error:
+                connection.close()
+                if operation.late or not error.connection_invalidated:
+                    raise
+                # The server closed it while it was idle, e.g. in a restart. The pool has dropped the others as well.
+                connection = self.engine.connect().execution_options(review_writes=writes)
+                self._begin(connection, operation)
+            with connection:
+                yield connection
+        finally:
+            self._current.operation = None
+            self._slots.release()
+
+    def _begin(self, connection: Connection, operation: Operation) -> None:
+        """Begin the transaction, with the server's limits: it must not hold locks for a client that has gone."""
+        connection.info.pop("review_now", None)
+        if connection.dialect.name != "postgresql":
+            left = int(operation.left * 1000)
+            connection.connection.cursor().execute(f"PRAGMA busy_timeout={left}").close()
+            connection.begin()
+            return
+        limits = {"work": f"{int(operation.seconds * 1000)}ms", "idle": f"{int(2 * operation.seconds * 1000)}ms"}
+        row = connection.execute(_BEGIN, limits).one()
+        connection.info["review_now"] = float(row[0])
+
+    def _connect(self, dialect: Any, _record: Any, given: Any, named: Any) -> Any:
+        """Connect in a thread: a look-up of the name or a server that hangs cannot be broken off."""
+        operation: Operation | None = getattr(self._current, "operation", None)
+        if operation is None or dialect.name != "postgresql":
+            return None  # SQLAlchemy connects
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(dialect.connect(*given, **named))
+            except Exception as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="guardrail-connect", daemon=True).start()
+        try:
+            made = future.result(operation.left)
+        except TimeoutError:
+            future.add_done_callback(_close_unused)
+            operation.late = True
+            raise StoreUnavailableError("cannot be reached") from None
+        operation.break_off = partial(_shut_down, made)
+        return made
+
+    def _checked_out(self, connection: Any, _record: Any, _proxy: Any) -> None:
+        operation: Operation | None = getattr(self._current, "operation", None)
+        if operation is not None:
+            interrupt = getattr(connection, "interrupt", None)  # SQLite
+            operation.break_off = interrupt or partial(_shut_down, connection)
 
     def now(self, connection: Connection) -> float:
         """Now, in seconds since 1970; PostgreSQL's clock is the same for every machine."""
         if self._clock is not None:
             return self._clock()
-        if connection.dialect.name == "postgresql":
-            return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
-        return time.time()
+        found = connection.info.get("review_now")  # PostgreSQL: when the transaction began
+        return time.time() if found is None else float(found)
 
     def close(self) -> None:
         """Close all connections. They are opened again when needed."""
@@ -76,7 +198,8 @@ class Database:
 
     def _prepare(self) -> None:
         try:
-            with self.write() as connection:
+            patience = _OPENING if self.url.get_backend_name() == "sqlite" else None
+            with self.write(patience) as connection:
                 if connection.dialect.name == "postgresql":
                     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
                 if not inspect(connection).has_table(schema.meta.name):
@@ -84,15 +207,53 @@ class Database:
                 layout = connection.execute(
                     select(schema.meta.c.value).where(schema.meta.c.name == "layout")
                 ).scalar_one_or_none()
-        except DatabaseError as error:
+        except (DatabaseError, StoreUnavailableError) as error:
             self.close()
-            raise UsageError(f"cannot open the review store {self.url!r}: {error.orig}.") from error
+            raise UsageError(f"cannot open the review store {self.url!r}: {_first_line(error)}.") from error
         if layout != schema.LAYOUT:
             self.close()
             raise UsageError(
                 f"the review store {self.url!r} has layout {layout!r}; this version reads {schema.LAYOUT!r}. "
                 "Use another database, or the version of acrc-guardrail that made it."
             )
+
+
+_BEGIN = text(
+    "SELECT extract(epoch FROM clock_timestamp()), set_config('statement_timeout', :work, true), "
+    "set_config('idle_in_transaction_session_timeout', :idle, true)"
+)
+
+
+def _unavailable(error: Exception, operation: Operation) -> str | None:
+    """Why the database could not be used, in words; None if it answered and refused a statement."""
+    if operation.late:
+        return f"did not answer within {operation.seconds:g} s"
+    if isinstance(error, StoreUnavailableError):
+        return str(error)
+    if not isinstance(error, DBAPIError):
+        return None
+    kind = type(error.orig).__name__
+    connecting = error.statement is None
+    if error.connection_invalidated or connecting or kind in ("QueryCanceled", "IdleInTransactionSessionTimeout"):
+        return f"failed: {_first_line(error)}"
+    locked = kind == "OperationalError" and "locked" in str(error.orig)
+    return f"is locked by another process for more than {operation.seconds:g} s" if locked else None
+
+
+def _first_line(error: Exception) -> str:
+    """What the driver says, without statements and values, which are questions and answers."""
+    return str(getattr(error.__cause__ or error, "orig", None) or error).strip().partition("\n")[0].rstrip(".")
+
+
+def _shut_down(connection: Any) -> None:
+    """Shut the socket of a psycopg connection down, so that the thread that waits for it gets an error."""
+    with suppress(Exception), socket(fileno=os.dup(connection.fileno())) as one:  # it may be closed already
+        one.shutdown(SHUT_RDWR)
+
+
+def _close_unused(connecting: Future[Any]) -> None:
+    if connecting.exception() is None:
+        connecting.result().close()
 
 
 def _parsed(given: str) -> URL:
@@ -111,28 +272,29 @@ def _parsed(given: str) -> URL:
     return url
 
 
-def _engine(url: URL) -> Engine:
+def _engine(url: URL, deadline: float) -> Engine:
     try:
         if url.get_backend_name() == "postgresql":
-            return create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
+            # `Database._slots` limits the connections and waits for a free one, so the pool itself never waits.
+            return create_engine(url, pool_size=CONNECTIONS, max_overflow=0, isolation_level="READ COMMITTED")
         assert url.database is not None
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
         # Only the owner may read held-back answers; SQLite gives the WAL files the same mode.
         os.close(os.open(url.database, os.O_RDWR | os.O_CREAT, 0o600))
         # No pool, so that no connection lives through a fork; see `open_sqlite`.
-        engine = create_engine(url, connect_args={"timeout": SQLITE_PATIENCE}, poolclass=NullPool)
+        engine = create_engine(url, connect_args={"timeout": min(deadline, SQLITE_PATIENCE)}, poolclass=NullPool)
     except OSError as error:
         raise UsageError(f"cannot open the review store {url.database!r}: {error.strerror}.") from error
     except NoSuchModuleError as error:
         raise UsageError(f"no driver for {url!r}: {error}.") from error
-    event.listen(engine, "connect", _on_connect)
+    event.listen(engine, "connect", partial(_on_connect, min(deadline, SQLITE_PATIENCE)))
     event.listen(engine, "begin", _on_begin)
     return engine
 
 
-def _on_connect(connection: Any, _record: Any) -> None:
+def _on_connect(patience: float, connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # transactions are begun below, not by the driver
-    prepare_sqlite(connection)
+    prepare_sqlite(connection, patience=patience)
 
 
 def _on_begin(connection: Connection) -> None:
