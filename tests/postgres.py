@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["missing", "server"]
+__all__ = ["missing", "server", "stopped"]
 
 FOLDERS = ("/usr/local/bin", *sorted((str(p) for p in Path("/usr/lib/postgresql").glob("*/bin")), reverse=True))
 
@@ -81,3 +82,37 @@ def server() -> Iterator[str]:
             run("pg_ctl", "-D", str(data), "-w", "-m", "immediate", "stop")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def stopped(url: str) -> Iterator[None]:
+    """Stop all processes of the server (SIGSTOP), so that it keeps its sockets open and answers nothing."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        backend = connection.info.backend_pid
+        main = _parent(backend)
+    found = [main, *(pid for pid in _pids() if _parent(pid) == main)]
+    for pid in found:
+        _signal(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in reversed(found):
+            _signal(pid, signal.SIGCONT)
+
+
+def _pids() -> list[int]:
+    return [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:  # it has ended
+        return -1
+
+
+def _signal(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ...errors import UsageError
 from ...monitor import Alarm, SafetySwitch
+from ..errors import StoreUnavailableError
 from ..limits import check_text
 from ..queue.store import ReviewStore
 from .rows import LONGEST_MONITOR, alarm_of, monitors
@@ -116,7 +117,7 @@ class SharedSwitch(SafetySwitch):
         try:
             with self._store.database.read() as connection:
                 rows = connection.execute(wanted).all()
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, StoreUnavailableError) as error:
             return self._failed(f"The monitors cannot be read, so there may be an alarm ({type(error).__name__}).")
         try:
             found = [alarm_of(row.name, row.alarm) for row in rows if row.acknowledged is None]

@@ -119,6 +119,7 @@ class ReviewStore:
         callback: str | None = None,
         who: str = rows.SYSTEM,
         reopen: bool = False,
+        within: float | None = None,
     ) -> Item:
         """Add an item, or find the item with this key. It is on disk when this returns.
 
@@ -131,6 +132,7 @@ class ReviewStore:
             who: Name in the audit trail.
             reopen: If the key exists: extend the deadline of an undecided item to ``expires_in`` from now, and open an
                 expired item again. Without it a deadline never changes.
+            within: Seconds it may take, if that is less than the store's deadline.
 
         Raises:
             UsageError: A callback that is not an http(s) URL, a time that is not positive or above ten years, or a key
@@ -146,7 +148,7 @@ class ReviewStore:
         check_text("who", who, LONGEST_NAME)
         content = frozen(content)
         ticket = secrets.token_hex(16)
-        with self.database.write() as connection:
+        with self.database.write(self._shorter(within)) as connection:
             now = self.database.now(connection)
             deadline = None if expires_in is None else now + expires_in
             values = {
@@ -430,24 +432,28 @@ class ReviewStore:
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
+    def _shorter(self, seconds: float | None) -> float:
+        return self.database.deadline if seconds is None else min(seconds, self.database.deadline)
+
     def _look(self, item: str, until: float) -> Item | None:
         """The item as it is now; None if the database does not answer, by then at the latest."""
         left = max(until - time.monotonic(), _LAST_LOOK)
         try:
-            with self.database.read(min(left, self.database.deadline)) as connection:
+            with self.database.read(self._shorter(left)) as connection:
                 return rows.as_item(rows.fetch(connection, item))
         except StoreUnavailableError as error:
             _log.warning("Waiting for a decision goes on: %s", error)
             return None
 
-    def give_up(self, item: str, *, only_if_late: bool = False) -> Decision | None:
+    def give_up(self, item: str, *, only_if_late: bool = False, within: float | None = None) -> Decision | None:
         """Stop waiting: close the item, or return the decision if there is one.
 
         Args:
             item: Its id.
             only_if_late: Close it only if its deadline has passed, because others may still wait for it.
+            within: Seconds it may take, if that is less than the store's deadline.
         """
-        with self.database.write() as connection:
+        with self.database.write(self._shorter(within)) as connection:
             now = self.database.now(connection)
             row = rows.fetch(connection, item, lock=True)
             late = row.deadline is not None and row.deadline <= now
