@@ -122,7 +122,8 @@ def parse_state(text: str, kind: type[State], where: str) -> State:
     except ValueError as error:
         raise UsageError(f"{where}: cannot be read as a monitor state ({error}). {_WAY_OUT}") from error
     if isinstance(content, dict):
-        check_version(content.get("format"), 1, where, "start a new monitor")
+        content = kind.upgraded(content)
+        check_version(content.get("format"), kind.FORMAT, where, "start a new monitor")
     try:
         return kind.from_stored(content)
     except ValidationError as error:
