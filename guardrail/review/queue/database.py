@@ -61,6 +61,7 @@ class Database:
         self.url = _parsed(os.fspath(url))
         self.deadline = deadline
         self.circuit = Circuit()
+        self.closings = 0
         self._clock = clock
         self._current = threading.local()
         self._slots = threading.BoundedSemaphore(CONNECTIONS)
@@ -194,6 +195,7 @@ class Database:
 
     def close(self) -> None:
         """Close all connections. They are opened again when needed."""
+        self.closings += 1
         self.engine.dispose()
 
     def _prepare(self) -> None:
