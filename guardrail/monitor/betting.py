@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -33,10 +34,16 @@ def jump(capital: NDArray[np.float64], gains: NDArray[np.float64]) -> NDArray[np
     Returns:
         The money after the bet, same shape as ``capital``. Its sum is the wealth.
     """
-    spread = _KEPT * capital
-    spread += (_SPREAD / capital.shape[-1]) * np.add.reduce(capital, axis=-1, keepdims=True)
-    spread *= gains[..., None, :]
-    return spread
+    spread = _KEPT * capital + _SPREAD * capital.mean(axis=-1, keepdims=True)
+    return np.asarray(spread * gains[..., None, :], dtype=np.float64)
+
+
+@cache
+def _mix(bets: int) -> NDArray[np.float64]:
+    """`jump` without gains as a matrix over all money in a row, which is faster for a single stream."""
+    each = len(JUMPS) * bets
+    units = np.eye(each).reshape(each, len(JUMPS), bets)
+    return np.ascontiguousarray(jump(units, np.ones(bets)).reshape(each, each).T)
 
 
 def even(bets: int) -> tuple[tuple[float, ...], ...]:
@@ -117,11 +124,13 @@ class BettingState(Frozen):
         Returns:
             The fields that change, and the log-wealth after each bet.
         """
-        capital, log_wealth, peak = np.array(self.shares), self.log_wealth, self.peak_log_wealth
+        capital, log_wealth, peak = np.array(self.shares).ravel(), self.log_wealth, self.peak_log_wealth
         line, path, alarmed_at = -math.log(self.delta), list[float](), None
-        for n, row in enumerate(gains, start=self.n + 1):
-            capital = jump(capital, row)
-            total = float(np.add.reduce(capital, axis=None))
+        mix = _mix(len(self.BETS))
+        for n, row in enumerate(np.tile(gains, len(JUMPS)), start=self.n + 1):
+            capital = mix @ capital
+            capital *= row
+            total = float(np.add.reduce(capital))
             capital /= total
             log_wealth += math.log(total)
             peak = max(peak, log_wealth)
@@ -132,7 +141,7 @@ class BettingState(Frozen):
             "n": self.n + len(path),
             "log_wealth": log_wealth,
             "peak_log_wealth": peak,
-            "shares": tuple(tuple(row) for row in capital.tolist()),
+            "shares": tuple(tuple(row) for row in capital.reshape(len(JUMPS), -1).tolist()),
             "alarmed_at": alarmed_at if self.alarmed_at is None else self.alarmed_at,
         }
         return changed, path

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import delete, exists, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Table, delete, exists, insert, select, text, update
 from sqlalchemy.engine import Connection
 
 from ...errors import GuardrailError
@@ -108,9 +107,23 @@ class Inbox:
 
 def put(connection: Connection, name: str, rows: Sequence[dict[str, Any]], now: float) -> None:
     """Write scores, unless their keys are in the inbox already."""
-    kind = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    new = kind(inbox).on_conflict_do_nothing(index_elements=["name", "key"])
-    connection.execute(new, [{"name": name, "at": now, **row} for row in rows])
+    _insert(connection, inbox, [{"name": name, "at": now, **row} for row in rows], "ON CONFLICT (name, key) DO NOTHING")
+
+
+def _insert(connection: Connection, table: Table, rows: Sequence[dict[str, Any]], otherwise: str = "") -> None:
+    """Insert rows that have the same fields; with PostgreSQL in one statement, many times faster than one for each."""
+    if not rows:
+        return
+    names = list(rows[0])
+    columns = ", ".join(names)
+    if connection.dialect.name == "postgresql":
+        kinds = {name: table.c[name].type.compile(connection.dialect) for name in names}
+        arrays = ", ".join(f"CAST(:{name} AS {kinds[name]}[])" for name in names)
+        statement = f"INSERT INTO {table.name} ({columns}) SELECT * FROM unnest({arrays}) {otherwise}"
+        connection.execute(text(statement), {name: [row[name] for row in rows] for name in names})
+    else:
+        marks = ", ".join(f":{name}" for name in names)
+        connection.execute(text(f"INSERT INTO {table.name} ({columns}) VALUES ({marks}) {otherwise}"), list(rows))
 
 
 @lru_cache(maxsize=32)
@@ -132,12 +145,11 @@ def fold(database: Database, connection: Connection, row: Any) -> tuple[DriftSta
     """
     grid = grid_of(connection.execute(select(grids.c.grid).where(grids.c.name == row.name)).scalar_one())
     state = state_of(row, DriftState)
-    oldest = select(inbox.c.number).where(inbox.c.name == row.name).order_by(inbox.c.number).limit(FOLD_AT_ONCE)
-    taken = delete(inbox).where(inbox.c.number.in_(oldest)).returning(inbox.c.number, inbox.c.key, inbox.c.value)
-    found = sorted(connection.execute(taken).all())
+    oldest = select(inbox.c.number, inbox.c.key, inbox.c.value).where(inbox.c.name == row.name)
+    found = connection.execute(oldest.order_by(inbox.c.number).limit(FOLD_AT_ONCE)).all()
     if not found:
         return state, 0
-    known = _counted(connection, row.name, [key for _, key, _ in found])
+    known = _take_out(connection, row.name, [number for number, _, _ in found], [key for _, key, _ in found])
     new = [(key, value) for _, key, value in found if key not in known]
     after, p_values, path = state.after(grid, [value for _, value in new])
     first = state.n + 1
@@ -147,8 +159,8 @@ def fold(database: Database, connection: Connection, row: Any) -> tuple[DriftSta
     ]
     alarm = None
     if row.alarm is None and after.alarmed_at is not None:
-        wealth = amount(after.peak_log_wealth)
-        detail = drift_detail(after)
+        wealth = amount(path[after.alarmed_at - first])
+        detail = drift_detail(after.model_copy(update={"n": after.alarmed_at}))
         alarm = Alarm(monitor="drift", at=after.alarmed_at, wealth=wealth, delta=after.delta, detail=detail)
     write_state(connection, row, after, history, alarm, database.now(connection))
     return after, len(found)
@@ -173,19 +185,32 @@ def write_state(
     stored = row.alarm if alarm is None else alarm.model_dump_json()
     changed = {"n": state.n, "state": state.model_dump_json(), "alarm": stored}
     connection.execute(update(monitors).where(monitors.c.name == row.name).values(**changed))
-    if history:
-        connection.execute(insert(steps), [{"name": row.name, "at": now, **step} for step in history])
+    _insert(connection, steps, [{"name": row.name, "at": now, **step} for step in history])
     if alarm is not None:
         note(connection, "", now, SYSTEM, "alarm", {"name": row.name, **alarm.model_dump(mode="json")})
 
 
-def _counted(connection: Connection, name: str, keys: list[str]) -> set[str]:
-    """The keys that the history of a monitor has."""
-    found: set[str] = set()
-    for first in range(0, len(keys), 500):  # SQLite takes at most 999 parameters
-        some = select(steps.c.key).where(steps.c.name == name, steps.c.key.in_(keys[first : first + 500]))
-        found.update(connection.execute(some).scalars())
-    return found
+def _take_out(connection: Connection, name: str, numbers: list[int], keys: list[str]) -> set[str]:
+    """Delete scores from the inbox; returns those of their keys that the history has already.
+
+    They are deleted by number, not by range: one with a smaller number may be committed at this moment.
+    """
+    if connection.dialect.name == "postgresql":  # one parameter each, and one look into the index for each key
+        connection.execute(text("DELETE FROM review_monitor_inbox WHERE number = ANY(:numbers)"), {"numbers": numbers})
+        return set(connection.execute(_COUNTED, {"name": name, "keys": keys}).scalars())
+    counted: set[str] = set()
+    for first in range(0, len(numbers), 500):  # SQLite takes at most 999 parameters
+        some = slice(first, first + 500)
+        connection.execute(delete(inbox).where(inbox.c.number.in_(numbers[some])))
+        theirs = select(steps.c.key).where(steps.c.name == name, steps.c.key.in_(keys[some]))
+        counted.update(connection.execute(theirs).scalars())
+    return counted
+
+
+_COUNTED = text(
+    "SELECT k.key FROM unnest(CAST(:keys AS text[])) AS k (key), "
+    "LATERAL (SELECT 1 FROM review_monitor_steps s WHERE s.name = :name AND s.key = k.key LIMIT 1) AS found"
+)
 
 
 def fold_all(database: Database) -> int:
