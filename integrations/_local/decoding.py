@@ -10,8 +10,6 @@ inverse CDF. A sequence therefore depends on its own uniforms and logits alone, 
 from __future__ import annotations
 
 import copy
-import functools
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +18,7 @@ import numpy as np
 
 from guardrail.errors import require
 
+from .forward import forward, reads_by_token, rereads, rope_window
 from .loading import Tensor, torch, transformers
 
 _cache_utils: Any = require("transformers.cache_utils", extra="local")
@@ -31,7 +30,6 @@ __all__ = [
     "Row",
     "choose_tokens",
     "prefill",
-    "rope_window",
     "select_rows",
     "uniforms",
 ]
@@ -120,7 +118,7 @@ def _preallocated(states: Tensor, index: Tensor, capacity: int) -> Tensor:
     """The rows of ``states`` at ``index``, followed by free positions."""
     _, heads, length, size = states.shape
     buffer = states.new_empty((index.shape[0], heads, capacity, size))
-    buffer[:, :, :length] = states[index]
+    buffer[:, :, :length] = states if len(states) == 1 else states[index]  # one prompt: no copy in between
     return buffer
 
 
@@ -134,6 +132,8 @@ def select_rows(cache: Any, index: Tensor, room: int) -> None:
             cache.layers[place] = PreallocatedLayer(layer, index, room)
         else:
             layer.reorder_cache(index)
+    if hasattr(cache, "module_states"):
+        cache.module_states = [states[index] for states in cache.module_states]
 
 
 # -- the prompts, read once -------------------------------------------------------------------------------------------
@@ -177,9 +177,7 @@ class Prefix:
         Returns:
             float32 (rows, vocabulary), or (rows, length, vocabulary) if not ``last_only``.
         """
-        if not last_only and (
-            "cache_params" in (_accepted(self.model) or ()) or self.model.config.model_type in WITH_FIRST_MAMBA
-        ):
+        if not last_only and reads_by_token(self.model):
             return torch.stack([self.advance(column[:, None]) for column in tokens.T], dim=1)
         with torch.inference_mode():
             length = tokens.shape[1]
@@ -192,57 +190,9 @@ class Prefix:
                 if start <= rope_window(self.model) < self.ids.shape[1]:
                     tokens, self.cache = self.ids, transformers.DynamicCache(config=self.model.config)
                     positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-            logits = _forward(self.model, tokens, positions, self.mask, self.cache, last_only=last_only)
+            logits = forward(self.model, tokens, positions, self.mask, self.cache, last_only=last_only)
             self.logits = logits[:, -1]
             return self.logits if last_only else logits
-
-
-WITH_FIRST_MAMBA = frozenset({"jamba", "zamba"})
-"""Types beside Mamba with layers of the first Mamba, which reads several tokens as if none came before them."""
-
-REREADING = frozenset({"phi3", "phi4_multimodal", "phimoe"})
-"""Types for which ``generate`` reads the sequence again when it grows beyond the rope window."""
-
-
-def rope_window(model: Any) -> int | None:
-    """Length beyond which longrope changes the positions of a whole batch; None for other kinds of rope."""
-    rope = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
-    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]  # one, or one for each kind of layer
-    return min((k["original_max_position_embeddings"] for k in kinds if k.get("rope_type") == "longrope"), default=None)
-
-
-@functools.lru_cache
-def _parameters(model_type: Any) -> frozenset[str] | None:
-    """Parameter names of the forward pass; None for a wrapper that passes everything on."""
-    names = frozenset(inspect.signature(model_type.forward).parameters)
-    return names if "input_ids" in names else None
-
-
-def _accepted(model: Any) -> frozenset[str] | None:
-    """What the forward pass reads: that of the model inside, because adapters pass on everything."""
-    kind: Any = type(model.get_base_model() if hasattr(model, "get_base_model") else model)
-    return _parameters(kind)
-
-
-def takes_cache(model: Any) -> bool:
-    """Whether the forward pass takes a cache; some swallow and ignore what they do not know."""
-    accepted = _accepted(model)
-    return accepted is None or bool(accepted & {"past_key_values", "cache_params"})
-
-
-def _forward(model: Any, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Any, *, last_only: bool) -> Tensor:
-    """One forward pass; float32 logits (rows, length or 1, vocabulary)."""
-    accepted = _accepted(model)
-    wanted = {"position_ids": positions, "logits_to_keep": 1 if last_only else 0}
-    extra = {name: value for name, value in wanted.items() if accepted is None or name in accepted}
-    if accepted is not None and "cache_params" in accepted:  # recurrent models: the mask is for the prompt alone
-        mask = mask if mask is not None and mask.shape == tokens.shape else None
-        extra["cache_params"] = cache
-    else:
-        extra["past_key_values"] = cache
-    output = model(input_ids=tokens, attention_mask=mask, use_cache=True, **extra)
-    logits = output.logits[:, -1:] if last_only else output.logits
-    return logits.float()
 
 
 def prefill(model: Any, prompts: Sequence[Sequence[int]]) -> Prefix:
@@ -262,8 +212,8 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]]) -> Prefix:
         # Without padding no mask is passed: the causal flag is faster and needs no synchronisation with the device.
         mask = (steps >= pad).long() if any(pads) else None
         cache = transformers.DynamicCache(config=model.config)
-        logits = _forward(model, tokens, (steps - pad).clamp(min=0), mask, cache, last_only=True)[:, -1]
-        ids = tokens if rope_window(model) and model.config.model_type in REREADING else None
+        logits = forward(model, tokens, (steps - pad).clamp(min=0), mask, cache, last_only=True)[:, -1]
+        ids = tokens if rereads(model) else None
         return Prefix(model, cache, logits, mask, longest - pad[:, 0], ids)
 
 
@@ -298,13 +248,13 @@ def _nucleus(probabilities: Tensor, top_p: Tensor, draws: Tensor) -> Tensor:
     edge = ranked.gather(-1, (size - 1).clamp(min=0))  # 0 if everything is NaN, which the caller reports
     above, level = probabilities > edge, probabilities == edge
     kept = above | (level & (level.cumsum(dim=-1) <= size - above.sum(dim=-1, keepdim=True)))
-    return _quantile(torch.where(kept, probabilities, 0.0), draws)
+    return _quantile(probabilities * kept, draws)
 
 
 def _descending(values: Tensor) -> Tensor:
     """Values sorted from the largest down. On a CPU with numpy, which is about twenty times as fast as torch here."""
     if values.device.type == "cpu":
-        return torch.from_numpy(np.sort(values.numpy(), axis=-1)).flip(-1)
+        return torch.from_numpy(-np.sort(-values.numpy(), axis=-1))
     ranked: Tensor = values.sort(dim=-1, descending=True).values
     return ranked
 

@@ -16,7 +16,8 @@ from typing import Any, Generic, TypeVar
 
 from guardrail.errors import GuardrailError
 
-from .decoding import Continuation, Decoder, Prefix, Row, prefill, rope_window
+from .decoding import Continuation, Decoder, Prefix, Row, prefill
+from .forward import rope_window
 from .loading import torch
 from .options import score_options
 from .self_check import Support

@@ -777,8 +777,8 @@ def sql_of(file: Path) -> str:
         for kind, name, sql in parts:
             lines.append(" ".join(sql.split()))  # line breaks are those of SQLAlchemy's version
             if kind == "table":
-                rows = connection.execute(f'SELECT * FROM "{name}" ORDER BY 1, 2').fetchall()
-                lines += [f'INSERT INTO "{name}" VALUES({",".join(map(_literal, row))})' for row in rows]
+                rows = connection.execute(f'SELECT *, 0 FROM "{name}" ORDER BY 1, 2').fetchall()  # some have one column
+                lines += [f'INSERT INTO "{name}" VALUES({",".join(map(_literal, row[:-1]))})' for row in rows]
     return "".join(f"{line};\n" for line in lines)
 
 

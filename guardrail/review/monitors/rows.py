@@ -5,21 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Float,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-    inspect,
-    select,
-    text,
-)
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, String, Table, Text, UniqueConstraint, select
 from sqlalchemy.engine import Connection
 
 from ...errors import UsageError
@@ -28,12 +14,11 @@ from ...monitor import Alarm
 from ...monitor.base import parse_state
 from ...monitor.betting import BettingState
 from ..limits import LONGEST_KEY, storable
-from ..queue.database import Database
+from ..queue.schema import metadata
 
 __all__ = [
     "LONGEST_MONITOR",
     "alarm_of",
-    "create",
     "fetch",
     "grids",
     "inbox",
@@ -48,9 +33,7 @@ State = TypeVar("State", bound=BettingState)
 
 LONGEST_MONITOR = 128
 """Characters of a monitor's name."""
-_LOCK = 0x61637264
-"""Advisory lock of PostgreSQL under which the tables are made."""
-metadata = MetaData()
+
 monitors = Table(
     "review_monitors",
     metadata,
@@ -94,17 +77,6 @@ inbox = Table(
 )
 """Scores that guards have written and nobody has folded into the monitor yet."""
 Index("review_monitor_inbox_order", inbox.c.name, inbox.c.number)
-
-
-def create(database: Database) -> None:
-    """Make the tables if they are missing."""
-    with database.read() as connection:
-        if inspect(connection).has_table(inbox.name):
-            return
-    with database.write() as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-        metadata.create_all(connection)
 
 
 def fetch(connection: Connection, name: str, *, lock: bool = False, skip: bool = False) -> Any:

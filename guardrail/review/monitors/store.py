@@ -23,7 +23,7 @@ from ...types import Frozen
 from ..limits import LONGEST_NAME, check_text
 from ..queue.rows import log
 from ..queue.store import ReviewStore
-from .rows import alarm_of, create, fetch, monitors, state_of, steps, steps_of
+from .rows import alarm_of, fetch, monitors, state_of, steps, steps_of
 from .shared import SharedDrift, SharedRisk, risk_monitor
 from .switch import SharedSwitch
 
@@ -75,12 +75,11 @@ class Monitors:
     """The monitors of a review store. Safe under threads and processes.
 
     Args:
-        store: The tables of the monitors are created in its database.
+        store: Its database holds the monitors.
     """
 
     def __init__(self, store: ReviewStore) -> None:
         self.store = store
-        create(store.database)
 
     def risk(
         self,

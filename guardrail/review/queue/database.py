@@ -16,7 +16,7 @@ from pathlib import Path
 from socket import SHUT_RDWR, socket
 from typing import Any
 
-from sqlalchemy import create_engine, event, inspect, select, text
+from sqlalchemy import create_engine, delete, event, insert, inspect, select, text
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
@@ -28,14 +28,20 @@ from ..limits import check_seconds
 from . import schema
 from .deadline import DEADLINE, Circuit, Operation, watched
 
-__all__ = ["Database"]
+__all__ = ["Database", "migrate"]
 
 _LOCK = 0x61637263
 """Advisory lock of PostgreSQL under which the tables are made."""
 CONNECTIONS = 8
 """Largest number of connections that a process opens to PostgreSQL; further operations wait for one."""
-_OPENING = SQLITE_PATIENCE
-"""Seconds in which the tables are found or made: several processes may start at once."""
+_OPENING = 60.0
+"""Seconds in which tables are made or migrated; other processes that start at that time wait for it."""
+_MIGRATING = threading.Lock()
+"""Alembic runs one migration at a time in a process: what it runs is in a global variable."""
+_MIGRATIONS = Path(__file__).parent.parent / "migrations"
+_NO_TABLES = "0"
+_OLDER = tuple(str(number) for number in range(int(schema.LAYOUT)))
+"""Layouts that `migrate` starts from."""
 
 
 class Database:
@@ -200,23 +206,24 @@ class Database:
 
     def _prepare(self) -> None:
         try:
-            patience = _OPENING if self.url.get_backend_name() == "sqlite" else None
-            with self.write(patience) as connection:
-                if connection.dialect.name == "postgresql":
-                    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-                if not inspect(connection).has_table(schema.meta.name):
-                    schema.create(connection)
-                layout = connection.execute(
-                    select(schema.meta.c.value).where(schema.meta.c.name == "layout")
-                ).scalar_one_or_none()
+            with self.read() as connection:
+                layout = _layout(connection)
+            if layout != schema.LAYOUT:
+                with self.write(_OPENING) as connection:
+                    if connection.dialect.name == "postgresql":
+                        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+                    layout = _layout(connection)  # another process may have done it in between
+                    if layout in _OLDER:
+                        migrate(connection)
+                        layout = schema.LAYOUT
         except (DatabaseError, StoreUnavailableError) as error:
             self.close()
             raise UsageError(f"cannot open the review store {self.url!r}: {_first_line(error)}.") from error
         if layout != schema.LAYOUT:
             self.close()
             raise UsageError(
-                f"the review store {self.url!r} has layout {layout!r}; this version reads {schema.LAYOUT!r}. "
-                "Use another database, or the version of acrc-guardrail that made it."
+                f"the review store {self.url!r} has layout {layout!r}; this version reads {schema.LAYOUT!r} and older "
+                "ones. Upgrade acrc-guardrail to the version that wrote it, or use another database."
             )
 
 
@@ -256,6 +263,33 @@ def _shut_down(connection: Any) -> None:
 def _close_unused(connecting: Future[Any]) -> None:
     if connecting.exception() is None:
         connecting.result().close()
+
+
+def migrate(connection: Connection, layout: str = schema.LAYOUT) -> None:
+    """Make the tables, or change those of an older layout, in the caller's transaction.
+
+    Args:
+        connection: Its transaction holds the lock under which the tables are changed.
+        layout: The layout to have afterwards.
+    """
+    from alembic import command  # takes longer to load than an up-to-date database takes to open
+    from alembic.config import Config
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    with _MIGRATING:
+        command.upgrade(config, layout)
+    # Also for versions before Alembic, which read only this and refuse what they do not know.
+    connection.execute(delete(schema.meta).where(schema.meta.c.name == "layout"))
+    connection.execute(insert(schema.meta).values(name="layout", value=layout))
+
+
+def _layout(connection: Connection) -> str | None:
+    """The layout of the tables; `_NO_TABLES` where there are none."""
+    if not inspect(connection).has_table(schema.meta.name):
+        return _NO_TABLES
+    found = select(schema.meta.c.value).where(schema.meta.c.name == "layout")
+    return connection.execute(found).scalar_one_or_none()
 
 
 def _parsed(given: str) -> URL:

@@ -1,14 +1,13 @@
-"""Tables of the review store. Times are seconds since 1970 UTC; contents are JSON texts."""
+"""Tables of the queue. Times are seconds since 1970 UTC; contents are JSON texts."""
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Float, Index, Integer, MetaData, String, Table, Text
-from sqlalchemy.engine import Connection
+from sqlalchemy import Column, Float, Index, Integer, MetaData, String, Table, Text, func
 
-__all__ = ["LAYOUT", "create", "events", "items", "meta", "metadata", "outbox"]
+__all__ = ["LAYOUT", "ended", "events", "items", "meta", "metadata", "outbox"]
 
-LAYOUT = "1"
-"""Version of the tables."""
+LAYOUT = "3"
+"""Version of the tables: the last revision in ``guardrail/review/migrations``, which makes and changes them."""
 metadata = MetaData()
 
 meta = Table("review_meta", metadata, Column("name", String(64), primary_key=True), Column("value", Text))
@@ -33,8 +32,13 @@ items = Table(
     Column("decided_at", Float(53)),
     sqlite_autoincrement=True,
 )
-Index("review_items_state", items.c.state, items.c.number)
-Index("review_items_decided", items.c.decided_at)
+ended = func.coalesce(items.c.decided_at, items.c.created)
+"""When an item was decided; of an expired one, when it arrived."""
+# Each holds all that one count or list reads, so that rows with contents are read only for what is shown.
+Index("review_items_queue", items.c.state, items.c.number, items.c.deadline, items.c.kind)
+Index("review_items_late", items.c.state, items.c.deadline)
+Index("review_items_action", items.c.state, items.c.action)
+Index("review_items_history", items.c.state, ended, items.c.number)
 
 events = Table(
     "review_events",
@@ -63,23 +67,3 @@ outbox = Table(
     Column("problem", Text, nullable=False),
 )
 Index("review_outbox_due", outbox.c.state, outbox.c.next_at)
-
-_SQLITE = [
-    f"CREATE TRIGGER IF NOT EXISTS review_events_no_{verb} BEFORE {verb} ON review_events "
-    "BEGIN SELECT RAISE(ABORT, 'the audit trail is append-only'); END"
-    for verb in ("UPDATE", "DELETE")
-]
-_POSTGRES = [
-    "CREATE OR REPLACE FUNCTION review_events_frozen() RETURNS trigger LANGUAGE plpgsql AS "
-    "$$ BEGIN RAISE EXCEPTION 'the audit trail is append-only'; END $$",
-    "CREATE TRIGGER review_events_frozen BEFORE UPDATE OR DELETE OR TRUNCATE ON review_events "
-    "FOR EACH STATEMENT EXECUTE FUNCTION review_events_frozen()",
-]
-
-
-def create(connection: Connection) -> None:
-    """Make all tables, and the triggers that keep the audit trail append-only."""
-    metadata.create_all(connection)
-    for statement in _POSTGRES if connection.dialect.name == "postgresql" else _SQLITE:
-        connection.exec_driver_sql(statement)
-    connection.execute(meta.insert().values(name="layout", value=LAYOUT))

@@ -11,9 +11,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import inspect, text, update
 from sqlalchemy.exc import DatabaseError
 
 from guardrail.errors import UsageError
@@ -25,9 +30,12 @@ from guardrail.review import (
     Decision,
     ItemExpiredError,
     LeaseLostError,
+    Monitors,
     ReviewStore,
     UnknownItemError,
 )
+from guardrail.review.queue import schema
+from guardrail.review.queue.database import Database, migrate
 
 ROOT = Path(__file__).parents[3]
 APPROVE = Decision(action="approve")
@@ -460,10 +468,70 @@ def test_misuse(tmp_path: Path) -> None:
             store.claim("")
         with pytest.raises(UsageError, match="lease"):
             store.claim("ann", seconds=0)
-        with store.database.write() as connection:
-            connection.exec_driver_sql("UPDATE review_meta SET value = '99'")
-    with pytest.raises(UsageError, match="layout '99'"):
-        ReviewStore(tmp_path / "reviews.db")
+
+
+# -- layouts -------------------------------------------------------------------------------------------------------
+
+
+GOLDEN = ROOT / "tests" / "golden" / "formats"
+
+
+def first_layout(url: str) -> Database:
+    """The golden database of the first layout, as versions before Alembic made it."""
+    rows = [line for line in (GOLDEN / "version1" / "reviews.sql").read_text().splitlines() if "INSERT INTO" in line]
+    with patch.object(Database, "_prepare", lambda _: None):
+        made = Database(url)
+    with made.write() as connection:
+        migrate(connection, "1")
+        connection.exec_driver_sql("DROP TABLE review_version")
+        connection.exec_driver_sql("DELETE FROM review_meta")
+        for row in rows:
+            connection.execute(text(row.replace(":", "\\:")))
+    return made
+
+
+@pytest.mark.filterwarnings("ignore:.*expression-based index")  # SQLite cannot show it; the golden file holds it
+def test_a_database_of_the_first_layout_is_migrated_and_keeps_its_items(store_url: str) -> None:
+    first_layout(store_url).close()
+    with ReviewStore(store_url, clock=lambda: 1_700_000_030.0) as store:
+        with store.database.read() as connection:
+            found = MigrationContext.configure(connection, opts={"version_table": "review_version"})
+            assert compare_metadata(found, schema.metadata) == []  # indexes and columns are those of the code
+            assert found.get_current_revision() == schema.LAYOUT
+        assert [item.key for item in store.items(["decided"])] == ["decided", "audit:request 1"]
+        assert [view.name for view in Monitors(store).all()] == ["risk 2", "drift", "risk"]
+        with pytest.raises(DatabaseError, match="append-only"), store.database.write() as connection:
+            connection.exec_driver_sql("DELETE FROM review_events")
+
+
+def test_a_migration_that_fails_leaves_the_first_layout(store_url: str) -> None:
+    old = first_layout(store_url)
+    with old.write() as connection:
+        connection.exec_driver_sql("CREATE INDEX review_items_late ON review_items (holder)")  # in the way
+    with pytest.raises(UsageError, match=r"cannot open.*review_items_late"):
+        ReviewStore(store_url)
+    with old.read() as connection:
+        assert not inspect(connection).has_table("review_version")
+        assert "review_items_state" in {one["name"] for one in inspect(connection).get_indexes("review_items")}
+    old.close()
+
+
+def test_processes_that_open_an_old_database_at_once_migrate_it_once(store_url: str) -> None:
+    first_layout(store_url).close()
+    with ThreadPoolExecutor(4) as threads:
+        for store in threads.map(lambda _: ReviewStore(store_url), range(4)):
+            assert len(store.items()) == 5
+            store.close()
+
+
+@pytest.mark.parametrize("layout", [str(int(schema.LAYOUT) + 1), "99", "two", None])
+def test_a_newer_layout_is_refused_with_the_way_out(store_url: str, layout: str | None) -> None:
+    with ReviewStore(store_url) as store, store.database.write() as connection:
+        connection.execute(update(schema.meta).values(value=layout))
+    with pytest.raises(
+        UsageError, match=rf"layout {layout!r}; this version reads {schema.LAYOUT!r}.*Upgrade acrc-guardrail"
+    ):
+        ReviewStore(store_url)
 
 
 # -- carrying out --------------------------------------------------------------------------------------------------

@@ -192,7 +192,7 @@ class Passes:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, hold: int = 0) -> None:
         self.count, self.hold = 0, hold
         self.held, self.release = threading.Event(), threading.Event()
-        forward = decoding._forward
+        forward = decoding.forward
 
         def counted(*args: Any, **settings: Any) -> Any:
             self.count += 1
@@ -201,7 +201,7 @@ class Passes:
                 assert self.release.wait(60)
             return forward(*args, **settings)
 
-        monkeypatch.setattr(decoding, "_forward", counted)
+        monkeypatch.setattr(decoding, "forward", counted)
 
     async def cancel_while_held(self, task: asyncio.Task[Any], *others: asyncio.Task[Any]) -> None:
         """Cancel a task in the middle of the held pass, and let the pass end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,6 +88,8 @@ def test_impossible_tokens_are_never_drawn(draw: float) -> None:
 
 class Constant:
     """A "model" whose next-token logits never change; it has no cache to speak of."""
+
+    config = SimpleNamespace(model_type="constant")
 
     def __call__(self, **inputs: Any) -> Any:
         return self.forward(**inputs)

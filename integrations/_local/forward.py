@@ -1,0 +1,77 @@
+"""One forward pass of any type of `transformers`: what it takes, and where it keeps its states."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from .loading import Tensor
+
+__all__ = ["forward", "reads_by_token", "rereads", "rope_window", "takes_cache"]
+
+BY_TOKEN = frozenset({"jamba", "recurrent_gemma", "zamba"})
+"""Types beside Mamba with recurrent layers that read several tokens as if none came before them."""
+
+MODULE_STATES = {"recurrent_gemma": ("conv1d_state", "recurrent_states")}
+"""Types with recurrent states outside the cache: names of the attributes of their modules."""
+
+REREADING = frozenset({"phi3", "phi4_multimodal", "phimoe"})
+"""Types for which ``generate`` reads the sequence again when it grows beyond the rope window."""
+
+
+def rope_window(model: Any) -> int | None:
+    """Length beyond which longrope changes the positions of a whole batch; None for other kinds of rope."""
+    rope = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
+    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]  # one, or one for each kind of layer
+    return min((k["original_max_position_embeddings"] for k in kinds if k.get("rope_type") == "longrope"), default=None)
+
+
+@functools.lru_cache
+def _parameters(model_type: Any) -> frozenset[str] | None:
+    """Parameter names of the forward pass; None for a wrapper that passes everything on."""
+    names = frozenset(inspect.signature(model_type.forward).parameters)
+    return names if "input_ids" in names else None
+
+
+def _accepted(model: Any) -> frozenset[str] | None:
+    """What the forward pass reads: that of the model inside, because adapters pass on everything."""
+    kind: Any = type(model.get_base_model() if hasattr(model, "get_base_model") else model)
+    return _parameters(kind)
+
+
+def reads_by_token(model: Any) -> bool:
+    """Whether several tokens after a prompt have to be read one by one."""
+    return "cache_params" in (_accepted(model) or ()) or model.config.model_type in BY_TOKEN
+
+
+def rereads(model: Any) -> bool:
+    """Whether the whole sequence is read again where it grows beyond the rope window, as ``generate`` does."""
+    return bool(rope_window(model)) and model.config.model_type in REREADING
+
+
+def takes_cache(model: Any) -> bool:
+    """Whether the forward pass takes a cache; some swallow and ignore what they do not know."""
+    accepted = _accepted(model)
+    return accepted is None or bool(accepted & {"past_key_values", "cache_params"})
+
+
+def forward(model: Any, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Any, *, last_only: bool) -> Tensor:
+    """One forward pass; float32 logits (rows, length or 1, vocabulary)."""
+    accepted = _accepted(model)
+    wanted = {"position_ids": positions, "logits_to_keep": 1 if last_only else 0}
+    extra = {name: value for name, value in wanted.items() if accepted is None or name in accepted}
+    if accepted is not None and "cache_params" in accepted:  # recurrent models: the mask is for the prompt alone
+        mask = mask if mask is not None and mask.shape == tokens.shape else None
+        extra["cache_params"] = cache
+    else:
+        extra["past_key_values"] = cache
+    names = MODULE_STATES.get(model.config.model_type, ())
+    places = [(module, name) for name in names for module in model.modules() if hasattr(module, name)]
+    for (module, name), states in zip(places, getattr(cache, "module_states", [None] * len(places)), strict=True):
+        setattr(module, name, states)
+    output = model(input_ids=tokens, attention_mask=mask, use_cache=True, **extra)
+    if places:
+        cache.module_states = [getattr(module, name) for module, name in places]
+    logits = output.logits[:, -1:] if last_only else output.logits
+    return logits.float()
