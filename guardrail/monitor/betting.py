@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import chain
+from functools import cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -37,6 +36,14 @@ def jump(capital: NDArray[np.float64], gains: NDArray[np.float64]) -> NDArray[np
     """
     spread = _KEPT * capital + _SPREAD * capital.mean(axis=-1, keepdims=True)
     return np.asarray(spread * gains[..., None, :], dtype=np.float64)
+
+
+@cache
+def _mix(bets: int) -> NDArray[np.float64]:
+    """`jump` without gains as a matrix over all money in a row, which is faster for a single stream."""
+    each = len(JUMPS) * bets
+    units = np.eye(each).reshape(each, len(JUMPS), bets)
+    return np.ascontiguousarray(jump(units, np.ones(bets)).reshape(each, each).T)
 
 
 def even(bets: int) -> tuple[tuple[float, ...], ...]:
@@ -117,17 +124,15 @@ class BettingState(Frozen):
         Returns:
             The fields that change, and the log-wealth after each bet.
         """
-        capital: Sequence[Sequence[float]] = self.shares
+        capital = np.array(self.shares).ravel()
         log_wealth, peak = self.log_wealth, self.peak_log_wealth
         line, path, alarmed_at = -math.log(self.delta), list[float](), None
-        for n, row in enumerate(gains.tolist(), start=self.n + 1):
-            # `jump` for one stream in plain floats: faster than arrays of this size, and the same on every machine.
-            moved = []
-            for rate, shares in zip(JUMPS, capital, strict=True):
-                kept, spread = 1 - rate, rate * math.fsum(shares) / len(shares)
-                moved.append([(kept * share + spread) * gain for share, gain in zip(shares, row, strict=True)])
-            total = math.fsum(chain.from_iterable(moved))
-            capital = [[money / total for money in shares] for shares in moved]
+        mix = _mix(len(self.BETS))
+        for n, row in enumerate(np.tile(gains, len(JUMPS)), start=self.n + 1):
+            capital = np.add.reduce(mix * capital, axis=1)  # not `@`, whose rounding depends on the processor
+            capital *= row
+            total = float(np.add.reduce(capital))
+            capital /= total
             log_wealth += math.log(total)
             peak = max(peak, log_wealth)
             if alarmed_at is None and log_wealth >= line:
@@ -137,7 +142,7 @@ class BettingState(Frozen):
             "n": self.n + len(path),
             "log_wealth": log_wealth,
             "peak_log_wealth": peak,
-            "shares": tuple(map(tuple, capital)),
+            "shares": tuple(tuple(row) for row in capital.reshape(len(JUMPS), -1).tolist()),
             "alarmed_at": alarmed_at if self.alarmed_at is None else self.alarmed_at,
         }
         return changed, path

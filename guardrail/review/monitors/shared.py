@@ -178,7 +178,7 @@ class SharedDrift(_Shared):
             check_text("key", key, LONGEST_KEY)
         if not self._reference.within_reach(uncertainty):
             return self.state
-        return self._fold([{"key": key or _new_key(), "value": float(uncertainty)}])
+        return self._fold([{"key": key or uuid4().hex, "value": float(uncertainty)}])
 
     def watch(self, verdict: Verdict, messages: Sequence[BaseMessage] = ()) -> None:
         """Take in the score of a verdict, as `DriftMonitor.watch`: ``Guardrail(on_verdict=drift.watch)``.
@@ -191,7 +191,7 @@ class SharedDrift(_Shared):
         if score is None or not self._reference.within_reach(score):
             return
         try:
-            self._inbox.add(score, _new_key())
+            self._inbox.add(score, uuid4().hex)
         finally:
             self._watch_on()
 
@@ -250,11 +250,6 @@ class SharedDrift(_Shared):
                 if database.closings != opened or not (behind or self._watched):
                     self._watching = None  # the next score starts another thread
                     return
-
-
-def _new_key() -> str:
-    """A key that nothing else has; keys ascend with time, which an index likes."""
-    return f"{time.time_ns():016x}{uuid4().hex[:16]}"
 
 
 def risk_monitor(asked: RiskState, state: RiskState) -> RiskMonitor:
