@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
-from uuid import uuid4
 
 from langchain_core.messages import BaseMessage
 from sqlalchemy.dialects import postgresql, sqlite
@@ -178,7 +178,7 @@ class SharedDrift(_Shared):
             check_text("key", key, LONGEST_KEY)
         if not self._reference.within_reach(uncertainty):
             return self.state
-        return self._fold([{"key": key or uuid4().hex, "value": float(uncertainty)}])
+        return self._fold([{"key": key or secrets.token_hex(16), "value": float(uncertainty)}])
 
     def watch(self, verdict: Verdict, messages: Sequence[BaseMessage] = ()) -> None:
         """Take in the score of a verdict, as `DriftMonitor.watch`: ``Guardrail(on_verdict=drift.watch)``.
@@ -191,7 +191,7 @@ class SharedDrift(_Shared):
         if score is None or not self._reference.within_reach(score):
             return
         try:
-            self._inbox.add(score, uuid4().hex)
+            self._inbox.add(score, secrets.token_hex(16))
         finally:
             self._watch_on()
 
