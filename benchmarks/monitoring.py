@@ -144,13 +144,11 @@ def drift(change: Change, seed: int) -> tuple[Run, list[float]]:
     """One stream through a drift monitor; also its log-wealth over the questions."""
     stream = stream_of(change, seed)
     monitor = DriftMonitor(artifact_of(stream.known[0]), delta=DELTA, seed=seed)
-    wealth = []
-    for at, score in enumerate(stream.u.tolist(), start=1):
-        wealth.append(monitor.update(score).log_wealth)
-        if monitor.alarmed:
-            early = at <= QUIET
-            return Run(early, None if early else at - QUIET, at), wealth
-    return Run(False, None, len(wealth)), wealth
+    state, _, wealth = monitor.state.after(monitor.grid, stream.u.tolist())
+    at = state.alarmed_at
+    if at is None:
+        return Run(False, None, len(wealth)), wealth
+    return Run(at <= QUIET, None if at <= QUIET else at - QUIET, at), wealth[:at]
 
 
 def risk(change: Change, seed: int, rate: float) -> tuple[Run, list[float], tuple[int, int, int]]:

@@ -13,6 +13,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     "doctor": ("guardrail.doctor", "check an artifact, its model, judge and endpoint before they serve"),
+    "monitor": ("guardrail.review.monitors.command", "bring the monitors up to date with what guards have written"),
     "review": ("guardrail.review.command", "serve the page on which people decide what was held back"),
 }
 """Module of each subcommand, with ``add_arguments(parser)`` and ``run(arguments) -> exit code``, and its help."""

@@ -85,7 +85,7 @@ class Grid(Frozen):
         first = np.searchsorted(bounds, scores, side="left")
         last = np.searchsorted(bounds, scores, side="right")
         for i in np.flatnonzero(first < last):
-            first[i] += np.searchsorted(breakers[first[i] : last[i]], ties[i])
+            first[i] += np.searchsorted(breakers[first[i] : last[i]], float(ties[int(i)]))
         return first
 
     def p_values(

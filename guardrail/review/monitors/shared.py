@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage
 from sqlalchemy.dialects import postgresql, sqlite
@@ -17,7 +17,8 @@ from ...errors import UsageError, describe_error
 from ...monitor import Alarm, DriftMonitor, DriftState, RiskMonitor, RiskState
 from ...monitor.drift import Reference
 from ...verdict import Verdict
-from ..limits import LONGEST_KEY, check_text
+from ..errors import StoreUnavailableError
+from ..limits import LONGEST_KEY, check_text, passes
 from ..queue.store import ReviewStore
 from .folding import FOLD_AT_ONCE, Inbox, add_grid, fold, fold_all, put, write_state
 from .rows import LONGEST_MONITOR, alarm_of, fetch, monitors, seen, state_of
@@ -143,8 +144,12 @@ class SharedDrift(_Shared):
         fresh: DriftMonitor,
         artifact: CalibrationArtifact,
         on_alarm: Callable[[Alarm], object] | None,
+        on_watch_failure: Literal["hold", "pass"] = "hold",
     ) -> None:
         super().__init__(store, name, on_alarm)
+        self.unwritten = 0
+        """Scores that could not be written at once and were let pass, by ``on_watch_failure="pass"``."""
+        self._pass = passes(on_watch_failure)
         self._reference = Reference(artifact)
         self._inbox = Inbox(store.database, name)
         self._watching: threading.Thread | None = None
@@ -183,15 +188,23 @@ class SharedDrift(_Shared):
     def watch(self, verdict: Verdict, messages: Sequence[BaseMessage] = ()) -> None:
         """Take in the score of a verdict, as `DriftMonitor.watch`: ``Guardrail(on_verdict=drift.watch)``.
 
+        A score that could not be written is kept in memory and written with later ones.
+
         Raises:
-            StoreUnavailableError: The score could not be written within the store's deadline. It is kept in memory and
-                written with later ones.
+            StoreUnavailableError: The score could not be written within the store's deadline, so that a guard holds the
+                answer back; not under ``on_watch_failure="pass"``, where it is logged and counted.
         """
         score = self._reference.score(verdict)
         if score is None or not self._reference.within_reach(score):
             return
         try:
             self._inbox.add(score, secrets.token_hex(16))
+        except StoreUnavailableError as error:
+            if not self._pass:
+                raise
+            with self._starting:
+                self.unwritten += 1
+            log.error("guardrail: a score of monitor %r is not written yet: %s", self.name, error)
         finally:
             self._watch_on()
 

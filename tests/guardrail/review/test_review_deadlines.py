@@ -27,8 +27,7 @@ LONG = 300.0
 """A deadline that no test waits for: what ends before it was ended by something else."""
 
 
-def on_postgres(test: Callable[..., Any]) -> Callable[..., Any]:
-    return pytest.mark.parametrize("store_url", ["postgres"], indirect=True)(test)
+on_postgres = pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
 
 
 @pytest.fixture
@@ -86,16 +85,17 @@ def test_waiting_and_cancelling_win_over_the_deadline(store_url: str) -> None:
         async def waited() -> None:
             assert await store.await_decision(item.id, 0.1) is None
 
+        loops = [asyncio.new_event_loop() for _ in range(2)]
         with postgres.stopped(str(store.database.url.set(drivername="postgresql"))):
             assert store.wait(item.id, 0.1) is None
             assert "rather not guess" in str(ask.invoke(UNSURE).content)
-            # A thread of the loop still waits for the database: the loop would not close before it.
-            for run in (cancelled, waited):
-                loop = asyncio.new_event_loop()
-                try:
-                    loop.run_until_complete(run())
-                finally:
-                    loop.close()
+            for loop, run in zip(loops, (cancelled, waited), strict=True):
+                loop.run_until_complete(run())
+        for loop in loops:  # threads that still waited for the database
+            for task in asyncio.all_tasks(loop):
+                loop.run_until_complete(task)
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
 
 
 @on_postgres
