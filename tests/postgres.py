@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["missing", "server", "stopped"]
+__all__ = ["missing", "restart", "server", "stopped"]
 
 FOLDERS = ("/usr/local/bin", *sorted((str(p) for p in Path("/usr/lib/postgresql").glob("*/bin")), reverse=True))
 
@@ -82,6 +82,21 @@ def server() -> Iterator[str]:
             run("pg_ctl", "-D", str(data), "-w", "-m", "immediate", "stop")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def restart(url: str) -> None:
+    """Kill the server as a crash would, and start it again on the same port."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        (data,) = connection.execute("SHOW data_directory").fetchone() or ("",)
+    user, prefix = _user(), list[str]()
+    if user:
+        owner = pwd.getpwnam(user)
+        prefix = ["setpriv", f"--reuid={owner.pw_uid}", f"--regid={owner.pw_gid}", "--clear-groups"]
+    log = str(Path(data).parent / "log")
+    command = [*prefix, str(_binary("pg_ctl")), "-D", data, "-w", "-t", "60", "-m", "immediate", "-l", log, "restart"]
+    subprocess.run(command, cwd=Path(data).parent, check=True, capture_output=True, stdin=subprocess.DEVNULL)
 
 
 @contextmanager

@@ -133,7 +133,7 @@ class Database:
         """A connection on which a transaction has begun."""
         if not self._slots.acquire(timeout=operation.left):
             raise StoreUnavailableError(f"all {CONNECTIONS} connections were in use")
-        self._current.operation = operation
+        self._current.operation, opened = operation, self.closings
         try:
             connection = self.engine.connect().execution_options(review_writes=writes)
             try:
@@ -146,7 +146,11 @@ class Database:
                 connection = self.engine.connect().execution_options(review_writes=writes)
                 self._begin(connection, operation)
             with connection:
-                yield connection
+                try:
+                    yield connection
+                finally:
+                    if self.closings != opened:  # closed meanwhile by another thread: its pool is gone
+                        connection.invalidate()
         finally:
             self._current.operation = None
             self._slots.release()
