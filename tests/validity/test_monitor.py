@@ -126,7 +126,7 @@ def is_exact(streams: list[list[tuple[Fraction, Fraction, int]]]) -> bool:
             by_past.setdefault(tuple(cell for _, _, cell in stream[:t]), []).append(stream[t][:2])
         for intervals in by_past.values():
             ends = sorted({end for interval in intervals for end in interval})
-            if (ends[0], ends[-1]) != (0, 1):
+            if ends[0] != 0 or ends[-1] != 1:
                 return False
             for start, end in pairwise(ends):  # the density between two ends
                 inside = [1 / (high - low) for low, high in intervals if low <= start and end <= high]

@@ -466,7 +466,12 @@ def test_threads_that_write_at_the_same_time_share_a_commit(
             lock.release()
 
     monkeypatch.setattr(box, "_writing", Announced())
-    monkeypatch.setattr(box, "_write", lambda batch: (commits.append(len(batch.rows)), write(batch)))
+
+    def counted(batch: Any) -> None:
+        commits.append(len(batch.rows))
+        write(batch)
+
+    monkeypatch.setattr(box, "_write", counted)
     lock.acquire()
     threads = [threading.Thread(target=box.add, args=(float(i), f"score {i}")) for i in range(8)]
     for thread in threads:
@@ -510,7 +515,12 @@ def test_what_cannot_be_written_is_held_back_or_passes_and_is_written_later(
 
 def test_a_process_that_watches_folds_and_learns_of_its_alarm(store: ReviewStore) -> None:
     heard, told = list[Alarm](), threading.Event()
-    drift = Monitors(store).drift("drift", ARTIFACT, on_alarm=lambda alarm: (heard.append(alarm), told.set()))
+
+    def hook(alarm: Alarm) -> None:
+        heard.append(alarm)
+        told.set()
+
+    drift = Monitors(store).drift("drift", ARTIFACT, on_alarm=hook)
     verdict = Guardrail(model=MODEL, artifact=make_artifact(MODEL)).assess(UNSURE)
     far = verdict.model_copy(
         update={"artifact": ARTIFACT.digest, "uncertainty": verdict.uncertainty.model_copy(update={"value": 99.0})}

@@ -1,6 +1,6 @@
 """Many guards and review pages on one PostgreSQL whose processes are killed, stopped, restarted and used up.
 
-    python -m tests.replicas --guards 20 --pages 5
+    python -m benchmarks.replicas --guards 20 --pages 5
 
 Each guard is a process that answers questions, watches every verdict with a score that no other verdict has, and writes
 down each score whose answer it gave. Each page is a `guardrail review`. At the end every score written down must be in
@@ -97,7 +97,7 @@ class Replicas:
         self.pages: list[tuple[subprocess.Popen[str], str]] = []
 
     def start_guard(self, number: int) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tests.replicas", "--guard", str(number), self.url, str(self.folder)]
+        command = [sys.executable, "-m", "benchmarks.replicas", "--guard", str(number), self.url, str(self.folder)]
         with (self.folder / f"log-guard-{number}").open("a") as log:
             return subprocess.Popen(command, text=True, stderr=log)
 
