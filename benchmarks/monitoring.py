@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -274,20 +273,9 @@ def speed(seconds: float) -> None:
     with postgres.server() as url, ReviewStore(url) as store:
         monitors = Monitors(store)
         monitors.drift("drift", artifact)
-        box, written = Inbox(store.database, "drift"), [0] * THREADS
-        end = time.perf_counter() + seconds
-
-        def write(number: int) -> None:
-            while time.perf_counter() < end:
-                box.add(scores[written[number]], f"{number}-{written[number]}")
-                written[number] += 1
-
-        threads = [threading.Thread(target=write, args=(number,)) for number in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        print(f"inserts into the inbox, {THREADS} threads, each waits for its commit: {sum(written) / seconds:,.0f}/s")
+        for count in (THREADS, 8 * THREADS):
+            rate = _inserts(store, count, seconds)
+            print(f"inserts into the inbox, {count} threads, each waits for its commit: {rate:,.0f}/s")
         rows = [{"key": f"more {i}", "value": score} for i, score in enumerate(scores[: 20 * FOLD_AT_ONCE])]
         with store.database.write(600.0) as connection:
             put(connection, "drift", rows, 0.0)
@@ -301,6 +289,21 @@ def speed(seconds: float) -> None:
         )
 
 
+def _inserts(store: ReviewStore, count: int, seconds: float) -> float:
+    """Scores a second that threads write, each of which waits until its score is on disk."""
+    box, written = Inbox(store.database, "drift"), [0] * count
+    end = time.perf_counter() + seconds
+
+    def write(number: int) -> None:
+        while time.perf_counter() < end:
+            box.add(number / count, f"{count}-{number}-{written[number]}")
+            written[number] += 1
+
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(write, range(count)))
+    return sum(written) / seconds
+
+
 class SlowChat(ScriptedChat):
     """A model that takes its time."""
 
@@ -311,7 +314,7 @@ class SlowChat(ScriptedChat):
 
 def _guarded(store: ReviewStore, observed: bool, seconds: float) -> float:
     """Questions a second of a guard that is asked by many threads."""
-    model = SlowChat(default="Paris")
+    model = SlowChat(default=["Paris"])
     artifact = make_artifact(model)
     drift = Monitors(store).drift("guard", artifact)
     guard = Guardrail(

@@ -2,6 +2,7 @@
 
     questions -> `collect_records` -> `score_records` -> `label_records` -> `fit_artifact` -> artifact, `write_report`
     an agent's steps -> `collect_steps` -> `score_records`, `label_records` -> `split_by_action` -> `fit_action`
+    a data frame of logged generations -> `from_frame` -> the same steps as methods (docs/python.md)
 
 The same as commands: ``calibrate run``, or step by step (docs/cli.md). Threshold rules alone, on arrays: `fit` and
 `evaluate`. Importing this loads neither a model framework nor plotting nor the command line.
@@ -31,10 +32,11 @@ from .data.split import split  # noqa: E402
 from .evaluation.audit import audit  # noqa: E402
 from .evaluation.evaluate import evaluate  # noqa: E402
 from .evaluation.planning import Plan, plan  # noqa: E402
+from .frames import Records, from_frame  # noqa: E402
 from .pipeline import fit_artifact, held_out, refit  # noqa: E402
 from .report import write_report  # noqa: E402
 from .scoring.scores import score_records  # noqa: E402
-from .thresholds import conformal_selection, fit, rules  # noqa: E402
+from .thresholds import Rule, conformal_selection, fit, rules  # noqa: E402
 
 __all__ = [
     "Plan",
@@ -42,6 +44,8 @@ __all__ = [
     "Record",
     "RecordFile",
     "RecordHeader",
+    "Records",
+    "Rule",
     "Step",
     "audit",
     "collect_records",
@@ -51,6 +55,7 @@ __all__ = [
     "fit",
     "fit_action",
     "fit_artifact",
+    "from_frame",
     "held_out",
     "label_records",
     "make_rule",

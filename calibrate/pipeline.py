@@ -22,26 +22,30 @@ from .data.questions import fingerprint
 from .data.records import Record, RecordFile, RecordHeader, read_records
 from .data.split import Groups, all_grouped, one_per_cluster, split
 from .grammar import estimator_flags
-from .scoring.ensemble import refuse_overlap
+from .scoring.ensemble import refuse_overlap, training_of
 from .scoring.reach import at_look, check_labelled_part, draw_digest
 from .scoring.scores import Scored, arrays
 from .segments import BySegment, with_segments
 from .thresholds import DEFAULT_DELTA, fit
 from .thresholds.bounds import clopper_pearson_interval
 from .thresholds.registry import rule_named
+from .thresholds.rule import Rule
 
 __all__ = [
     "CERTIFICATE_DELTA",
     "Groups",
     "HeldOut",
+    "at_calibration",
     "fit_artifact",
     "held_out",
     "is_accepted",
     "looked_before",
     "part_header",
     "refit",
+    "refuse_choice",
     "require_same",
     "split",
+    "without_choice",
 ]
 
 CERTIFICATE_DELTA = 0.1
@@ -85,7 +89,7 @@ def fit_artifact(
     *,
     estimator: str,
     alpha: float,
-    rule: str = "acrc",
+    rule: str | Rule = "acrc",
     delta: float | None = None,
     groups: Groups = "category",
     part: Sequence[Record] | None = None,
@@ -99,7 +103,7 @@ def fit_artifact(
         records: A record file, scored and labelled.
         estimator: Key of the estimator in the file, e.g. "semantic_entropy".
         alpha: Target error rate among accepted answers, in (0, 1).
-        rule: Threshold rule; one of `calibrate.thresholds.rules`.
+        rule: Threshold rule: one of `calibrate.thresholds.rules`, or one of your own.
         delta: Failure probability, for rules that have one (default 0.1 for "certified").
         groups: Whether the records' groups are categories, or clusters of dependent items. Of clusters one item each is
             used, or, by rule "cluster_fixed_sequence", all of them.
@@ -177,12 +181,17 @@ def fit_artifact(
 
 
 def refit(
-    artifact: CalibrationArtifact, *, alpha: float | None = None, delta: float | None = None, rule: str | None = None
+    artifact: CalibrationArtifact,
+    *,
+    alpha: float | None = None,
+    delta: float | None = None,
+    rule: str | Rule | None = None,
 ) -> CalibrationArtifact:
     """Fit another alpha, delta or rule on the scores stored in an artifact; the model is not called.
 
     `CalibrationArtifact.at` calls this. What is not given stays as it was; the rule's options are its defaults. Of
-    several declared looks, the artifact's spends its part of a delta that is given.
+    several declared looks, the artifact's spends its part of a delta that is given. A rule of one's own must be given
+    again: the artifact knows its name only.
     """
     outcome, scores, looks = artifact.outcome, artifact.calibration, artifact.looks
     if (own := artifact.segments) is not None:
@@ -192,7 +201,7 @@ def refit(
         again = with_segments(whole, scores.segment or (), by, delta=own.delta if delta is None else delta)
         return again.model_copy(update={"lineage": (*artifact.lineage, artifact.digest)})
     alpha = outcome.alpha if alpha is None else alpha
-    if delta is None and rule in (None, outcome.rule):
+    if delta is None and (rule is None or rule_named(rule).name == outcome.rule):
         spent = outcome.delta
     else:
         spent = _spent(delta, rule or outcome.rule, looks)
@@ -261,16 +270,46 @@ def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator
     """What the artifact's gate does on labelled records. Records without a label are left out.
 
     Raises:
-        UsageError: No record has a label.
+        UsageError: No record has a label, or the estimator was chosen on some of them.
     """
     labelled = [record for record in records if record.correct is not None]
     if not labelled:
         raise UsageError("no test record has a label. Run: calibrate label RECORDS")
     refuse_overlap(artifact.estimator, labelled, what="test")
+    refuse_choice(artifact, labelled, "test")
     accepted = [record for record in labelled if is_accepted(artifact, record, estimator)]
     errors = sum(not record.correct for record in accepted)
     correct = sum(bool(record.correct) for record in labelled)
     return HeldOut.count(n=len(labelled), n_accepted=len(accepted), n_errors=errors, n_correct=correct)
+
+
+def at_calibration(artifact: CalibrationArtifact) -> HeldOut:
+    """The same counts on the items it was fitted on. Its threshold was chosen on them, so they flatter it."""
+    outcome = artifact.outcome
+    wrong, n = round(outcome.n * outcome.diagnostics.base_error), outcome.n
+    if artifact.segments is not None:
+        wrong, n = sum(artifact.calibration.error), len(artifact.calibration.error)
+    return HeldOut.count(n=n, n_accepted=artifact.n_accepted, n_errors=artifact.n_errors, n_correct=n - wrong)
+
+
+def without_choice(artifact: CalibrationArtifact, records: Sequence[Record]) -> tuple[Record, ...]:
+    """The records without those that the artifact's estimator was chosen on (`--estimator auto`)."""
+    used = frozenset() if artifact.choice is None else frozenset(artifact.choice.questions)
+    return tuple(record for record in records if not used or training_of([record]).ids[0] not in used)
+
+
+def refuse_choice(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
+    """Refuse to test on questions that the artifact's estimator was chosen on: it looks better there than it is.
+
+    Raises:
+        UsageError: Naming how many there are.
+    """
+    shared = len(records) - len(without_choice(artifact, records))
+    if shared:
+        raise UsageError(
+            f"{shared} of {len(records)} {what} records are among those that --estimator auto chose on, where the "
+            "chosen estimator looks better than on new questions. Leave them out, or test on other questions."
+        )
 
 
 def is_accepted(artifact: CalibrationArtifact, record: Record, estimator: str) -> bool:
@@ -282,14 +321,14 @@ def is_accepted(artifact: CalibrationArtifact, record: Record, estimator: str) -
     return accepts(score.value, outcome.threshold)
 
 
-def _spent(delta: float | None, rule: str, looks: Looks | None) -> float | None:
+def _spent(delta: float | None, rule: str | Rule, looks: Looks | None) -> float | None:
     """What a look spends of the failure probability; all of it where no looks were declared."""
     if looks is None or not rule_named(rule).uses_delta:
         return delta
     return looks.part_of(DEFAULT_DELTA if delta is None else delta)
 
 
-def _fit(scores: CalibrationScores, alpha: float, rule: str, delta: float | None) -> Feasible | Infeasible:
+def _fit(scores: CalibrationScores, alpha: float, rule: str | Rule, delta: float | None) -> Feasible | Infeasible:
     return fit(
         np.array(scores.uncertainty),
         np.array(scores.error),
@@ -330,7 +369,15 @@ def _fingerprint(file: RecordFile, used: Sequence[Record], scored: Scored) -> Da
         n_used=len(scored.ids),
         n_unmeasured=scored.n_unmeasured,
         n_unlabelled=scored.n_unlabelled,
+        n_cut_off=_cut_off(used),
     )
+
+
+def _cut_off(used: Sequence[Record]) -> int | None:
+    """Answers that were cut off; None where nothing says how answers ended."""
+    primaries = [record.drawn.primary for record in used if record.drawn is not None and record.drawn.primary]
+    known = any(primary.finish_reason is not None for primary in primaries)
+    return sum(record.cut_off for record in used) if known else None
 
 
 def _turns(used: Sequence[Record], scored: Scored) -> tuple[str, ...] | None:

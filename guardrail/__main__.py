@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import version
 
 from .errors import GuardrailError
 
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="guardrail", description="Guardrail for LLMs: run-time tools.")
+    parser.add_argument("--version", action="version", version=f"acrc-guardrail {version('acrc-guardrail')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     meant = next((word for word in given if word in COMMANDS), None)
     try:

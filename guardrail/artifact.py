@@ -7,7 +7,7 @@ questions are exchangeable with the calibration questions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Literal, Self
 
@@ -16,6 +16,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from .errors import ArtifactMismatchError, MissingDependencyError, UsageError
 from .files import Persisted
+from .notebook import BLUE, as_html, axis, draw_risk_coverage, percent
 from .outcome import Feasible, InfeasibleReason, Outcome
 from .prompting import ONE_QUESTION, PromptWrapping, turns_of
 from .specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
@@ -27,6 +28,7 @@ __all__ = [
     "CascadeArtifact",
     "CascadeOutcome",
     "DataFingerprint",
+    "EstimatorChoice",
     "Looks",
     "Reach",
     "Segments",
@@ -36,6 +38,10 @@ __all__ = [
 
 MOST_UNMEASURED = 0.005
 """Share of questions that could not be measured up to which ``early_stopping="auto"`` stops early."""
+
+
+MANY_CUT_OFF = 0.02
+"""Share of answers that were cut off from which on it is worth a larger ``max_tokens``."""
 
 
 class DataFingerprint(Frozen):
@@ -53,6 +59,9 @@ class DataFingerprint(Frozen):
     """Questions whose uncertainty could not be measured. They always abstain and are left out of the fit."""
     n_unlabelled: int
     """Questions whose correctness could not be decided; left out of the fit."""
+    n_cut_off: int | None = None
+    """Questions whose primary answer was cut off, most often at ``max_tokens``. None if they were not counted (in older
+    files, and for imported scores)."""
 
     @property
     def covers_early_stopping(self) -> bool:
@@ -62,6 +71,11 @@ class DataFingerprint(Frozen):
         it draws the sample that would have failed.
         """
         return self.n_unmeasured <= MOST_UNMEASURED * self.n_questions
+
+    @property
+    def many_cut_off(self) -> bool:
+        """Whether so many primary answers were cut off that ``max_tokens`` is too small for these questions."""
+        return (self.n_cut_off or 0) > MANY_CUT_OFF * self.n_questions
 
 
 class Reach(Frozen):
@@ -125,6 +139,19 @@ class Looks(Frozen):
     def part_of(self, delta: float) -> float:
         """The part of a failure probability that each look spends."""
         return delta / len(self.schedule)
+
+
+class EstimatorChoice(Frozen):
+    """Which estimators were compared, and on what: questions that the fit did not use, so its promise is unchanged."""
+
+    candidates: tuple[str, ...] = Field(min_length=1)
+    """Keys of their scores by AUROC, the highest and chosen one first."""
+    auroc: float
+    """AUROC of the chosen one there; as the highest of several it is too high on average."""
+    n: int
+    """Labelled questions they were compared on."""
+    questions: tuple[str, ...]
+    """Short hashes of the ids of all questions of that part, sorted."""
 
 
 class CalibrationScores(Frozen):
@@ -218,6 +245,8 @@ class CalibrationArtifact(Persisted):
     segments: Segments | None = None
     """Thresholds by category of questions. `outcome` is then what questions of all other categories get, and
     `certificate` is one threshold for all questions, for comparison only. None if there is one threshold."""
+    choice: EstimatorChoice | None = None
+    """How the estimator was chosen among several (`--estimator auto`); None if it was named."""
 
     @model_validator(mode="after")
     def _each_item_in_a_segment(self) -> Self:
@@ -228,7 +257,7 @@ class CalibrationArtifact(Persisted):
 
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(write(self), "segments")  # most artifacts have one threshold; their form stays as it was
+        return _without(write(self), "segments", "choice")  # most artifacts have none; their form stays as it was
 
     @model_validator(mode="after")
     def _within_reach(self) -> Self:
@@ -238,6 +267,63 @@ class CalibrationArtifact(Persisted):
                 "above the cut was labelled"
             )
         return self
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """The short form; the fields have the rest."""
+        yield "model", self.model.model
+        yield "estimator", self.estimator.name
+        yield "rule", self.outcome.rule
+        yield "alpha", self.alpha
+        yield "threshold", self.threshold
+        if self.segments is not None:
+            yield "segments", len(self.segments.outcomes)
+        yield "acceptance", round(self.acceptance, 4)
+        yield "n", len(self.calibration.error)
+
+    def _repr_html_(self) -> str:
+        answered, wrong = self.n_accepted, self.n_errors
+        proven = self.certificate
+        facts = [
+            ("model", f"{self.model.provider}, {self.model.model}"),
+            ("uncertainty", f"{self.estimator.name}, {self.estimator.unit}; right by rule {self.correctness.name}"),
+            ("questions", f"{len(self.calibration.error)} of {self.data.n_questions} in {self.data.name}"),
+            ("fitted", f"{self.outcome.rule} at alpha = {self.alpha:g}"),
+            ("answers", f"{percent(self.acceptance)} of questions"),
+        ]
+        if answered:
+            facts += [
+                ("wrong among them", f"{wrong} of {answered} at calibration ({percent(wrong / answered)})"),
+                ("promise", self.outcome.guarantee),
+            ]
+        elif not isinstance(self.outcome, Feasible):
+            facts.append(("why", self.outcome.detail))
+        if self.segments is None:
+            share = f"{percent(proven.acceptance)} of its questions" if isinstance(proven, Feasible) else "nothing"
+            facts.append(("certified", f"a gate that answers {share} (confidence {percent(1 - (proven.delta or 0))})"))
+        title = "Calibration artifact: answers, within limits" if answered else "Calibration artifact: answers nothing"
+        return as_html(title, facts, good=bool(answered))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Error rate among answered questions against the share answered, with target and threshold.
+
+        The points are the calibration questions: with a reach, those within it.
+
+        Args:
+            ax: matplotlib axis to draw on; a new figure's if left out.
+
+        Returns:
+            The axis.
+
+        Raises:
+            MissingDependencyError: matplotlib is not installed (extra "calibrate").
+        """
+        ax = axis(ax)
+        draw_risk_coverage(ax, self.calibration.uncertainty, self.calibration.error, self.alpha)
+        if answered := self.n_accepted:
+            at = 100 * answered / len(self.calibration.error)
+            ax.plot([at], [100 * self.n_errors / answered], "o", color=BLUE, mec="black", ms=9, label="in use")
+        ax.legend(frameon=False)
+        return ax
 
     @property
     def threshold(self) -> float | None:
@@ -353,8 +439,8 @@ class CalibrationArtifact(Persisted):
         return refitted
 
 
-def _without(written: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in written.items() if key != name or value is not None}
+def _without(written: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in written.items() if key not in names or value is not None}
 
 
 # -- The artifact of a cascade: thresholds that were chosen together, and everything they are valid for ----------------

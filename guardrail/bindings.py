@@ -233,7 +233,7 @@ class CallSetting(NamedTuple):
     """Which calls may carry it.
 
     Calls that a plan makes: "openai" (chat completions), "frameworks" (a model of any agent framework).
-    Requests that a guard receives: "langchain" (agents), "openai-agents", "pydantic-ai", "litellm" (a proxy).
+    Requests that a guard receives: "langchain" (guards, agents), "openai-agents", "pydantic-ai", "litellm" (a proxy).
     """
 
 
@@ -285,17 +285,17 @@ _ROWS = (
     (Effect.TRANSPORT, "include_usage", "openai-agents"),
     (Effect.TRANSPORT, "litellm_metadata", "litellm"),
     (Effect.TRANSPORT, "max_retries", "pydantic-ai"),
-    (Effect.TRANSPORT, "metadata", "langchain openai-agents litellm"),
+    (Effect.TRANSPORT, "metadata", "langchain openai openai-agents litellm"),
     (Effect.TRANSPORT, "preserve_raw_usage", "openai-agents"),
-    (Effect.TRANSPORT, "prompt_cache_key", "langchain litellm"),
+    (Effect.TRANSPORT, "prompt_cache_key", "langchain openai litellm"),
     (Effect.TRANSPORT, "prompt_cache_options", "openai-agents"),
-    (Effect.TRANSPORT, "prompt_cache_retention", "langchain openai-agents"),
+    (Effect.TRANSPORT, "prompt_cache_retention", "langchain openai openai-agents"),
     (Effect.TRANSPORT, "request_timeout", "langchain pydantic-ai"),
     (Effect.TRANSPORT, "response_include", "openai-agents"),
     (Effect.TRANSPORT, "retry", "openai-agents"),
-    (Effect.TRANSPORT, "safety_identifier", "langchain litellm"),
-    (Effect.TRANSPORT, "service_tier", "langchain pydantic-ai litellm"),
-    (Effect.TRANSPORT, "store", "langchain openai-agents litellm"),
+    (Effect.TRANSPORT, "safety_identifier", "langchain openai litellm"),
+    (Effect.TRANSPORT, "service_tier", "langchain openai pydantic-ai litellm"),
+    (Effect.TRANSPORT, "store", "langchain openai openai-agents litellm"),
     (Effect.TRANSPORT, "stream", "openai litellm"),
     (Effect.TRANSPORT, "stream_options", "openai litellm"),
     (Effect.TRANSPORT, "tags", "litellm"),

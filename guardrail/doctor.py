@@ -31,7 +31,7 @@ from .sampling.probe import PROMPT, wants_probe
 from .sampling.prober import needs_probe, probe
 from .sampling.sampler import draw
 from .specs import identify
-from .types import SamplingPlan
+from .types import SamplingPlan, Unmeasured
 from .uncertainty import Estimator, from_spec, measure
 from .verdict import ALL_OTHERS
 
@@ -62,7 +62,11 @@ class Finding:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("artifact", help="calibration artifact (JSON), of a guard or of a cascade")
+    parser.add_argument(
+        "artifact",
+        nargs="?",
+        help="calibration artifact (JSON), of a guard or of a cascade; without it only --model is probed",
+    )
     parser.add_argument(
         "--model",
         "-m",
@@ -101,7 +105,7 @@ def _days(given: str | float) -> float:
 
 
 def examine(
-    path: str,
+    path: str | None,
     model: Model | Sequence[Model] | None = None,
     *,
     question: str = QUESTION,
@@ -110,19 +114,25 @@ def examine(
     """Check an artifact and, where a model is given, everything that needs it. Yields findings as they are made.
 
     Args:
-        path: The artifact's file, of a guard or of a cascade.
+        path: The artifact's file, of a guard or of a cascade; None probes the models alone.
         model: A chat model, or a text that names one; for a cascade one for each stage, in order.
         question: What is asked to measure the cost of a question.
         max_age_days: An older calibration is worth a warning; finite and at least 0.
 
     Raises:
-        UsageError: ``max_age_days`` is not a number of days.
+        UsageError: ``max_age_days`` is not a number of days, or neither an artifact nor a model is named.
     """
     try:
         _days(max_age_days)
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"max_age_days {error}.") from error
     models = [] if model is None else [model] if isinstance(model, str | BaseChatModel) else list(model)
+    if path is None:
+        if not models:
+            raise UsageError("name an artifact, a model to probe (--model), or both.")
+        for given in models:
+            yield from _alone(given)
+        return
     try:
         artifact = CascadeArtifact.load(path) if _is_cascade(path) else CalibrationArtifact.load(path)
     except GuardrailError as error:
@@ -147,6 +157,19 @@ def examine(
             yield replace(finding, check=place + finding.check)
 
 
+def _alone(model: Model) -> Iterator[Finding]:
+    """What a model honours, before anything is calibrated with it."""
+    made = _made(model)
+    if isinstance(made, Finding):
+        yield made
+        return
+    yield Finding("model", "ok", f"{identify(made).model} can be made; no artifact is named, so it is only probed")
+    yield from _support(made)
+    plan = SamplingPlan(logprobs=True)
+    yield from _endpoint(made, plan, bound=False)
+    yield from _longest(made, plan)
+
+
 def _is_cascade(path: str) -> bool:
     """Whether a file says that it is a cascade's artifact. Loading it reports anything else that is wrong."""
     try:
@@ -158,6 +181,14 @@ def _is_cascade(path: str) -> bool:
 
 def _guard(artifact: CalibrationArtifact, model: Model | None, question: str) -> Iterator[Finding]:
     """Checks of one guard, or of one stage of a cascade."""
+    if artifact.data.many_cut_off:
+        yield Finding(
+            "length of answers",
+            "warn",
+            f"{artifact.data.n_cut_off} of {artifact.data.n_questions} calibration answers were cut off at "
+            f"max_tokens = {artifact.plan.max_tokens}",
+            "collect with a larger --max-tokens and fit again",
+        )
     estimator = None
     try:
         estimator = from_spec(artifact.estimator)
@@ -308,16 +339,22 @@ def _verdicts(judge: Judge) -> Finding:
 
 
 def _model(model: Model, artifact: CalibrationArtifact) -> BaseChatModel | Finding:
-    try:
-        made = resolve_model(model) if isinstance(model, str) else model
-    except (Exception, SystemExit) as error:  # loading weights or a user's module can raise anything, sys.exit() too
-        detail = f"{type(error).__name__}: {error}"
-        return Finding("model", "fail", detail, "correct the name, set the key, or install what is named")
+    made = _made(model)
+    if isinstance(made, Finding):
+        return made
     try:
         artifact.check_model(identify(made))
     except (Exception, SystemExit) as error:
         return Finding("model", "fail", _describe(error), "load the calibrated model, or calibrate this one")
     return made
+
+
+def _made(model: Model) -> BaseChatModel | Finding:
+    try:
+        return resolve_model(model) if isinstance(model, str) else model
+    except (Exception, SystemExit) as error:  # loading weights or a user's module can raise anything, sys.exit() too
+        detail = f"{type(error).__name__}: {error}"
+        return Finding("model", "fail", detail, "correct the name, set the key, or install what is named")
 
 
 def _support(model: BaseChatModel) -> Iterator[Finding]:
@@ -331,13 +368,18 @@ def _support(model: BaseChatModel) -> Iterator[Finding]:
         )
 
 
-def _endpoint(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:
+def _endpoint(model: BaseChatModel, plan: SamplingPlan, *, bound: bool = True) -> Iterator[Finding]:
+    """What a probe shows; without log-probabilities a plan that is not ``bound`` by an artifact can do."""
     if not needs_probe(model) or not wants_probe(plan):
         yield Finding("endpoint", "ok", "none: the model samples here, or the plan draws nothing that needs a probe")
         return
     report, _ = probe(model, plan, again=True)
     assert report is not None
     problem = report.problem(plan)
+    if problem is not None and problem[0] is Unmeasured.NO_LOGPROBS and not bound:
+        fix = "use an estimator without them: calibrate collect --estimator discrete_semantic_entropy"
+        yield Finding("endpoint", "warn", problem[1], fix)
+        problem = None
     if problem is not None:
         fix = _way_out(report.failed) or "fix the server; until then every answer is held back"
         yield Finding("endpoint", "fail", problem[1], fix)

@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from importlib import import_module
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.exceptions import LangChainException
@@ -39,6 +41,7 @@ __all__ = [
     "UnreadableReplyError",
     "UsageError",
     "describe_error",
+    "load_entry_point",
     "require",
 ]
 
@@ -135,8 +138,31 @@ def require(package: str, *, extra: str) -> Any:
     try:
         return import_module(package)
     except ImportError as error:
-        message = f"{package} is not installed. Install it with: pip install 'acrc-guardrail[{extra}]'"
+        own = error.name is not None and f"{package}.".startswith(f"{error.name}.")
+        problem = f"{error.name} is not installed" if own else f"{package} cannot be imported ({error})"
+        way = f"Install it with: pip install 'acrc-guardrail[{extra}]', or in a clone: pip install '.[{extra}]'"
+        message = f"{problem}. {way}"
         raise MissingDependencyError(message) from error
+
+
+def load_entry_point(entry: EntryPoint) -> Any:
+    """What an entry point names. Ours lie in ``integrations``, a name that other packages have, too.
+
+    Raises:
+        MissingDependencyError: Another package of that name is found first; the message names its path.
+    """
+    try:
+        return entry.load()
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        found = sys.modules.get(package)
+        places = [*getattr(found, "__path__", ())] or [str(getattr(found, "__file__", None))]
+        if found is None or not entry.module.startswith(f"{package}.") or error.name != entry.module:
+            raise
+        raise MissingDependencyError(
+            f"{entry.name!r} needs {entry.module}, but Python finds another package named {package!r} first, at "
+            f"{', '.join(places)}. Rename it, or start where it is not on the path (the current folder comes first)."
+        ) from error
 
 
 # -- Errors of other libraries, as text that quotes no held-back answer ------------------------------------------------

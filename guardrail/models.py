@@ -21,9 +21,9 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from .errors import MissingDependencyError, UsageError
+from .errors import MissingDependencyError, UsageError, load_entry_point
 
-__all__ = ["GROUP", "resolve_model"]
+__all__ = ["GROUP", "import_named", "resolve_model"]
 
 GROUP = "acrc_guardrail.models"
 """Entry-point group of model forms."""
@@ -49,7 +49,7 @@ def resolve_model(spec: str) -> BaseChatModel:
     if kind == "python":
         return _from_python(spec, rest)
     found = _form(kind)
-    return _from_langchain(spec) if found is None else _checked(found.load()(rest), spec)
+    return _from_langchain(spec) if found is None else _checked(load_entry_point(found)(rest), spec)
 
 
 def _form(kind: str) -> EntryPoint | None:
@@ -57,23 +57,34 @@ def _form(kind: str) -> EntryPoint | None:
 
 
 def _from_python(spec: str, target: str) -> BaseChatModel:
+    found = import_named(target, f"model {spec!r}")
+    return _checked(found() if callable(found) and not isinstance(found, BaseChatModel) else found, spec)
+
+
+def import_named(target: str, what: str) -> Any:
+    """What "MODULE:NAME" leads to; the working folder is searched, too. It runs code: never pass untrusted names.
+
+    Args:
+        target: Module and attribute.
+        what: Who asks for it, for errors.
+
+    Raises:
+        UsageError: No attribute is named, or nothing is found there.
+    """
     module_name, _, name = target.partition(":")
     if not name:
-        raise UsageError(
-            f"model {spec!r} names no attribute. Write python:MODULE:NAME, e.g. python:my_app.models:chat."
-        )
+        raise UsageError(f"{what} names no attribute. Write python:MODULE:NAME, e.g. python:my_app.models:chat.")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = getattr(import_module(module_name), name)
+        return getattr(import_module(module_name), name)
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
             raise
-        raise UsageError(f"model {spec!r}: no module {error.name!r} importable from {here}. Check the name.") from error
+        raise UsageError(f"{what}: no module {error.name!r} importable from {here}. Check the name.") from error
     except AttributeError as error:
-        raise UsageError(f"model {spec!r}: module {module_name!r} has no {name!r}. Check the name.") from error
-    return _checked(found() if callable(found) and not isinstance(found, BaseChatModel) else found, spec)
+        raise UsageError(f"{what}: module {module_name!r} has no {name!r}. Check the name.") from error
 
 
 def _checked(model: Any, spec: str) -> BaseChatModel:

@@ -5,11 +5,13 @@ They live here, not in ``calibrate``, because the artifact stores them and run t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from .notebook import as_html, axis, draw_rates, percent
 from .types import Frozen
 
 __all__ = ["Diagnostics", "Feasible", "Infeasible", "InfeasibleReason", "Outcome"]
@@ -61,6 +63,15 @@ class _OutcomeBase(Frozen):
     diagnostics: Diagnostics
     """Figures that explain the outcome."""
 
+    def _target(self) -> str:
+        sure = "" if self.delta is None else f", delta = {self.delta:g}"
+        return f"{self.rule} at alpha = {self.alpha:g}{sure}"
+
+    def _without_gate(self) -> tuple[str, str]:
+        found = self.diagnostics
+        area = "-" if found.auroc is None else f"{found.auroc:.3f}"
+        return "without a gate", f"{percent(found.base_error)} of {self.n} answers wrong; AUROC of the score {area}"
+
 
 class Feasible(_OutcomeBase):
     """A threshold that satisfies the rule: accept iff uncertainty <= threshold."""
@@ -77,6 +88,33 @@ class Feasible(_OutcomeBase):
     these very items, so this describes them and is not a certificate."""
     tie_block: int
     """Items with exactly the threshold's score."""
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """The short form; the fields have the rest."""
+        for name in ("rule", "alpha", "delta", "threshold", "n_accepted", "n_errors", "n"):
+            yield name, getattr(self, name)
+
+    def _repr_html_(self) -> str:
+        low, high = self.interval
+        wrong = f"{self.n_errors} of {self.n_accepted} ({percent(self.error_rate)}; "
+        facts = [
+            ("rule", self._target()),
+            ("answers", f"{self.n_accepted} of {self.n} questions ({percent(self.acceptance)})"),
+            ("wrong among them", f"{wrong}95 % interval {percent(low)} to {percent(high)}, after choosing)"),
+            self._without_gate(),
+            ("promise", self.guarantee),
+        ]
+        return as_html(f"Feasible: accepts an uncertainty up to {self.threshold:.4g}", facts, good=True)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Error rate with and without the gate against the target, on a matplotlib axis; intervals are 95 %.
+
+        Raises:
+            MissingDependencyError: matplotlib is not installed (extra "calibrate").
+        """
+        ax, base = axis(ax), self.diagnostics.base_error
+        draw_rates(ax, [("without a gate", base, base, base), (self.rule, self.error_rate, *self.interval)], self.alpha)
+        return ax
 
     @property
     def tie_share(self) -> float:
@@ -102,6 +140,26 @@ class Infeasible(_OutcomeBase):
     """Why."""
     detail: str
     """The reason in words, with the numbers and what to do next."""
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """The short form; the fields have the rest."""
+        for name in ("rule", "alpha", "delta", "n"):
+            yield name, getattr(self, name)
+        yield "reason", self.reason.value
+
+    def _repr_html_(self) -> str:
+        facts = [("rule", self._target()), ("why", self.detail), self._without_gate()]
+        return as_html("Infeasible: answers nothing", facts, good=False)
+
+    def plot(self, ax: Any = None) -> Any:
+        """The error rate without a gate against the target, on a matplotlib axis.
+
+        Raises:
+            MissingDependencyError: matplotlib is not installed (extra "calibrate").
+        """
+        ax, base = axis(ax), self.diagnostics.base_error
+        draw_rates(ax, [("without a gate", base, base, base), (self.rule, None, 0, 0)], self.alpha)
+        return ax
 
 
 Outcome = Annotated[Feasible | Infeasible, Field(discriminator="status")]

@@ -27,6 +27,7 @@ from pydantic import (
 from .plain_json import canonical_json, sha256_hex
 
 __all__ = [
+    "MAX_TOKENS",
     "Bindings",
     "Cost",
     "Frozen",
@@ -46,6 +47,9 @@ __all__ = [
 
 Unit = Literal["nats", "probability", "count", "distance"]
 """Unit of an uncertainty value. A count is a number of meanings, whole or effective; a distance is a norm."""
+
+MAX_TOKENS = 256
+"""Longest answer by default, in new tokens: room for whole answers, because one that is cut off is held back."""
 
 StopString = Annotated[str, Field(min_length=1)]
 """A string that ends an answer. An empty one occurs in every text, so every answer would be empty."""
@@ -136,7 +140,7 @@ class SamplingPlan(Frozen):
     """Sampling temperature of the n samples, and of the primary answer if ``primary`` is "sampled"."""
     top_p: float = Field(default=0.9, gt=0.0, le=1.0)
     """Nucleus mass of the n samples; 1.0 switches truncation off."""
-    max_tokens: int = Field(default=64, ge=1)
+    max_tokens: int = Field(default=MAX_TOKENS, ge=1)
     """Longest answer, in new tokens."""
     stop: tuple[StopString, ...] = ()
     """Strings that end an answer. They are not part of it."""

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mappin
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -26,18 +27,21 @@ from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
 from guardrail.bindings import Effect, names
 from guardrail.errors import UsageError
+from guardrail.sampling.batches import BatchReply, BatchState
 from guardrail.sampling.native import NativeChat, check_one_answer, check_seeds
 from guardrail.sampling.probe import ProbeCall, ProbeReply
 from guardrail.sampling.prober import known_report, note_refused_n, refuses_n
 from guardrail.specs import ModelIdentity
 from guardrail.types import SampleSet, SamplingPlan
 
+from ._openai.batches import attempted, content_of, named, state_of, submit
 from ._openai.clients import Clients, endpoint_loop
 from ._openai.endpoint import Attempted, DeadlineError, Endpoint, EndpointError
 from ._openai.replies import chat_result
 from ._openai.requests import body_of, normal_tool_choice, one_limit, openai_tools, structured
 from ._openai.sampling import (
     N_REFUSED,
+    SAMPLES,
     Ask,
     Deadlines,
     Outcome,
@@ -217,6 +221,73 @@ class OpenAICompatibleChat(NativeChat):
         pairs = await _all(answered(ask, body) for ask, body in zip(asks, bodies, strict=True))
         return sample_sets(prompts, plan, list(chain.from_iterable(pairs)))
 
+    # --- batches ------------------------------------------------------------------------------------------------------
+
+    def batch_requests(
+        self,
+        prompts: Sequence[Sequence[BaseMessage]],
+        plan: SamplingPlan,
+        *,
+        seeds: Sequence[int | None],
+        tools: Sequence[Any] | None = None,
+        **settings: Any,
+    ) -> list[dict[str, dict[str, Any]]]:
+        """The bodies of the requests that `draw_samples` would send, for each prompt by name (see `BatchSampler`)."""
+        asks = named(self._asks(prompts, plan, seeds, {**settings, "tools": tools}, True), len(prompts))
+        return [
+            {name: self._body(messages, ask.settings, plan.stop) for name, ask in of_prompt.items()}
+            for messages, of_prompt in zip(prompts, asks, strict=True)
+        ]
+
+    def batch_sample_sets(
+        self,
+        prompts: Sequence[Sequence[BaseMessage]],
+        plan: SamplingPlan,
+        *,
+        seeds: Sequence[int | None],
+        replies: Sequence[Mapping[str, BatchReply]],
+        tools: Sequence[Any] | None = None,
+        **settings: Any,
+    ) -> list[SampleSet]:
+        """One `SampleSet` for each prompt out of the replies to its requests. Failures are its ``problem``."""
+        found = []
+        for messages, seed, given in zip(prompts, seeds, replies, strict=True):
+            extra = {**settings, "tools": tools}
+            asks = named(self._asks([messages], plan, [seed], extra, True, together=SAMPLES in given), 1)[0]
+            started = time.perf_counter()
+            pairs = [(ask, self._outcome(ask, attempted(given[name]), started)) for name, ask in asks.items()]
+            found += sample_sets([messages], plan, pairs)
+        return found
+
+    def submit_batch(self, path: Path, label: str, *, again: bool) -> str:
+        """Submit a request file to the endpoint's batch service; returns the batch's id.
+
+        Args:
+            path: The file, in OpenAI's form.
+            label: Stored with the batch.
+            again: Whether an earlier submission may have succeeded: a batch with this label is then used.
+
+        Raises:
+            EndpointError: The service refused it, or there is none.
+        """
+        return endpoint_loop.run(self._endpoint().batch(lambda client: submit(client, path, label, again)))
+
+    def batch_state(self, batch: str) -> BatchState:
+        """How far a batch is.
+
+        Raises:
+            EndpointError: The service does not know it, or cannot be reached.
+        """
+        return endpoint_loop.run(self._endpoint().batch(lambda client: state_of(client, batch)))
+
+    def batch_file(self, file: str) -> bytes:
+        """The content of a file with replies.
+
+        Raises:
+            EndpointError: The service does not have it, or cannot be reached.
+        """
+        return endpoint_loop.run(self._endpoint().batch(lambda client: content_of(client, file)))
+
     def answer_probe(self, call: ProbeCall) -> ProbeReply:
         """Make one call of a probe."""
         return endpoint_loop.run(self.aanswer_probe(call))
@@ -242,9 +313,10 @@ class OpenAICompatibleChat(NativeChat):
         seeds: Sequence[int | None],
         extra: dict[str, Any],
         primary: bool,
+        together: bool | None = None,
     ) -> list[Ask]:
         check_seeds(prompts, seeds)
-        together = self.several_per_call
+        together = self.several_per_call if together is None else together
         if together is None:
             report = known_report(self)
             together = report is not None and report.n is True

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
 from guardrail.judges import EntailmentScores, Item, JudgeSpec
-from guardrail.judges.text import guards_hold
+from guardrail.judges.text import guards_hold, normalise
 
 from ._local.encoders import Precision
 from ._local.judge_models import Embedding, Nli, entails, load_embedding, load_nli, scores
@@ -23,7 +23,8 @@ __all__ = ["EmbeddingJudge", "EmbeddingSimilarity", "NliEntailment", "NliJudge",
 VERSION = 4
 """Version of all judges here. 2: a pair is unmeasured if unknown tokens hide how its texts differ. 3: every two texts
 that differ are asked about, and the guards compare marks as they are written. 4: to the guards, paths
-with dots and short strings in quotes are marks."""
+with dots and short strings in quotes are marks. `EmbeddingSimilarity` is one ahead: texts that are equal once
+normalised have similarity 1 again."""
 
 # No judge here merges on entailment in one direction, on the absence of contradiction alone, or without the question.
 # "In Paris, under Henri IV" entails "in Paris" but not the other way round; "he died in May" and "he was a painter" do
@@ -58,9 +59,9 @@ class _Local:
         object.__setattr__(self, "revision", loaded.encoder.revision)
         object.__setattr__(self, "precision", loaded.encoder.precision(self.precision))
 
-    def _spec(self, name: str, **params: float | bool) -> JudgeSpec:
+    def _spec(self, name: str, *, version: int = VERSION, **params: float | bool) -> JudgeSpec:
         shared = {"model": self.model, "revision": self.revision, "precision": self.precision}
-        return JudgeSpec(name=name, version=VERSION, params={**shared, **params})
+        return JudgeSpec(name=name, version=version, params={**shared, **params})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,6 +245,8 @@ class EmbeddingJudge(_EmbeddingBased):
 class EmbeddingSimilarity(_EmbeddingBased):
     """Similarity of two answers: max(0, cosine of their embeddings), with the question prepended. Equal texts have 1.
 
+    Equal means equal once normalised ("Paris." and "paris"): the cosine of such texts is a little below 1, which an
+    estimator over a graph takes for disagreement. A judge does not take this short cut, because it asks about meaning.
     Without guards it ignores numbers and negation, and is hardly lower for opposites than for paraphrases.
 
     Attributes:
@@ -258,7 +261,11 @@ class EmbeddingSimilarity(_EmbeddingBased):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return self._spec("embedding", guards=self.guards)
+        return self._spec("embedding", version=VERSION + 1, guards=self.guards)
+
+    def identity(self, text: str) -> str:
+        """The normalised text (`guardrail.judges.normalise`): answers with equal keys are one answer."""
+        return normalise(text)
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Cosine, at least 0; see `similarity_batch`."""
@@ -266,9 +273,12 @@ class EmbeddingSimilarity(_EmbeddingBased):
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
         """Cosine, at least 0, for pairs of several questions; None where a pair could not be read."""
-        asked = [(question, a, b) for question, a, b in items if a != b and self._comparable(a, b)]
+        same = [self.identity(a) == self.identity(b) for _, a, b in items]
+        asked = [item for item, equal in zip(items, same, strict=True) if not equal and self._comparable(*item[1:])]
         found = dict(zip(asked, self._loaded.cosines(asked, self.precision), strict=True))
-        return [float(item[1] == item[2]) if item not in found else _positive(found[item]) for item in items]
+        return [
+            _positive(found[item]) if item in found else float(equal) for item, equal in zip(items, same, strict=True)
+        ]
 
     def _comparable(self, a: str, b: str) -> bool:
         return not self.guards or guards_hold(a, b)

@@ -21,8 +21,7 @@ from ..pipeline import require_same
 from ..report.sentences import percent
 from ..thresholds.bounds import binomial_tail
 from ..thresholds.fit import check_open_unit
-from .collect import RecordsArgument
-from .frame import app, errors, finish, keep_inputs, print_line, resolve_model
+from .frame import RecordsArgument, app, errors, finish, keep_inputs, print_line, resolve_model
 
 __all__ = ["candidates"]
 
@@ -48,7 +47,8 @@ def candidates(
         typer.Option(help="The questions that are promised about: those a reviewer sees, or all."),
     ] = "held-back",
     calibration: Annotated[
-        Path | None, typer.Option(help="Record file of the fit; any question it shares with the records is refused.")
+        list[Path] | None,
+        typer.Option(help="Record file of the fit; a question it shares with the records is refused. May be repeated."),
     ] = None,
     judge_model: Annotated[
         str | None, typer.Option(help="If the artifact's labels are chat_judge's: the same model, as for `label`.")
@@ -66,15 +66,15 @@ def candidates(
     require("sqlalchemy", extra="review")
     from ..candidate_sets import evaluate_candidates, fit_candidates, judge_candidates
 
-    keep_inputs([records, artifact, calibration], [out])
+    keep_inputs([*records, artifact, *(calibration or ())], [out])
     if not 0 < epsilon < 1:
         raise UsageError(f"--epsilon must be in (0, 1), got {epsilon}. Write 0.2 for 20 %.")
     check_open_unit("--delta", delta)
     loaded = CalibrationArtifact.load(artifact)
-    rule = _rule(loaded, judge_model, records)
-    file = _fitting(read_records(records), loaded, held_back=population == "held-back")
-    if calibration is not None:
-        refuse_shared(file, read_records(calibration))
+    rule = _rule(loaded, judge_model, records[0])
+    file = _fitting(read_records(*records), loaded, held_back=population == "held-back")
+    if calibration:
+        refuse_shared(file, read_records(*calibration))
     judged, left_out = judge_candidates(file.records, loaded, rule)
     if left_out:
         left = f"{left_out} of {len(file.records)} questions are left out"

@@ -9,11 +9,13 @@ from typing import Annotated, Literal
 import typer
 
 from guardrail.bindings import read_bindings
+from guardrail.errors import UsageError
 from guardrail.judges import default_judge
 from guardrail.prompting import PromptWrapping
-from guardrail.types import SamplingPlan
+from guardrail.types import MAX_TOKENS, SamplingPlan
 from guardrail.uncertainty.plan import plan_for
 
+from ..data.batches import Batches
 from ..data.collect import Collected, collect_records
 from ..data.formats import QUESTION_FORMATS, load_questions
 from ..data.progress import bar
@@ -22,10 +24,9 @@ from ..data.records import RecordFile, read_records, rewrite_records, write_reco
 from ..scoring.scores import default_estimator, parse_estimator
 from .frame import MODEL_HELP, app, console, finish, keep_inputs, print_line, resolve_model
 
-__all__ = ["RecordsArgument", "changed_file", "collect", "plan_from", "print_collected"]
+__all__ = ["changed_file", "collect", "plan_from", "print_collected"]
 
 CutOff = Literal["abstain", "measure"]
-RecordsArgument = Annotated[Path, typer.Argument(help="Record file that `collect` wrote.")]
 
 
 @app.command()
@@ -47,7 +48,7 @@ def collect(
     n: Annotated[int, typer.Option(help="Samples for each question.")] = 10,
     temperature: Annotated[float, typer.Option(help="Sampling temperature, above 0.")] = 0.7,
     top_p: Annotated[float, typer.Option(help="Nucleus mass.")] = 0.9,
-    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = MAX_TOKENS,
     primary: Annotated[
         Literal["greedy", "sampled"],
         typer.Option(help="How the primary answer is drawn; sampled with temperature 1 for models that take no other."),
@@ -75,6 +76,17 @@ def collect(
     batch_size: Annotated[
         int | None, typer.Option(help="Questions a batch, for local weights (default 16).", min=1)
     ] = None,
+    engine: Annotated[
+        Literal["live", "batch"],
+        typer.Option(help="live: calls now; batch: the endpoint's batch service, within 24 hours at a lower price."),
+    ] = "live",
+    export_only: Annotated[
+        bool, typer.Option("--export-only", help="With --engine batch: write the request files and stop.")
+    ] = False,
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(help="With --engine batch: results of exported files, e.g. of vllm run-batch. May be repeated."),
+    ] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Ask again where the model failed.")] = False,
     no_references: Annotated[
         bool, typer.Option("--no-references", help="No longer needed: questions without references are asked, too.")
@@ -90,7 +102,10 @@ def collect(
 
     Example: [cyan]calibrate collect questions.jsonl --model transformers:./weights --out records.jsonl[/cyan]
     """
-    keep_inputs([questions, tools], [out])
+    keep_inputs([questions, tools, *(results or ())], [out])
+    if engine == "live" and (export_only or results):
+        raise UsageError("--export-only and --results belong to --engine batch; live calls export nothing.")
+    batches = None if engine == "live" else Batches(out, submit=not (export_only or results), results=results or ())
     loaded = load_questions(questions, questions_format, require_references=False)
     for note in loaded.notes:
         print_line(note, "yellow")
@@ -122,9 +137,17 @@ def collect(
             max_concurrency=max_concurrency,
             retry_failed=retry_failed,
             allow_identical_samples=allow_identical_samples,
+            batches=batches,
             progress=progress,
         )
     print_collected(done)
+    if batches is not None and done.n_resumed + done.n_drawn < done.n_questions:
+        print_line(
+            f"The requests without replies are in {batches.folder} (NNNN-N.requests.jsonl). Run those that have no "
+            "NNNN-N.results.jsonl beside them, e.g. with `vllm run-batch -i IN -o OUT --model NAME`, and give each OUT "
+            "with --results to the same command."
+        )
+        return
     unknown = sum(not question.references for question in asked)
     if unknown and not no_references:
         print_line(
@@ -186,3 +209,9 @@ def print_collected(done: Collected) -> None:
         print_line(f"{done.n_failed} failed and will abstain. Try them again with --retry-failed.", "yellow")
         for problem, count in sorted(done.problems.items(), key=lambda item: -item[1])[:5]:
             print_line(f"  {count} x {problem}", "yellow")
+    if done.n_cut_off:
+        print_line(
+            f"{done.n_cut_off} primary answers were cut off at the plan's max_tokens. A guard holds such answers back, "
+            "unless you collect with --cut-off measure. Collect into a new file with a larger --max-tokens.",
+            "yellow",
+        )

@@ -16,14 +16,14 @@ from ..grammar import cut
 from ..pipeline import part_header
 from ..scoring.ensemble import EnsembleFile, cut_for_training, fit_ensemble, fit_members
 from ..scoring.names import stored_key
-from .frame import app, console, finish, keep_inputs, print_line, table
+from .frame import RecordsArgument, app, console, finish, keep_inputs, print_line, table
 
 __all__ = ["ensemble"]
 
 
 @app.command()
 def ensemble(
-    records: Annotated[Path, typer.Argument(help="Record file with scores and labels.")],
+    records: RecordsArgument,
     members: Annotated[str, typer.Option("--members", "-m", help="Estimators to combine: a,b,c, as scored.")],
     train_fraction: Annotated[
         float,
@@ -45,8 +45,8 @@ def ensemble(
     if out.suffix != ".json":
         raise UsageError(f"--out must end in .json, got {str(out)!r}: `--estimator` recognises an ensemble by it.")
     rest_path = out.with_suffix(".rest.jsonl")
-    keep_inputs([records], [out, rest_path])
-    file = read_records(records)
+    keep_inputs(records, [out, rest_path])
+    file = read_records(*records)
     groups: Groups = "cluster" if cluster_by_group else "category"
     names = [name.strip() for name in cut(members, ",") if name.strip()]
     specs = fit_members(file, [stored_key(file.header.estimators, name, file.header.plan.bindings) for name in names])

@@ -20,6 +20,7 @@ from ..evaluation.evaluate import Estimate, csv_text
 from ..evaluation.grid import Cell, Grid, Source, evaluate_grid, sources
 from ..grammar import parse_rule, rule_text
 from ..report.comparison import FORMS, PaperView, paper_view
+from ..report.content import FEW_NOTE, few
 from ..report.sentences import percent
 from ..thresholds.registry import compared_rules
 from .frame import app, console, finish, keep_inputs, print_line, table
@@ -98,7 +99,7 @@ def evaluate(
     if form or figure is not None:
         if rule:
             raise UsageError("--table and --figure compare the paper's own rules: leave out --rule, or them.")
-        _paper(pools, asked, form or [], figure, csv_path, json_path, records[0])
+        _paper(pools, asked, form or [], figure, csv_path, json_path, pools[0].file.path)
         return
     grid = evaluate_grid(
         pools,
@@ -115,9 +116,8 @@ def evaluate(
     for cell in grid.cells:
         _print_result(cell, named=apart)
     written = _write(csv_path, json_path, grid.table(), grid.model_dump(mode="json"))
-    finish(
-        written, f"calibrate fit {records[0]} --estimator {shlex.quote(_best(grid))} --alpha {(alpha or (0.1,))[0]:g}"
-    )
+    flags = f"--estimator {shlex.quote(_best(grid))} --alpha {(alpha or (0.1,))[0]:g}"
+    finish(written, f"calibrate fit {pools[0].file.path} {flags}")
 
 
 def _paper(
@@ -147,6 +147,8 @@ def _paper(
     for name in names:
         heads, cells = found.printed(name)
         console.print(table(found.title(name), heads, cells, texts=found.texts(name)))
+        if any(map(few, found.rows(name))):
+            print_line(FEW_NOTE, "yellow")
     written = _write(csv_path, json_path, _paper_rows(found, names), found.model_dump(mode="json"))
     if figure is not None and found.figure is not None:
         figure.parent.mkdir(parents=True, exist_ok=True)
@@ -162,14 +164,16 @@ def _paper_rows(found: PaperView, names: Sequence[str]) -> list[dict[str, Any]]:
 def _print_result(cell: Cell, *, named: bool) -> None:
     """The table of one pool, estimator and size."""
     found = cell.evaluation
-    columns = ("rule", "alpha", "SCER", "sd", "pooled", "AR", "power", "VR", "IF")
+    columns = ("rule", "alpha", "SCER", "sd", "pooled", "AR", "power", "VR", "VR pool", "IF")
     rows = [
         [
             rule_text(row.rule, row.options),
             f"{row.alpha:g}",
-            _shown(row.scer),
+            _shown(row.scer) + few(row),
             "-" if row.scer_sd is None else f"{100 * row.scer_sd:.1f}",
-            *map(_shown, (row.pooled, row.acceptance, row.power, row.violation_rate, row.infeasible_rate)),
+            _shown(row.pooled) + few(row),
+            *map(_shown, (row.acceptance, row.power, row.violation_rate)),
+            *map(_shown, (row.pool_violation_rate, row.infeasible_rate)),
         ]
         for row in found.rows
     ]
@@ -184,9 +188,14 @@ def _print_result(cell: Cell, *, named: bool) -> None:
     )
     print_line(
         "SCER: wrong among answered, mean of splits; pooled: of all splits together; AR: answered; power: right "
-        "answers given; VR: splits above alpha; IF: splits that answer nothing.\n",
+        "answers given; VR: splits above alpha on their test part (reads high: it errs in the opposite direction of "
+        "the part fitted on); VR pool: on all questions (reads low: those fitted on are among them); IF: splits that "
+        "answer nothing.",
         "dim",
     )
+    if any(map(few, found.rows)):
+        print_line(FEW_NOTE, "yellow")
+    console.print()
 
 
 def _shown(value: Estimate | None) -> str:

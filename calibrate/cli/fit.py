@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -15,15 +16,18 @@ from rich.table import Table
 
 from guardrail.artifact import CalibrationArtifact, Reach
 from guardrail.errors import ArtifactError, UsageError
-from guardrail.outcome import Feasible
+from guardrail.outcome import Infeasible
 
 from ..data.labels import GivenLabels, read_labels
 from ..data.records import Record, RecordFile, read_records, write_records
 from ..data.split import Groups, split
+from ..evaluation.audit import Audit, audit
+from ..evaluation.choice import AUTO, Chosen, choose_estimator
 from ..evaluation.label_checks import suspicious
-from ..pipeline import fit_artifact, held_out, looked_before, part_header, require_same
+from ..pipeline import HeldOut, fit_artifact, looked_before, part_header, require_same
 from ..prediction_powered import artifact_with_people
 from ..report import sentences
+from ..report.content import estimator_rows
 from ..report.sentences import (
     caveats,
     certificate,
@@ -38,15 +42,19 @@ from ..scoring.metrics import ks_two_sample
 from ..scoring.reach import waits_for_label
 from ..scoring.scores import arrays
 from ..segments import BySegment
-from .frame import app, console, finish, keep_inputs, print_line
-from .label import print_structured
-from .score import EstimatorOption, chosen_estimator
+from ..thresholds.registry import rules
+from .frame import RecordsArgument, app, console, finish, keep_inputs, print_line, table
+from .label import print_structured, shortened
+from .score import chosen_estimator
 
 __all__ = [
     "LooksOption",
+    "exit_if_refuted",
     "fit",
     "inspect",
+    "merged_command",
     "parsed_looks",
+    "print_choice",
     "print_no_early_stopping",
     "print_second_look",
     "print_verdict",
@@ -67,10 +75,18 @@ ByOption = Annotated[
 
 @app.command()
 def fit(
-    records: Annotated[Path, typer.Argument(help="Record file with scores and labels.")],
+    records: RecordsArgument,
     alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers you accept among those given.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path("artifact.json"),
-    estimator: EstimatorOption = None,
+    estimator: Annotated[
+        str | None,
+        typer.Option(
+            "--estimator",
+            "-e",
+            help="Default: semantic_entropy, or predictive_entropy with options. auto: the one with the highest AUROC "
+            "on 30 % of the questions, which the fit does not use.",
+        ),
+    ] = None,
     rule: Annotated[
         str | None, typer.Option(help="Threshold rule: acrc (the paper's; default), certified (provable), ...")
     ] = None,
@@ -82,7 +98,9 @@ def fit(
     test_fraction: Annotated[
         float, typer.Option(help="Keep this share of the records out of the fit and test on it.")
     ] = 0.0,
-    test: Annotated[Path | None, typer.Option(help="Record file to test on, scored and labelled.")] = None,
+    test: Annotated[
+        list[Path] | None, typer.Option(help="Record file to test on, scored and labelled. May be repeated.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
     by: ByOption = None,
     segment_delta: Annotated[
@@ -107,19 +125,19 @@ def fit(
     """Fit the threshold and write the artifact.
 
     Choose alpha before you look at results. The artifact always also says what can be [italic]certified[/italic] (90 %
-    confidence) on the same scores, for every rule.
+    confidence) on the same scores, for every rule. Exit code 1 if the questions kept out of the fit refute the promise.
 
     Example: [cyan]calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json[/cyan]
     """
     kept_out, asked_people = out.with_suffix(".test.jsonl"), out.with_suffix(".human.jsonl")
     also = [kept_out] if test_fraction else [asked_people] if human_labels is not None else []
-    keep_inputs([records, test, human_labels, estimator], [out, *also])
-    file = read_records(records)
-    key = chosen_estimator(file, estimator)
+    keep_inputs([*records, *(test or ()), human_labels, estimator], [out, *also])
+    file = read_records(*records)
+    key = _key(file, estimator, reads_all=human_labels is not None or look is not None)
     print_structured(file, key)
     groups: Groups = "cluster" if cluster_by_group else "category"
     if human_labels is not None:
-        given = (rule, test, look, looks, by)
+        given = (rule, test or None, look, looks, by)
         if any(one is not None for one in given) or test_fraction or cluster_by_group:
             raise UsageError(
                 "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
@@ -129,23 +147,30 @@ def fit(
         return
     if by and cluster_by_group:
         raise UsageError("groups are segments (--by group) or clusters (--cluster-by-group). Leave out one of the two.")
-    part, rest, rest_path = list(file.records), None, test
-    if test is not None and test_fraction:
+    part, rest = list(file.records), None
+    tests = list(test or ())
+    if test and test_fraction:
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
     if test_fraction and look is not None:
         raise UsageError("a look reads all labels up to it: leave out --test-fraction, and test on other questions.")
-    tested = read_records(test) if test is not None else None
+    tested = read_records(*test) if test else None
     if tested is not None:
         rest = list(tested.records)
     elif test_fraction:
         part, rest = split(file.records, test_fraction=test_fraction, seed=seed, groups=groups)
-        rest_path = kept_out
+        tests = [kept_out]
     warn_incomplete(file)
+    rule = rule or ("certified" if by else "acrc")
+    choice: dict[str, Any] = {}
+    if key == AUTO:
+        chosen = choose_estimator(file, alpha=alpha, rule=rule, delta=delta, groups=groups, part=part, seed=seed)
+        print_choice(chosen)
+        key, part, choice = chosen.estimator, list(chosen.rest), {"choice": chosen.choice}
     artifact = fit_artifact(
         file,
         estimator=key,
         alpha=alpha,
-        rule=rule or ("certified" if by else "acrc"),
+        rule=rule,
         delta=delta,
         groups=groups,
         part=None if look is not None else part,
@@ -153,23 +178,39 @@ def fit(
         looks=parsed_looks(looks),
         by=BySegment(segment_delta, unknown_segment, min_labels) if by else None,
     )
+    artifact = artifact.model_copy(update=choice)
     if tested is not None:
         require_same(artifact, tested, key)
     out.parent.mkdir(parents=True, exist_ok=True)
     _warn_looked_before(artifact, out)
     artifact.save(out)
     written = [out]
-    if rest is not None and test is None and rest_path is not None:
-        write_records(rest_path, part_header(file.header, rest), rest)
-        written.append(rest_path)
-    print_verdict(artifact)
+    if rest is not None and not test:
+        write_records(kept_out, part_header(file.header, rest), rest)
+        written.append(kept_out)
+    audited = None if rest is None else audit(artifact, rest, key)
+    # A part kept out by --test-fraction is in the record file, which is merged already.
+    merged = merged_command(artifact, key, str(file.path), "" if tested is None else str(tested.path), out)
+    print_verdict(artifact, audited, merged)
     print_no_early_stopping(artifact)
     print_second_look(part, key)
-    if rest is not None:
-        print_line(sentences.held_out(artifact, held_out(artifact, rest, key)))
+    if audited is not None:
         _print_share((file if tested is None else tested).header.reach)
-    flag = f" --test {rest_path}" if rest_path is not None else ""
-    finish(written, f"calibrate report {records} --artifact {out}{flag}")
+    flag = "".join(f" --test {path}" for path in tests)
+    finish(written, f"calibrate report {file.path} --artifact {out}{flag}")
+    exit_if_refuted(artifact, audited)
+
+
+def _key(file: RecordFile, estimator: str | None, *, reads_all: bool) -> str:
+    """Key of the scores, or AUTO."""
+    if estimator != AUTO:
+        return chosen_estimator(file, estimator)
+    if reads_all:
+        raise UsageError(
+            "--estimator auto chooses on a random part of the labels, and --human-labels and --look read all of them. "
+            "Name an estimator."
+        )
+    return AUTO
 
 
 def _print_share(reach: Reach | None) -> None:
@@ -274,6 +315,18 @@ def inspect(
         print_line(f"      {step}")
 
 
+def print_choice(chosen: Chosen, most: int = 10) -> None:
+    """How `--estimator auto` chose."""
+    rows = [
+        (row.name, row.auroc, row.interval, row.acceptance, str(row.n_unmeasured))
+        for row in estimator_rows(chosen.ranking[:most], chosen.estimator)
+    ]
+    n, rest = chosen.choice.n, len(chosen.ranking) - len(rows)
+    title = f"Estimators on {n} questions that the fit does not use" + (f" ({rest} more rank lower)" if rest else "")
+    console.print(table(title, ("uncertainty", "AUROC", "95 % interval", "accepted", "not measured"), rows))
+    print_line(f"Chosen: {chosen.estimator}. The fit uses the other {len(chosen.rest)} questions.")
+
+
 def warn_incomplete(file: RecordFile) -> None:
     """Warn when questions, or labels within a draw, are missing: those that are there need not be like the others."""
     missing = file.header.n_questions - len(file.records)
@@ -293,28 +346,59 @@ def warn_incomplete(file: RecordFile) -> None:
         )
 
 
-def print_verdict(artifact: CalibrationArtifact) -> None:
-    """The verdict, in a panel."""
-    outcome = artifact.outcome
+def print_verdict(artifact: CalibrationArtifact, test: Audit | None = None, merged: str = sentences.MERGED) -> None:
+    """The verdict, in a panel, and both parts side by side.
+
+    Args:
+        artifact: The artifact.
+        test: Its audit on questions kept out of the fit, if there are any.
+        merged: The command that calibrates on those as well.
+    """
     if artifact.calibration.group is not None:
         print_line(f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used.")
-    if artifact.segments is not None and artifact.n_accepted:
-        rest = [sentences.promise(artifact), certificate(artifact), *next_steps(artifact)[:-1]]
-        title, style = "May answer, within limits", "green"
-    elif isinstance(outcome, Feasible):
-        title, style, rest = "May answer, within limits", "green", [outcome.guarantee, certificate(artifact)]
+    found, steps = sentences.standing(artifact, test), next_steps(artifact, test, merged)
+    tested = [] if test is None else [sentences.held_out(artifact, test.held_out)]
+    if isinstance(artifact.outcome, Infeasible) and found.status == "abstains":
+        body = [f"Why: {artifact.outcome.detail}", *tested]
+    elif found.status == "answers":
+        body = [sentences.promise(artifact), certificate(artifact)]
+        body += steps[:-1] if artifact.segments is not None else []
+        body += [*tested, *(sentences.audited(test) if test is not None else ())]
+        body += [text for text in (sentences.unguardable(artifact),) if text is not None]
     else:
-        title, style, rest = "Abstains on everything", "red", [f"Why: {outcome.detail}", *next_steps(artifact)[:1]]
+        body = [*(sentences.audited(test)[1:] if test is not None else ()), *tested, *steps[:2]]
     ranked = ranking(artifact)
-    if ranked is not None and ranked not in rest:
-        rest.append(ranked)
-    text = "\n\n".join([headline(artifact), *rest])
-    console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
+    also = (ranked, sentences.cut_off_answers(artifact))
+    body += [one for one in also if one is not None and one not in body]
+    text = "\n\n".join([headline(artifact, test), *body])
+    console.print(Panel(escape(text), title=found.title, title_align="left", border_style=found.colour))
+    if test is not None:
+        heads = ("part", "questions", "wrong without the gate", "answered", "wrong among answered")
+        parts = (("calibration", test.at_calibration), ("test", test.held_out))
+        console.print(table("", heads, [(name, *_counted(counts)) for name, counts in parts]))
     if rows := sentences.segment_table(artifact):
-        table = Table("segment", "questions", "wrong", "threshold", "answered", "wrong", "one: answered", "one: wrong")
-        for row in rows:
-            table.add_row(*map(escape, row))
-        console.print(table, "one: under one threshold for all questions", highlight=False)
+        columns = ("segment", "questions", "wrong", "threshold", "answered", "wrong", "one: answered", "one: wrong")
+        console.print(table("Segments", columns, rows), "one: under one threshold for all questions", highlight=False)
+
+
+def _counted(counts: HeldOut) -> list[str]:
+    wrong = counts.n - counts.n_correct
+    shares = [(wrong, counts.n), (counts.n_accepted, counts.n), (counts.n_errors, counts.n_accepted)]
+    return [str(counts.n), *(f"{sentences.percent(k / n)} ({k})" if n else "-" for k, n in shares)]
+
+
+def merged_command(artifact: CalibrationArtifact, key: str, records: str, fresh: str, out: Path) -> str:
+    """The command that calibrates on new record files as well: `fit` reads several as one."""
+    rule = f" --rule {artifact.outcome.rule}" if artifact.outcome.rule in rules() else ""
+    files, target = f"{records} {fresh}".strip(), out.with_name(f"{out.stem}-new.json")
+    flags = f"--estimator {shlex.quote(key)} --alpha {artifact.alpha:g}{rule}{segment_flags(artifact)}"
+    return f"calibrate fit {files} {flags} --out {target}"
+
+
+def exit_if_refuted(artifact: CalibrationArtifact, test: Audit | None) -> None:
+    """End with code 1 where the test part refutes the promise, so that a job that goes on with the artifact stops."""
+    if sentences.standing(artifact, test).status == "refuted":
+        raise typer.Exit(1)
 
 
 def segment_flags(artifact: CalibrationArtifact) -> str:
@@ -345,10 +429,6 @@ def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> Non
         for record in some[:most]:
             against = " / ".join(record.references) or "not on file"
             print_line(
-                f"  {record.id}, labelled {kind}: answered {_short(record.answer or '')}, reference {_short(against)}"
+                f"  {record.id}, labelled {kind}: answered {shortened(record.shown_answer or '')}, "
+                f"reference {shortened(against)}"
             )
-
-
-def _short(text: str, longest: int = 60) -> str:
-    line = " ".join(text.split())
-    return repr(line if len(line) <= longest else line[: longest - 1] + "\u2026")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
@@ -20,27 +22,46 @@ from guardrail.errors import GuardrailError, UsageError
 from guardrail.files import refuse_special
 from guardrail.models import resolve_model
 
+from ..data.records import read_records, write_records
+
 __all__ = [
     "MODEL_HELP",
+    "RecordsArgument",
     "app",
     "console",
     "errors",
     "finish",
     "first_problem",
     "keep_inputs",
+    "one_file",
     "print_line",
     "resolve_model",
     "table",
 ]
 
-console = Console()
-errors = Console(stderr=True)
+
+class _Console(Console):
+    """Prints lines that are longer than the terminal in full, which the terminal then wraps."""
+
+    def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
+        super().print(*objects, crop=crop, **options)
+
+
+console = _Console()
+errors = _Console(stderr=True)
 
 MODEL_HELP = (
     "[bold]transformers:PATH_OR_ID[/bold] (local weights), [bold]openai-compatible:MODEL@BASE_URL[/bold] (an "
     "endpoint), [bold]python:MODULE:NAME[/bold] (a chat model, or a function that makes one, importable from here), "
     "or a LangChain name such as [bold]openai:gpt-4o-mini[/bold]."
 )
+
+
+RecordsArgument = Annotated[list[Path], typer.Argument(help="Record files; several are read as one.")]
+
+
+LONGEST_TEXT = 16
+"""Columns that a text keeps beside numbers in a narrow terminal, before it is folded."""
 
 
 class _Commands(TyperGroup):
@@ -82,6 +103,7 @@ _ORDER = (
     "evaluate",
     "report",
     "audit",
+    "drift",
     "from-reviews",
     "candidates",
     "inspect",
@@ -103,6 +125,21 @@ app = typer.Typer(
         "[cyan]label[/cyan], [cyan]fit[/cyan], [cyan]report[/cyan] (seconds; the model is not called again)."
     ),
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"acrc-guardrail {version('acrc-guardrail')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the command as a whole."""
 
 
 def keep_inputs(read: Iterable[Path | str | None], written: Iterable[Path | None]) -> None:
@@ -129,6 +166,22 @@ def keep_inputs(read: Iterable[Path | str | None], written: Iterable[Path | None
                 )
 
 
+def one_file(records: Sequence[Path], out: Path | None) -> tuple[Path, Path]:
+    """The record file that a command changes, and where it writes it; several files are first written as one.
+
+    Raises:
+        UsageError: Several files without ``--out``, or files that cannot be one.
+    """
+    if len(records) == 1:
+        return records[0], out or records[0]
+    if out is None:
+        raise UsageError(f"{len(records)} record files are written as one: name it with --out.")
+    keep_inputs(records, [out])
+    file = read_records(*records)
+    write_records(out, file.header, file.records)
+    return out, out
+
+
 def print_line(text: str, style: str | None = None) -> None:
     """Print a line of plain text, without reading markup in it."""
     console.print(escape(text), style=style, highlight=False, soft_wrap=True)
@@ -141,9 +194,17 @@ def finish(written: Iterable[Path | str], following: str) -> None:
     console.print(f"[bold]Next:[/bold] {escape(following)}", highlight=False, soft_wrap=True)
 
 
+class _WholeTable(Table):
+    """A table that is as wide as its texts where no terminal limits it: in a pipe, or in a file."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unlimited = options.update(max_width=10_000)
+        yield from super().__rich_console__(console, options if console.is_terminal else unlimited)
+
+
 def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, texts: int = 1) -> Table:
-    """A plain table; the first columns are texts, left-aligned, the others right."""
-    made = Table(
+    """A plain table; the first columns are texts, left-aligned, the others right. No number is cut."""
+    made = _WholeTable(
         title=escape(title),
         title_justify="left",
         title_style="bold",
@@ -151,10 +212,17 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, 
         pad_edge=False,
         collapse_padding=True,
     )
+    cells = [[escape(cell) for cell in row] for row in rows]
     for i, column in enumerate(columns):
-        made.add_column(escape(column), justify="left" if i < texts else "right", no_wrap=i == 0)
-    for row in rows:
-        made.add_row(*(escape(cell) for cell in row))
+        longest = max(cell_len(word) for text in (column, *(row[i] for row in cells)) for word in (*text.split(), ""))
+        made.add_column(
+            escape(column),
+            justify="left" if i < texts else "right",
+            overflow="fold",
+            min_width=min(longest, LONGEST_TEXT) if i < texts else longest,
+        )
+    for row in cells:
+        made.add_row(*row)
     return made
 
 

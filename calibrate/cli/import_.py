@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from guardrail.errors import UsageError
+from guardrail.errors import RecordError, UsageError
 from guardrail.prompting import PromptWrapping
+from guardrail.types import MAX_TOKENS
 
 from ..data.formats import KINDS, LAYOUTS, Imported, ImportSettings, import_file, parse_map, write_bad
 from ..data.records import write_records
 from ..report.sentences import percent
 from .frame import app, finish, keep_inputs, print_line
+from .score import next_step
 
 __all__ = ["import_"]
 
@@ -25,7 +26,7 @@ _SHOWN = 20
 @app.command("import")
 def import_(
     source: Annotated[
-        Path, typer.Argument(help="A .jsonl, .csv or .parquet file, or a Hugging Face `datasets` folder.")
+        Path, typer.Argument(help="A .jsonl, .json, .csv or .parquet file, or a Hugging Face `datasets` folder.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Record file to write.")] = Path("records.jsonl"),
     format: Annotated[
@@ -35,25 +36,38 @@ def import_(
         list[str] | None,
         typer.Option(
             "--map",
-            help="FIELD=COLUMN, for question, references, samples, answer, options, option_scores, correct, error, "
-            "group, id; score=NAME:COLUMN (higher is less certain) or confidence=NAME:COLUMN. May be repeated.",
+            help="FIELD=COLUMN, for question, references, samples, logprobs, tokens, answer, options, option_scores, "
+            "correct, error, tools, model, group, id (FIELD=- for none); score=NAME:COLUMN or confidence=NAME:COLUMN. "
+            "May be repeated.",
         ),
     ] = None,
     primary: Annotated[
         str, typer.Option(help="The answer: first or majority of the samples, or the column that holds it.")
     ] = "majority",
-    option_scale: Annotated[str | None, typer.Option(help="Option scores are: logit or probability.")] = None,
-    system: Annotated[str | None, typer.Option(help="Which system to read, in files with several.")] = None,
+    option_scale: Annotated[
+        str | None, typer.Option(help="Option scores are: logit, logprob (log-probabilities) or probability.")
+    ] = None,
+    score_direction: Annotated[
+        str,
+        typer.Option(help="Of --map score= columns: higher-is-uncertain, or higher-is-certain (log-probabilities)."),
+    ] = "higher-is-uncertain",
+    other_labels: Annotated[
+        str | None, typer.Option(help="What a third value of a label ('unparseable') counts as: wrong or unlabelled.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="Which system or model to read, in files with several.")] = None,
     unit: Annotated[str, typer.Option(help="Unit of scores: nats or probability.")] = "nats",
     model: Annotated[str | None, typer.Option(help="Name of the model. Default: the system, or the file.")] = None,
     provider: Annotated[str, typer.Option(help="Who serves it, as LangChain names it.")] = "imported",
     temperature: Annotated[float | None, typer.Option(help="Temperature the samples were drawn at.")] = None,
     top_p: Annotated[float, typer.Option(help="Nucleus mass they were drawn with.")] = 0.9,
-    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = MAX_TOKENS,
     system_message: Annotated[str | None, typer.Option(help="System message the model was given.")] = None,
     template: Annotated[str, typer.Option(help="Human message; {question} stands for the question.")] = "{question}",
     exclude: Annotated[list[str] | None, typer.Option(help="Id of a record to leave out. May be repeated.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and list malformed rows, do not stop.")] = False,
+    max_bad: Annotated[
+        float, typer.Option(help="With --skip-bad: largest share of malformed rows; above it nothing is imported.")
+    ] = 0.1,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite a record file that exists.")] = False,
 ) -> None:
     """Bring your own generations, scores and labels: a file to records that `score`, `label` and `fit` take.
@@ -64,16 +78,23 @@ def import_(
     keep_inputs([source], [out, skipped])
     if out.exists() and not replace:
         raise UsageError(f"{out} exists already. Write to another file with --out, or pass --replace.")
+    if not 0 <= max_bad <= 1:
+        raise UsageError(f"--max-bad must be in [0, 1], got {max_bad:g}. Write 0.1 for 10 %.")
     named = primary in ("first", "majority")
     settings = ImportSettings(
         format=format,
         columns=parse_map(
             map or (),
             unit=_one_of("--unit", unit, "nats", "probability"),
+            certain=_one_of("--score-direction", score_direction, "higher-is-uncertain", "higher-is-certain")
+            == "higher-is-certain",
         ),
         primary="first" if primary == "first" else "majority",
         answer=None if named else primary,
-        option_scale=None if option_scale is None else _one_of("--option-scale", option_scale, "logit", "probability"),
+        option_scale=None
+        if option_scale is None
+        else _one_of("--option-scale", option_scale, "logit", "logprob", "probability"),
+        other_labels=None if other_labels is None else _one_of("--other-labels", other_labels, "wrong", "unlabelled"),
         system=system,
         model=model,
         provider=provider,
@@ -85,11 +106,18 @@ def import_(
         skip_bad=skip_bad,
     )
     imported = import_file(source, settings)
+    write_bad(skipped, imported.bad)
+    if len(imported.bad) > max_bad * imported.n_rows:
+        _print_bad(imported, skipped)
+        raise RecordError(
+            f"{len(imported.bad)} of {imported.n_rows} rows are malformed, more than {max_bad:.0%}: nothing is "
+            "imported, since the rest is not a random part of the questions. Correct the --map or the rows, or raise "
+            "--max-bad if you know why they are malformed."
+        )
     header = imported.file.header
     write_records(out, header, imported.file.records)
-    write_bad(skipped, imported.bad)
     _print_result(imported, skipped)
-    finish([out, *([skipped] if imported.bad else [])], _following(imported, out))
+    finish([out, *([skipped] if imported.bad else [])], next_step(header, out, min(header.estimators, default=None)))
 
 
 def _one_of(flag: str, value: str, *allowed: str) -> Any:
@@ -108,17 +136,11 @@ def _print_result(imported: Imported, skipped: Path) -> None:
         labels = [record.correct for record in records if record.correct is not None]
         right = sum(labels)
         print_line(f"Labels of the file: {right} of {len(labels)} answers are right ({percent(right / len(labels))}).")
+    _print_bad(imported, skipped)
+
+
+def _print_bad(imported: Imported, skipped: Path) -> None:
     if imported.bad:
         print_line(f"{len(imported.bad)} rows are malformed and left out; all of them are in {skipped}:", "yellow")
         for bad in imported.bad[:_SHOWN]:
             print_line(f"  {bad.problem}", "yellow")
-
-
-def _following(imported: Imported, out: Path) -> str:
-    header = imported.file.header
-    keys = sorted(header.estimators)
-    if keys and header.correctness is not None:
-        return f"calibrate fit {out} --estimator {shlex.quote(keys[0])} --alpha 0.1"
-    if keys:
-        return f"calibrate label {out}"
-    return f"calibrate score {out}"

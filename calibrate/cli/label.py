@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 from rich.console import Console, Group
@@ -40,12 +40,13 @@ from ..data.labels import (
 )
 from ..data.progress import Progress, bar, silent
 from ..data.records import Record, RecordFile, RecordHeader, read_records
+from ..evaluation.label_checks import Merged, labelled_answers, missed
 from ..pipeline import fit_artifact
 from ..report.sentences import describe_spec, percent
 from ..scoring.reach import waits_for_label
-from .collect import RecordsArgument, changed_file
-from .frame import app, console, finish, keep_inputs, print_line, resolve_model
-from .score import EstimatorOption, chosen_estimator
+from .collect import changed_file
+from .frame import RecordsArgument, app, console, finish, keep_inputs, one_file, print_line, resolve_model
+from .score import EstimatorOption, chosen_estimator, next_step
 
 if TYPE_CHECKING:
     from guardrail.review import Content
@@ -56,11 +57,14 @@ __all__ = [
     "label",
     "label_by_hand",
     "label_file",
+    "print_label_checks",
     "print_labels",
+    "print_merged",
     "print_structured",
     "refuse_mixed",
     "rule_from",
     "shares",
+    "shortened",
 ]
 
 
@@ -70,7 +74,8 @@ def label(
     rule: Annotated[
         str | None,
         typer.Option(
-            help=f"{', '.join(available_rules())}. Default: option if the questions have options, json if answers have "
+            help=f"{', '.join(available_rules())}; with parameters: 'token_f1(threshold=0.6)'; a function of an answer "
+            "and its question: python:MODULE:NAME. Default: option if the questions have options, json if answers have "
             "a format, tool_call if tools are offered and a reference is a call, else token_f1."
         ),
     ] = None,
@@ -121,10 +126,10 @@ def label(
 
     Example: [cyan]calibrate label to-label.jsonl --interactive --until certified --alpha 0.1 --acceptance 0.3[/cyan]
     """
-    target = out or records
+    source, target = one_file(records, out)
     by_rule = (rule, threshold, tolerance, judge_model) != (None, None, None, None)
-    people = _people(records, labels, interactive, review_store, order, seed, by_rule=by_rule)
-    keep_inputs([None if people is None else people.labels], [target, records])
+    people = _people(source, labels, interactive, review_store, order, seed, by_rule=by_rule)
+    keep_inputs([None if people is None else people.labels], [target, source])
 
     def with_labels(file: RecordFile, first: int | None) -> RecordFile:
         """The file with all labels that people gave, or with the rule's on the first so many."""
@@ -132,19 +137,19 @@ def label(
             given = read_labels(people.labels)
             header = file.header.model_copy(update={"correctness": given.spec})
             return RecordFile(file.path, header, tuple(apply_labels(file.records, given)), file.torn)
-        cache = records.with_name(f"{records.stem}.judge.jsonl")
+        cache = source.with_name(f"{source.stem}.judge.jsonl")
         made = rule_from(file, rule, threshold=threshold, tolerance=tolerance, judge_model=judge_model, cache=cache)
         with bar(console, "judging", "answers") if judge_model is not None else nullcontext(silent) as progress:
             return label_file(file, made, progress, first)
 
     def labelled_up_to(first: int | None) -> RecordFile | None:
         """The record file with labels, written; None, and nothing is written, while people have not given them."""
-        if people is not None and not people.have_labelled(records, first):
+        if people is not None and not people.have_labelled(source, first):
             return None
-        return changed_file(records, target, partial(with_labels, first=first))
+        return changed_file(source, target, partial(with_labels, first=first))
 
     if until is not None:
-        _until_certified(read_records(records), target, labelled_up_to, estimator, alpha, delta, acceptance, limit)
+        _until_certified(read_records(source), target, labelled_up_to, estimator, alpha, delta, acceptance, limit)
         return
     if (alpha, delta, acceptance, estimator) != (None, None, None, None):
         raise UsageError("--alpha, --delta, --acceptance and --estimator belong to --until certified, or to `fit`.")
@@ -153,10 +158,12 @@ def label(
         return
     print_labels(labelled)
     print_structured(labelled)
+    if people is None:
+        print_label_checks(labelled)
     if people is None and not any(record.references for record in labelled.records):
         finish([target], f"calibrate label {target} --interactive, as there are no references")
         return
-    finish([target], f"calibrate fit {target} --alpha 0.1")
+    finish([target], next_step(labelled.header, target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +328,7 @@ def rule_from(
 
     Args:
         file: The records.
-        name: Name of the rule.
+        name: Name of the rule, with parameters or without (`make_rule`).
         threshold: Of token_f1.
         tolerance: Of numeric.
         judge_model: The model of chat_judge, as a user writes it.
@@ -333,7 +340,10 @@ def rule_from(
     if judge_model is not None:
         refuse_mixed(name, threshold=threshold, tolerance=tolerance)
         return ChatJudge(resolve_model(judge_model), cache)
-    params = {key: value for key, value in (("threshold", threshold), ("tolerance", tolerance)) if value is not None}
+    params: dict[str, Any] = {"threshold": threshold, "tolerance": tolerance}
+    params = {key: value for key, value in params.items() if value is not None}
+    if name is not None and name.startswith("chat_judge("):
+        params["cache"] = cache
     return make_rule(name or default_rule(file.records, file.header.plan.bindings).spec.name, **params)
 
 
@@ -385,6 +395,52 @@ def print_labels(file: RecordFile) -> None:
         )
 
 
+def print_label_checks(file: RecordFile) -> None:
+    """Six labelled answers to read, and answers that are wrong although they contain a reference."""
+    spec = file.header.correctness
+    assert spec is not None
+    if shown := labelled_answers(file.records):
+        print_line("Read these: 'wrong' will mean wrong by this rule.")
+    for record in shown:
+        label, style = ("right", "green") if record.correct else ("wrong", "red")
+        references = " | ".join(record.references)
+        console.print(
+            f"  [{style}]{label}[/{style}]  {escape(shortened(record.answer or ''))}  "
+            f"[dim]reference {escape(shortened(references))}, {escape(record.id)}[/dim]",
+            highlight=False,
+            soft_wrap=True,
+        )
+    found = missed(file.records, spec.name)
+    if found is not None:
+        first = found.records[0]
+        text, against = shortened(first.answer or ""), shortened(" | ".join(first.references))
+        print_line(
+            f"{len(found.records)} of the {found.n_wrong} wrong answers contain a reference, e.g. {text} (reference "
+            f"{against}, {first.id}). If such answers are right, use rule {found.rule}: `calibrate label {file.path} "
+            f"--rule {found.rule}`, or --correctness {found.rule} of `run`.",
+            "yellow",
+        )
+
+
+def shortened(text: str, longest: int = 60) -> str:
+    """A text in quotes on one line, cut where it is long."""
+    line = " ".join(text.split())
+    return repr(line if len(line) <= longest else line[: longest - 1] + "\u2026")
+
+
+def print_merged(found: Merged | None) -> None:
+    """Short answers that differ and that the judge took for the same."""
+    if found is None:
+        return
+    print_line(
+        f"Judge {found.judge} took {found.n} pairs of short answers that differ for the same. Have a look; if they "
+        "mean different things, use another judge (docs/judges.md):",
+        "yellow",
+    )
+    for name, a, b in found.pairs[:4]:
+        print_line(f"  {shortened(a)} = {shortened(b)} ({name})")
+
+
 def print_structured(file: RecordFile, estimator: str | None = None) -> None:
     """Warn where answers are JSON or tool calls, and the rule (or the estimator's judge) compares words."""
     spec = file.header.correctness
@@ -424,7 +480,7 @@ def card(record: Record, *, done: int, total: int) -> Panel:
     rows.add_row("question", Text(record.question))
     for name, option in (record.options or {}).items():
         rows.add_row("", Text(option if name == option else f"{name}) {option}"))
-    rows.add_row("answer", Text(record.answer or "(empty)", style="bold cyan"))
+    rows.add_row("answer", Text(record.shown_answer or "(empty)", style="bold cyan"))
     rows.add_row("accepted", Text(" | ".join(record.references) or "(none given)", style="green"))
     for text, share in shares(record)[:_SHOWN]:
         rows.add_row(f"{share:.0%}", Text(text or "(empty)", style="dim"))
@@ -436,7 +492,7 @@ def card(record: Record, *, done: int, total: int) -> Panel:
 
 def shares(record: Record) -> list[tuple[str, float]]:
     """Distinct samples (normalised; shown as first seen) with their share, most frequent first."""
-    samples = [sample.text for sample in record.drawn.samples] if record.drawn is not None else []
+    samples = [sample.comparable for sample in record.drawn.samples] if record.drawn is not None else []
     spelling: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for text in samples:

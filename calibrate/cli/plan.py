@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -42,10 +44,12 @@ def plan(
         ),
     ] = None,
     records: Annotated[
-        Path | None, typer.Option(help="Scored records without labels: compares where to spend the labels.")
+        list[Path] | None,
+        typer.Option(help="Scored records without labels: compares where to spend the labels. May be repeated."),
     ] = None,
     pilot: Annotated[
-        Path | None, typer.Option(help="A hundred or more labelled records, instead of --accuracy and --auroc.")
+        list[Path] | None,
+        typer.Option(help="A hundred or more labelled records, instead of --accuracy and --auroc. May be repeated."),
     ] = None,
     labels: Annotated[
         list[int] | None, typer.Option(help="With --records: labels you can afford; may be repeated (300).")
@@ -66,19 +70,20 @@ def plan(
 
     Example: [cyan]calibrate plan --alpha 0.1 --records scored.jsonl --pilot pilot.jsonl --labels 300[/cyan]
     """
-    if records is not None:
+    if records:
         scores, probability = _known_scores(records, pilot, estimator, accuracy, auroc)
         rows = _compare_reaches(scores, probability, alpha, delta, labels, rule, repetitions, seed)
-        source = "errors as in the pilot" if pilot is not None else "errors by the guessed accuracy and AUROC"
+        source = "errors as in the pilot" if pilot else "errors by the guessed accuracy and AUROC"
         print_line(f"Simulated: {repetitions} calibrations on {scores.size} real scores, {source}.", "dim")
+        flags = " ".join(f"--records {shlex.quote(str(path))}" for path in records)
         best = max(rows, key=lambda row: (row.labels, row.acceptance.value))
-        finish([], f"calibrate sample --records {records} --reach {best.share:g} --n {best.labels}")
+        finish([], f"calibrate sample {flags} --reach {best.share:g} --n {best.labels}")
         return
     if labels:
         raise UsageError(
             "--labels needs --records, the scored questions to choose from. Use --n for numbers of labels."
         )
-    if pilot is None and (accuracy is None or auroc is None):
+    if not pilot and (accuracy is None or auroc is None):
         raise UsageError("give --accuracy and --auroc (guesses), or labelled records as --pilot, or --records.")
     with bar(console, "simulating", "calibrations") as progress:
         found = simulate(
@@ -86,7 +91,7 @@ def plan(
             delta,
             accuracy=accuracy,
             auroc=auroc,
-            pilot=None if pilot is None else Pilot.of(*_labelled(pilot, estimator)),
+            pilot=Pilot.of(*_labelled(pilot, estimator)) if pilot else None,
             target_acceptance=acceptance,
             rules=rule or None,
             sizes=n or DEFAULT_SIZES,
@@ -104,16 +109,20 @@ def plan(
 
 
 def _known_scores(
-    records: Path, pilot: Path | None, estimator: str | None, accuracy: float | None, auroc: float | None
+    records: Sequence[Path],
+    pilot: Sequence[Path] | None,
+    estimator: str | None,
+    accuracy: float | None,
+    auroc: float | None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The scores of the unlabelled questions, and how likely each answer is wrong."""
-    file = read_records(records)
+    file = read_records(*records)
     key = chosen_estimator(file, estimator)
     found = [score.value for record in file.records if (score := record.scores.get(key)) is not None]
     scores = np.array([value for value in found if value is not None])
     if not scores.size:
-        raise UsageError(f"{records} has no {key!r} scores. Run: calibrate score {records}")
-    if pilot is not None:
+        raise UsageError(f"{file.path} has no {key!r} scores. Run: calibrate score {file.path}")
+    if pilot:
         return scores, error_probabilities(scores, *_labelled(pilot, key))
     if accuracy is None or auroc is None:
         raise UsageError(
@@ -122,9 +131,9 @@ def _known_scores(
     return scores, Binormal(accuracy, auroc).error_probabilities(scores)
 
 
-def _labelled(pilot: Path, estimator: str | None) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _labelled(pilot: Sequence[Path], estimator: str | None) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Scores and errors of a pilot."""
-    file = read_records(pilot)
+    file = read_records(*pilot)
     found = arrays(file.records, chosen_estimator(file, estimator))
     return found.uncertainty, found.error
 

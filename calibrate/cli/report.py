@@ -12,24 +12,28 @@ from guardrail.artifact import CalibrationArtifact
 
 from ..data.progress import bar
 from ..data.records import Record, RecordFile, read_records
-from ..pipeline import require_same
+from ..evaluation.audit import audit
+from ..evaluation.label_checks import judge_to_look_at
+from ..pipeline import require_same, without_choice
 from ..report import compare_rules, write_report
 from ..scoring.names import stored_key
-from .fit import segment_flags
+from .fit import exit_if_refuted, merged_command, print_verdict, segment_flags
 from .frame import app, console, finish, keep_inputs
-from .score import chosen_estimator
+from .score import chosen_estimator, pair_cache
 
 __all__ = ["estimator_of", "report"]
 
 
 @app.command()
 def report(
-    records: Annotated[Path, typer.Argument(help="Record file the artifact was fitted on.")],
+    records: Annotated[list[Path], typer.Argument(help="Record files the artifact was fitted on.")],
     artifact: Annotated[Path, typer.Option("--artifact", help="Artifact that `fit` wrote.")] = Path("artifact.json"),
     out: Annotated[Path, typer.Option("--out", "-o", help="HTML file; figures go next to it as PNG.")] = Path(
         "report.html"
     ),
-    test: Annotated[Path | None, typer.Option(help="Record file that was kept out of the fit.")] = None,
+    test: Annotated[
+        list[Path] | None, typer.Option(help="Record file that was kept out of the fit. May be repeated.")
+    ] = None,
     estimator: Annotated[
         str | None, typer.Option("--estimator", "-e", help="Key of the scores, if several fit the artifact.")
     ] = None,
@@ -37,32 +41,51 @@ def report(
 ) -> None:
     """Write one HTML page that shows what the gate does: figures, tables, answers to read.
 
+    With --test the verdict depends on those questions as well; exit code 1 if they refute the promise.
+
     Example: [cyan]calibrate report records.jsonl --artifact artifact.json --out report.html[/cyan]
     """
-    keep_inputs([records, artifact, test], [out])
-    file, loaded = read_records(records), CalibrationArtifact.load(artifact)
+    keep_inputs([*records, artifact, *(test or ())], [out])
+    file, loaded = read_records(*records), CalibrationArtifact.load(artifact)
     key = estimator_of(file, loaded, estimator)
     require_same(loaded, file, key)
     tested: tuple[Record, ...] = ()
-    if test is not None:
-        test_file = read_records(test)
+    audited, fresh = None, ""
+    if test:
+        test_file = read_records(*test)
         require_same(loaded, test_file, key)
         tested = test_file.records
+        audited = audit(loaded, tested, key)
+        inside = {record.id for record in tested} & {record.id for record in file.records}
+        fresh = "" if inside else str(test_file.path)
     evaluation = None
     if splits:
-        pool = {record.id: record for record in (*file.records, *tested)}
+        kept_out = {record.id for record in tested}
+        fitted = [record for record in without_choice(loaded, file.records) if record.id not in kept_out]
         with bar(console, "comparing rules", "splits") as progress:
-            evaluation = compare_rules(loaded, list(pool.values()), key, splits=splits, progress=progress)
-    tail = f" --test {test}" if test is not None else ""
+            evaluation = compare_rules(loaded, fitted, key, splits=splits, progress=progress)
+    tail = "".join(f" --test {shlex.quote(str(path))}" for path in test or ())
     commands = (
-        f"calibrate fit {records} --estimator {shlex.quote(key)} --alpha {loaded.alpha:g} "
+        f"calibrate fit {file.path} --estimator {shlex.quote(key)} --alpha {loaded.alpha:g} "
         f"--rule {loaded.outcome.rule}{segment_flags(loaded)} --out {artifact}",
-        f"calibrate report {records} --artifact {artifact}{tail} --out {out}",
+        f"calibrate report {file.path} --artifact {artifact}{tail} --out {out}",
     )
+    merged = merged_command(loaded, key, str(file.path), fresh, artifact)
     written = write_report(
-        out, loaded, file.records, estimator=key, test=tested, evaluation=evaluation, commands=commands
+        out,
+        loaded,
+        file.records,
+        estimator=key,
+        test=tested,
+        evaluation=evaluation,
+        commands=commands,
+        merged=merged,
+        judge=judge_to_look_at(loaded.estimator.judge, pair_cache(file.path)),
     )
+    if audited is not None:
+        print_verdict(loaded, audited, merged)
     finish(written, f"open {out} in a browser")
+    exit_if_refuted(loaded, audited)
 
 
 def estimator_of(file: RecordFile, artifact: CalibrationArtifact, name: str | None) -> str:

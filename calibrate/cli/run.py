@@ -16,9 +16,10 @@ from pydantic import Field, ValidationError
 from guardrail.artifact import CalibrationArtifact
 from guardrail.bindings import read_bindings
 from guardrail.errors import UsageError, require
-from guardrail.judges import default_judge
+from guardrail.judges import Judge, default_judge
+from guardrail.judges.cache import PairCache
 from guardrail.prompting import PromptWrapping
-from guardrail.types import Bindings, Frozen
+from guardrail.types import MAX_TOKENS, Bindings, Frozen
 from guardrail.uncertainty import Estimator
 
 from ..correctness import CorrectnessRule, make_rule
@@ -28,14 +29,34 @@ from ..data.progress import bar
 from ..data.questions import Question, option_labels, slot_names
 from ..data.records import RecordFile, rewrite_records
 from ..data.split import Groups, split
-from ..pipeline import fit_artifact, held_out
-from ..report import compare_rules, sentences, write_report
-from ..scoring.scores import default_estimator, estimator_key, parse_estimator, score_records
+from ..evaluation.audit import audit
+from ..evaluation.choice import AUTO, choose_estimator
+from ..evaluation.label_checks import judge_to_look_at, merged_pairs
+from ..pipeline import fit_artifact
+from ..report import compare_rules, write_report
+from ..scoring.scores import (
+    default_estimator,
+    estimator_key,
+    parse_estimator,
+    score_records,
+    supported,
+    uses_models,
+    with_cache,
+)
 from ..thresholds.fit import request_for
 from .collect import plan_from, print_collected
-from .fit import print_verdict
+from .fit import exit_if_refuted, merged_command, print_choice, print_verdict
 from .frame import MODEL_HELP, app, console, finish, keep_inputs, print_line, resolve_model
-from .label import label_file, print_labels, print_structured, refuse_mixed, rule_from
+from .label import (
+    label_file,
+    print_label_checks,
+    print_labels,
+    print_merged,
+    print_structured,
+    refuse_mixed,
+    rule_from,
+)
+from .score import pair_cache
 
 __all__ = ["RunConfig", "load_config", "run"]
 
@@ -57,15 +78,18 @@ class RunConfig(Frozen):
         default=0.3, ge=0, lt=1, description="Share of the questions kept out of the fit and tested on; 0 for none."
     )
     estimator: str | None = Field(
-        default=None, description="NAME, NAME:JUDGE or NAME:JUDGE:greedy. Default: by kind of question."
+        default=None,
+        description="NAME, NAME:JUDGE or NAME:JUDGE:greedy; auto compares all on 30 % of the questions, which the fit "
+        "does not use. Default: by kind of question.",
     )
     alpha: float = Field(default=0.1, description="Share of wrong answers you accept among those given.")
     rule: str = Field(default="acrc", description="Threshold rule: acrc (the paper's), certified (provable), ...")
     delta: float | None = Field(default=None, description="Failure probability, for rules that have one (0.1).")
     correctness: str | None = Field(
         default=None,
-        description="exact, json, numeric, option, token_f1, tool_call, chat_judge. Default: option with options, json "
-        "for answers in a format, tool_call with tools and references that are calls, else token_f1.",
+        description="contains, exact, json, numeric, option, token_f1, tool_call, chat_judge, python:MODULE:NAME (your "
+        "function); with parameters as 'token_f1(threshold=0.6)'. Default: option with options, json for answers in a "
+        "format, tool_call with tools and references that are calls, else token_f1.",
     )
     judge_model: str | None = Field(default=None, description="chat_judge: the model that judges, written like model.")
     threshold: float | None = Field(default=None, description="token_f1: smallest F1 that counts as right (0.5).")
@@ -77,7 +101,7 @@ class RunConfig(Frozen):
     n: int = Field(default=10, description="Samples for each question.")
     temperature: float = Field(default=0.7, description="Sampling temperature, above 0.")
     top_p: float = Field(default=0.9, description="Nucleus mass.")
-    max_tokens: int = Field(default=64, description="Longest answer, in tokens.")
+    max_tokens: int = Field(default=MAX_TOKENS, description="Longest answer, in tokens.")
     primary: Literal["greedy", "sampled"] = Field(
         default="greedy",
         description="How the primary answer is drawn; sampled with temperature 1 for models that take no other.",
@@ -156,7 +180,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
     """Do everything: collect, score, label, fit, test on questions kept out, report.
 
     Settings come from a YAML file, from flags of the same names, or both (flags win). Interrupted runs go on where they
-    stopped: the same command, the same folder.
+    stopped: the same command, the same folder. Exit code 1 if the questions kept out refute the promise.
 
     Example: [cyan]calibrate run --questions q.jsonl --model transformers:./weights --alpha 0.1 --out results[/cyan]
 
@@ -168,24 +192,36 @@ def run(config: Path | None = None, **flags: Any) -> None:
     keep_inputs(read, [settings.out / name for name in names])
     groups: Groups = "cluster" if settings.cluster_by_group else "category"
     questions, test_questions = _parts(settings, groups)
-    key = _checked(settings, questions)  # before the model, which may take minutes to load
+    key = _checked(settings, questions)  # before the model, which may take minutes to load; "auto" for auto
     model = resolve_model(settings.model)
     records = _records(settings, model, questions, settings.out / "records.jsonl", settings.questions.name)
     print_structured(records, key)
+    print_label_checks(records)
+    choice: dict[str, Any] = {}
+    if key == AUTO:
+        chosen = choose_estimator(
+            records, alpha=settings.alpha, rule=settings.rule, delta=settings.delta, groups=groups, seed=settings.seed
+        )
+        print_choice(chosen)
+        key, choice = chosen.estimator, {"choice": chosen.choice}
+        records = RecordFile(records.path, records.header, chosen.rest, records.torn)
+    judge = judge_to_look_at(records.header.estimators[key].judge, pair_cache(records.path))
+    print_merged(None if judge is None else merged_pairs(records.records, judge))
     test = None
     if test_questions:
         name = (settings.test_questions or settings.questions).name
         test = _records(settings, model, test_questions, settings.out / "test-records.jsonl", name)
     artifact = fit_artifact(
         records, estimator=key, alpha=settings.alpha, rule=settings.rule, delta=settings.delta, groups=groups
-    )
+    ).model_copy(update=choice)
     artifact_path = artifact.save(settings.out / "artifact.json")
-    print_verdict(artifact)
-    if test is not None:
-        print_line(sentences.held_out(artifact, held_out(artifact, test.records, key)))
-    pages = _report(settings, artifact, key, records, test, _commands(config, settings))
+    audited = None if test is None else audit(artifact, test.records, key)
+    merged = merged_command(artifact, key, str(records.path), "" if test is None else str(test.path), artifact_path)
+    print_verdict(artifact, audited, merged)
+    pages = _report(settings, artifact, key, records, test, _commands(config, settings), merged, judge)
     kept = [file.path for file in (records, test) if file is not None]
     finish([*kept, artifact_path, *pages], f"open {pages[0]} in a browser; calibrate inspect {artifact_path}")
+    exit_if_refuted(artifact, audited)
 
 
 def _parts(settings: RunConfig, groups: Groups) -> tuple[list[Question], list[Question]]:
@@ -214,13 +250,14 @@ def _questions(path: Path, format: str | None) -> list[Question]:
 def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
     """Key of the estimator, after refusing what would fail only when the model has been asked everything."""
     bindings = None if settings.tools is None else read_bindings(settings.tools)
-    estimator = _estimator(settings, bindings, options=option_labels(questions) is not None)
     request_for(settings.rule, alpha=settings.alpha, delta=settings.delta, options={})
     if settings.judge_model is not None:
         refuse_mixed(settings.correctness, threshold=settings.threshold, tolerance=settings.tolerance)
     elif settings.correctness is not None:
         make_rule(settings.correctness)
-    return estimator_key(estimator)
+    if settings.estimator == AUTO:
+        return AUTO
+    return estimator_key(_estimator(settings, bindings, options=option_labels(questions) is not None))
 
 
 def _estimator(settings: RunConfig, bindings: Bindings | None, *, options: bool) -> Estimator:
@@ -234,7 +271,7 @@ def _records(
     """Collect, score and label one part; the file on disk is complete afterwards."""
     plan = plan_from(
         questions,
-        [settings.estimator] if settings.estimator else (),
+        [settings.estimator] if settings.estimator not in (None, AUTO) else (),
         n=settings.n,
         temperature=settings.temperature,
         top_p=settings.top_p,
@@ -267,11 +304,17 @@ def _records(
             progress=progress,
         )
     print_collected(done)
-    estimator = _estimator(settings, plan.bindings, options=plan.options is not None)
+    if settings.estimator == AUTO:
+        estimators = supported(plan)
+    else:
+        estimators = [_estimator(settings, plan.bindings, options=plan.options is not None)]
+    if uses_models(estimators):
+        cache = PairCache(pair_cache(path))
+        estimators = [with_cache(estimator, cache) for estimator in estimators]
     with bar(console, f"scoring ({path.stem})", "records") as progress:
 
         def change(file: RecordFile) -> RecordFile:
-            scored = score_records(file, [estimator], progress=progress)
+            scored = score_records(file, estimators, progress=progress)
             rule = _rule(settings, file)
             return label_file(scored, rule)
 
@@ -298,13 +341,14 @@ def _report(
     records: RecordFile,
     test: RecordFile | None,
     commands: Sequence[str],
+    merged: str,
+    judge: Judge | None,
 ) -> list[Path]:
     tested = test.records if test is not None else ()
     evaluation = None
     if settings.splits:
         with bar(console, "comparing rules", "splits") as progress:
-            pool = [*records.records, *tested]
-            evaluation = compare_rules(artifact, pool, key, splits=settings.splits, progress=progress)
+            evaluation = compare_rules(artifact, records.records, key, splits=settings.splits, progress=progress)
     return write_report(
         settings.out / "report.html",
         artifact,
@@ -313,6 +357,8 @@ def _report(
         test=tested,
         evaluation=evaluation,
         commands=commands,
+        merged=merged,
+        judge=judge,
     )
 
 

@@ -21,7 +21,7 @@ __all__ = ["sample"]
 
 @app.command()
 def sample(
-    records: Annotated[Path, typer.Option("--records", help="Scored records without labels.")],
+    records: Annotated[list[Path], typer.Option("--records", help="Scored records without labels. May be repeated.")],
     n: Annotated[
         int | None, typer.Option("--n", "--labels", help="Questions to label. Default: the last of --looks.")
     ] = None,
@@ -43,11 +43,11 @@ def sample(
 
     Example: [cyan]calibrate sample --records scored.jsonl --reach 0.5 --n 300 --out to-label.jsonl[/cyan]
     """
-    keep_inputs([records], [out])
+    keep_inputs(records, [out])
     schedule = parsed_looks(looks)
     if n is None and not schedule:
         raise UsageError("say how many questions to label: --n 300, or --looks 100,200,400.")
-    file = read_records(records)
+    file = read_records(*records)
     key = chosen_estimator(file, estimator)
     drawn = draw_to_label(
         file,

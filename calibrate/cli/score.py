@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from guardrail.errors import UsageError
 from guardrail.judges import Judge, default_judge, make_judge
 from guardrail.judges.cache import PairCache
 from guardrail.judges.chat import ChatJudge
@@ -18,21 +17,20 @@ from guardrail.uncertainty import Estimator, list_estimators
 from ..data.progress import bar
 from ..data.records import RecordFile, RecordHeader
 from ..grammar import estimator_flags, parse_name
-from ..scoring.names import named_entailment, named_similarity, stored_key
+from ..scoring.names import named_entailment, named_similarity
 from ..scoring.scores import (
     ScoreSummary,
-    default_estimator,
-    estimator_key,
+    key_of,
     lacking,
     parse_estimator,
     score_file,
     uses_models,
+    usual_key,
     with_cache,
 )
-from .collect import RecordsArgument
-from .frame import app, console, finish, keep_inputs, print_line, resolve_model, table
+from .frame import RecordsArgument, app, console, finish, keep_inputs, one_file, print_line, resolve_model, table
 
-__all__ = ["EstimatorOption", "chosen_estimator", "print_scores", "score"]
+__all__ = ["EstimatorOption", "chosen_estimator", "next_step", "pair_cache", "print_scores", "score"]
 
 EstimatorOption = Annotated[
     str | None,
@@ -63,9 +61,12 @@ def score(
         typer.Option(help="Similarity for estimators that take one: rouge_l, nli(model=PATH), from_judge(exact), ..."),
     ] = None,
     entailment: Annotated[str | None, typer.Option(help="Entailment model for selfcheck_nli: nli(model=PATH).")] = None,
-    pair_cache: Annotated[
+    verdicts: Annotated[
         Path | None,
-        typer.Option(help="Where verdicts of models are kept. Default: next to the records. Unused by light judges."),
+        typer.Option(
+            "--pair-cache",
+            help="Where verdicts of models are kept. Default: next to the records. Unused by light judges.",
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
     unanimous_at: Annotated[
@@ -87,10 +88,10 @@ def score(
         "entailment": None if entailment is None else named_entailment(entailment),
     }
     names = [name for name in estimator or ["all"] if name != "all"]
-    target = out or records
-    cache = pair_cache or records.with_name(f"{records.stem}.pairs.sqlite")
+    source, target = one_file(records, out)
+    cache = verdicts or pair_cache(source)
     keep_inputs([*names, cache], [target])
-    keep_inputs([records], [cache])
+    keep_inputs([source], [cache])
     everything = len(names) < len(estimator or ["all"])
     named_judge = _judge(judge)
     refused: dict[str, str] = {}
@@ -112,14 +113,36 @@ def score(
         return [with_cache(each, opened[0]) for each in found]
 
     with bar(console, "scoring", "records") as progress:
-        header, summary = score_file(records, target, chosen, unanimous_at=unanimous_at, progress=progress)
+        header, summary = score_file(source, target, chosen, unanimous_at=unanimous_at, progress=progress)
     print_scores(header, summary)
     if refused:
         console.print(table("Not computed", ("uncertainty", "what is missing"), sorted(refused.items()), texts=2))
-    following = "label" if header.correctness is None else "fit"
-    kept = [cache.path for cache in opened]
-    flags = f" {estimator_flags(names[0])}" if len(names) == 1 and not everything else ""
-    finish([target, *kept], f"calibrate {following} {target}" + (f"{flags} --alpha 0.1" if following == "fit" else ""))
+    named = None if everything else names[0]
+    finish([target, *(cache.path for cache in opened)], next_step(header, target, named))
+
+
+def next_step(header: RecordHeader, path: Path, estimator: str | None = None) -> str:
+    """The next command for a record file: score, label, or fit with the estimator that it has to be told.
+
+    Args:
+        header: Of the file.
+        path: The file.
+        estimator: Scores to fit on; default: those that `fit` takes by itself, else the first that need no likelihoods.
+    """
+    if not header.estimators:
+        return f"calibrate score {path}"
+    if header.correctness is None:
+        return f"calibrate label {path}"
+    known = sorted(header.estimators)
+    if estimator is None and (usual_key(header.plan) in known or len(known) == 1):
+        return f"calibrate fit {path} --alpha 0.1"
+    fallback = "discrete_semantic_entropy" if "discrete_semantic_entropy" in known else known[0]
+    return f"calibrate fit {path} {estimator_flags(estimator or fallback)} --alpha 0.1"
+
+
+def pair_cache(records: Path) -> Path:
+    """Where verdicts of models about the answers of a record file are kept."""
+    return records.with_name(f"{records.stem}.pairs.sqlite")
 
 
 def _judge(text: str | None) -> Judge | None:
@@ -134,21 +157,10 @@ def _judge(text: str | None) -> Judge | None:
 
 def chosen_estimator(file: RecordFile, name: str | None) -> str:
     """The estimator a user named, or the default for this kind of question and answer."""
-    plan = file.header.plan
-    if name is not None:
-        key = stored_key(file.header.estimators, name, plan.bindings)
-        if key != name and not name.endswith(".json"):
-            print_line(f"--estimator {name}: the scores of {key}.")
-        return key
-    usual = estimator_key(
-        parse_estimator(default_estimator(options=plan.options is not None), judge=default_judge(plan.bindings))
-    )
-    known = sorted(file.header.estimators)
-    if usual in known or not known:
-        return usual
-    if len(known) == 1:
-        return known[0]
-    raise UsageError(f"{file.path} has no {usual!r} scores; choose one with --estimator: {', '.join(known)}")
+    key = key_of(file, name)
+    if name is not None and key != name and not name.endswith(".json"):
+        print_line(f"--estimator {name}: the scores of {key}.")
+    return key
 
 
 def print_scores(header: RecordHeader, summary: ScoreSummary) -> None:

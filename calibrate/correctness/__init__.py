@@ -10,17 +10,19 @@ from __future__ import annotations
 from .base import BatchRule, CorrectnessRule, Label
 from .chat_judge import ChatJudge
 from .registry import available_rules, default_rule, label_records, make_rule
-from .rules import Exact, JsonValues, Numeric, Option, TokenF1, ToolCalls, parse_number
+from .rules import Contains, Exact, JsonValues, Numeric, Option, OwnRule, TokenF1, ToolCalls, parse_number
 
 __all__ = [
     "BatchRule",
     "ChatJudge",
+    "Contains",
     "CorrectnessRule",
     "Exact",
     "JsonValues",
     "Label",
     "Numeric",
     "Option",
+    "OwnRule",
     "TokenF1",
     "ToolCalls",
     "available_rules",

@@ -10,22 +10,26 @@ from guardrail.errors import UsageError
 from guardrail.judges.json_value import is_structured, read_json
 from guardrail.judges.registry import JUDGES
 from guardrail.judges.tool_call import read_calls
+from guardrail.models import resolve_model
 from guardrail.types import Bindings, Sample
 
 from ..data.progress import Progress, silent
 from ..data.records import Record
+from ..grammar import parse_name
 from .base import BatchRule, CorrectnessRule, Label, rule_fact
 from .chat_judge import ChatJudge
-from .rules import Exact, JsonValues, Numeric, Option, TokenF1, ToolCalls
+from .rules import Contains, Exact, JsonValues, Numeric, Option, OwnRule, TokenF1, ToolCalls
 
 __all__ = ["RULES", "available_rules", "default_rule", "label_records", "make_rule", "structured_advice"]
 
 RULES: dict[str, Callable[..., CorrectnessRule]] = {
     "chat_judge": ChatJudge,
+    "contains": Contains,
     "exact": Exact,
     "json": JsonValues,
     "numeric": Numeric,
     "option": Option,
+    "python": OwnRule,
     "token_f1": TokenF1,
     "tool_call": ToolCalls,
 }
@@ -40,13 +44,30 @@ def available_rules() -> tuple[str, ...]:
 def make_rule(name: str, **params: Any) -> CorrectnessRule:
     """Make a rule by name, e.g. ``make_rule("token_f1", threshold=0.6)``.
 
+    The name may have parameters: "token_f1(threshold=0.6)". "python:MODULE:NAME" is a function of one's own
+    (`OwnRule`).
+
     Raises:
-        UsageError: Unknown name, a parameter the rule does not have, or a chat judge without a model.
+        UsageError: Unknown name, a parameter the rule does not have or that is given twice, or a chat judge without a
+            model.
     """
+    if name.startswith("python:"):
+        name, params = "python", {"function": name.removeprefix("python:"), **params}
+    else:
+        name, written = parse_name(name)
+        if twice := written.keys() & params.keys():
+            raise UsageError(
+                f"parameter {min(twice)} of correctness rule {name} is given twice. Leave one of them out."
+            )
+        params = {**written, **params}
     if name not in RULES:
         raise UsageError(f"no correctness rule named {name!r}; choose one of {', '.join(available_rules())}")
+    if name == "python" and "function" not in params:
+        raise UsageError("rule python needs the function. Name it: python:MODULE:NAME")
     if name == "chat_judge" and "model" not in params:
         raise UsageError("rule chat_judge needs the model that judges. Name it: --judge-model openai:gpt-4o-mini")
+    if name == "chat_judge" and isinstance(params["model"], str):
+        params = {**params, "model": resolve_model(params["model"])}
     try:
         return RULES[name](**params)
     except TypeError as error:
@@ -61,14 +82,15 @@ def default_rule(records: Sequence[Record], bindings: Bindings | None = None) ->
 
     Args:
         records: The records.
-        bindings: The plan's tools and answer format.
+        bindings: The plan's tools and answer format. Records may also have tools of their own.
     """
     if records and all(record.options for record in records):
         return Option()
     if is_structured(bindings):
         return JsonValues()
     calls = any(read_calls(reference) is not None for record in records for reference in record.references)
-    return ToolCalls() if bindings is not None and bindings.tools and calls else TokenF1()
+    offered = (bindings is not None and bindings.tools) or any(record.tools for record in records)
+    return ToolCalls() if offered and calls else TokenF1()
 
 
 def label_records(records: Sequence[Record], rule: CorrectnessRule, progress: Progress = silent) -> list[Record]:

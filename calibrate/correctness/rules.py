@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from guardrail.errors import UsageError
+from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import JsonJudge, ToolCallJudge, normalise, token_f1
 from guardrail.judges.json_value import canonical_value, read_json
 from guardrail.judges.numbers import Number, labels_agree, parse_number
-from guardrail.judges.text import contradicts, overlap
+from guardrail.judges.text import NEGATIONS, SCALES, contradicts, overlap
 from guardrail.judges.tool_call import read_calls
+from guardrail.models import import_named
+from guardrail.plain_json import sha256_hex
 from guardrail.specs import CorrectnessSpec
 
 from ..data.questions import Question, reference_label
 from .base import Label
 
-__all__ = ["Exact", "JsonValues", "Number", "Numeric", "Option", "TokenF1", "ToolCalls", "parse_number"]
+__all__ = [
+    "Contains",
+    "Exact",
+    "JsonValues",
+    "Number",
+    "Numeric",
+    "Option",
+    "OwnRule",
+    "TokenF1",
+    "ToolCalls",
+    "parse_number",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +90,83 @@ class TokenF1:
             return True
         found = min(token_f1(answer, reference), overlap(question, answer, reference))
         return found >= self.threshold and not contradicts(answer, reference)
+
+
+@dataclass(frozen=True, slots=True)
+class Contains:
+    """Right iff a sentence of the answer contains a reference: its normalised words, whole and in order.
+
+    For answers in sentences to references of a few words: "You can return it within 30 days." contains "30 days". A
+    negation before the words makes them wrong ("You cannot return it within 30 days"), which errs on the safe side:
+    "No, 30 days" is wrong, too. An answer that names several things is right if one of them is the reference. Words as
+    in `normalise`: "$50" does not contain "50", nor "5 million" a "5", nor "C++" a "C".
+    """
+
+    compares_words: ClassVar[bool] = True
+
+    @property
+    def spec(self) -> CorrectnessSpec:
+        """Name, version and parameters."""
+        return CorrectnessSpec(name="contains", version=1, params={})
+
+    def label(self, answer: str, question: Question) -> Label:
+        """Containment of any reference."""
+        return Label(any(_says(answer, reference) for reference in question.references))
+
+
+_WORDLIKE = re.compile(r"[^\W\d_]{2}")
+_SIGNS = frozenset({"minus", "negative"})
+_MULTIPLES = SCALES | {"percent", "per", "squared", "cubed", "factorial"}
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+
+
+def _says(answer: str, reference: str) -> bool:
+    wanted = _chunks(reference)
+    if not wanted:
+        return normalise(answer) == normalise(reference)
+    whole = _SENTENCE_END.search(reference.strip()) is not None  # "St. Louis" is no sentence either
+    return any(_in_sentence(_chunks(one), wanted) for one in ([answer] if whole else _SENTENCE_END.split(answer)))
+
+
+def _in_sentence(words: list[str], wanted: list[str]) -> bool:
+    for start in range(len(words) - len(wanted) + 1):
+        end = start + len(wanted)
+        if words[start:end] == wanted and not _changed(words[start - 1 : start], wanted, words[end : end + 1]):
+            return True
+        if words[start] in NEGATIONS or words[start].endswith("n't"):
+            return False
+    return False
+
+
+def _changed(before: list[str], wanted: list[str], after: list[str]) -> bool:
+    """Whether what stands beside the words makes something else of them: an operator, or a word beside a number."""
+    if not all(any(map(str.isalnum, one)) for one in (*before, *after)):
+        return True
+    return (wanted[0][0].isdecimal() and not _SIGNS.isdisjoint(before)) or (
+        wanted[-1][-1].isdecimal() and any(one.removesuffix("s") in _MULTIPLES for one in after)
+    )
+
+
+def _chunks(text: str) -> list[str]:
+    """What stands between spaces in a normalised text, without case, articles and the punctuation around words.
+
+    A capital of up to three letters behind a number may be a unit, and keeps its case as in `normalise`.
+    """
+    found = [_bare(chunk) for chunk in normalise(text).split(" ")]
+    return [
+        chunk if i and len(chunk) < 4 and found[i - 1][-1:].isdecimal() else chunk.casefold()
+        for i, chunk in enumerate(found)
+        if chunk and chunk not in ("a", "an", "the", "An", "The")
+    ]
+
+
+def _bare(chunk: str) -> str:
+    """A chunk without punctuation; of marks beside a single letter or number only those that end a sentence go."""
+    if chunk in ("-", "--", "\u2014"):
+        return ""
+    if _WORDLIKE.search(chunk):
+        return chunk.lstrip("\"'([").rstrip("\"'.,:;!?)]")
+    return chunk.rstrip(".,:;") or chunk
 
 
 _ROUNDING = 1e-6
@@ -262,3 +354,68 @@ class ToolCalls:
         if ours is None or theirs is None:
             return ours is None and theirs is None and normalise(answer) == normalise(reference)
         return self._judge.identity(answer) == self._judge.identity(reference)
+
+
+class OwnRule:
+    """A rule of one's own: "python:MODULE:NAME" names a function of an answer and its `Question`.
+
+    It returns True, False, or None where it cannot decide; the question has ``question``, ``references``, ``options``
+    and ``group``. The answer is its text, or the JSON of its tool calls where there are any. The spec has a digest of
+    the function's source, so a changed function is another rule; what the function calls is not part of it.
+
+    Args:
+        function: "MODULE:NAME", importable from the working folder. Code is run.
+        sha256: Digest that the source must have, as a stored spec has it.
+
+    Raises:
+        UsageError: Nothing callable is found there, or its source is another.
+    """
+
+    reads_tool_calls: ClassVar[bool] = True
+
+    def __init__(self, function: str, sha256: str | None = None) -> None:
+        self._name = function
+        self._function: Callable[[str, Question], bool | None] = import_named(function, f"rule 'python:{function}'")
+        if not callable(self._function):
+            raise UsageError(
+                f"rule 'python:{function}' is a {type(self._function).__name__}; it must be a function of an answer "
+                "and its question that returns True, False or None."
+            )
+        self._sha256 = _source_digest(self._function)
+        if sha256 not in (None, self._sha256):
+            raise UsageError(
+                f"rule 'python:{function}' has changed: its source has sha256 {self._sha256}, and the labels are by "
+                f"{sha256}. Restore the function, or label and fit again."
+            )
+
+    @property
+    def spec(self) -> CorrectnessSpec:
+        """Name, version and parameters."""
+        return CorrectnessSpec(name="python", version=1, params={"function": self._name, "sha256": self._sha256})
+
+    def label(self, answer: str, question: Question) -> Label:
+        """Ask the function.
+
+        Raises:
+            GuardrailError: It raises, or returns anything else.
+        """
+        try:
+            found = self._function(answer, question)
+        except Exception as error:
+            raise GuardrailError(
+                f"rule 'python:{self._name}' raised {type(error).__name__} on question {question.id!r}: {error}"
+            ) from error
+        if found not in (True, False, None):
+            raise GuardrailError(
+                f"rule 'python:{self._name}' returned {found!r} on question {question.id!r}; it must return True, "
+                "False or None."
+            )
+        return Label(None, "the rule returned None") if found is None else Label(bool(found))
+
+
+def _source_digest(function: object) -> str:
+    """Digest of the function's source; "" where there is none to read, as for a built-in function."""
+    try:
+        return sha256_hex(inspect.getsource(function if inspect.isroutine(function) else type(function)), 16)
+    except (OSError, TypeError):
+        return ""

@@ -16,6 +16,7 @@ from langchain_core.messages import BaseMessage
 from guardrail.bindings import check_settings
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.prompting import PromptWrapping, turns_of
+from guardrail.sampling.batches import takes_batches
 from guardrail.sampling.native import is_native
 from guardrail.sampling.probe import ProbeReport
 from guardrail.sampling.prober import probe
@@ -23,6 +24,7 @@ from guardrail.sampling.sampler import adraw, draw
 from guardrail.specs import identify
 from guardrail.types import SampleSet, SamplingPlan
 
+from .batches import Batches
 from .progress import Progress, silent
 from .questions import Question, fingerprint, option_labels
 from .records import Record, RecordHeader, RecordWriter, open_writer
@@ -47,6 +49,7 @@ class Collected:
         n_resumed: Records that were there before.
         n_drawn: Records drawn now.
         problems: Reasons of failed drawings, with how often each occurred, over the whole file.
+        n_cut_off: Primary answers that were cut off, over the whole file.
     """
 
     path: Path
@@ -54,6 +57,7 @@ class Collected:
     n_resumed: int
     n_drawn: int
     problems: dict[str, int]
+    n_cut_off: int = 0
 
     @property
     def n_failed(self) -> int:
@@ -74,6 +78,7 @@ def collect_records(
     max_concurrency: int | None = None,
     retry_failed: bool = False,
     allow_identical_samples: bool = False,
+    batches: Batches | None = None,
     progress: Progress = silent,
 ) -> Collected:
     """Ask the model every question that is not in the record file yet.
@@ -94,6 +99,7 @@ def collect_records(
         max_concurrency: Calls in flight at once for any other model (default 16).
         retry_failed: Ask again where drawing failed.
         allow_identical_samples: Accept that no question at all has two different samples.
+        batches: Draw by a batch service instead of live calls. The endpoint is probed only where this submits.
         progress: Called after every answer.
 
     Raises:
@@ -103,25 +109,32 @@ def collect_records(
             first questions failed, or no question has two different samples (what was drawn is in the file).
     """
     _check_options(questions, plan)
+    own = next((question.id for question in questions if question.tools is not None), None)
+    if own is not None:
+        raise UsageError(f"question {own!r} has its own tools, and all are asked with the plan's. Leave them out.")
     check_settings(model, plan)
     prompt = prompt or PromptWrapping()
     wrapped = (prompt.messages(one.question, one.options, one.slots) for one in questions) if prompt.slots else ()
     for given in (*(messages or {}).values(), *wrapped):
         prompt.check(given)
     header = header_for(questions, model, plan, prompt, name)
-    header = header.model_copy(update={"probe": _probed(model, plan)})
+    if batches is None or batches.submits:
+        header = header.model_copy(update={"probe": _probed(model, plan)})
     with open_writer(path, header, drop_failed=retry_failed) as (writer, existing):
         done = {record.id for record in existing.records}
         todo = [question for question in questions if question.id not in done]
         tally = _Tally(len(questions), existing.records, progress)
         drawing = _Drawing(todo, model, plan, prompt, messages or {})
-        if is_native(model):
+        if batches is not None:
+            batches.bind(header.model_dump(mode="json", include={"model", "plan", "prompt", "questions_sha256"}))
+            _write_batches(drawing.by_service(batches, tally, again=retry_failed), writer, tally)
+        elif is_native(model):
             _write_batches(drawing.batches(batch_size or BATCH_SIZE), writer, tally)
         else:
             asyncio.run(_write_stream(drawing.stream(max_concurrency or CONCURRENCY), writer, tally))
     if plan.n and not allow_identical_samples:
         _refuse_identical(tally, Path(path))
-    return Collected(Path(path), len(questions), len(done), tally.drawn, dict(tally.problems))
+    return Collected(Path(path), len(questions), len(done), tally.drawn, dict(tally.problems), tally.cut_off)
 
 
 def header_for(
@@ -158,6 +171,7 @@ class _Tally:
         self.total = total
         self.drawn = 0
         self.problems: Counter[str] = Counter()
+        self.cut_off = 0
         self.comparable = 0
         self.varied = 0
         self._done = len(existing)
@@ -206,9 +220,14 @@ class _Tally:
         failed = sum(self.problems.values())
         self._progress(self._done, self.total, f"{failed} failed" if failed else "")
 
+    def report_requests(self, done: int, total: int, note: str = "") -> None:
+        """Update the progress bar while a service works."""
+        self._progress(self._done, self.total, f"{note}: {done} of {total} requests")
+
     def _count(self, record: Record) -> None:
         if record.drawn is None:
             return
+        self.cut_off += record.cut_off
         if record.drawn.problem is not None:
             self.problems[f"{record.drawn.problem.value}: {record.drawn.problem_detail}"[:200]] += 1
         elif len(record.drawn.samples) >= 2:
@@ -246,6 +265,22 @@ class _Drawing:
             messages = [self.asked(question) for question in batch]
             drawn = draw(self.model, messages, self.plan)
             yield [self.record(question, one) for question, one in zip(batch, drawn, strict=True)]
+
+    def by_service(self, batches: Batches, tally: _Tally, *, again: bool) -> Iterator[list[Record]]:
+        """Records as the batches of a service are done.
+
+        Raises:
+            UsageError: The model has no batch service.
+        """
+        if not takes_batches(self.model):
+            raise UsageError(
+                f"{type(self.model).__name__} has no batch service. Name an endpoint with one "
+                "(openai-compatible:MODEL@BASE_URL), or collect live."
+            )
+        by_id = {question.id: question for question in self.questions}
+        prompts = {name: self.asked(question) for name, question in by_id.items()}
+        for drawn in batches.sample_sets(prompts, self.model, self.plan, again=again, progress=tally.report_requests):
+            yield [self.record(by_id[name], one) for name, one in drawn]
 
     async def stream(self, calls: int) -> AsyncIterator[Record]:
         """Records as they complete, with at most ``calls`` calls in flight; none waits for the slowest."""
@@ -293,7 +328,7 @@ def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
     if problem is not None:
         raise GuardrailError(
             f"this endpoint cannot be calibrated ({problem[0].value}): {problem[1]}. Nothing was collected. "
-            "`guardrail doctor` shows what it honours."
+            "`guardrail doctor --model MODEL` shows what it honours."
         )
     return report
 

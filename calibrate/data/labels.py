@@ -18,7 +18,7 @@ from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import CorrectnessSpec
 
 from .questions import read_rows
-from .records import Record, exclusive
+from .records import GIVEN, Record, exclusive
 
 __all__ = [
     "KEYS",
@@ -59,7 +59,7 @@ class GivenLabels:
     @property
     def spec(self) -> CorrectnessSpec:
         """What the artifact stores in the place of a rule."""
-        return CorrectnessSpec(name="given", version=1, params={"file": self.path.name, "sha256": self.sha256})
+        return CorrectnessSpec(name=GIVEN, version=1, params={"file": self.path.name, "sha256": self.sha256})
 
 
 def read_labels(path: str | Path) -> GivenLabels:
@@ -131,10 +131,10 @@ def _labelled(record: Record, labels: GivenLabels) -> Record:
 def contradictions(records: Iterable[Record]) -> list[tuple[Record, Record]]:
     """Pairs of records that label one answer to one question both ways, in file order.
 
-    Questions are the same if their text and options are; answers are if their text (surrounding white space apart) and
-    tool calls are, even with different references, as where a data set holds a question twice with two golds. Records
-    that were imported without answers are compared by their question alone. Each record is in one pair at most, with
-    the first record of the other label.
+    Questions are the same if their text, options and offered tools are; answers are if their text (surrounding white
+    space apart) and tool calls are, even with different references, as where a data set holds a question twice with two
+    golds. Records that were imported without answers are compared by their question alone. Each record is in one pair
+    at most, with the first record of the other label.
     """
     first: dict[tuple[str, bool], Record] = {}
     found = []
@@ -160,7 +160,8 @@ def refuse_contradictions(records: Iterable[Record]) -> None:
         return
     right, wrong = sorted(found[0], key=lambda record: not record.correct)
     more = f" ({len(found)} such pairs in all)" if len(found) > 1 else ""
-    answer = "" if right.answer is None else f" and the same answer {right.answer[:80]!r}"
+    shown = right.shown_answer
+    answer = "" if shown is None else f" and the same answer {shown[:200]!r}"
     raise UsageError(
         f"records {right.id!r} and {wrong.id!r} have the same question {right.question[:80]!r}{answer}, but the first "
         f"is labelled right and the second wrong{more}. One of the labels (or its reference) is a mistake: correct it "
@@ -172,7 +173,7 @@ def _asked_and_answered(record: Record) -> str:
     primary = record.drawn.primary if record.drawn is not None else None
     calls = [call.model_dump() for call in primary.tool_calls] if primary is not None else []
     answer = None if primary is None else primary.text.strip()
-    return canonical_json([record.question.strip(), record.options, answer, calls])
+    return canonical_json([record.to_question().asked, answer, calls])
 
 
 # -- A labelling session without a terminal: which record is next, and what a key does ---------------------------------

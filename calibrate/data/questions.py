@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from guardrail.errors import RecordError, UsageError
 from guardrail.judges import normalise
 from guardrail.plain_json import canonical_json, sha256_hex
@@ -25,6 +27,7 @@ __all__ = [
     "content_id",
     "fingerprint",
     "get_name",
+    "json_rows",
     "jsonl_row",
     "option_labels",
     "read_questions",
@@ -52,6 +55,14 @@ class Question(Frozen):
     """Texts of the prompt's slots beside the question, by name, e.g. {"context": "..."}; None if it has none."""
     group: str | None = None
     """A category such as "arithmetic" (for reports), or a cluster such as a conversation (`--cluster-by-group`)."""
+    tools: tuple[dict[str, Any] | str, ...] | None = Field(default=None, exclude_if=lambda tools: tools is None)
+    """Tools that were offered with this question, in recorded data where they differ from question to question; None
+    where they are the plan's. `collect` asks every question with the plan's."""
+
+    @property
+    def asked(self) -> str:
+        """What makes two questions the same: text, options and the offered tools, in any order of the tools."""
+        return canonical_json([self.question.strip(), self.options, _sorted_tools(self.tools)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +85,14 @@ class Row:
 def read_questions(path: str | Path, *, require_references: bool = True) -> list[Question]:
     """Read a question file.
 
-    JSONL: one object a line with ``question`` (text), ``references`` (list of texts, or one text), and optionally
-    ``id``, ``options`` (object, label to text), ``slots`` (object, slot of the prompt to text) and ``group``. CSV: the
-    same as columns; ``references`` separated by "|" or a JSON list; ``options`` as a JSON object, or as columns A, B,
-    C, ...; ``slots`` as a JSON object. Other fields are ignored, but a field whose name is nearly one of these is taken
-    for a typing error.
+    JSONL or a JSON array: one object a question with ``question`` (text), ``references`` (list of texts, or one text),
+    and optionally ``id``, ``options`` (object, label to text), ``slots`` (object, slot of the prompt to text) and
+    ``group``. CSV: the same as columns; ``references`` separated by "|" or a JSON list; ``options`` as a JSON object,
+    or as columns A, B, C, ...; ``slots`` as a JSON object. Other fields are ignored, but a field whose name is nearly
+    one of these is taken for a typing error.
 
     Args:
-        path: A file that ends in .jsonl, .ndjson or .csv.
+        path: A file that ends in .jsonl, .ndjson, .json or .csv.
         require_references: Whether a question without references is an error.
 
     Returns:
@@ -164,20 +175,58 @@ def reference_label(question: Question) -> str | None:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Rows of a JSONL or CSV file, with CSV cells in their JSON form.
+    """Rows of a JSONL, JSON or CSV file, with CSV cells in their JSON form.
 
     Raises:
         RecordError: A line that is not a row; file and line are named.
         UsageError: No such file, or a file of another kind.
     """
     if not path.is_file():
-        raise UsageError(f"no file at {path}. Give the path of a .jsonl or .csv file.")
+        raise UsageError(f"no file at {path}. Give the path of a .jsonl, .json or .csv file.")
     kind = path.suffix.lower()
+    if kind == ".json":
+        return _good_rows(json_rows(path))
     if kind in (".jsonl", ".ndjson"):
         return _jsonl_rows(path)
     if kind == ".csv":
         return _csv_rows(path)
-    raise UsageError(f"{path} is neither .jsonl nor .csv. Convert it, or rename it if it is one of them.")
+    raise UsageError(f"{path} is neither .jsonl, .json nor .csv. Convert it, or rename it if it is one of them.")
+
+
+def json_rows(path: Path) -> Iterator[Row | RecordError]:
+    """Rows of a JSON document that is an array of objects, named by their index; or, in its place, what is no object.
+
+    Raises:
+        RecordError: The file is not such a document.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error
+    except json.JSONDecodeError as error:
+        raise RecordError(
+            f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}. If each line is one object, rename "
+            "the file to .jsonl; otherwise it is truncated."
+        ) from error
+    if not isinstance(found, list):
+        fields = f" with the fields {', '.join(map(str, found))[:200]}" if isinstance(found, dict) else ""
+        raise RecordError(
+            f"{path}: got a {type(found).__name__}{fields}; the document must be an array of objects, [{{...}}, ...]. "
+            'From pandas: df.to_json(path, orient="records").'
+        )
+    for i, values in enumerate(found):
+        where = f"{path}[{i}]"
+        if isinstance(values, dict):
+            yield Row(where, values)
+        else:
+            yield RecordError(f"{where}: got {_short(values)}; each element must be one object, {{...}}")
+
+
+def _good_rows(rows: Iterable[Row | RecordError]) -> Iterator[Row]:
+    for row in rows:
+        if isinstance(row, RecordError):
+            raise row
+        yield row
 
 
 def _jsonl_rows(path: Path) -> Iterator[Row]:
@@ -342,11 +391,22 @@ def _slots(row: Row) -> dict[str, str] | None:
     return value
 
 
-def content_id(text: str, options: Mapping[str, str] | None, slots: Mapping[str, str] | None = None) -> str:
-    """Id of a question that was given none: "q-" and 12 hex digits of a hash of question, options and slots."""
-    parts = [text, dict(options) if options else None, *([dict(slots)] if slots else ())]
+def content_id(
+    text: str,
+    options: Mapping[str, str] | None,
+    slots: Mapping[str, str] | None = None,
+    tools: Sequence[Mapping[str, Any] | str] | None = None,
+) -> str:
+    """Id of a question that was given none: "q-" and 12 hex digits of a hash of question, options, slots and tools."""
+    parts: list[Any] = [text, dict(options) if options else None, *([dict(slots)] if slots else ())]
+    if tools:
+        parts.append(_sorted_tools(tools))
     canonical = json.dumps(parts, ensure_ascii=False)
     return "q-" + sha256_hex(canonical, 12)
+
+
+def _sorted_tools(tools: Sequence[Mapping[str, Any] | str] | None) -> list[str] | None:
+    return None if tools is None else sorted(canonical_json(tool) for tool in tools)
 
 
 def _short(value: object, limit: int = 120) -> str:

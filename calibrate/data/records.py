@@ -13,13 +13,14 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from filelock import FileLock, Timeout
 from pydantic import Field, ValidationError
@@ -27,15 +28,19 @@ from pydantic import Field, ValidationError
 from guardrail.artifact import Reach
 from guardrail.errors import RecordError, UsageError
 from guardrail.files import atomic_write, check_version, refuse_special
+from guardrail.notebook import BLUE, RED, as_html, axis, percent
+from guardrail.plain_json import sha256_hex
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.probe import ProbeReport
+from guardrail.sampling.replies import is_cut
 from guardrail.specs import CorrectnessSpec, ModelIdentity
 from guardrail.types import Frozen, SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import EstimatorSpec
 
-from .questions import Question
+from .questions import Question, fingerprint
 
 __all__ = [
+    "GIVEN",
     "Record",
     "RecordFile",
     "RecordHeader",
@@ -43,11 +48,16 @@ __all__ = [
     "RecordWriter",
     "exclusive",
     "open_writer",
+    "pooled",
     "read_records",
     "rewrite_records",
     "stream_records",
     "write_records",
 ]
+
+
+GIVEN = "given"
+"""Name in the place of a label rule where people gave the labels."""
 
 
 class RecordHeader(Frozen):
@@ -96,6 +106,8 @@ class Record(Frozen):
     """Texts of the prompt's slots beside the question, by name."""
     group: str | None = None
     """Category or cluster, as in the question file."""
+    tools: tuple[dict[str, Any] | str, ...] | None = Field(default=None, exclude_if=lambda tools: tools is None)
+    """Tools that were offered with this question alone; None where they are the plan's."""
     turns: str | None = None
     """Who speaks in the prompt (`guardrail.prompting.turns_of`); None where that is not known."""
     drawn: SampleSet | None = None
@@ -113,9 +125,23 @@ class Record(Frozen):
         return self.drawn.primary.text if self.drawn is not None and self.drawn.primary is not None else None
 
     @property
+    def shown_answer(self) -> str | None:
+        """The primary answer for people to read: its text and, as JSON, its tool calls; None when there is none."""
+        primary = self.drawn.primary if self.drawn is not None else None
+        if primary is None or not primary.tool_calls:
+            return None if primary is None else primary.text
+        return " ".join(filter(None, (primary.text, primary.judged_part.comparable)))
+
+    @property
     def failed(self) -> bool:
         """Whether drawing failed."""
         return self.drawn is not None and self.drawn.problem is not None
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the primary answer was cut off, most often at ``max_tokens``: it is not whole."""
+        primary = None if self.drawn is None else self.drawn.primary
+        return primary is not None and is_cut(primary.finish_reason)
 
     @property
     def may_be_drawn_again(self) -> bool:
@@ -141,7 +167,7 @@ class RecordFile:
     """A record file in memory.
 
     Attributes:
-        path: Where it was read.
+        path: Where it was read. Of several files that were pooled: their paths, as on a command line.
         header: Its first line.
         records: One record a question, in file order.
         torn: Whether a torn last line (a writer was killed) was left out.
@@ -152,19 +178,173 @@ class RecordFile:
     records: tuple[Record, ...]
     torn: bool = False
 
+    def __repr__(self) -> str:
+        """The short form, without the records."""
+        scores, rule = sorted(self.header.estimators), self.header.correctness
+        labels = None if rule is None else rule.name
+        return f"RecordFile({str(self.path)!r}, n={len(self.records)}, scores={scores}, labels={labels!r})"
 
-def read_records(path: str | Path) -> RecordFile:
-    """Read a record file. A torn last line is left out (and reported); any other malformed line is an error.
+    def _repr_html_(self) -> str:
+        header = self.header
+        labels = [record.correct for record in self.records if record.correct is not None]
+        right, total = sum(labels), len(self.records)
+        by = "" if header.correctness is None else f", by rule {header.correctness.name}"
+        known = f"{right} of {len(labels)} labelled answers{by} ({percent(right / len(labels) if labels else None)})"
+        measured = {
+            key: sum(
+                (score := record.scores.get(key)) is not None and score.value is not None for record in self.records
+            )
+            for key in sorted(header.estimators)
+        }
+        facts = [
+            ("model", f"{header.model.provider}, {header.model.model}"),
+            ("drawn", f"{header.plan.n} samples a question at temperature {header.plan.temperature:g}"),
+            ("right", known if labels else "not labelled yet"),
+            ("scores", ", ".join(f"{key} ({n} of {total})" for key, n in measured.items()) or "none yet"),
+        ]
+        words = {True: "right", False: "wrong", None: "-"}
+        rows = [
+            [record.question[:160], (record.answer or "-")[:80], words[record.correct]] for record in self.records[:3]
+        ]
+        return as_html(f"{total} records in {self.path}", facts, ("question", "answer", "label"), rows)
+
+    def plot(self, estimator: str | None = None, ax: Any = None) -> Any:
+        """How uncertain the model was when it was right and when it was wrong; of records without labels, in all.
+
+        Args:
+            estimator: Key of the scores; default: the first.
+            ax: matplotlib axis to draw on; a new figure's if left out.
+
+        Returns:
+            The axis.
+
+        Raises:
+            UsageError: There are no such scores.
+            MissingDependencyError: matplotlib is not installed (extra "calibrate").
+        """
+        known = sorted(self.header.estimators)
+        key = estimator if estimator is not None else next(iter(known), "")
+        if key not in known:
+            raise UsageError(
+                f"{self.path} has no {key!r} scores (it has {', '.join(known) or 'none'}). Score it first."
+            )
+        found: dict[bool | None, list[float]] = {True: [], False: [], None: []}
+        for record in self.records:
+            score = record.scores.get(key)
+            if score is not None and score.value is not None:
+                found[record.correct].append(score.value)
+        shown = {"right": (found[True], BLUE), "wrong": (found[False], RED), "not labelled": (found[None], "#9aa3ad")}
+        drawn = {name: part for name, part in shown.items() if part[0]}
+        ax = axis(ax)
+        colours = [colour for _, colour in drawn.values()]
+        ax.hist([values for values, _ in drawn.values()], bins=30, stacked=True, color=colours, label=list(drawn))
+        ax.set(xlabel=f"{key} ({self.header.estimators[key].unit}; further right: less certain)", ylabel="questions")
+        ax.legend(frameon=False)
+        return ax
+
+
+def read_records(path: str | Path, *more: str | Path) -> RecordFile:
+    """Read a record file, or several as one (`pooled`). A torn last line is left out (and reported).
 
     Raises:
         RecordError: A malformed line or a second record with the same id; file, line and field are named.
-        UsageError: No such file.
+        UsageError: No such file, or files that cannot be one.
     """
-    path = Path(path)
+    return pooled([_read(Path(one)) for one in (path, *more)])
+
+
+def _read(path: Path) -> RecordFile:
     if not path.is_file():
         raise UsageError(f"no record file at {path}. `calibrate collect` makes one.")
     found, _ = _scan(path, path.read_bytes())
     return found
+
+
+def pooled(files: Sequence[RecordFile]) -> RecordFile:
+    """Record files of one model, plan, prompt and label rule as one, in the order given; a single file as it is.
+
+    Only scores that all files have are kept. Labels that people gave may come from a file each.
+
+    Args:
+        files: At least one.
+
+    Raises:
+        UsageError: Files that differ (both sides are named), a question that is in two of them, or one that `sample`
+            drew: the pool would not be a random part of the scored questions.
+    """
+    first, *others = files
+    if not others:
+        return first
+    line_of: dict[str, Path] = {}
+    for file in files:
+        _refuse_mixture(first, file)
+        for record in file.records:
+            if record.id in line_of:
+                raise UsageError(
+                    f"record {record.id!r} is in two of the files, {line_of[record.id]} and {file.path}. Give each "
+                    "question once, or rename one."
+                )
+            line_of[record.id] = file.path
+    records = tuple(chain.from_iterable(file.records for file in files))
+    headers = [file.header for file in files]
+    estimators = {
+        key: spec
+        for key, spec in first.header.estimators.items()
+        if all(header.estimators.get(key) == spec for header in headers)
+    }
+    if not estimators and any(header.estimators for header in headers):
+        each = "; ".join(f"{file.path}: {', '.join(sorted(file.header.estimators)) or 'none'}" for file in files)
+        raise UsageError(f"the files have no scores in common ({each}). Run: calibrate score {_named(files)}")
+    header = first.header.model_copy(
+        update={
+            "questions_name": " + ".join(dict.fromkeys(header.questions_name for header in headers)),
+            "questions_sha256": fingerprint(record.to_question() for record in records),
+            "n_questions": sum({header.questions_sha256: header.n_questions for header in headers}.values()),
+            "correctness": _correctness([header.correctness for header in headers]),
+            "estimators": estimators,
+        }
+    )
+    return RecordFile(Path(_named(files)), header, records, any(file.torn for file in files))
+
+
+def _named(files: Sequence[RecordFile]) -> str:
+    return shlex.join(str(file.path) for file in files)
+
+
+def _refuse_mixture(first: RecordFile, other: RecordFile) -> None:
+    found = first.header.model.differences(other.header.model)
+    for name in ("plan", "prompt", "correctness"):
+        ours, theirs = getattr(first.header, name), getattr(other.header, name)
+        by_people = name == "correctness" and ours and theirs and ours.name == theirs.name == GIVEN
+        if name == "correctness" and (ours is None) != (theirs is None):
+            bare = first.path if ours is None else other.path
+            found.append(f"{bare} has no labels. Run: calibrate label {bare}")
+        elif ours != theirs and not by_people:
+            found.append(f"{name}: {ours!r} and {theirs!r}")
+    if found:
+        listed = "\n  ".join(found)
+        raise UsageError(
+            f"{first.path} and {other.path} cannot be one pool:\n  {listed}\nCollect and label both alike, or use each "
+            "by itself (calibrate evaluate --apart compares them)."
+        )
+    drawn = next((file for file in (first, other) if file.header.reach is not None), None)
+    if drawn is not None:
+        raise UsageError(
+            f"the questions of {drawn.path} were drawn by `calibrate sample`, and together with others they are not a "
+            "random part of what was scored. Draw once from all scored questions: calibrate sample --records takes "
+            "several files."
+        )
+
+
+def _correctness(specs: Sequence[CorrectnessSpec | None]) -> CorrectnessSpec | None:
+    """The label rule of a pool; of labels that people gave in several files, the names of all and one hash."""
+    first = specs[0]
+    if first is None or all(spec == first for spec in specs):
+        return first
+    given = [spec.params for spec in specs if spec is not None]
+    names = " + ".join(str(params.get("file")) for params in given)
+    digest = sha256_hex("".join(f"{params.get('sha256')}\n" for params in given))
+    return CorrectnessSpec(name=GIVEN, version=first.version, params={"file": names, "sha256": digest})
 
 
 def rewrite_records(path: str | Path, change: Callable[[RecordFile], RecordFile]) -> RecordFile:

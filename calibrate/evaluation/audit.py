@@ -10,30 +10,33 @@ from scipy import special
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
+from guardrail.outcome import Feasible
 from guardrail.types import Frozen
 from guardrail.uncertainty import from_spec
 
 from ..correctness import label_records, make_rule
 from ..data.questions import fingerprint
-from ..data.records import Record, RecordFile
-from ..pipeline import HeldOut, is_accepted, require_same
+from ..data.records import GIVEN, Record, RecordFile
+from ..pipeline import HeldOut, at_calibration, is_accepted, refuse_choice, require_same
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.metrics import ks_two_sample
 from ..scoring.scores import estimator_key, score_records
 from ..thresholds.bounds import binomial_tail, clopper_pearson_upper
 from ..thresholds.fit import check_open_unit
-from ..thresholds.registry import RULES
+from ..thresholds.registry import RULES, certifies
 
-__all__ = ["Audit", "Shift", "audit", "audit_counts", "labelled_needed", "prepared", "refuse_shared"]
+__all__ = ["LEVEL", "Audit", "Shift", "audit", "audit_counts", "labelled_needed", "prepared", "refuse_shared"]
 
+LEVEL = 0.05
+"""Probability of refuting a gate whose error rate is exactly the target, where none is given."""
+DIFFERENT = 0.01
+"""Fresh questions are of another kind than the calibration questions where a p-value lies below this."""
 MOST_NEEDED = 10_000_000
 """Larger numbers of labels are not reported."""
 FEWEST_COINCIDENCES = 10
 """Fewer equal continuous scores than this are not taken for the same questions."""
 SHUFFLES = 99
 """Orders that records are brought into to see whether theirs is that of the calibration records by chance."""
-GIVEN = "given"
-"""Name of the correctness rule of labels that people gave."""
 
 
 class Shift(Frozen):
@@ -49,6 +52,11 @@ class Shift(Frozen):
     """Largest distance between the two distributions of uncertainty (Kolmogorov-Smirnov)."""
     ks_p: float
     """Its asymptotic p-value; too large when scores have ties."""
+
+    @property
+    def scores_differ(self) -> bool:
+        """Whether the scores show that the fresh questions are of another kind (at the level `DIFFERENT`)."""
+        return min(self.ks_p, 1.0 if self.acceptance_p is None else self.acceptance_p) < DIFFERENT
 
 
 class Audit(Frozen):
@@ -83,10 +91,41 @@ class Audit(Frozen):
     """More labelled items that would decide it if the rate stayed as seen; None when decided, or when none would."""
     held_out: HeldOut
     """Counts and 95 % intervals on all labelled fresh records."""
+    at_calibration: HeldOut
+    """The same on the calibration items. Post-selection: the threshold was chosen on them."""
+    base_error_p: float
+    """Fisher's exact p-value of "the same share of all answers is wrong as at calibration"."""
+    error_p: float | None
+    """Fisher's exact p-value of "accepted answers are wrong as often as at calibration"; None without any."""
+    certified: Literal["refuted", "supported", "undecided"] | None
+    """The verdict on the certificate that the artifact of a rule without one carries, on the same fresh records; None
+    if the rule certifies, or if nothing was certified."""
     shift: Shift
     """Acceptance and uncertainty against calibration."""
     seen_before: int
     """Scores that occur once here and once at calibration, where the score is continuous: probably old questions."""
+
+    @property
+    def cause(self) -> Literal["questions", "labels", "chance"]:
+        """What most likely stands behind a refutation.
+
+        "questions": their scores differ from those at calibration. "labels": the scores do not, and yet another share
+        of the answers is wrong. "chance": neither; a calibration that ended above its target.
+        """
+        if self.shift.scores_differ:
+            return "questions"
+        return "labels" if self.base_error_p < DIFFERENT else "chance"
+
+    @property
+    def contradicts_calibration(self) -> bool:
+        """Whether a refuted gate breaks its promise, rather than being one that its rule lets end above the target.
+
+        A rule that certifies promises each gate. Others promise an average over gates, of which many end somewhat above
+        alpha: theirs is broken where accepted answers are wrong more often than they were at calibration.
+        """
+        if self.verdict != "refuted":
+            return False
+        return certifies(self.rule) or self.cause != "chance" or (self.error_p is not None and self.error_p <= LEVEL)
 
 
 def audit(
@@ -94,7 +133,7 @@ def audit(
     records: Sequence[Record],
     estimator: str,
     *,
-    level: float = 0.05,
+    level: float = LEVEL,
     target: float | None = None,
 ) -> Audit:
     """Test an artifact's error rate on labelled records it was not fitted on.
@@ -122,6 +161,7 @@ def audit(
     labelled = [record for record in records if record.correct is not None]
     if not labelled:
         raise UsageError("no fresh record has a label. Run: calibrate label RECORDS")
+    refuse_overlap(artifact.estimator, labelled, what="test")
     accepted = [record for record in records if is_accepted(artifact, record, estimator)]
     judged = [record for record in accepted if record.correct is not None]
     errors = sum(not record.correct for record in judged)
@@ -129,6 +169,7 @@ def audit(
     joint = rule is not None and rule.population == "all"
     n = len(labelled) if joint else len(judged)
     verdict, p_refute, p_support, needed = audit_counts(errors, n, rate, level)
+    before = at_calibration(artifact)
     return Audit(
         verdict=verdict,
         artifact=artifact.digest,
@@ -149,9 +190,34 @@ def audit(
             n_errors=errors,
             n_correct=sum(bool(record.correct) for record in labelled),
         ),
+        at_calibration=before,
+        error_p=None
+        if not before.n_accepted or not judged
+        else _fisher(before.n_errors, before.n_accepted, errors, len(judged)),
+        base_error_p=_base_error_p(artifact, labelled, estimator),
+        certified=_certified(artifact, labelled, estimator, rate, level),
         shift=_shift(artifact, records, estimator, len(accepted)),
         seen_before=_seen_before(artifact, records, estimator)[0],
     )
+
+
+def _base_error_p(artifact: CalibrationArtifact, labelled: Sequence[Record], estimator: str) -> float:
+    """Of records with a score (and within the artifact's reach), as the calibration items are."""
+    cut = np.inf if artifact.reach is None else artifact.reach.cut
+    wrong = [not r.correct for r in labelled if (value := _value(r, estimator)) is not None and value <= cut]
+    before = artifact.calibration.error
+    return _fisher(sum(before), len(before), sum(wrong), len(wrong)) if wrong else 1.0
+
+
+def _certified(
+    artifact: CalibrationArtifact, labelled: Sequence[Record], estimator: str, target: float, level: float
+) -> Literal["refuted", "supported", "undecided"] | None:
+    """The verdict on the certificate's threshold, by the same test: what using it would have changed."""
+    if certifies(artifact.outcome.rule) or not isinstance(artifact.certificate, Feasible):
+        return None
+    stricter = artifact.model_copy(update={"outcome": artifact.certificate, "segments": None})
+    judged = [record for record in labelled if is_accepted(stricter, record, estimator)]
+    return audit_counts(sum(not record.correct for record in judged), len(judged), target, level)[0]
 
 
 def audit_counts(
@@ -194,6 +260,7 @@ def prepared(
     estimator: str | None = None,
     *,
     calibration: RecordFile | None = None,
+    labels: bool = True,
 ) -> tuple[RecordFile, str]:
     """Fresh records ready for an audit: scored and labelled as the artifact says where that is missing.
 
@@ -202,6 +269,7 @@ def prepared(
         artifact: The artifact.
         estimator: Key of its estimator in the records; default: the one whose specification is the artifact's.
         calibration: Records the artifact was fitted on. Records that share a question with them are refused.
+        labels: Whether labels are needed; without, none are made, and those there are need not be by the same rule.
 
     Returns:
         The records and the key of the estimator in them.
@@ -217,10 +285,10 @@ def prepared(
         made = from_spec(spec)
         file, keys = score_records(file, [made]), [estimator_key(made)]
     key = estimator or keys[0]
-    if header.correctness is None:
+    if header.correctness is None and labels:
         file = _labelled(file, artifact)
     same = file.header.correctness
-    if same is not None and same.name == artifact.correctness.name == GIVEN:
+    if not labels or (same is not None and same.name == artifact.correctness.name == GIVEN):
         same = artifact.correctness  # other answers have other labels; that people gave both is what can be compared
     header = file.header.model_copy(update={"correctness": same})
     require_same(artifact, RecordFile(file.path, header, file.records, file.torn), key)
@@ -242,17 +310,13 @@ def _labelled(file: RecordFile, artifact: CalibrationArtifact) -> RecordFile:
 
 
 def refuse_shared(fresh: RecordFile, calibration: RecordFile) -> None:
-    """Refuse fresh records that repeat a question (and options) of the calibration records, under any id.
+    """Refuse fresh records that repeat a question (and options, and tools) of the calibration records, under any id.
 
     Raises:
         UsageError: Naming how many, and one.
     """
-
-    def asked(record: Record) -> tuple[str, str]:
-        return record.question.strip(), repr(record.options)
-
-    old = {asked(record) for record in calibration.records}
-    shared = [record.id for record in fresh.records if asked(record) in old]
+    old = {record.to_question().asked for record in calibration.records}
+    shared = [record.id for record in fresh.records if record.to_question().asked in old]
     if shared:
         raise UsageError(
             f"{len(shared)} questions of {fresh.path} are also in {calibration.path}, e.g. {shared[0]!r}. A threshold "
@@ -271,6 +335,7 @@ def _refuse_calibration(
             "new questions."
         )
     refuse_overlap(artifact.estimator, file.records, what="fresh")
+    refuse_choice(artifact, file.records, "fresh")
     if calibration is not None:
         refuse_shared(file, calibration)
     if not _holds_fitted_set(artifact, calibration, estimator) and _has_them_in_order(

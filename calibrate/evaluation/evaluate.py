@@ -20,6 +20,7 @@ from pydantic import Field
 
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
+from guardrail.notebook import as_html, axis, draw_rates
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
@@ -28,10 +29,14 @@ from ..thresholds.clusters import Groups, prepare
 from ..thresholds.fit import check_items, request_for
 from ..thresholds.rule import Request, Rule, prefixes
 
-__all__ = ["Estimate", "Evaluation", "EvaluationRow", "RuleSpec", "csv_text", "evaluate", "flat"]
+__all__ = ["FEW_SPLITS", "Estimate", "Evaluation", "EvaluationRow", "RuleSpec", "csv_text", "evaluate", "flat"]
 
-RuleSpec: TypeAlias = str | tuple[str, Mapping[str, Any]]
-"""A rule's name, or its name with options, e.g. ``("acrc", {"min_accept": 1})``; ``delta`` may be among them."""
+FEW_SPLITS = 10
+"""A mean over fewer splits than this is marked wherever it is shown: the splits that accept something are not like the
+others, so a few of them say little about the rule."""
+
+RuleSpec: TypeAlias = str | Rule | tuple[str | Rule, Mapping[str, Any]]
+"""A rule's name or a rule of one's own, also with options: ``("acrc", {"min_accept": 1})``; ``delta`` may be one."""
 
 
 class Estimate(Frozen):
@@ -67,9 +72,18 @@ class EvaluationRow(Frozen):
     power: Estimate | None
     """Accepted share of the correct test items, over all splits; None if no split has a correct test item."""
     violation_rate: Estimate
-    """Share of all splits whose test error rate exceeds alpha."""
+    """Share of all splits whose test error rate exceeds alpha. A test part errs in the opposite direction of the part
+    fitted on, because both are cut from one pool, so this reads high."""
+    pool_violation_rate: Estimate | None = None
+    """Share of all splits whose threshold has an error rate above alpha on the whole pool. The part fitted on is in it,
+    so this reads low. None in files of earlier versions."""
     infeasible_rate: Estimate
     """Share of all splits in which nothing was accepted: the rule was infeasible, or no test item passed."""
+
+    @property
+    def n_feasible(self) -> int:
+        """Splits that accepted something: those behind ``scer`` and ``pooled``."""
+        return round(self.splits * (1.0 - self.infeasible_rate.value))
 
 
 class Evaluation(Frozen):
@@ -103,6 +117,33 @@ class Evaluation(Frozen):
     """The same for the excess AURC."""
     rows: tuple[EvaluationRow, ...]
     """One row a rule and alpha, in the order given, rules outermost."""
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """The short form; the rows have the rest."""
+        for name in ("n", "n_calibration", "splits", "base_error", "auroc"):
+            yield name, getattr(self, name)
+        yield "rules", sorted({row.rule for row in self.rows})
+
+    def _repr_html_(self) -> str:
+        area = "-" if self.auroc is None else f"{self.auroc:.3f}"
+        title = (
+            f"{self.splits} random splits, fitted on {self.n_calibration} of {self.n} questions: "
+            f"{100 * self.base_error:.1f} % wrong without a gate, AUROC {area}"
+        )
+        return as_html(title, heads=HEADS, rows=map(cells, self.rows))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Test error rate of every rule with its spread over splits (one standard deviation), against the target.
+
+        With several alphas, the first is shown.
+
+        Raises:
+            MissingDependencyError: matplotlib is not installed (extra "calibrate").
+        """
+        ax = axis(ax)
+        rows = [row for row in self.rows if row.alpha == self.rows[0].alpha]
+        draw_rates(ax, [rate_of(row, row.rule) for row in rows], self.rows[0].alpha)
+        return ax
 
     def table(self) -> list[dict[str, Any]]:
         """Flat rows: a column for each value and ``_se`` for its standard error; None where a figure is missing."""
@@ -139,7 +180,7 @@ def evaluate(
     Args:
         uncertainty: Scores of the pool, shape (n,), finite; higher is less certain.
         error: 0 or 1, shape (n,).
-        rules: Names, or names with options.
+        rules: Names or rules of your own, or such with options.
         alphas: Targets, each in (0, 1).
         n_calibration: Items to calibrate on; the rest is the test part.
         splits: Random splits (100 in the paper, of a pool of 4,000 with 1,000 for calibration).
@@ -171,7 +212,11 @@ def evaluate(
                 part = ids.take(calibration)
                 prefix, request = prepare(job.rule, request, scores[calibration], labels[calibration], part)
             index = job.rule.select(prefix, request)
-            accepted = accepts(u, float(prefix.score[index])) if index is not None else np.zeros(u.size, dtype=np.bool_)
+            accepted = np.zeros(u.size, dtype=np.bool_)
+            if index is not None:
+                threshold = float(prefix.score[index])
+                accepted = accepts(u, threshold)
+                tally.above[number] = labels[accepts(scores, threshold)].mean() > job.request.alpha
             tally.record(number, accepted, wrong)
         ranking.record(u, labels[test])
         progress(number + 1, splits)
@@ -227,6 +272,8 @@ class _Tally:
         self.errors = np.zeros(splits)
         self.right = np.zeros(splits)
         self.n = np.zeros(splits)
+        self.above = np.zeros(splits)
+        """1 where the error rate on the whole pool exceeds alpha."""
 
     def record(self, split: int, accepted: NDArray[np.bool_], wrong: NDArray[np.bool_]) -> None:
         self.accepted[split] = np.count_nonzero(accepted)
@@ -253,6 +300,7 @@ class _Tally:
             acceptance=_mean(self.accepted / self.n),
             power=_mean(power) if power.size else None,
             violation_rate=_mean(violated),
+            pool_violation_rate=_mean(self.above),
             infeasible_rate=_mean((~some).astype(np.float64)),
         )
 
@@ -272,7 +320,7 @@ def _ratio(errors: NDArray[np.float64], accepted: NDArray[np.float64]) -> Estima
 
 
 def _job(spec: RuleSpec, alpha: float, delta: float | None) -> _Job:
-    name, given = (spec, {}) if isinstance(spec, str) else (spec[0], dict(spec[1]))
+    name, given = spec if isinstance(spec, tuple) else (spec, {})
     options = dict(given)
     own = options.pop("delta", None)
     rule, request = request_for(name, alpha=alpha, delta=own, options=options)
@@ -331,6 +379,30 @@ def _check_protocol(
         raise UsageError(
             f"n_calibration must leave items to test on: between 1 and {n - 1} for a pool of {n}, got {n_calibration}."
         )
+
+
+HEADS = (
+    *("rule", "alpha", "wrong among answered, %", "answered, %", "right answers given, %"),
+    *("splits above alpha, %", "splits without an answer, %"),
+)
+"""Columns of `cells`."""
+
+
+def cells(row: EvaluationRow) -> list[str]:
+    """A row for people, standard errors behind the sign."""
+    shown = [row.rule + "".join(f", {name}={value}" for name, value in row.options.items()), f"{row.alpha:g}"]
+    for value in (row.scer, row.acceptance, row.power, row.violation_rate, row.infeasible_rate):
+        error = "" if value is None or value.se is None else f" \u00b1 {100 * value.se:.1f}"
+        shown.append("-" if value is None else f"{100 * value.value:.1f}{error}")
+    return shown
+
+
+def rate_of(row: EvaluationRow, name: str) -> tuple[str, float | None, float, float]:
+    """A row for `draw_rates`: the mean test error rate, one standard deviation to either side."""
+    if row.scer is None:
+        return name, None, 0.0, 0.0
+    spread = row.scer_sd or 0.0
+    return name, row.scer.value, max(0.0, row.scer.value - spread), row.scer.value + spread
 
 
 def flat(value: Any, names: Sequence[str]) -> dict[str, Any]:

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from guardrail.errors import UsageError
+from guardrail.notebook import as_html, axis, draw_rates
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
-from ..data.records import Record, RecordFile
+from ..data.records import Record, RecordFile, pooled
 from ..grammar import estimator_flags
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.names import stored_key
 from ..scoring.scores import Scored, arrays
-from .evaluate import Evaluation, RuleSpec, evaluate, flat
+from .evaluate import HEADS, Evaluation, RuleSpec, cells, evaluate, flat, rate_of
 from .tables import Pool
 
 __all__ = ["Cell", "Grid", "Source", "evaluate_grid", "paper_pool", "sources"]
@@ -32,7 +33,7 @@ class Source:
     Attributes:
         dataset: Name of the questions.
         model: Name of the model.
-        file: The first file: its header stands for all of the pool.
+        file: All files as one.
         records: All records.
     """
 
@@ -61,6 +62,38 @@ class Grid(Frozen):
     cells: tuple[Cell, ...]
     """In the order given: pools, estimators, sizes."""
 
+    @property
+    def ranked(self) -> tuple[Cell, ...]:
+        """The cells by AUROC on their pools, best first."""
+        return tuple(sorted(self.cells, key=lambda cell: -(cell.evaluation.auroc or 0.0)))
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """The short form; the cells have the rest."""
+        yield "estimators", [cell.estimator for cell in self.ranked]
+        yield "rules", sorted({row.rule for cell in self.cells for row in cell.evaluation.rows})
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [cell.estimator, "-" if cell.evaluation.auroc is None else f"{cell.evaluation.auroc:.3f}", *cells(row)]
+            for cell in self.ranked
+            for row in cell.evaluation.rows
+        ]
+        return as_html("Estimators by AUROC, rules on the same splits", heads=("estimator", "AUROC", *HEADS), rows=rows)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Test error rate of every estimator and rule, best AUROC first, with its spread over splits.
+
+        With several alphas, the first is shown.
+
+        Raises:
+            MissingDependencyError: matplotlib is not installed (extra "calibrate").
+        """
+        alpha = self.cells[0].evaluation.rows[0].alpha
+        found = [(cell.estimator, row) for cell in self.ranked for row in cell.evaluation.rows if row.alpha == alpha]
+        ax = axis(ax)
+        draw_rates(ax, [rate_of(row, f"{name}, {row.rule}") for name, row in found], alpha)
+        return ax
+
     def table(self) -> list[dict[str, Any]]:
         """Flat rows: where it is from, how the score ranks, then the columns of ``Evaluation.table``."""
         rows = []
@@ -77,19 +110,12 @@ def sources(files: Sequence[RecordFile], *, apart: bool) -> list[Source]:
     """Record files as one pool, or each as its own pool.
 
     Raises:
-        UsageError: Pooled files of different models, plans, prompts or rules, or a question in two of them.
+        UsageError: Files that cannot be one pool; see `calibrate.data.records.pooled`.
     """
     if apart:
         return [Source(_dataset(file), file.header.model.model, file, file.records) for file in files]
-    first = files[0]
-    pool: dict[str, Record] = {}
-    for file in files:
-        _refuse_mixture(first, file)
-        for record in file.records:
-            if record.id in pool:
-                raise UsageError(f"{file.path}: record {record.id!r} is in two of the files; give each question once")
-            pool[record.id] = record
-    return [Source(_dataset(first), first.header.model.model, first, tuple(pool.values()))]
+    file = pooled(files)
+    return [Source(_dataset(files[0]), file.header.model.model, file, file.records)]
 
 
 def evaluate_grid(
@@ -199,16 +225,3 @@ def _need_groups(scored: Scored, cluster_by_group: bool) -> None:
 
 def _dataset(file: RecordFile) -> str:
     return Path(file.header.questions_name).stem or file.path.stem
-
-
-def _refuse_mixture(first: RecordFile, other: RecordFile) -> None:
-    found = first.header.model.differences(other.header.model)
-    for name in ("plan", "prompt", "correctness"):
-        ours, theirs = getattr(first.header, name), getattr(other.header, name)
-        if ours != theirs:
-            found.append(f"{name}: {ours!r} and {theirs!r}")
-    if found:
-        listed = "\n  ".join(found)
-        raise UsageError(
-            f"{first.path} and {other.path} cannot be one pool:\n  {listed}\nEvaluate each by itself with --apart."
-        )

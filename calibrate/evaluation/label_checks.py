@@ -1,22 +1,44 @@
-"""Do the labels and the score fit together? The AUROC with its interval, and labels worth a second look."""
+"""Do labels, judge and score fit together? AUROC with its interval, and labels and merges worth a second look."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from guardrail.judges import Judge, JudgeSpec, is_canonical_call, make_judge, normalise
+from guardrail.judges.base import Item, judge_batch
+from guardrail.judges.cache import PairCache, cached
+from guardrail.judges.registry import JUDGES
+from guardrail.judges.similarity import jaccard
+from guardrail.judges.text import word_tuple
+from guardrail.plain_json import sha256_hex
 from guardrail.types import Frozen
+from guardrail.uncertainty.clustering import fold, unordered_pairs
 
+from ..correctness import Contains, Numeric
 from ..data.records import Record
 from ..thresholds.fit import check_items, check_open_unit
 
-__all__ = ["EXTREME", "AurocInterval", "Suspicious", "auroc_interval", "suspicious"]
+__all__ = [
+    "EXTREME",
+    "AurocInterval",
+    "Merged",
+    "Missed",
+    "Suspicious",
+    "auroc_interval",
+    "judge_to_look_at",
+    "labelled_answers",
+    "merged_pairs",
+    "missed",
+    "suspicious",
+]
 
 EXTREME = 0.1
 """A score is very certain (uncertain) when at most this share of the questions is more certain (uncertain) still."""
@@ -172,3 +194,135 @@ def _edge(consistent: Callable[[float], bool], inside: float, outside: float) ->
         middle = (inside + outside) / 2
         inside, outside = (middle, outside) if consistent(middle) else (inside, middle)
     return outside
+
+
+# -- Labels to read: a few of them, and answers that are wrong by a rule although they contain the reference -----------
+
+_OF_WORDS = ("exact", "numeric", "token_f1")
+"""Rules that may call a whole sentence wrong for the words around the right ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Answers labelled wrong although they contain a reference.
+
+    Attributes:
+        records: These records, in file order.
+        n_wrong: Answers labelled wrong in all.
+        rule: The rule that would call them right: "numeric" where it calls them all right, else "contains".
+    """
+
+    records: tuple[Record, ...]
+    n_wrong: int
+    rule: str
+
+
+def labelled_answers(records: Sequence[Record], k: int = 6) -> list[Record]:
+    """A few labelled answers to read: half of them wrong where there are so many, picked by a hash of their ids."""
+    known = [record for record in records if record.correct is not None and record.answer]
+    known.sort(key=lambda record: sha256_hex(record.id))
+    wrong, right = ([one for one in known if one.correct is label] for label in (False, True))
+    n_wrong = min(len(wrong), max(k // 2, k - len(right)))
+    return [*right[: k - n_wrong], *wrong[:n_wrong]]
+
+
+def missed(records: Sequence[Record], rule: str) -> Missed | None:
+    """Answers that a rule of words calls wrong although they contain a reference (rule `contains`); None if none is.
+
+    Args:
+        records: Labelled records.
+        rule: Name of the rule that labelled them.
+    """
+    if rule not in _OF_WORDS:
+        return None
+    wrong = [record for record in records if record.correct is False and record.answer and not record.options]
+    found = tuple(one for one in wrong if Contains().label(one.answer or "", one.to_question()).correct)
+    if not found:
+        return None
+    numbers = all(Numeric().label(one.answer or "", one.to_question()).correct for one in found)
+    return Missed(found, len(wrong), "numeric" if numbers else "contains")
+
+
+# -- Merges to read: short answers that differ, and that the judge took for the same -----------------------------------
+
+_SHORT = 5
+"""Most words of a short answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Pairs of short sampled answers that differ and that a judge takes for the same.
+
+    Attributes:
+        judge: Name of the judge.
+        pairs: (id of the record, one answer, the other): those first of which neither contains the other, then those
+            with the fewest words in common.
+        n: How many pairs there are in all; the same two answers count once for each question.
+    """
+
+    judge: str
+    pairs: tuple[tuple[str, str, str], ...]
+    n: int
+
+
+class _Unasked:
+    """A judge that is not loaded: behind a pair cache it knows the verdicts that are there, and no other."""
+
+    def __init__(self, spec: JudgeSpec) -> None:
+        self.spec = spec
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        """No verdict."""
+        return [None] * len(pairs)
+
+
+def judge_to_look_at(spec: JudgeSpec | None, pair_cache: Path | None = None) -> Judge | None:
+    """The judge of a spec, to look at its verdicts without asking a model; None if there is none to look at.
+
+    Args:
+        spec: Of the estimator's judge.
+        pair_cache: File with the verdicts of a judge that is a model, as `calibrate score` keeps it.
+    """
+    if spec is None:
+        return None
+    if spec.name in JUDGES:
+        return make_judge(spec.name, **spec.params)
+    if pair_cache is None or not pair_cache.is_file():
+        return None
+    return cached(_Unasked(spec), PairCache(pair_cache))
+
+
+def merged_pairs(records: Sequence[Record], judge: Judge, k: int = 8) -> Merged | None:
+    """Pairs of short answers that differ although the judge takes them for the same; None if there is none.
+
+    An answer is short if it has at most five words; answers differ if their normalised texts do. Refusals and tool
+    calls are left out.
+
+    Args:
+        records: Records with samples.
+        judge: Is asked about each two different short samples of a question.
+        k: Most pairs to return.
+    """
+    asked: dict[Item, str] = {}
+    for record in records:
+        if record.drawn is None:
+            continue
+        question, texts = record.drawn.question, [sample.comparable for sample in record.drawn.samples]
+        folded = fold([text for text in texts if text], judge)
+        short = {normalise(text): text for key in folded.judged if _is_short(text := folded.text_of[key])}
+        for a, b in unordered_pairs(sorted(short.values())):
+            asked[question, a, b] = record.id
+    verdicts = judge_batch(judge, list(asked))
+    same = [item for item, verdict in zip(asked, verdicts, strict=True) if verdict]
+    shown = sorted(dict.fromkeys((a, b) for _, a, b in same), key=_doubtful)[:k]
+    first = {(a, b): asked[question, a, b] for question, a, b in reversed(same)}
+    return Merged(judge.spec.name, tuple((first[pair], *pair) for pair in shown), len(same)) if same else None
+
+
+def _is_short(text: str) -> bool:
+    return not is_canonical_call(text) and len(word_tuple(text)) <= _SHORT
+
+
+def _doubtful(pair: tuple[str, str]) -> tuple[bool, float, tuple[str, str]]:
+    ours, theirs = map(frozenset, map(word_tuple, pair))
+    return ours <= theirs or theirs <= ours, jaccard(*pair), pair

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from scipy import special
 from scipy.optimize import brentq, isotonic_regression
 
 from guardrail.errors import UsageError
+from guardrail.notebook import as_html, axis, percent
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
@@ -110,6 +111,36 @@ class Plan(Frozen):
     """One a rule."""
     sentence: str
     """The answer in words."""
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """The short form; the rows have the rest."""
+        for name in ("alpha", "target_acceptance"):
+            yield name, getattr(self, name)
+        yield "needed", {one.rule: one.n for one in self.needed}
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [row.rule, str(row.n), *(percent(e.value) for e in (row.acceptance, row.reached_rate, row.violation_rate))]
+            for row in self.rows
+        ]
+        heads = ("rule", "labels", "answered", f"reaches {percent(self.target_acceptance)}", "above alpha")
+        title = f"Labels needed to answer {percent(self.target_acceptance)} of questions at alpha = {self.alpha:g}"
+        return as_html(title, [(one.rule, one.sentence) for one in self.needed], heads, rows)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Share of questions answered against the number of labels, a line for each rule.
+
+        Raises:
+            MissingDependencyError: matplotlib is not installed (extra "calibrate").
+        """
+        ax = axis(ax)
+        for rule, marker in zip(dict.fromkeys(row.rule for row in self.rows), "os^vDP*Xh<>dp" * 9, strict=False):
+            own = [row for row in self.rows if row.rule == rule]
+            ax.plot([row.n for row in own], [100 * row.acceptance.value for row in own], marker=marker, label=rule)
+        ax.axhline(100 * self.target_acceptance, color="black", lw=1, ls=":", label="asked for")
+        ax.set(xscale="log", ylim=(0, None), xlabel="labelled questions", ylabel="questions answered, %")
+        ax.legend(frameon=False)
+        return ax
 
 
 def plan(

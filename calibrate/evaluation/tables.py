@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,9 +15,22 @@ from guardrail.errors import UsageError
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
+from ..grammar import rule_text
 from .evaluate import Estimate, Evaluation, EvaluationRow, RuleSpec, evaluate
 
-__all__ = ["ALPHAS", "SIZES", "PaperTables", "Pool", "TableRow", "average", "methods", "run", "tables", "variants"]
+__all__ = [
+    "ALPHAS",
+    "SIZES",
+    "PaperTables",
+    "Pool",
+    "TableRow",
+    "average",
+    "methods",
+    "rule_of",
+    "run",
+    "tables",
+    "variants",
+]
 
 ALPHAS = (0.05, 0.1, 0.15, 0.2, 0.25)
 SIZES = (100, 250, 500, 1000, 1500)
@@ -74,6 +87,8 @@ class TableRow(Frozen):
     """VR: share of splits whose test error rate exceeds alpha."""
     infeasible_rate: Estimate
     """IF: share of splits that accepted nothing."""
+    feasible: int | None = None
+    """Splits behind ``scer``, over all pools; None in files of earlier versions."""
 
 
 class PaperTables(Frozen):
@@ -91,7 +106,11 @@ class PaperTables(Frozen):
     """Variants of A-CRC; means over models."""
 
 
-def methods(delta: float) -> dict[str, RuleSpec]:
+NamedRule: TypeAlias = str | tuple[str, Mapping[str, Any]]
+"""A rule by its name, and its settings."""
+
+
+def methods(delta: float) -> dict[str, NamedRule]:
     """The paper's methods by their printed names, and the certificate at the same delta."""
     return {
         "Fixed-50": "fixed_quantile",
@@ -104,7 +123,7 @@ def methods(delta: float) -> dict[str, RuleSpec]:
     }
 
 
-def variants() -> dict[str, RuleSpec]:
+def variants() -> dict[str, NamedRule]:
     """The paper's ablations by their printed names."""
     return {
         "Without monotonization": ("acrc", {"monotone": False}),
@@ -112,6 +131,15 @@ def variants() -> dict[str, RuleSpec]:
         "Instance-wise envelope": ("acrc", {"envelope": True}),
         "Full A-CRC-QA": "acrc",
     }
+
+
+def rule_of(label: str) -> str:
+    """A method or variant by the rule name that commands take, with its name in the paper where that differs."""
+    spec = (methods(0.05) | variants()).get(label, label)
+    name, options = (spec, {}) if isinstance(spec, str) else (spec[0], dict(spec[1]))
+    options.pop("delta", None)
+    rule = rule_text(name, options)
+    return rule if rule == label else f"{rule} ({label})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +276,7 @@ def _row(pool: Pool, label: str, evaluation: Evaluation, row: EvaluationRow) -> 
         power=row.power,
         violation_rate=row.violation_rate,
         infeasible_rate=row.infeasible_rate,
+        feasible=row.n_feasible,
     )
 
 
@@ -292,6 +321,7 @@ def _mean_row(rows: Sequence[TableRow], combine: Callable[[Sequence[Estimate]], 
             **means,
             "model": rows[0].model if len(names) == 1 and combine is _between else None,
             "pools": sum(row.pools for row in rows),
+            "feasible": sum(row.feasible or 0 for row in rows),
         }
     )
 

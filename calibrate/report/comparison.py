@@ -12,8 +12,9 @@ from guardrail.types import Frozen
 from ..data.progress import Progress, silent
 from ..evaluation.evaluate import Estimate, flat
 from ..evaluation.grid import Source, paper_pool
-from ..evaluation.tables import ALPHAS, SIZES, PaperTables, Pool, TableRow, average, methods, run
+from ..evaluation.tables import ALPHAS, SIZES, PaperTables, Pool, TableRow, average, methods, rule_of, run
 from ..evaluation.tables import tables as paper_tables
+from .content import few
 from .figures import Figure
 from .panels import paper_panels
 
@@ -167,13 +168,13 @@ def _sizes(items: int) -> tuple[int, ...]:
 
 
 def _rate(row: TableRow) -> str:
-    return "-" if row.scer is None else f"{row.scer.value:.3f}{_error(row.scer, 3, 1)}"
+    return "-" if row.scer is None else f"{row.scer.value:.3f}{_error(row.scer, 3, 1)}{few(row)}"
 
 
 def _spread(row: TableRow) -> str:
     if row.scer is None:
         return "-"
-    return f"{row.scer.value:.3f}" + ("" if row.scer_sd is None else f" (sd {row.scer_sd:.3f})")
+    return f"{row.scer.value:.3f}{few(row)}" + ("" if row.scer_sd is None else f" (sd {row.scer_sd:.3f})")
 
 
 def _percent(name: str) -> Callable[[TableRow], str]:
@@ -211,12 +212,16 @@ def _label(head: str) -> tuple[str, Callable[[TableRow], str]]:
     return head, lambda row: row.label
 
 
+def _named(head: str) -> tuple[str, Callable[[TableRow], str]]:
+    return head, lambda row: rule_of(row.label)
+
+
 _LAYOUTS = {
-    "main": _layout(_DATASET, ("model", _model), _label("method"), ("SCER", _rate), _AR, _POWER, _VR),
+    "main": _layout(_DATASET, ("model", _model), _named("method"), ("SCER", _rate), _AR, _POWER, _VR),
     "risk-levels": _layout(_DATASET, _label("alpha"), ("SCER", _rate), _AR, _POWER, _VR, _IF),
     "estimators": _layout(
         _DATASET, ("model", _model), _label("estimator"), ("AUROC", _area), ("SCER", _rate), _AR, _POWER
     ),
     "sizes": _layout(_DATASET, _label("n"), ("SCER", _spread), _AR, _VR, _IF),
-    "ablation": _layout(_DATASET, _label("variant"), ("SCER", _rate), _AR, _VR),
+    "ablation": _layout(_DATASET, _named("variant"), ("SCER", _rate), _AR, _VR),
 }

@@ -10,33 +10,72 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.judges import normalise
 
 from ..data.records import Record
-from ..evaluation.evaluate import Estimate, Evaluation, EvaluationRow
-from ..evaluation.label_checks import Suspicious
+from ..evaluation.choice import Ranked
+from ..evaluation.evaluate import FEW_SPLITS, Estimate, Evaluation, EvaluationRow
+from ..evaluation.label_checks import Missed, Suspicious
+from ..evaluation.tables import TableRow
 from ..pipeline import HeldOut, is_accepted
-from ..thresholds.registry import rule_named
+from ..thresholds.registry import RULES, rule_named
 from .sentences import percent
 
 __all__ = [
+    "FEW_NOTE",
     "Card",
     "CategoryRow",
     "Contradiction",
+    "EstimatorRow",
+    "Part",
     "RuleRow",
     "Tile",
     "categories",
     "comparison",
     "contradictions",
+    "estimator_rows",
+    "few",
+    "managed",
+    "missed_labels",
     "reading",
     "tiles",
 ]
 
 
+FEW_NOTE = (
+    f"* mean over fewer than {FEW_SPLITS} splits, those that answer something: it says little. Label more questions, "
+    "or compare at a larger alpha."
+)
+"""What the mark of `few` means."""
+NO_RULE = "none"
+"""Name of the row without a rule."""
+CERTIFIED = "certified"
+"""Name of the certificate that a manager compares with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One figure a manager looks at first."""
+    """One figure a manager looks at first, of each part.
 
-    value: str
+    Attributes:
+        label: What it is.
+        values: Figure and a note for each part, the test part first.
+    """
+
     label: str
-    note: str = ""
+    values: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The questions of one part, calibration or test. No table or figure mixes the two.
+
+    Attributes:
+        name: "calibration" or "test".
+        records: Its records.
+        counts: What the gate does on them.
+    """
+
+    name: str
+    records: Sequence[Record]
+    counts: HeldOut
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +102,7 @@ class RuleRow:
     acceptance: str
     error: str
     over: str
+    over_pool: str
     nothing: str
     power: str
     promise: str
@@ -73,6 +113,7 @@ class Contradiction:
     """A label that contradicts an extreme score."""
 
     id: str
+    part: str
     label: str
     question: str
     answer: str
@@ -82,59 +123,116 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class CategoryRow:
-    """One category of questions."""
+    """One category of questions.
+
+    Attributes:
+        name: The category.
+        parts: For each part: questions, wrong without the gate, answered, wrong among answered.
+    """
 
     name: str
-    n: int
-    base_error: str
-    answered: str
-    error: str
+    parts: tuple[tuple[str, str, str, str], ...]
 
 
-def tiles(artifact: CalibrationArtifact, test: HeldOut | None) -> list[Tile]:
-    """The figures at the top: on test questions if there are any, else on the calibration questions."""
-    outcome = artifact.outcome
-    target = f"target {percent(outcome.alpha)}"
-    without = Tile(percent(outcome.diagnostics.base_error), "wrong without the gate", f"{outcome.n} questions")
-    accepted, errors, n = artifact.n_accepted, artifact.n_errors, outcome.n
-    if artifact.segments is not None:
-        n = len(artifact.calibration.error)
-        without = Tile(percent(sum(artifact.calibration.error) / n), "wrong without the gate", f"{n} questions")
-    if test is not None:
-        where = f"on {test.n} questions kept out of the fit"
-        error = "none answered" if test.error_rate is None else percent(test.error_rate[0])
-        if test.error_rate is not None:
-            target = f"95 % interval {percent(test.error_rate[1])} to {percent(test.error_rate[2])}; {target}"
-        return [
-            Tile(percent(test.acceptance[0]), "of questions answered by the model", where),
-            Tile(error, "of those answers are wrong", target),
-            without,
-        ]
-    if accepted:
-        return [
-            Tile(percent(accepted / n), "of questions answered by the model", f"{accepted} of {n}"),
-            Tile(percent(errors / accepted), "of those answers are wrong", target),
-            without,
-        ]
-    return [Tile("0 %", "of questions answered by the model", "nothing is accepted"), without]
+@dataclass(frozen=True, slots=True)
+class EstimatorRow:
+    """One estimator on labelled questions."""
+
+    name: str
+    chosen: bool
+    auroc: str
+    interval: str
+    acceptance: str
+    n_unmeasured: int
+
+
+def few(row: EvaluationRow | TableRow) -> str:
+    """The mark of a mean over fewer than ten splits; empty otherwise, and where their number is unknown."""
+    n = row.n_feasible if isinstance(row, EvaluationRow) else row.feasible
+    return "*" if n is not None and 0 < n < FEW_SPLITS else ""
+
+
+def tiles(artifact: CalibrationArtifact, parts: Sequence[Part]) -> list[Tile]:
+    """The figures at the top, side by side for each part; the test part first, because nothing was fitted on it."""
+
+    def tile(label: str, figure: Callable[[HeldOut], tuple[str, str]]) -> Tile:
+        return Tile(label, tuple(figure(part.counts) for part in reversed(parts)))
+
+    def error(counts: HeldOut) -> tuple[str, str]:
+        if counts.error_rate is None:
+            return "-", "nothing is accepted"
+        rate, low, high = counts.error_rate
+        return percent(
+            rate
+        ), f"{counts.n_errors} of {counts.n_accepted}; 95 % interval {percent(low)} to {percent(high)}"
+
+    def answered(counts: HeldOut) -> tuple[str, str]:
+        return percent(counts.acceptance[0]), f"{counts.n_accepted} of {counts.n} questions"
+
+    def without(counts: HeldOut) -> tuple[str, str]:
+        wrong = counts.n - counts.n_correct
+        return percent(wrong / counts.n), f"{wrong} of {counts.n} questions"
+
+    return [
+        tile("answered by the model", answered),
+        tile(f"wrong among those answers (target {percent(artifact.alpha)})", error),
+        tile("wrong without the gate", without),
+    ]
 
 
 def comparison(evaluation: Evaluation, artifact: CalibrationArtifact) -> list[RuleRow]:
-    """The rules at the artifact's alpha, most accepting first."""
+    """The rules at the artifact's alpha, most accepting first, and what happens without one."""
     rows = [row for row in evaluation.rows if row.alpha == artifact.alpha]
+    base = evaluation.base_error
+    without = RuleRow(
+        name=NO_RULE,
+        chosen=False,
+        acceptance="100",
+        error=f"{100 * base:.1f}",
+        over="-",
+        over_pool="100" if base > artifact.alpha else "0",
+        nothing="0",
+        power="100",
+        promise="none: everything is answered",
+    )
     return [
-        RuleRow(
-            name=row.rule,
-            chosen=row.rule == artifact.outcome.rule,
-            acceptance=_estimate(row.acceptance),
-            error=_estimate(row.pooled),
-            over=_estimate(row.violation_rate),
-            nothing=_estimate(row.infeasible_rate),
-            power=_estimate(row.power),
-            promise=_promise(row),
-        )
-        for row in sorted(rows, key=lambda row: -row.acceptance.value)
+        without,
+        *(
+            RuleRow(
+                name=row.rule,
+                chosen=row.rule == artifact.outcome.rule,
+                acceptance=_estimate(row.acceptance),
+                error=_estimate(row.pooled) + few(row),
+                over=_estimate(row.violation_rate),
+                over_pool=_estimate(row.pool_violation_rate),
+                nothing=_estimate(row.infeasible_rate),
+                power=_estimate(row.power),
+                promise=_promise(row),
+            )
+            for row in sorted(rows, key=lambda row: -row.acceptance.value)
+        ),
     ]
+
+
+def estimator_rows(ranking: Sequence[Ranked], chosen: str) -> list[EstimatorRow]:
+    """Estimators with AUROC and acceptance, the highest AUROC first; the chosen one is marked."""
+    return [
+        EstimatorRow(
+            name=one.estimator,
+            chosen=one.estimator == chosen,
+            auroc=f"{one.auroc.value:.3f}",
+            interval=f"{one.auroc.low:.3f} to {one.auroc.high:.3f}",
+            acceptance="-" if one.acceptance is None else percent(one.acceptance),
+            n_unmeasured=one.n_unmeasured,
+        )
+        for one in ranking
+    ]
+
+
+def managed(rows: Sequence[RuleRow]) -> list[RuleRow]:
+    """The three rules a manager compares: the one in use, the certificate, none."""
+    shown = [row for row in rows if row.chosen or row.name in (CERTIFIED, NO_RULE)]
+    return sorted(shown, key=lambda row: (not row.chosen, row.name == NO_RULE))
 
 
 def reading(
@@ -157,53 +255,66 @@ def reading(
     return mistakes, rejected
 
 
-def contradictions(found: Suspicious, estimator: str, most: int = 8) -> list[Contradiction]:
-    """Labels that contradict an extreme score, wrong ones first."""
+def contradictions(found: Suspicious, estimator: str, part: str, most: int = 8) -> list[Contradiction]:
+    """Labels of a part that contradict an extreme score, wrong ones first."""
     return [
-        _contradiction(record, label, estimator)
+        _contradiction(record, part, label, estimator)
         for label, some in (("wrong", found.wrong), ("right", found.right))
         for record in some[:most]
     ]
 
 
-def _contradiction(record: Record, label: str, estimator: str) -> Contradiction:
-    score = record.scores[estimator].value
+def missed_labels(found: Missed, estimator: str, most: int = 8) -> list[Contradiction]:
+    """Answers labelled wrong although they contain a reference."""
+    return [_contradiction(record, "calibration", "wrong", estimator) for record in found.records[:most]]
+
+
+def _contradiction(record: Record, part: str, label: str, estimator: str) -> Contradiction:
+    score = record.scores[estimator].value if estimator in record.scores else None
     return Contradiction(
         id=record.id,
+        part=part,
         label=label,
         question=_cut(record.question),
-        answer=_cut(record.answer or "(imported without the answer)"),
+        answer=_cut(record.shown_answer or "(imported without the answer)"),
         references=_cut(" / ".join(record.references) or "(not on file)"),
         uncertainty="-" if score is None else f"{score:.3g}",
     )
 
 
 def categories(
-    artifact: CalibrationArtifact, records: Sequence[Record], estimator: str, most: int = 20
+    artifact: CalibrationArtifact, parts: Sequence[Part], estimator: str, most: int = 20
 ) -> list[CategoryRow]:
-    """How the gate does in each category, the largest first; empty without at least two categories.
+    """How the gate does in each category of each part, the largest first; empty without at least two categories.
 
     The promise holds for all questions together: a category can lie above the target.
     """
-    labelled = [record for record in records if record.correct is not None and record.group is not None]
-    sizes = Counter(str(record.group) for record in labelled)
-    if not 2 <= len(sizes) <= len(labelled) / 3:
+    labelled = [
+        [record for record in part.records if record.correct is not None and record.group is not None] for part in parts
+    ]
+    sizes = Counter(str(record.group) for records in labelled for record in records)
+    if not 2 <= len(sizes) <= sum(map(len, labelled)) / 3:
         return []
-    rows = []
-    for name, n in sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:most]:
-        members = [record for record in labelled if record.group == name]
-        accepted = [record for record in members if is_accepted(artifact, record, estimator)]
-        wrong = sum(not record.correct for record in accepted)
-        rows.append(
-            CategoryRow(
-                name=name,
-                n=n,
-                base_error=percent(sum(not record.correct for record in members) / n),
-                answered=percent(len(accepted) / n),
-                error=f"{percent(wrong / len(accepted))} ({wrong} of {len(accepted)})" if accepted else "-",
-            )
-        )
-    return rows
+    return [
+        CategoryRow(name, tuple(_category(artifact, records, name, estimator) for records in labelled))
+        for name, _ in sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:most]
+    ]
+
+
+def _category(
+    artifact: CalibrationArtifact, records: Sequence[Record], name: str, estimator: str
+) -> tuple[str, str, str, str]:
+    members = [record for record in records if record.group == name]
+    if not members:
+        return "0", "-", "-", "-"
+    accepted = [record for record in members if is_accepted(artifact, record, estimator)]
+    wrong = sum(not record.correct for record in accepted)
+    return (
+        str(len(members)),
+        percent(sum(not record.correct for record in members) / len(members)),
+        percent(len(accepted) / len(members)),
+        f"{percent(wrong / len(accepted))} ({wrong} of {len(accepted)})" if accepted else "-",
+    )
 
 
 def _usable(record: Record, estimator: str) -> bool:
@@ -218,7 +329,7 @@ def _card(record: Record, artifact: CalibrationArtifact, value: float) -> Card:
         group=record.group,
         question=record.question,
         options=tuple((record.options or {}).items()),
-        answer=record.answer if record.answer is not None else "(imported without the answer)",
+        answer="(imported without the answer)" if record.shown_answer is None else record.shown_answer,
         references=record.references,
         uncertainty=f"{value:.3g}{unit}",
         samples=_shares(record),
@@ -230,7 +341,7 @@ def _shares(record: Record, most: int = 5) -> tuple[tuple[str, str], ...]:
         return ()
     if not record.drawn.samples:
         return tuple((label, percent(share, 0)) for label, share in _options(record))[:most]
-    texts = [sample.text for sample in record.drawn.samples]
+    texts = [sample.comparable for sample in record.drawn.samples]
     counts = Counter(map(normalise, texts))
     shown = {normalise(text): text for text in reversed(texts)}
     return tuple((_cut(shown[key]), f"{count} of {len(texts)}") for key, count in counts.most_common(most))
@@ -246,6 +357,8 @@ def _options(record: Record) -> Sequence[tuple[str, float]]:
 
 
 def _promise(row: EvaluationRow) -> str:
+    if row.rule not in RULES:
+        return "rule of your own"
     rule = rule_named(row.rule)
     sure = f", {percent(1 - row.delta)} sure" if rule.certifies and row.delta is not None else ""
     return rule.promise + sure

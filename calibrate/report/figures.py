@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.errors import require
+from guardrail.gate import accepts
 from guardrail.outcome import Feasible, Infeasible
 
 from ..scoring.metrics import risk_coverage_curve
@@ -50,7 +51,7 @@ def risk_coverage(
         items: The calibration items.
         outcome: The fitted threshold: a filled circle. Nothing is marked when it is infeasible.
         certificate: The certified threshold: a diamond.
-        test: Items that were not fitted on: a second, dashed curve.
+        test: Items that were not fitted on: a second, dashed curve, and a square where the threshold ends on them.
         name: Prefix of the ids in the SVG; unique on a page.
     """
 
@@ -69,6 +70,11 @@ def risk_coverage(
             other = risk_coverage_curve(test.uncertainty, test.error)
             x, y = 100 * other.coverage, 100 * other.risk
             axes.plot(x, y, color=colour.green, lw=1.8, ls=(0, (5, 2)), label="test")
+            ends = _on_test(outcome, test)
+            if ends is not None:
+                axes.plot(
+                    *ends, "s", ms=9, mfc=colour.paper, mec=colour.green, mew=2, label="in use, on test", zorder=6
+                )
         axes.axhline(100 * outcome.alpha, color=colour.red, lw=1.6, ls=(0, (2, 2)))
         axes.annotate(
             f"target {100 * outcome.alpha:g} %",
@@ -82,6 +88,8 @@ def risk_coverage(
         _mark(axes, colour, certificate, "D", "certified")
         settled = curve.risk[curve.coverage >= 0.2]  # where a score misleads, the curve comes down from above
         top = max(1.8 * outcome.alpha, 1.3 * float(items.error.mean()), 1.05 * float(settled.max()), 0.05)
+        if test is not None:
+            top = max(top, 1.15 * float(test.error.mean()), 0.0 if ends is None else ends[1] / 85)
         axes.set(xlim=(0, 101), ylim=(0, 100 * min(top, 1.02)))
         axes.set(xlabel="questions answered, %", ylabel="wrong among answered, %")
         _legend(axes, colour)
@@ -147,6 +155,14 @@ def _cut(axes: Any, colour: Palette, at: float) -> None:
         axes.annotate("abstains \u2192", (at, 1), xytext=(6, -6), **common)
 
 
+def _on_test(outcome: Feasible | Infeasible, test: Items) -> tuple[float, float] | None:
+    """Share answered and error rate of the threshold on the test items, in %; None where nothing is answered."""
+    if not isinstance(outcome, Feasible):
+        return None
+    taken = accepts(test.uncertainty, outcome.threshold)
+    return (100 * float(taken.mean()), 100 * float(test.error[taken].mean())) if taken.any() else None
+
+
 def _band(
     coverage: NDArray[np.float64], risk: NDArray[np.float64], n: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -191,7 +207,13 @@ def _mark(axes: Any, colour: Palette, outcome: Feasible | Infeasible, shape: str
 
 def _legend(axes: Any, colour: Palette) -> None:
     legend = axes.legend(
-        loc="lower left", bbox_to_anchor=(0, 1), frameon=False, ncols=5, handlelength=2.4, columnspacing=1.2
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        frameon=False,
+        ncols=6,
+        handlelength=1.7,
+        handletextpad=0.5,
+        columnspacing=1,
     )
     for text in legend.get_texts():
         text.set_color(colour.ink)

@@ -13,17 +13,32 @@ import numpy as np
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
 from guardrail.files import atomic_write
+from guardrail.judges import Judge
 from guardrail.outcome import Feasible
 
 from ..data.progress import Progress, silent
 from ..data.records import Record
-from ..evaluation.evaluate import Evaluation, evaluate
-from ..evaluation.label_checks import Suspicious, suspicious
-from ..pipeline import HeldOut, held_out
+from ..data.split import Groups
+from ..evaluation.audit import Audit, audit
+from ..evaluation.choice import Ranked, rank_estimators
+from ..evaluation.evaluate import Evaluation, RuleSpec, evaluate
+from ..evaluation.label_checks import Merged, Missed, judge_to_look_at, merged_pairs, missed, suspicious
+from ..pipeline import at_calibration, without_choice
 from ..scoring.scores import arrays
 from ..thresholds.registry import certifies, compared_rules, rules, swept_rules
 from . import sentences
-from .content import categories, comparison, contradictions, reading, tiles
+from .content import (
+    FEW_NOTE,
+    Part,
+    categories,
+    comparison,
+    contradictions,
+    estimator_rows,
+    managed,
+    missed_labels,
+    reading,
+    tiles,
+)
 from .figures import Figure, Items, risk_coverage, score_histogram
 from .panels import across_alpha, violations
 
@@ -39,10 +54,14 @@ class _Page:
 
     artifact: CalibrationArtifact
     figures: dict[str, Figure]
-    test: HeldOut | None
+    parts: Sequence[Part]
+    test: Audit | None
     evaluation: Evaluation | None
-    looked: Suspicious
+    ranking: Sequence[Ranked]
+    missed: Missed | None
+    pairs: Merged | None
     commands: Sequence[str]
+    merged: str
 
 
 def compare_rules(
@@ -53,18 +72,29 @@ def compare_rules(
     splits: int = 100,
     progress: Progress = silent,
 ) -> Evaluation:
-    """All default rules at the artifact's alpha, on the same random halves of the records."""
+    """The artifact's rule and all default ones at its alpha, on the same random halves of the records.
+
+    Give it the calibration records only: a test part may be of another kind, and is never mixed with them.
+    """
     pool = arrays(records, estimator)
     return evaluate(
         pool.uncertainty,
         pool.error,
-        rules=compared_rules(),
+        rules=_compared(artifact),
         alphas=[artifact.alpha],
         n_calibration=len(pool.ids) // 2,
         splits=splits,
         groups=pool.group if artifact.calibration.group is not None else None,
         progress=progress,
     )
+
+
+def _compared(artifact: CalibrationArtifact) -> list[RuleSpec]:
+    own, delta = artifact.outcome.rule, artifact.outcome.delta
+    if own not in rules():
+        return list(compared_rules())
+    spec: RuleSpec = own if delta is None or artifact.segments is not None else (own, {"delta": delta})
+    return [spec, *(name for name in compared_rules() if name != own)]
 
 
 def sweep(
@@ -95,6 +125,8 @@ def write_report(
     test: Sequence[Record] | None = None,
     evaluation: Evaluation | None = None,
     commands: Sequence[str] = (),
+    merged: str = sentences.MERGED,
+    judge: Judge | None = None,
 ) -> list[Path]:
     """Write the report and, next to it, its figures as PNG.
 
@@ -104,32 +136,53 @@ def write_report(
         artifact: The artifact to report on.
         records: The records it was fitted on.
         estimator: Key of its estimator in the records.
-        test: Records it was not fitted on, if any.
-        evaluation: Comparison of rules over random splits, if wanted; see `compare_rules`. With it the report also
-            shows other alphas, on the same splits.
+        test: Labelled records it was not fitted on, if any. The verdict depends on them (`sentences.standing`), and
+            they are shown beside the calibration records, never mixed with them.
+        evaluation: Comparison of rules over random splits of the calibration records, if wanted; see `compare_rules`.
+            With it the report also shows other alphas, on the same splits.
         commands: Commands that reproduce the artifact, in order.
+        merged: The command that calibrates on the test records as well, for a test that refutes the promise.
+        judge: Shows which short answers the artifact's judge took for the same; default: that judge, if it asks no
+            model (`calibrate.evaluation.label_checks.judge_to_look_at`).
 
     Returns:
         The files written, the HTML first.
 
     Raises:
-        UsageError: The records are not those the artifact was fitted on.
+        UsageError: The records are not those the artifact was fitted on, the evaluation is of others, or no test
+            record has a label or a score.
     """
     path = Path(path)
+    records = without_choice(artifact, records)
     shown = _fitted_on(artifact, records, test or (), estimator)
-    everything = [*shown, *(test or ())]
+    parts = [Part("calibration", shown, at_calibration(artifact))]
+    audited = None
+    if test:
+        audited = audit(artifact, test, estimator)
+        parts.append(Part("test", test, audited.held_out))
     figures = _figures(artifact, test, estimator)
     if evaluation is not None:
-        figures |= _comparisons(artifact, shown, everything, estimator, evaluation)
-    held = held_out(artifact, test, estimator) if test else None
-    page = _Page(artifact, figures, held, evaluation, suspicious(everything, estimator), commands)
+        figures |= _comparisons(artifact, shown, estimator, evaluation)
+    judge = judge or judge_to_look_at(artifact.estimator.judge)
+    page = _Page(
+        artifact,
+        figures,
+        parts,
+        audited,
+        evaluation,
+        ranking=_ranking(artifact, shown),
+        missed=missed(shown, artifact.correctness.name),
+        pairs=None if judge is None else merged_pairs(shown, judge),
+        commands=commands,
+        merged=merged,
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     written = [path]
     for name, figure in figures.items():
         target = path.with_name(f"{path.stem}-{name}.png")
         target.write_bytes(figure.png)
         written.append(target)
-    _write(path, _render(page, everything, estimator))
+    _write(path, _render(page, estimator))
     return written
 
 
@@ -155,6 +208,16 @@ def _fitted_on(
     return kept
 
 
+def _ranking(artifact: CalibrationArtifact, records: Sequence[Record]) -> Sequence[Ranked]:
+    """All estimators with scores on the calibration records; none where there is nothing to compare."""
+    outcome = artifact.outcome
+    keys = sorted({key for record in records for key in record.scores})
+    if len(keys) < 2:
+        return ()
+    groups: Groups = "category" if artifact.calibration.group is None else "cluster"
+    return rank_estimators(records, keys, alpha=outcome.alpha, rule=outcome.rule, delta=outcome.delta, groups=groups)
+
+
 def _figures(artifact: CalibrationArtifact, test: Sequence[Record] | None, estimator: str) -> dict[str, Figure]:
     scores = artifact.calibration
     items = Items(np.array(scores.uncertainty), np.array(scores.error))
@@ -174,19 +237,26 @@ def _figures(artifact: CalibrationArtifact, test: Sequence[Record] | None, estim
 def _comparisons(
     artifact: CalibrationArtifact,
     shown: Sequence[Record],
-    everything: Sequence[Record],
     estimator: str,
     evaluation: Evaluation,
 ) -> dict[str, Figure]:
-    """How often rules end above the target, and what other targets give, on the pool that was compared on."""
-    pool = shown if len(arrays(shown, estimator).ids) == evaluation.n else everything
+    """How often rules end above the target, and what other targets give, on the calibration records."""
+    n = len(arrays(shown, estimator).ids)
+    if n != evaluation.n:
+        raise UsageError(
+            f"the evaluation is of {evaluation.n} questions, and there are {n} calibration records: a report mixes "
+            "calibration and test records nowhere. Give `compare_rules` the calibration records."
+        )
     rows = [row for row in evaluation.rows if row.alpha == artifact.alpha]
     promised = {row.rule: row.delta for row in rows if certifies(row.rule) and row.delta is not None}
-    swept = sweep(artifact, pool, estimator, evaluation)
-    return {"reliability": violations(rows, promised), "alphas": across_alpha(swept.rows, artifact.alpha)}
+    swept = sweep(artifact, shown, estimator, evaluation)
+    return {
+        "reliability": violations(rows, promised),
+        "alphas": across_alpha(swept.rows, artifact.alpha, evaluation.base_error),
+    }
 
 
-def _render(page: _Page, records: Sequence[Record], estimator: str) -> str:
+def _render(page: _Page, estimator: str) -> str:
     jinja2 = require("jinja2", extra="calibrate")
     markup = require("markupsafe", extra="calibrate").Markup
     # Autoescape is on for everything: questions and answers are foreign text. Only our own SVG is exempt.
@@ -194,30 +264,43 @@ def _render(page: _Page, records: Sequence[Record], estimator: str) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    mistakes, rejected = reading(page.artifact, records, estimator)
+    looked = [(part.name, suspicious(part.records, estimator)) for part in page.parts]
+    rows = [] if page.evaluation is None else comparison(page.evaluation, page.artifact)
     context: dict[str, Any] = {
         "artifact": page.artifact,
+        "standing": sentences.standing(page.artifact, page.test),
         "good": page.artifact.n_accepted > 0,
+        "parts": [(part.name, *reading(page.artifact, part.records, estimator)) for part in page.parts],
         "segments": sentences.segment_table(page.artifact),
         "promise": sentences.promise(page.artifact),
-        "headline": sentences.headline(page.artifact),
+        "headline": sentences.headline(page.artifact, page.test),
+        "audited": [] if page.test is None else sentences.audited(page.test),
         "certificate": sentences.certificate(page.artifact),
         "facts": sentences.facts(page.artifact),
         "caveats": sentences.caveats(page.artifact),
-        "steps": sentences.next_steps(page.artifact),
-        "tiles": tiles(page.artifact, page.test),
+        "steps": sentences.next_steps(page.artifact, page.test, page.merged),
+        "useless": sentences.unguardable(page.artifact),
+        "tiles": tiles(page.artifact, page.parts),
         "test": page.test,
-        "test_words": None if page.test is None else sentences.held_out(page.artifact, page.test),
+        "test_words": None if page.test is None else sentences.held_out(page.artifact, page.test.held_out),
         "figures": {name: markup(figure.svg) for name, figure in page.figures.items()},
         "evaluation": page.evaluation,
-        "rules": [] if page.evaluation is None else comparison(page.evaluation, page.artifact),
+        "rules": managed(rows),
+        "all_rules": rows,
+        "few": FEW_NOTE if any(row.error.endswith("*") for row in rows) else None,
         "auroc": sentences.auroc_of(page.artifact),
         "ranking": sentences.ranking(page.artifact),
-        "second_look": sentences.second_look(page.looked),
-        "looked": contradictions(page.looked, estimator),
-        "mistakes": mistakes,
-        "rejected": rejected,
-        "categories": categories(page.artifact, records, estimator),
+        "second_look": [
+            f"{name.capitalize()}: {text}"
+            for name, found in looked
+            if (text := sentences.second_look(found)) is not None
+        ],
+        "looked": [row for name, found in looked for row in contradictions(found, estimator, name)],
+        "categories": categories(page.artifact, page.parts, estimator),
+        "estimators": estimator_rows(page.ranking, estimator),
+        "missed": page.missed,
+        "missed_labels": [] if page.missed is None else missed_labels(page.missed, estimator),
+        "pairs": page.pairs,
         "commands": page.commands,
     }
     rendered: str = environment.get_template("report.html.j2").render(context)

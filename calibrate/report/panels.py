@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from ..evaluation.evaluate import EvaluationRow
-from ..evaluation.tables import TableRow
+from ..evaluation.tables import TableRow, rule_of
 from .figures import Figure, Palette, render
 
 __all__ = ["across_alpha", "paper_panels", "violations"]
@@ -27,12 +27,15 @@ BANDED = ("A-CRC-QA", "certified")
 """Methods of the paper's figure that are drawn first, thick and with a band; seven bands would hide each other."""
 
 
-def across_alpha(rows: Sequence[EvaluationRow], alpha: float, name: str = "alphas") -> Figure:
+def across_alpha(
+    rows: Sequence[EvaluationRow], alpha: float, base_error: float | None = None, name: str = "alphas"
+) -> Figure:
     """Error rate among answered questions, and share answered, against alpha: a line for each rule.
 
     Args:
         rows: Rules at several alphas.
         alpha: The alpha in use: a vertical line.
+        base_error: Share of wrong answers without a rule: a level line, "none".
         name: Prefix of the ids in the SVG; unique on a page.
     """
     series = [list(found) for _, found in groupby(rows, key=lambda row: (row.rule, str(row.options)))]
@@ -41,8 +44,10 @@ def across_alpha(rows: Sequence[EvaluationRow], alpha: float, name: str = "alpha
         left, right = axes
         targets = sorted({100 * row.alpha for row in rows})
         left.plot(targets, targets, color=colour.grid, lw=5, solid_capstyle="round", zorder=1)
-        _lines(left, series, colour, lambda row: None if row.pooled is None else row.pooled.value, 1.2 * targets[-1])
-        _lines(right, series, colour, lambda row: row.acceptance.value, 104)
+        base = [] if base_error is None else [(100 * base_error, "none")]
+        top = max([1.2 * targets[-1], *(1.15 * y for y, _ in base)])
+        _lines(left, series, colour, lambda row: None if row.pooled is None else row.pooled.value, top, base)
+        _lines(right, series, colour, lambda row: row.acceptance.value, 104, [(100.0, "none")] if base else [])
         for panel in axes:
             panel.axvline(100 * alpha, color=colour.muted, lw=1, ls=(0, (1, 2)), zorder=1)
             panel.set(xlabel="target alpha, %", xlim=(0, targets[-1] * 1.42))
@@ -121,7 +126,7 @@ def _panel(panel: Any, rows: Sequence[TableRow], field: str, colour: Palette) ->
         known = [(row, value) for row in rows if row.label == label and (value := getattr(row, field)) is not None]
         x, y = [100 * row.alpha for row, _ in known], [100 * value.value for _, value in known]
         width = 2.6 if label in BANDED else 1.5
-        panel.plot(x, y, color=ink, ls=dashes, marker=marker, ms=4.5, lw=width, label=label)
+        panel.plot(x, y, color=ink, ls=dashes, marker=marker, ms=4.5, lw=width, label=rule_of(label))
         sds = [100 * sd for row, _ in known if (sd := getattr(row, f"{field}_sd", None)) is not None]
         if label in BANDED and sds and len(sds) == len(y):
             low = [at - sd for at, sd in zip(y, sds, strict=True)]
@@ -141,10 +146,15 @@ def _lines(
     colour: Palette,
     figure_of: Callable[[EvaluationRow], float | None],
     top: float,
+    level: Sequence[tuple[float, str]] = (),
 ) -> None:
-    """One line a rule, its name beside the last point; the axis ends at ``top``."""
+    """One line a rule, its name beside the last point, and level lines; the axis ends at ``top``."""
     axes.set_ylim(0, top)
     ends = []
+    for height, name in level:
+        last = 100 * max(row.alpha for rows in series for row in rows)
+        axes.plot([0, last], [height, height], color=colour.muted, lw=1.3, ls=(0, (6, 3)))
+        ends.append((height, last, name, colour.muted))
     for index, rows in enumerate(series):
         ink, dashes, marker = _style(index, colour)
         known = [(100 * row.alpha, value) for row in rows if (value := figure_of(row)) is not None]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from guardrail.artifact import CalibrationArtifact, Looks, Reach
+from dataclasses import dataclass
+from typing import Literal
+
+from guardrail.artifact import CalibrationArtifact, EstimatorChoice, Looks, Reach
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from guardrail.uncertainty import list_estimators, make_estimator
 
@@ -10,14 +13,18 @@ from ..evaluation.audit import Audit
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
 from ..pipeline import HeldOut
 from ..segments import segment_rows
+from ..thresholds.fit import USEFUL_AUROC
 from ..thresholds.registry import certifies
 
 __all__ = [
     "Row",
+    "Standing",
+    "advice",
     "audited",
     "auroc_of",
     "caveats",
     "certificate",
+    "cut_off_answers",
     "describe_auroc",
     "describe_spec",
     "facts",
@@ -31,10 +38,47 @@ __all__ = [
     "second_look",
     "segment_table",
     "shifted",
+    "standing",
+    "unguardable",
 ]
 
 Row = tuple[str, str]
 """A label and its value."""
+MERGED = "calibrate fit RECORDS NEW_RECORDS --alpha ALPHA"
+"""The command that calibrates on new questions as well, where the names of the files are unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The verdict on an artifact, read from all its evidence: what was fitted, and the test part if there is one.
+
+    Attributes:
+        status: "answers": it found a threshold, and the test part, if any, does not refute it. "above": the test part
+            refutes the target, by no more than the rule lets a gate end above it. "refuted": the test part refutes
+            the promise. "abstains": nothing is accepted.
+        title: In a few words.
+        colour: Of the verdict: green, yellow or red.
+    """
+
+    status: Literal["answers", "above", "refuted", "abstains"]
+    title: str
+    colour: Literal["green", "yellow", "red"]
+
+
+def standing(artifact: CalibrationArtifact, test: Audit | None = None) -> Standing:
+    """The verdict on an artifact.
+
+    Args:
+        artifact: The artifact.
+        test: Its audit on questions that were not fitted on, if there are any.
+    """
+    if not artifact.n_accepted:
+        return Standing("abstains", "Abstains on everything", "red")
+    if test is not None and test.contradicts_calibration:
+        return Standing("refuted", "Refuted by the test questions", "red")
+    if test is not None and test.verdict == "refuted":
+        return Standing("above", "Above the target on the test questions", "yellow")
+    return Standing("answers", "May answer, within limits", "green")
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -43,10 +87,15 @@ def percent(share: float, digits: int = 1) -> str:
     return (shown.rstrip("0").rstrip(".") if "." in shown else shown) + " %"
 
 
-def headline(artifact: CalibrationArtifact) -> str:
-    """The verdict in one or two sentences."""
+def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:
+    """The verdict in a few sentences, on all evidence there is; see `standing`."""
     outcome = artifact.outcome
     model = artifact.model.model
+    found = standing(artifact, test).status
+    if test is not None and found == "refuted":
+        return f'Do not let the model "{model}" answer through this gate. {audited(test)[0]} {_at_calibration(test)}'
+    if test is not None and found == "above":
+        return f"{_seen(test)} {_unlikely(test)} {_at_calibration(test)}"
     if artifact.segments is not None:
         return _headline_of_segments(artifact)
     if isinstance(outcome, Infeasible):
@@ -82,9 +131,18 @@ def _headline_of_segments(artifact: CalibrationArtifact) -> str:
     )
 
 
+def _at_calibration(test: Audit) -> str:
+    before = test.at_calibration
+    if before.error_rate is None:
+        return ""
+    return f"At calibration it was {percent(before.error_rate[0])} ({before.n_errors} of {before.n_accepted})."
+
+
 def promise(artifact: CalibrationArtifact) -> str:
     """What is promised, in one sentence; of an artifact with several thresholds, for each segment."""
     own = artifact.segments
+    if not artifact.n_accepted:
+        return "Nothing: this rule found no threshold, so nothing is answered."
     if own is None:
         return artifact.outcome.guarantee
     n = len(own.outcomes) + (artifact.outcome.n > 0 and own.unknown == "others")
@@ -177,6 +235,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         *([("alike as by", describe_spec(similarity.name, similarity.params))] if similarity is not None else []),
         ("right answer if", describe_spec(artifact.correctness.name, artifact.correctness.params)),
         ("questions", _data(artifact)),
+        *([("estimator chosen", _choice(artifact.choice))] if artifact.choice is not None else []),
         *([("reach", _reach(artifact.reach))] if artifact.reach is not None else []),
         *([("looks", _looks(artifact.looks))] if artifact.looks is not None else []),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
@@ -210,10 +269,26 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("digest", artifact.digest),
     ]
     if data.n_unmeasured or data.n_unlabelled:
-        rows.insert(8, ("left out", _left_out(artifact)))
+        rows.insert(8 + (artifact.choice is not None), ("left out", _left_out(artifact)))
     if (early := no_early_stopping(artifact)) is not None:
         rows.append(("early stopping", early))
+    if artifact.data.n_cut_off:
+        rows.append(("cut off", f"{artifact.data.n_cut_off} of {artifact.data.n_questions} answers, at max_tokens"))
+    if (useless := unguardable(artifact)) is not None:
+        rows.append(("at run time", useless))
     return rows
+
+
+def cut_off_answers(artifact: CalibrationArtifact) -> str | None:
+    """What to do about many calibration answers that were cut off; None where they are few."""
+    data, plan = artifact.data, artifact.plan
+    if not data.many_cut_off:
+        return None
+    then = "measured like whole ones" if plan.cut_off == "measure" else "held back, there and at run time"
+    return (
+        f"Allow longer answers: {data.n_cut_off} of {data.n_questions} were cut off at {plan.max_tokens} tokens, and "
+        f"are {then}. Collect into a new file with a larger --max-tokens."
+    )
 
 
 def no_early_stopping(artifact: CalibrationArtifact) -> str | None:
@@ -231,14 +306,49 @@ def no_early_stopping(artifact: CalibrationArtifact) -> str | None:
     )
 
 
-def next_steps(artifact: CalibrationArtifact) -> list[str]:
-    """What to do next, most useful first."""
-    return _next_steps_of_one(artifact) if artifact.segments is None else _next_steps_of_segments(artifact)
+def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, merged: str = MERGED) -> list[str]:
+    """What to do next, most useful first.
+
+    Args:
+        artifact: The artifact.
+        test: Its audit on questions that were not fitted on, if there are any.
+        merged: The command that calibrates on those questions as well.
+    """
+    found = standing(artifact, test).status
+    first = advice(test, merged) if test is not None and found in ("refuted", "above") else []
+    rest = [*filter(None, (cut_off_answers(artifact),))]
+    rest += _next_steps_of_one(artifact) if artifact.segments is None else _next_steps_of_segments(artifact)
+    if found != "answers":
+        return first + rest
+    if (useless := unguardable(artifact)) is not None:
+        return [*rest, useless]
+    by_segment = "" if artifact.segments is None else ", segment=..."
+    return [*rest, f"Put the artifact in front of the model: Guardrail(model=..., artifact=...{by_segment})."]
+
+
+def unguardable(artifact: CalibrationArtifact) -> str | None:
+    """Why no guard can use the artifact, and what to do; None if one can."""
+    name = artifact.estimator.name
+    if not name.startswith("imported:"):
+        return None
+    return (
+        f"No guard can use this artifact: {name} came with an imported file, and a guard cannot compute it for a new "
+        "question. Use it for evaluation, or compare new scores with the threshold where they are made. For a guard, "
+        "import the sampled answers as well (or collect them), and fit on an estimator that `calibrate score` computes."
+    )
 
 
 def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
     outcome, diagnostics = artifact.outcome, artifact.outcome.diagnostics
     steps = []
+    ranked = ranking(artifact)
+    if ranked is not None:
+        steps.append(ranked)
+    elif diagnostics.auroc is not None and diagnostics.auroc < USEFUL_AUROC:
+        steps.append(
+            f"Use another estimator: an AUROC of {diagnostics.auroc:.2f} says that this uncertainty hardly tells "
+            "right from wrong (0.5 is a coin). `calibrate evaluate` compares them."
+        )
     if isinstance(outcome, Infeasible):
         smallest = diagnostics.smallest_feasible_alpha
         if smallest is not None and smallest > outcome.alpha:
@@ -253,14 +363,6 @@ def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
             )
         elif outcome.reason is InfeasibleReason.TOO_FEW_ITEMS:
             steps.append(f"Label more questions: {outcome.n} are too few for alpha {outcome.alpha:g}.")
-    ranked = ranking(artifact)
-    if ranked is not None:
-        steps.append(ranked)
-    elif diagnostics.auroc is not None and diagnostics.auroc < 0.6:
-        steps.append(
-            f"Use another estimator: an AUROC of {diagnostics.auroc:.2f} says that this uncertainty hardly tells "
-            "right from wrong (0.5 is a coin). `calibrate evaluate` compares them."
-        )
     if diagnostics.base_error > 0.5:
         steps.append(f"Use a better model or prompt: {percent(diagnostics.base_error)} of its answers are wrong.")
     if isinstance(outcome, Feasible) and outcome.tie_block > 0.2 * outcome.n:
@@ -276,8 +378,6 @@ def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
         )
     if isinstance(artifact.certificate, Infeasible) and isinstance(outcome, Feasible):
         steps.append("Label more questions if you need a proof: nothing can be certified on these.")
-    if isinstance(outcome, Feasible):
-        steps.append("Put the artifact in front of the model: Guardrail(model=..., artifact=...).")
     return steps
 
 
@@ -286,8 +386,6 @@ def _next_steps_of_segments(artifact: CalibrationArtifact) -> list[str]:
     steps = []
     if none:
         steps.append(f"Label more questions of these segments; everything abstains there: {', '.join(none)}.")
-    if artifact.n_accepted:
-        steps.append("Put the artifact in front of the model: Guardrail(model=..., artifact=..., segment=...).")
     return steps
 
 
@@ -313,8 +411,9 @@ def ranking(artifact: CalibrationArtifact) -> str | None:
     start = f"AUROC {found.value:.2f} (95 % interval {found.low:.2f} to {found.high:.2f}; 0.5 is a coin)"
     if found.verdict == "reversed":
         return (
-            f"Check the labels: {start}. Wrong answers are more certain than right ones, so the labels may be reversed "
-            "(is `correct` true for right answers?). If they are not, this score misleads: use another estimator."
+            f"Check the score: {start}. Wrong answers are more certain than right ones. Is the score upside down? "
+            "Higher must mean less certain. If it is not, the labels may be reversed (does `correct` mark the right "
+            "answers?). If neither, this score misleads: use another estimator."
         )
     return (
         f"Use another estimator, or label more: {start}. On these questions {artifact.estimator.name} does not rank "
@@ -336,17 +435,12 @@ def second_look(found: Suspicious) -> str | None:
 
 def audited(found: Audit) -> list[str]:
     """The verdict of an audit, a paragraph each."""
-    kind = "accepted answers" if found.population == "accepted" else "questions"
     target = percent(found.target)
     if not found.n:
         return [f"No accepted answer has a label, so nothing can be said about a rate of {target}."]
-    seen = f"{found.n_errors} of {found.n} labelled {kind} were wrong ({percent(found.n_errors / found.n)})."
+    seen = _seen(found)
     if found.verdict == "refuted":
-        return [
-            f"{seen} If the error rate were {target} or less, so many errors would have a probability of at most "
-            f"{found.p_refute:.2g}. The promise does not hold on these questions.",
-            _excuse(found),
-        ]
+        return [f"{seen} {_unlikely(found)} The promise does not hold on these questions.", _cause(found)]
     sure = percent(1 - found.level)
     if found.verdict == "supported":
         return [
@@ -356,6 +450,19 @@ def audited(found: Audit) -> list[str]:
     if found.needed is not None:
         more = f"About {found.needed:,} more would decide it, if the rate stays as it is."
     return [f"{seen} That neither refutes nor proves an error rate of {target} at {sure} confidence. {more}"]
+
+
+def _seen(found: Audit) -> str:
+    kind = "accepted answers" if found.population == "accepted" else "questions"
+    rate = percent(found.n_errors / found.n)
+    return f"{found.n_errors} of {found.n} labelled {kind} were wrong ({rate}; target {percent(found.target)})."
+
+
+def _unlikely(found: Audit) -> str:
+    return (
+        f"If the error rate were {percent(found.target)} or less, so many errors would have a probability of at most "
+        f"{found.p_refute:.2g}."
+    )
 
 
 def shifted(found: Audit) -> list[str]:
@@ -368,7 +475,7 @@ def shifted(found: Audit) -> list[str]:
             f"(p = {shift.acceptance_p:.2g})."
         )
     lines.append(f"Uncertainty against calibration: largest distance {shift.ks:.3f} (p = {shift.ks_p:.2g}).")
-    if min(shift.ks_p, 1.0 if shift.acceptance_p is None else shift.acceptance_p) < 0.01:
+    if shift.scores_differ:
         lines.append("These questions look different from the calibration questions: the promise may not carry over.")
     if found.n_unlabelled:
         lines.append(
@@ -383,16 +490,51 @@ def shifted(found: Audit) -> list[str]:
     return lines
 
 
-def _excuse(found: Audit) -> str:
-    if certifies(found.rule):
+def _cause(found: Audit) -> str:
+    """What most likely stands behind a refutation."""
+    here, there = (percent(_base_error(counts)) for counts in (found.held_out, found.at_calibration))
+    base = f"{here} of all answers are wrong, {there} at calibration"
+    if found.cause == "questions":
         return (
-            "A certificate fails for a share delta of calibrations; if the questions are of another kind than at "
-            "calibration, it says nothing about them. Calibrate again, with these questions among them."
+            "Likely cause: these questions look different from the calibration questions (uncertainty: p = "
+            f"{found.shift.ks_p:.2g}; {base}). A promise holds for questions like the calibration questions only, "
+            "under every rule."
         )
-    return (
-        f"Rule {found.rule} certifies nothing: of gates that aim at alpha about half lie somewhat above it. Calibrate "
-        "again with these questions among them, or use rule certified."
-    )
+    if found.cause == "labels":
+        start = (
+            f"Likely cause: the labels, or harder questions. Uncertainty is as it was, and yet {base} (p = "
+            f"{found.base_error_p:.2g}). Compare the label rules and references of the two files. If the labels are "
+            "right, these questions are harder in a way that the score does not show."
+        )
+    else:
+        start = "Nothing shows that questions or labels differ from those at calibration."
+    if certifies(found.rule):
+        return f"{start} A certificate fails for a share delta of calibrations by itself."
+    return f"{start} Rule {found.rule} certifies nothing: about half of its gates lie somewhat above alpha."
+
+
+def _base_error(counts: HeldOut) -> float:
+    return 1 - counts.n_correct / counts.n
+
+
+def advice(found: Audit, merged: str = MERGED) -> list[str]:
+    """What would help after a refutation, most useful first; never a rule that would not have helped here.
+
+    Args:
+        found: An audit that refutes.
+        merged: The command that calibrates on the fresh questions as well.
+    """
+    alone = "" if found.cause == "chance" else " (on these alone if run time asks only such)"
+    steps = [f"Calibrate on these questions as well{alone}, then test on others: {merged}"]
+    if found.cause == "labels":
+        steps.insert(0, "Compare the labels of the two files first: the same rule, references of the same form.")
+    if found.cause == "chance" and found.certified in ("supported", "undecided"):
+        steps.insert(
+            0,
+            "Use rule certified (--rule certified), which accepts less: the calibration questions support it, and "
+            "these questions do not refute it.",
+        )
+    return steps
 
 
 def caveats(artifact: CalibrationArtifact) -> list[str]:
@@ -436,6 +578,13 @@ def _prompt(artifact: CalibrationArtifact) -> str:
 def _data(artifact: CalibrationArtifact) -> str:
     data = artifact.data
     return f"{data.n_used} used of {data.n_questions} in {data.name} (sha256 {data.sha256[:12]})"
+
+
+def _choice(choice: EstimatorChoice) -> str:
+    return (
+        f"{choice.candidates[0]}, of {len(choice.candidates)} the one with the highest AUROC ({choice.auroc:.3f}) on "
+        f"{choice.n} labelled questions that the fit did not use"
+    )
 
 
 def _left_out(artifact: CalibrationArtifact) -> str:

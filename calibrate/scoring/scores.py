@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
+from guardrail.judges import default_judge
 from guardrail.judges.base import is_slow
 from guardrail.judges.cache import PairCache, cached
 from guardrail.types import SampleSet, SamplingPlan, Uncertainty
@@ -21,7 +22,7 @@ from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, mak
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, RecordHeader, RecordReader, stream_records
 from ..grammar import estimator_flags
-from .names import estimator_key, parse_estimator
+from .names import estimator_key, parse_estimator, stored_key
 
 __all__ = [
     "ScoreSummary",
@@ -30,12 +31,14 @@ __all__ = [
     "arrays",
     "default_estimator",
     "estimator_key",
+    "key_of",
     "lacking",
     "parse_estimator",
     "score_file",
     "score_records",
     "supported",
     "uses_models",
+    "usual_key",
     "with_cache",
 ]
 
@@ -66,6 +69,38 @@ class Scored:
 def default_estimator(*, options: bool) -> str:
     """The estimator used when none is named: predictive entropy over options, semantic entropy for open answers."""
     return "predictive_entropy" if options else "semantic_entropy"
+
+
+def usual_key(plan: SamplingPlan) -> str:
+    """Key of the estimator that is meant where none is named."""
+    return _default_key(default_estimator(options=plan.options is not None), plan)
+
+
+def _default_key(name: str, plan: SamplingPlan) -> str:
+    return estimator_key(parse_estimator(name, judge=default_judge(plan.bindings)))
+
+
+def key_of(file: RecordFile, name: str | None = None) -> str:
+    """Key of the scores that are meant: those named; by default those of `usual_key`, or the only ones.
+
+    Without log-probabilities discrete semantic entropy stands in for semantic entropy, which needs them.
+
+    Raises:
+        UsageError: None is named, the file has several, and the default is not among them.
+    """
+    known = sorted(file.header.estimators)
+    if name is not None:
+        return stored_key(file.header.estimators, name, file.header.plan.bindings)
+    plan = file.header.plan
+    key = usual_key(plan)
+    if key not in known and plan.options is None and not plan.logprobs:
+        counted = _default_key("discrete_semantic_entropy", plan)
+        key = counted if counted in known else key
+    if key in known or not known:
+        return key
+    if len(known) == 1:
+        return known[0]
+    raise UsageError(f"{file.path} has no {key!r} scores; choose one with --estimator: {', '.join(known)}")
 
 
 def supported(plan: SamplingPlan) -> list[Estimator]:

@@ -43,7 +43,6 @@ class Acrc(Rule):
     name = "acrc"
     promise = "in the limit, on average"
     in_report = True
-    in_sweep = True
     in_plan = True
     defaults: ClassVar[Mapping[str, Any]] = {
         "min_accept": None,
@@ -106,7 +105,7 @@ class Acrc(Rule):
             return (
                 InfeasibleReason.RISK_NEVER_LOW_ENOUGH,
                 f"The instance-wise envelope needs (1 - alpha) e_k + {_correction(n, request):.3f} <= 0, and the left "
-                "side is never negative: it is infeasible on any data. Leave envelope=False.",
+                "side is never negative: it is infeasible on any data. Leave the option envelope out.",
             )
         later = Request(alpha, None, {**request.options, "monotone": False})
         index = self.select(prefix, later)
@@ -120,13 +119,12 @@ class Acrc(Rule):
                 f"The first prefix accepts {k} item(s), so C_{k}/n >= -{alpha:g}*{k}/n, which is above "
                 f"-gamma_n = -(1 - alpha)/(n + 1) = -{(1 - alpha) / (n + 1):.6f} even without an error, and the prefix "
                 "maximum never forgets it: with min_accept="
-                f"{min_accept_of(n, request)} this rule cannot accept anything here. Use min_accept=None (the default)."
+                f"{min_accept_of(n, request)} this rule cannot accept anything here. Leave min_accept at its default."
             )
         return reason, (
             f"Of the {k} most certain items {e} are wrong ({e / k:.1%}), above alpha = {alpha:g} after correction, and "
             f"the prefix maximum does not forgive it, though the first {int(prefix.k[index])} items "
-            f"would pass ({int(prefix.e[index])} wrong). Look at those confident errors; a certified rule, or "
-            "monotone=False, tolerates them."
+            f"would pass ({int(prefix.e[index])} wrong). Look at those confident errors, and at their labels."
         )
 
 

@@ -146,7 +146,7 @@ class ClusterFixedSequence(Rule):
             f"The sequence stops at its first test: {e} of the {k} most certain items, from {int(number[first])} "
             f"groups, are wrong, too many to show an error rate of at most {request.alpha:g} at delta = "
             f"{request.level:g}. A later start would pass (for instance at {int(prefix.k[index])} items), but a start "
-            "chosen after seeing this would void the guarantee: fix a later start for the next calibration set."
+            "chosen after seeing this would void the guarantee. Fix a later start for the next calibration set."
         )
 
     @staticmethod

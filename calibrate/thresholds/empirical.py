@@ -63,7 +63,6 @@ class Empirical(Rule):
     name = "empirical"
     promise = "none"
     in_report = True
-    in_sweep = True
 
     def select(self, prefix: Prefix, request: Request) -> int | None:
         """Largest block end with C_k <= 0."""

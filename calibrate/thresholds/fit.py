@@ -16,14 +16,16 @@ from guardrail.outcome import Diagnostics, Feasible, Infeasible, InfeasibleReaso
 from .bounds import clopper_pearson_interval, zero_error_floor
 from .clusters import Groups, prepare
 from .registry import rule_named
-from .rule import TOLERANCE, Prefix, Request, Rule
+from .rule import TOLERANCE, Prefix, Request, Rule, default_min_accept
 
-__all__ = ["DEFAULT_DELTA", "check_items", "check_open_unit", "fit", "request_for"]
+__all__ = ["DEFAULT_DELTA", "USEFUL_AUROC", "check_items", "check_open_unit", "fit", "request_for"]
 
 DEFAULT_DELTA: Final = 0.1
 """delta where a rule uses one and none is given."""
 SEARCH_LIMIT: Final = 20_000
 """Largest n at which the smallest feasible alpha is searched by default."""
+USEFUL_AUROC: Final = 0.6
+"""Below this a score hardly tells right from wrong, and another score helps more than labels or another target."""
 _GRID = 1_000
 """Alphas are searched in thousandths."""
 
@@ -33,7 +35,7 @@ def fit(
     error: ArrayLike,
     *,
     alpha: float,
-    rule: str = "acrc",
+    rule: str | Rule = "acrc",
     delta: float | None = None,
     groups: Sequence[Hashable] | Literal["ignore"] | None = None,
     diagnose: Literal["full", "fast"] | None = None,
@@ -50,7 +52,8 @@ def fit(
         uncertainty: Scores, shape (n,), finite; higher is less certain.
         error: 1 where the answer is wrong, 0 where it is correct, shape (n,).
         alpha: Target error rate among accepted answers, in (0, 1).
-        rule: One of :func:`rules`; what each promises is in its class's docstring and in docs/guarantees.md.
+        rule: One of :func:`rules`, or a :class:`calibrate.Rule` of your own; what each promises is in its class's
+            docstring and in docs/guarantees.md.
         delta: Failure probability of rules that have one; 0.1 when left out.
         groups: Ids of the conversation, user or document of each item. With repeated ids items are not independent:
             "certified" and "one_per_group" then use one item a group (counts are of those; the options tell how many
@@ -83,6 +86,7 @@ def _outcome(
     index = rule.select(prefix, request)
     mode = diagnose or ("full" if prefix.n <= SEARCH_LIMIT else "fast")
     resolved = rule.resolve(prefix.n, request) | {"diagnose": mode} | ({"groups": "ignore"} if ignored else {})
+    found = _diagnostics(prefix, rule, request, feasible=index is not None, search=mode == "full")
     common = {
         "rule": rule.name,
         "alpha": request.alpha,
@@ -90,10 +94,10 @@ def _outcome(
         "options": resolved,
         "n": prefix.n,
         "guarantee": rule.guarantee(request),
-        "diagnostics": _diagnostics(prefix, rule, request, feasible=index is not None, search=mode == "full"),
+        "diagnostics": found,
     }
     if index is None:
-        why, detail = _reason(prefix, rule, request)
+        why, detail = _reason(prefix, rule, request, found.smallest_feasible_alpha)
         return Infeasible(reason=why, detail=detail, **common)
     k, e = int(prefix.k[index]), int(prefix.e[index])
     return Feasible(
@@ -106,7 +110,9 @@ def _outcome(
     )
 
 
-def request_for(rule: str, *, alpha: float, delta: float | None, options: dict[str, Any]) -> tuple[Rule, Request]:
+def request_for(
+    rule: str | Rule, *, alpha: float, delta: float | None, options: dict[str, Any]
+) -> tuple[Rule, Request]:
     """Check everything about a fit but its items.
 
     Raises:
@@ -116,8 +122,8 @@ def request_for(rule: str, *, alpha: float, delta: float | None, options: dict[s
     check_open_unit("alpha", alpha)
     if delta is not None and not chosen.uses_delta:
         raise UsageError(
-            f"rule {rule!r} makes no statement with a delta, got delta = {delta!r}. "
-            "Leave delta out, or choose rule='certified'."
+            f"rule {chosen.name!r} makes no statement with a delta, got delta = {delta!r}. "
+            "Leave delta out, or choose rule certified."
         )
     if chosen.uses_delta:
         delta = DEFAULT_DELTA if delta is None else delta
@@ -127,7 +133,7 @@ def request_for(rule: str, *, alpha: float, delta: float | None, options: dict[s
         close = difflib.get_close_matches(unknown[0], chosen.defaults, n=1)
         hint = f"Did you mean {close[0]!r}? " if close else ""
         known = f"Its options: {', '.join(chosen.defaults)}." if chosen.defaults else "It takes no options."
-        raise UsageError(f"rule {rule!r} takes no option {unknown[0]!r}. {hint}{known}")
+        raise UsageError(f"rule {chosen.name!r} takes no option {unknown[0]!r}. {hint}{known}")
     filled = {**chosen.defaults, **options}
     request = Request(float(alpha), None if delta is None else float(delta), filled)
     chosen.check(request)
@@ -260,8 +266,8 @@ def _bisect(holds: Callable[[int], bool], low: int, high: int) -> int:
     return high
 
 
-def _reason(prefix: Prefix, rule: Rule, request: Request) -> tuple[InfeasibleReason, str]:
-    """Why the rule found nothing, and what to do about it.
+def _reason(prefix: Prefix, rule: Rule, request: Request, smallest: float | None) -> tuple[InfeasibleReason, str]:
+    """Why the rule found nothing: the number of accepted items that came closest, and one next step.
 
     Asked in this order: does the rule know (:meth:`Rule.explain`); would the same number of items without a single
     error do; would a cut inside a block of ties do, errors spread evenly; otherwise the risk is never low enough.
@@ -277,17 +283,43 @@ def _reason(prefix: Prefix, rule: Rule, request: Request) -> tuple[InfeasibleRea
         return InfeasibleReason.TIE_BLOCK_TOO_LARGE, (
             f"The scores have {prefix.k.size} distinct values; {int(prefix.size[block])} of {n} items "
             f"({prefix.size[block] / n:.0%}) share the score {prefix.score[block]:g} and must be accepted or rejected "
-            "together. A cut inside a block of ties would do. Use a finer uncertainty score (more samples, or a "
-            "continuous estimator)."
+            f"together: {_around(prefix, block)}. A cut inside the block would do. Use a finer uncertainty score (more "
+            "samples, or a continuous estimator)."
         )
-    rate = prefix.e / prefix.k
-    best = int(rate.argmin())
+    best = _closest(prefix, rule, request, smallest)
+    k, e = int(prefix.k[best]), int(prefix.e[best])
     return InfeasibleReason.RISK_NEVER_LOW_ENOUGH, (
         f"No threshold satisfies rule {rule.name!r} at alpha = {alpha:g}: overall {prefix.errors} of {n} answers are "
-        f"wrong ({prefix.errors / n:.1%}), and the lowest rate is {int(prefix.e[best])} wrong of the "
-        f"{int(prefix.k[best])} most certain ({rate[best]:.1%}). Use a better uncertainty score, more calibration "
-        "items, or a larger alpha (see smallest_feasible_alpha)."
+        f"wrong ({prefix.errors / n:.1%}). Accepting the {k} most certain came closest, with {e} wrong ({e / k:.1%}). "
+        + _next_step(prefix, request, e / k, smallest)
     )
+
+
+def _closest(prefix: Prefix, rule: Rule, request: Request, smallest: float | None) -> int:
+    """Index of the block end that came closest: the rule's choice at the smallest alpha at which it finds one.
+
+    Where that alpha is unknown: the lowest error rate among block ends that accept enough items to show anything. A
+    single clean item at the start is the lowest rate of most untied scores, and means nothing.
+    """
+    index = None if smallest is None else rule.select(prefix, request.at(smallest))
+    if index is not None:
+        return index
+    first = min(prefix.at_least(default_min_accept(prefix.n, request.alpha)), prefix.k.size - 1)
+    return first + int((prefix.e[first:] / prefix.k[first:]).argmin())
+
+
+def _next_step(prefix: Prefix, request: Request, rate: float, smallest: float | None) -> str:
+    """What would help most: a score that ranks errors, then labels, then another target."""
+    if prefix.auroc is not None and prefix.auroc < USEFUL_AUROC:
+        coin = f"AUROC {prefix.auroc:.2f}, and 0.5 is a coin"
+        if prefix.auroc < 0.5:
+            return f"Check whether the score is upside down: higher must mean less certain ({coin})."
+        return f"Use another uncertainty score: this one hardly tells right from wrong ({coin})."
+    if rate <= request.alpha:
+        return "Label more questions: that rate is within the target, but the items are too few to show it."
+    if smallest is not None:
+        return f"Ask for alpha = {smallest:g} or more, where this rule finds a threshold on these items."
+    return "Use a better uncertainty score."
 
 
 def _untied(n: int, errors: NDArray[np.float64]) -> Prefix:
@@ -307,4 +339,10 @@ def _too_few(n: int, rule: Rule, request: Request) -> str:
     if request.delta is not None:
         floor = zero_error_floor(request.alpha, request.delta)
         needed += f" and delta = {request.delta:g}: one threshold alone takes {floor} error-free accepted items"
-    return needed + ". Collect more labelled questions or ask for a larger alpha."
+    return needed + ". Label more questions."
+
+
+def _around(prefix: Prefix, block: int) -> str:
+    """Errors among the accepted without a block and with it."""
+    ends = [(int(prefix.e[i]), int(prefix.k[i])) for i in (block - 1, block) if i >= 0]
+    return ", then ".join(f"{e} wrong of {k} accepted ({e / k:.1%})" for e, k in ends)

@@ -71,7 +71,7 @@ class Sgr(Rule):
         return InfeasibleReason.MOST_CONFIDENT_ITEMS_ARE_WRONG, (
             f"The binary search moved to ever fewer items and found too many errors each time, though the "
             f"{int(prefix.k[index])} most certain items ({int(prefix.e[index])} wrong) would pass a step. "
-            "rule='anchored' or 'bonferroni' looks at all of them."
+            "Use rule certified, which looks at all of them."
         )
 
 

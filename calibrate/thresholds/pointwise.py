@@ -85,7 +85,6 @@ class ClopperPearson(Rule):
     uses_delta = True
     promise = "none as a scan"
     in_report = True
-    in_sweep = True
 
     def select(self, prefix: Prefix, request: Request) -> int | None:
         """Largest block end whose exact upper bound is at most alpha."""

@@ -47,17 +47,24 @@ def rules() -> tuple[str, ...]:
     return tuple(sorted(RULES))
 
 
-def rule_named(name: str) -> Rule:
-    """The rule of that name.
+def rule_named(name: str | Rule) -> Rule:
+    """The rule of that name; a rule that is no name is returned as it is.
 
     Raises:
-        UsageError: There is none; the nearest names are suggested.
+        UsageError: There is none; the nearest names are suggested. Or a rule of one's own has the name of another:
+            artifacts and tables know rules by their names.
     """
+    if isinstance(name, Rule):
+        if name.name in RULES and RULES[name.name] is not name and type(RULES[name.name]) is not type(name):
+            raise UsageError(f"{type(name).__name__} has the name {name.name!r} of another rule. Give it its own name.")
+        return name
     if name in RULES:
         return RULES[name]
     close = difflib.get_close_matches(str(name), RULES, n=1)
     hint = f"Did you mean {close[0]!r}? " if close else ""
-    raise UsageError(f"unknown rule {name!r}. {hint}Rules: {', '.join(rules())}.")
+    raise UsageError(
+        f"unknown rule {name!r}. {hint}Rules: {', '.join(rules())}. Pass a rule of your own as an object: Mine()."
+    )
 
 
 def certifies(name: str) -> bool:

@@ -126,8 +126,8 @@ class FixedSequence(Rule):
         if k < floor <= prefix.n:
             return InfeasibleReason.TOO_FEW_ITEMS, (
                 f"The first test accepts {k} items, and at alpha = {request.alpha:g} and delta = {request.level:g} it "
-                f"takes {floor} items to pass even without a single error. Fix a start of {floor} or more, or use "
-                "rule='certified'."
+                f"takes {floor} items to pass even without a single error. Fix a start of {floor} or more, or use rule "
+                "certified."
             )
         index = last_passing(prefix, request.alpha, request.level)
         if index is None or index <= first:
@@ -136,5 +136,5 @@ class FixedSequence(Rule):
             f"The sequence stops at its first test: {e} of the {k} most certain items are wrong, too many (or too few "
             f"items) to show an error rate of at most {request.alpha:g} at delta = {request.level:g}. A later start "
             f"would pass (for instance at {int(prefix.k[index])} items), but a start chosen after seeing this "
-            "would void the guarantee: use rule='anchored', or fix a later start for the next calibration set."
+            "would void the guarantee. Use rule certified, which needs no start."
         )

@@ -148,7 +148,6 @@ class CpSimultaneous(WalkRule):
 
     name = "cp_simultaneous"
     in_report = True
-    in_sweep = True
     in_plan = True
 
     def resolve(self, n: int, request: Request) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from .abstention import ABSTENTION, Abstention, OnAbstain, Wording, take_path
 from .base import GuardedChatModel
 from .chat_model import Guardrail
 from .messages import accepted_answer, chat_result
+from .structured import TRANSPORT
 
 __all__ = ["GOES_ON", "Cascade", "CascadeVerdict"]
 
@@ -179,10 +180,12 @@ class Cascade(GuardedChatModel):
             messages = self._convert_input(question).to_messages()
             return await arun(self._verdict(messages, (config or {}).get("callbacks")))
 
-    def _verdict(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Steps[CascadeVerdict]:
+    def _verdict(
+        self, messages: Sequence[BaseMessage], callbacks: Callbacks, given: Mapping[str, Any] | None = None
+    ) -> Steps[CascadeVerdict]:
         verdicts: list[tuple[int, Verdict]] = []
         for number, guard in self._asked:
-            verdict = yield from guard._verdict(messages, callbacks)
+            verdict = yield from guard._verdict(messages, callbacks, given)
             verdicts.append((number, verdict))
             if not _goes_on(verdict):
                 break
@@ -224,7 +227,7 @@ class Cascade(GuardedChatModel):
     ) -> Steps[ChatResult]:
         self._refuse_overrides(stop, given)
         callbacks = child_callbacks(run_manager)
-        verdict = yield from self._verdict(messages, callbacks)
+        verdict = yield from self._verdict(messages, callbacks, given)
         note_verdict(run_manager, verdict)
         if verdict.accepted:
             message = accepted_answer(verdict, self._named(verdict))
@@ -238,8 +241,8 @@ class Cascade(GuardedChatModel):
         return self.artifact.stages[verdict.stage - 1].model.model
 
     def _refuse_overrides(self, stop: Sequence[str] | None, kwargs: Mapping[str, Any]) -> None:
-        if stop is not None or kwargs:
-            given = sorted(kwargs) + (["stop"] if stop is not None else [])
+        given = sorted(kwargs.keys() - TRANSPORT) + (["stop"] if stop is not None else [])
+        if given:
             raise ArtifactMismatchError(
                 f"call arguments {given} would change how answers are drawn; the artifact fixes that. Leave them out, "
                 "or calibrate with the settings you want."

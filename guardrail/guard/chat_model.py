@@ -42,7 +42,7 @@ from .endpoint_trust import EndpointTrust, agreement_rate
 from .messages import accepted_answer, chat_result
 from .observers import Observers, as_observers, early_stopping_conflict
 from .segments import in_segment_of, segment_of
-from .structured import FORM, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
+from .structured import FORM, TRANSPORT, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
 
 __all__ = ["Guardrail"]
 
@@ -252,7 +252,9 @@ class Guardrail(GuardedChatModel):
             )
         return found
 
-    def _verdict(self, messages: Sequence[BaseMessage], callbacks: Callbacks) -> Steps[Verdict]:
+    def _verdict(
+        self, messages: Sequence[BaseMessage], callbacks: Callbacks, given: Mapping[str, Any] | None = None
+    ) -> Steps[Verdict]:
         artifact = self.artifact
         if not hasattr(self.model, "guardrail_identity"):  # such a model may have to hash its weights
             artifact.check_model(identify(self.model))  # its name may have been set since the guard was made
@@ -260,6 +262,9 @@ class Guardrail(GuardedChatModel):
         turns = self.unknown_turns(messages)
         question = artifact.prompt.question_of(messages)
         assessor = self._by_segment.get(segment_of(artifact, messages, self.segment) or "", self._assessor)
+        transport = {name: value for name, value in (given or {}).items() if name in TRANSPORT}
+        if transport:
+            assessor = replace(assessor, sampler=replace(assessor.sampler, transport=transport))
         assessment = yield from assessor.assess_steps(messages, callbacks, question=question, turns=turns)
         assert assessment.verdict is not None, "the one gate judges every candidate"
         return assessment.verdict
@@ -274,7 +279,7 @@ class Guardrail(GuardedChatModel):
     ) -> Steps[ChatResult]:
         form = form_of(self.artifact.plan, stop, given)
         callbacks = child_callbacks(run_manager)
-        verdict = yield from self._verdict(messages, callbacks)
+        verdict = yield from self._verdict(messages, callbacks, given)
         note_verdict(run_manager, verdict)
         if verdict.accepted:
             message = accepted_answer(verdict, self.artifact.model.model)
@@ -287,7 +292,7 @@ class Guardrail(GuardedChatModel):
     # -- tools and structured output -----------------------------------------------------------------------------------
 
     def bind(self, **kwargs: Any) -> Any:
-        """Bind what was bound at calibration; anything else is refused here, before it could get lost.
+        """Bind what was bound at calibration, or settings of transport; anything else is refused here.
 
         Raises:
             ArtifactMismatchError: Sampling settings, or tools or a format other than the artifact's.

@@ -17,7 +17,7 @@ from langchain_core.utils.json import parse_json_markdown
 from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import ValidationError
 
-from ..bindings import bindings_for, check_bindings, json_format
+from ..bindings import Effect, bindings_for, check_bindings, json_format, names
 from ..errors import AbstainedError, ArtifactMismatchError, UsageError
 from ..sampling.replies import cut_off
 from ..types import Bindings, SamplingPlan
@@ -27,6 +27,7 @@ from .messages import with_verdict
 __all__ = [
     "FORM",
     "METHODS",
+    "TRANSPORT",
     "Method",
     "form_of",
     "method_of",
@@ -40,11 +41,15 @@ FORM = "guardrail_form"
 """Call argument by which `Guardrail.with_structured_output` says what the caller can read."""
 
 Method = Literal["function_calling", "json_schema", "json_mode"]
+TRANSPORT = names(Effect.TRANSPORT, allowed_in="langchain")
+"""Call settings that cannot change an answer; they are passed on to the model."""
 METHODS: tuple[Method, ...] = ("function_calling", "json_schema", "json_mode")
 
 
 def form_of(plan: SamplingPlan, stop: Sequence[str] | None, call: Mapping[str, Any]) -> Form:
     """What the caller can read; refuses everything that would make run time differ from calibration.
+
+    What says how a request travels (``user``) is no concern of the plan.
 
     Args:
         plan: The artifact's.
@@ -59,7 +64,7 @@ def form_of(plan: SamplingPlan, stop: Sequence[str] | None, call: Mapping[str, A
             f"stop differs: calibrated with {plan.stop}, called with {tuple(stop)}. "
             "Calibrate with the stop strings you want."
         )
-    given = {name: value for name, value in call.items() if value is not None}
+    given = {name: value for name, value in call.items() if value is not None and name not in TRANSPORT}
     if not given:
         return "text"
     form = cast(Form, given.pop(FORM, "text"))

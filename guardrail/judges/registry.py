@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
-from ..errors import MissingDependencyError, UsageError
+from ..errors import MissingDependencyError, UsageError, load_entry_point
 from ..types import Bindings
 from .base import Entailment, Judge
 from .json_value import JsonJudge, is_structured
@@ -80,7 +80,7 @@ class Registry(Generic[Made]):
 
     def _loaded(self, entry: EntryPoint) -> Callable[..., Made]:
         try:
-            factory: Callable[..., Made] = entry.load()
+            factory: Callable[..., Made] = load_entry_point(entry)
         except MissingDependencyError:
             raise
         except (ImportError, AttributeError) as error:

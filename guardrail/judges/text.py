@@ -16,6 +16,7 @@ from functools import lru_cache
 __all__ = [
     "CARDINALS",
     "FUNCTION_WORDS",
+    "NEGATIONS",
     "SCALES",
     "apart",
     "contradicts",
@@ -362,7 +363,7 @@ def _spelt_numbers(text: str) -> frozenset[str]:
 SCALES = word_set("hundred thousand million billion trillion dozen lakh crore")  # make another number of that before
 _COUNTED = SCALES | word_set("squared cubed factorial half twice double minus negative")
 _BOUNDS = word_set("least most than under over below above log ln sqrt")  # ... of that behind
-_NEGATIONS = word_set("not no never none neither nor without cannot false nobody nothing nowhere")
+NEGATIONS = word_set("not no never none neither nor without cannot false nobody nothing nowhere")
 _NUMBER = re.compile(r"(\d+)(?:\.(\d+))?([^\W\d_]*)")
 _OPENING = re.compile(r"""["'(]*(?:\.\.\.?(?!\.))?""")
 _EITHER = re.compile(r"(?<=[^\W\d_]{3})[/;](?=[^\W\d_]{3})")
@@ -401,7 +402,7 @@ def _guarded(normal: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
             following = chunk
             continue
         for word in reversed(own):
-            negated |= word in _NEGATIONS
+            negated |= word in NEGATIONS
             if any(map(str.isdecimal, word)):
                 counted.append(_digits(word))
             elif _COUNTED & {word, word.removesuffix("s")} or (

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import inspect
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from langchain_core.callbacks import Callbacks
@@ -26,7 +26,7 @@ from .calls import Call, Reply, amake_calls, make_calls
 from .effects import Effect, Steps, arun, run
 from .follow_ups import Round, ask_follow_ups
 from .native import NativeSampler, call_seed, is_native, request_seed
-from .prober import seeded
+from .prober import needs_probe, seeded
 from .replies import cause_of, failed_calls, only_readable
 
 __all__ = ["Sampler", "adraw", "draw"]
@@ -48,6 +48,8 @@ class Sampler:
         wave: Number of the wave in which a set is drawn: a native sampler has a seed for each, so that it draws no
             sample twice.
         question: What judges read as the question, of all prompts; None for the last human message of each.
+        transport: Settings that say how a request travels (``user``, ``metadata``), passed on with every call. A local
+            model has no use for them.
     """
 
     model: BaseChatModel
@@ -58,6 +60,7 @@ class Sampler:
     first: int = -1
     wave: int = 0
     question: str | None = None
+    transport: Mapping[str, Any] = field(default_factory=dict)
 
     def draw(self, prompts: Sequence[Sequence[BaseMessage]]) -> list[SampleSet]:
         """Draw one sample set for each prompt, and ask the plan's follow-ups about it.
@@ -133,12 +136,13 @@ class Sampler:
         settings = native_settings(self.model, draw, self.plan.bindings)
         if self.first >= 0 and "primary" in inspect.signature(draw).parameters:
             settings["primary"] = False
-        return settings
+        return {**(self.transport if needs_probe(self.model) else {}), **settings}
 
     def _calls(self, prompts: Sequence[Sequence[BaseMessage]]) -> list[Call]:
         """The separate calls, equally many for each prompt, in order."""
         plan = self.plan
-        common: dict[str, Any] = {**call_settings(self.model, plan.bindings), "max_tokens": plan.max_tokens}
+        bound = call_settings(self.model, plan.bindings)
+        common: dict[str, Any] = {**self.transport, **bound, "max_tokens": plan.max_tokens}
         if plan.stop:
             common["stop"] = list(plan.stop)
         if plan.logprobs:

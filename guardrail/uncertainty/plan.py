@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from ..errors import UsageError
-from ..types import Bindings, SamplingPlan
+from ..types import MAX_TOKENS, Bindings, SamplingPlan
 from .base import Estimator
 from .ensemble import expanded
 
@@ -20,7 +20,7 @@ def plan_for(
     n: int = 10,
     temperature: float = 0.7,
     top_p: float = 0.9,
-    max_tokens: int = 64,
+    max_tokens: int = MAX_TOKENS,
     stop: Sequence[str] = (),
     seed: int | None = 0,
     bindings: Bindings | None = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from langchain_core.callbacks import Callbacks
@@ -16,11 +16,10 @@ from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
-from langgraph.config import get_config
 from pydantic import ConfigDict, Field, InstanceOf
 
 from guardrail.bindings import Effect, bindings_for, names
-from guardrail.errors import ArtifactMismatchError
+from guardrail.errors import ArtifactMismatchError, require
 from guardrail.guard.abstention import Abstention, Form, OnAbstain, Wording, take_path
 from guardrail.guard.assess import Abstentions, Assessment, Assessor
 from guardrail.guard.base import SteppedChatModel
@@ -41,6 +40,11 @@ from guardrail.verdict import Verdict
 from ..langgraph_review import lean
 from .artifact_set import ANSWER, ArtifactSet
 from .held import FrozenMessage, HeldMessage, ToolCallOrder, call_digest, targets_of
+
+if TYPE_CHECKING:
+    from langgraph.config import get_config
+else:
+    get_config = require("langgraph.config", extra="agents").get_config
 
 __all__ = ["AgentModel", "DecidedModel", "HeldBack", "Outcome", "carrying", "name_of", "this_step"]
 

@@ -11,12 +11,12 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from langchain_core.outputs import ChatGenerationChunk
@@ -30,6 +30,7 @@ __all__ = ["RETRIED", "Attempted", "DeadlineError", "Endpoint", "EndpointError",
 
 openai = require("openai", extra="openai")
 
+T = TypeVar("T")
 PATH = "/chat/completions"
 NO_KEY = "no-key-needed"
 FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0
@@ -140,6 +141,19 @@ class Endpoint:
         if failed is not None:  # outside the handler: otherwise its context would be the error that may hold keys
             raise failed
 
+    async def batch(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Talk to the batch service with the SDK's client, its retries, and ten minutes for each request.
+
+        Raises:
+            EndpointError: It failed.
+        """
+        failed = None
+        try:
+            return await work((await self._client()).with_options(max_retries=self.retries, timeout=600.0))
+        except Exception as error:
+            failed = self.failure(error)
+        raise failed  # outside the handler, as above
+
     def failure(self, error: Exception | None) -> EndpointError:
         """An error that is safe to show: it describes the original error and does not refer to it."""
         if isinstance(error, DeadlineError):
@@ -147,13 +161,22 @@ class Endpoint:
         return EndpointError(f"model {self.model!r}: {self.describe_error(error)}", status_of(error))
 
     def describe_error(self, error: Exception | None) -> str:
-        """Describe an error without key, headers and address: servers may echo the request."""
+        """Describe an error without key, headers and address: servers may echo the request.
+
+        Where there was no connection, the host is named, without the rest of the address.
+        """
         text = type(error).__name__
         with suppress(Exception):  # some errors have no text, e.g. of thousands of nested lists
             text = f"{text}: {error}"
         for secret in sorted(self._secrets(), key=len, reverse=True):  # a shorter secret may be a part of a longer one
             text = text.replace(secret, "***")
-        return text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + "..."
+        text = text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + "..."
+        if isinstance(error, openai.APIConnectionError):
+            parts = urlsplit(self.url or "https://api.openai.com/v1")
+            text += (
+                f" No connection to {parts.scheme}://{parts.netloc}: check base_url, and that the server runs there."
+            )
+        return text
 
     def _secrets(self) -> set[str]:
         """Texts that must not be shown, also in quoted form."""

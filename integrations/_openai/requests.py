@@ -54,7 +54,8 @@ def body_of(
     if unknown:
         raise UsageError(
             f"OpenAICompatibleChat does not know {', '.join(unknown)}. Fields of a particular server go into "
-            "extra_body, e.g. OpenAICompatibleChat(model=..., extra_body={...})."
+            "extra_body, e.g. OpenAICompatibleChat(model=..., extra_body={...}); timeout and default_headers are its "
+            "own fields."
         )
     body: dict[str, Any] = {"messages": convert_to_openai_messages(list(messages)), **given}
     if "max_tokens" in body and limit_name != "max_tokens":

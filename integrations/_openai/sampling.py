@@ -23,6 +23,7 @@ from .requests import TOP_LOGPROBS
 
 __all__ = [
     "N_REFUSED",
+    "SAMPLES",
     "Ask",
     "Deadlines",
     "Outcome",

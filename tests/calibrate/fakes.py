@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from langchain_core.callbacks import CallbackManagerForLLMRun
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatResult
 
 from guardrail.testing import ScriptedChat
@@ -88,3 +88,22 @@ def model() -> MortalChat:
 def scripted(answers: Mapping[str, Sequence[str | Exception]]) -> ScriptedChat:
     """A model that answers from this script."""
     return ScriptedChat(script=answers, probability=0.5)
+
+
+def faq_rows(size: int) -> list[dict[str, Any]]:
+    """Questions of a shop: the reference is "12 days", the answer often a sentence around it."""
+    return [{"id": f"f{i}", "question": f"How long for {i}?", "references": [f"{10 + i} days"]} for i in range(size)]
+
+
+def faq() -> ScriptedChat:
+    """The shop's model; every tenth answer is cut off: `--model python:tests.calibrate.fakes:faq`."""
+    dice, script = random.Random(5), {}
+    forms = ("{}", "It can be returned to us by post within {}.", "It is {}.")
+    for i, row in enumerate(faq_rows(110)):
+        ease = dice.random() ** 0.4
+        said = [row["references"][0] if dice.random() < ease else f"{dice.randrange(10, 99)} days" for _ in range(11)]
+        texts: list[str | Exception | AIMessage] = [dice.choice(forms).format(text) for text in said]
+        if i % 10 == 0:
+            texts[0] = AIMessage(str(texts[0]), response_metadata={"finish_reason": "length"})
+        script[row["question"]] = texts
+    return ScriptedChat(script=script, probability=0.5)

@@ -1,4 +1,4 @@
-"""Every command in docs/cli.md runs, in order, in a fresh folder."""
+"""Every command in docs/cli.md runs, in order, in a fresh folder; so does the notebook."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_command_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monk
         commands = run_page("cli.md")
     finally:
         sys.modules.pop("demo", None)
-    assert len(commands) == 27
+    assert len(commands) == 28
     assert CalibrationArtifact.load("results/artifact.json").outcome.rule == "certified"
     assert Path("report.html").is_file()
     assert CalibrationArtifact.load("people.json").outcome.rule == "prediction_powered"
@@ -68,3 +68,13 @@ def test_from_unlabelled_questions_to_a_certificate(tmp_path: Path, monkeypatch:
     assert artifact.threshold <= artifact.reach.cut
     assert artifact.looks is not None
     assert artifact.outcome.delta == pytest.approx(0.05)
+
+
+def test_the_notebook_runs_and_shows_tables_and_figures() -> None:
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    notebook = nbformat.read(ROOT / "examples" / "calibrate.ipynb", as_version=4)
+    where = {"metadata": {"path": str(ROOT / "examples")}}
+    nbclient.NotebookClient(notebook, kernel_name="python3", timeout=120, resources=where).execute()
+    shown = [kind for cell in notebook.cells for output in cell.get("outputs", []) for kind in output.get("data", {})]
+    assert (shown.count("text/html"), shown.count("image/png")) == (4, 3)

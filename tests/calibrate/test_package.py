@@ -1,17 +1,36 @@
-"""What `calibrate` says when its extra is not installed."""
+"""What `calibrate` and an adapter say when their extra is not installed."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from guardrail.errors import MissingDependencyError, require
 
-@pytest.mark.parametrize("package", ["filelock", "scipy"])
-def test_a_missing_package_names_the_extra(package: str) -> None:
-    code = f"import sys; sys.modules[{package!r}] = None; import calibrate"
+
+@pytest.mark.parametrize(
+    ("package", "module", "extra"),
+    [
+        ("filelock", "calibrate", "calibrate"),
+        ("scipy", "calibrate", "calibrate"),
+        ("langgraph", "integrations.langchain_agents", "agents"),
+    ],
+)
+def test_a_missing_package_names_the_extra(package: str, module: str, extra: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; import {module}"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert found.returncode == 1
     assert f"MissingDependencyError: {package} is not installed" in found.stderr
-    assert "acrc-guardrail[calibrate]" in found.stderr
+    assert f"pip install 'acrc-guardrail[{extra}]', or in a clone: pip install '.[{extra}]'" in found.stderr
+
+
+def test_an_installed_package_that_cannot_be_imported_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_one.py").write_text("import not_there_at_all\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MissingDependencyError, match=r"broken_one cannot be imported \(No module named 'not_there"):
+        require("broken_one", extra="local")

@@ -37,6 +37,7 @@ from guardrail.artifact import (
     CascadeArtifact,
     CascadeOutcome,
     DataFingerprint,
+    EstimatorChoice,
     StageShare,
 )
 from guardrail.guard.chat_model import Guardrail
@@ -124,7 +125,13 @@ def artifact(
         estimator=EstimatorSpec(name="perplexity", version=1, unit="nats"),
         correctness=CorrectnessSpec(name="token_f1", version=1, params={"threshold": 0.5}),
         data=DataFingerprint(
-            name="fragen-ü.jsonl", sha256="ab" * 32, n_questions=6, n_used=4, n_unmeasured=1, n_unlabelled=1
+            name="fragen-ü.jsonl",
+            sha256="ab" * 32,
+            n_questions=6,
+            n_used=4,
+            n_unmeasured=1,
+            n_unlabelled=1,
+            n_cut_off=1,
         ),
         outcome=outcome,
         certificate=no_certificate(),
@@ -132,6 +139,9 @@ def artifact(
         packages={"acrc-guardrail": "0.1.0"},
         turns=("human", "human,ai,human"),
         lineage=("sha256:" + "cd" * 32,),
+        choice=EstimatorChoice(
+            candidates=("perplexity", "sequence_nll"), auroc=0.75, n=3, questions=("00" * 8, "11" * 8, "22" * 8)
+        ),
     )
 
 

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
+from importlib.metadata import EntryPoint, version
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import pytest
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field
 
+from calibrate.cli import app as calibrate_app
 from guardrail.__main__ import main
 from guardrail.artifact import CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.doctor import Finding, examine
-from guardrail.errors import MissingDependencyError, UsageError
+from guardrail.errors import MissingDependencyError, UsageError, load_entry_point
 from guardrail.models import resolve_model
 from guardrail.outcome import InfeasibleReason
 from guardrail.sampling.probe import PROMPT
@@ -46,6 +48,16 @@ def test_a_healthy_guard_passes(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "received 10 samples, 2 different" in printed
     # one prompt of one token and one word for each of eleven answers
     assert "11 calls, 11 tokens read, 11 written" in printed
+
+
+def test_many_cut_off_calibration_answers_are_reported(tmp_path: Path) -> None:
+    data = make_artifact(MODEL).data.model_copy(update={"n_questions": 100, "n_cut_off": 3})
+    found = by_check(examine(saved(tmp_path, data=data)))["length of answers"]
+    assert (found.status, found.detail) == ("warn", "3 of 100 calibration answers were cut off at max_tokens = 256")
+    assert "--max-tokens" in found.fix
+    for few in (2, None):  # up to 2 %, or not counted
+        data = data.model_copy(update={"n_cut_off": few})
+        assert "length of answers" not in by_check(examine(saved(tmp_path, data=data)))
 
 
 def test_json_has_every_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -417,3 +429,42 @@ def test_a_provider_that_refuses_is_named_with_the_way_out(monkeypatch: pytest.M
         assert part in str(caught.value)
     found = by_check(examine(saved(tmp_path), "openai:gpt-4o-mini"))["model"]
     assert (found.status, "set the key" in found.fix) == ("fail", True)
+
+
+def test_without_an_artifact_the_model_is_probed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--model", SCRIPTED]) == 0
+    assert "no artifact is named, so it is only probed" in capsys.readouterr().out
+    found = list(examine(None, Stuck()))
+    assert [(one.check, one.status) for one in found][:2] == [("model", "ok"), ("endpoint", "fail")]
+    assert "equal" in found[1].detail
+    bare = list(examine(None, Refusing()))  # no log-probabilities: another estimator will do
+    assert {one.status for one in bare} == {"ok", "warn"}
+    assert "--estimator discrete_semantic_entropy" in next(one.fix for one in bare if one.status == "warn")
+    assert any("samples that differ: " in one.detail for one in bare)
+    assert main(["doctor"]) == 1
+    assert "name an artifact, a model to probe (--model), or both" in capsys.readouterr().err
+    assert main(["doctor", "--model", "python:no.such:model"]) == 1
+
+
+def test_another_package_of_our_name_is_named_with_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`integrations` is a common name: a folder of the user's shadows ours. Here another name stands for it."""
+    (tmp_path / "shadowing").mkdir()
+    (tmp_path / "shadowing" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    entry = EntryPoint("openai-compatible", "shadowing.openai_chat:from_text", "acrc_guardrail.models")
+    monkeypatch.setattr("guardrail.models._form", lambda kind: entry)
+    with pytest.raises(MissingDependencyError) as caught:
+        resolve_model("openai-compatible:m@http://127.0.0.1:9/v1")
+    assert f"another package named 'shadowing' first, at {tmp_path / 'shadowing'}" in str(caught.value)
+    (tmp_path / "shadowing" / "openai_chat.py").write_text("import not_installed_here\n")
+    with pytest.raises(ModuleNotFoundError, match="not_installed_here"):  # ours, but something else is missing
+        load_entry_point(entry)
+
+
+@pytest.mark.parametrize("command", ["guardrail", "calibrate"])
+def test_the_version(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run: Any = main if command == "guardrail" else lambda arguments: calibrate_app(arguments)
+    with pytest.raises(SystemExit) as ended:
+        run(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"acrc-guardrail {version('acrc-guardrail')}\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .columns import IMPORTED, ColumnMap, ScoreColumn, parse_map
 from .layouts import LAYOUTS
 from .questions import QUESTION_FORMATS, Loaded, load_questions
-from .read import Bad, Imported, ImportSettings, import_file, write_bad
+from .read import Bad, Imported, ImportSettings, import_file, import_rows, write_bad
 from .rows import KINDS
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Loaded",
     "ScoreColumn",
     "import_file",
+    "import_rows",
     "load_questions",
     "parse_map",
     "write_bad",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,12 +14,15 @@ from guardrail.types import OptionScores, Sample, SampleSet, ToolCall, Uncertain
 
 from ..questions import Question, Row, content_id, get_name, reference_label
 from ..records import Record
-from .columns import ColumnMap, ScoreColumn, get_list, get_number, get_object, get_text, get_truth
+from .columns import ColumnMap, ScoreColumn, get_list, get_number, get_object, get_text, get_truth, read_list
 
-__all__ = ["Builder", "OptionScale", "Primary"]
+__all__ = ["Builder", "OptionScale", "OtherLabels", "Primary"]
 
-OptionScale = Literal["logit", "probability"]
-"""What option scores are: logits or log-likelihoods (any common offset), or probabilities."""
+OptionScale = Literal["logit", "logprob", "probability"]
+"""What option scores are: logits (any common offset), log-probabilities (at most 0), or probabilities."""
+
+OtherLabels = Literal["wrong", "unlabelled"]
+"""What a label is that says neither right nor wrong, such as "unparseable"."""
 
 Primary = Literal["first", "majority"]
 """Which sample is the answer, where no column holds one.
@@ -44,19 +48,27 @@ class Builder:
         columns: Which column holds what.
         primary: Which sample is the answer, where no column holds one.
         option_scale: What option scores are; None reads it from the column "option_scale".
+        other_labels: What a label is that says neither right nor wrong; None: the row is malformed.
         textual: Whether lists and numbers come as texts (CSV).
         expected: Fields that every row must have; set by `expect`.
+        ready: Whether `expect` was called.
     """
 
     columns: ColumnMap
     primary: Primary = "majority"
     option_scale: OptionScale | None = None
     textual: bool = False
+    other_labels: OtherLabels | None = None
     expected: frozenset[str] = field(default_factory=frozenset)
+    ready: bool = False
     _labels: tuple[str, ...] | None = None
+    _n_empty: int = 0
+    _n_lists: int = 0
+    _other: Counter[str] = field(default_factory=Counter)
 
     def expect(self, row: Row) -> None:
         """Fix the fields that every row must have: those that were mapped, and those this row has."""
+        self.ready = True
         names = ("question", "answer", "samples", "options", "option_scores")
         self.expected = frozenset(
             name
@@ -66,11 +78,13 @@ class Builder:
         )
 
     def build(self, row: Row) -> Record:
-        """The record of a row.
+        """The record of a row. NaN is a missing value, as in data frames.
 
         Raises:
             RecordError: A field is missing or malformed; file, line and field are named.
         """
+        values = {name: value for name, value in row.values.items() if not _is_nan(value)}
+        row = Row(row.where, values)
         question = self._question(row)
         scores = self._option_scores(row)
         if scores is not None and question.options is None:
@@ -95,8 +109,18 @@ class Builder:
             correct=correct,
         )
 
+    def notes(self) -> Iterator[str]:
+        """What was read otherwise than it is written, as sentences."""
+        if self._n_lists:
+            yield f'{self._n_lists} references are lists written as text (["a", "b"]) and were read as lists.'
+        if self._n_empty:
+            yield f"{self._n_empty} rows have an empty accepted answer among others; it was left out."
+        for word, count in self._other.most_common():
+            yield f"{count} labels are {word!r}, neither right nor wrong: counted as {self.other_labels}."
+
     def _column(self, name: str) -> str:
-        return self.columns.of(name)[0]
+        """The column of a field; "" where the map says that there is none."""
+        return next(iter(self.columns.of(name)), "")
 
     def _question(self, row: Row) -> Question:
         given = get_name(row, self._column("id"))
@@ -113,18 +137,41 @@ class Builder:
             text = f"(question {given})"
         else:
             raise row.fail("question", None, "a row needs a question or an id. Map a column: --map question=COLUMN.")
-        references = get_list(row, self._column("references"), textual=self.textual)
-        for item in references:
-            if isinstance(item, bool) or not isinstance(item, str | int | float) or not str(item).strip():
-                column = self._column("references")
-                raise row.fail(column, references, f"every accepted answer must be a non-empty text; {item!r} is not")
+        tools = self._tools(row)
         return Question(
-            id=given or content_id(text, options),
+            id=given or content_id(text, options, tools=tools),
             question=text,
-            references=tuple(str(item).strip() for item in references),
+            references=self._references(row),
             options=options,
             group=get_name(row, self._column("group")),
+            tools=tools,
         )
+
+    def _references(self, row: Row) -> tuple[str, ...]:
+        column = self._column("references")
+        listed = row.values.get(column)
+        found = read_list(listed) if isinstance(listed, str) and listed.lstrip().startswith("[") else None
+        if self.textual or not found or not all(isinstance(item, str) for item in found):
+            found = get_list(row, column, textual=self.textual)
+        else:
+            self._n_lists += 1
+        good = [item for item in found if item is not None and str(item).strip()]
+        for item in good or found:
+            if isinstance(item, bool) or not isinstance(item, str | int | float) or not str(item).strip():
+                raise row.fail(column, found, f"every accepted answer must be a non-empty text; {item!r} is not")
+        self._n_empty += len(good) < len(found)
+        return tuple(str(item).strip() for item in good)
+
+    def _tools(self, row: Row) -> tuple[dict[str, Any] | str, ...] | None:
+        column = self._column("tools")
+        found = row.values.get(column)
+        if isinstance(found, str):
+            found = read_list(found)
+        if found is None and row.values.get(column) is None:
+            return None
+        if not isinstance(found, list) or not all(isinstance(tool, dict | str) for tool in found):
+            raise row.fail(column, row.values[column], "it must be a list of the offered tools, objects or names")
+        return tuple(found)
 
     def _option_scores(self, row: Row) -> OptionScores | None:
         if "option_scores" not in self.expected:
@@ -155,20 +202,38 @@ class Builder:
             return self.option_scale
         column = self._column("option_scale")
         value = row.values.get(column)
-        if value not in ("logit", "probability"):
-            raise row.fail(column, value, "say what option scores are: --option-scale logit or probability")
+        if value not in ("logit", "logprob", "probability"):
+            raise row.fail(column, value, "say what option scores are: --option-scale logit, logprob or probability")
         return str(value)
 
     def _samples(self, row: Row) -> list[_Drawn]:
         if "samples" not in self.expected:
             return []
         columns = self.columns.of("samples")
+        items: list[Any]
         if len(columns) > 1:
-            return [_Drawn(Sample(text=get_text(row, column, empty=True))) for column in columns]
-        items = get_list(row, columns[0], textual=self.textual)
+            items = [get_text(row, column, empty=True) for column in columns]
+        else:
+            items = get_list(row, columns[0], textual=self.textual)
         if not items:
             raise row.fail(columns[0], row.values.get(columns[0]), "every row must have its samples, a list of texts")
-        return [_sample(row, columns[0], item) for item in items]
+        logprobs, tokens = self._beside(row, "logprobs", len(items)), self._beside(row, "tokens", len(items))
+        return [_sample(row, columns[0], *one) for one in zip(items, logprobs, tokens, strict=True)]
+
+    def _beside(self, row: Row, name: str, n: int) -> Sequence[Any]:
+        """A value for each sample, from one column with a list or from a column each; None for each where absent."""
+        columns = self.columns.of(name)
+        if len(columns) > 1:
+            found = [row.values.get(column) for column in columns]
+        else:
+            value = row.values.get(self._column(name))
+            found = read_list(value) if isinstance(value, str) else value
+            if value is None:
+                return [None] * n
+        if not isinstance(found, list | tuple) or len(found) != n:
+            rule = f"it must have {name} for each of the {n} samples, a list of lists. Where it is something else, "
+            raise row.fail(columns[0], row.values.get(columns[0]), f"{rule}leave it out: --map {name}=-")
+        return found
 
     def _answer(
         self, row: Row, samples: Sequence[_Drawn], scores: OptionScores | None
@@ -179,7 +244,8 @@ class Builder:
             if column in row.values and row.values[column] is None and "samples" in self.expected:
                 return None, samples  # marked as missing: the record stays and abstains
             value = row.values.get(column, "" if self.textual else None)
-            return _sample(row, column, value), samples
+            own = () if samples else (row.values.get(self._column("logprobs")), row.values.get(self._column("tokens")))
+            return _sample(row, column, value, *own), samples
         if scores is not None:
             return _Drawn(Sample(text=scores.best)), samples
         if not samples:
@@ -191,13 +257,28 @@ class Builder:
         return next(one for one in samples if _same(one.sample.text) == most), samples
 
     def _correct(self, row: Row, primary: _Drawn | None) -> bool | None:
-        given = get_truth(row, self._column("correct"))
-        wrong = get_truth(row, self._column("error"))
+        given, wrong = self._truth(row, "correct"), self._truth(row, "error")
         if given is not None and wrong is not None and given is wrong:
             raise row.fail(self._column("error"), wrong, f"the row says both that it is correct ({given}) and that not")
         if given is None and wrong is not None:
             given = not wrong
         return given if given is not None or primary is None else primary.correct
+
+    def _truth(self, row: Row, name: str) -> bool | None:
+        """A label, with any third value as the user says."""
+        column = self._column(name)
+        found = get_truth(row, column)
+        if not isinstance(found, str):
+            return found
+        if self.other_labels is None:
+            raise row.fail(
+                column,
+                row.values[column],
+                "write true or false (also 1/0, yes/no, right/wrong), or leave it out. For a third value, such as "
+                '"unparseable", say what it is: --other-labels wrong or unlabelled',
+            )
+        self._other[found] += 1
+        return None if self.other_labels == "unlabelled" else name == "error"
 
 
 def check_references(row: Row, record: Record) -> None:
@@ -221,32 +302,103 @@ def _same(text: str) -> str:
         return folded
 
 
-def _sample(row: Row, column: str, item: Any) -> _Drawn:
-    """A sample from a text, or from an object with text, tool calls, observation and whether it is right.
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
-    A tool call without text is compared by its observation: the same result from another query is the same answer.
+
+def _sample(row: Row, column: str, item: Any, logprobs: Any = None, tokens: Any = None) -> _Drawn:
+    """A sample from a text, or from an object with text, tokens, log-probabilities, tool calls and whether it is right.
+
+    A tool call without text is compared by its observation, if there is one: the same result from another query is the
+    same answer.
     """
     if isinstance(item, str | int | float) and not isinstance(item, bool):
-        return _Drawn(Sample(text=str(item).strip()))
+        return _Drawn(_made(row, column, text=str(item).strip(), logprobs=logprobs, tokens=tokens))
     if not isinstance(item, dict):
         raise row.fail(column, item, 'an answer must be a text, or an object with "text"')
     calls = item.get("tool_calls") or []
-    text = item.get("text", item.get("observation") if calls else None)
+    text = _first(item, "text", "content", "observation" if calls else "text")
+    if text is None and calls:
+        text = ""
     if not isinstance(text, str | int | float) or isinstance(text, bool):
-        raise row.fail(column, item, 'an answer must have a "text" (or "tool_calls" and their "observation")')
-    try:
-        made = tuple(ToolCall(name=str(call["name"]), arguments=dict(call["arguments"])) for call in calls)
-    except (KeyError, TypeError, ValueError) as error:
-        raise row.fail(column, calls, 'a tool call must be {"name": ..., "arguments": {...}}') from error
+        raise row.fail(column, item, 'an answer must have a "text" (or "tool_calls")')
     correct = item.get("correct")
     if correct is not None and not isinstance(correct, bool):
         raise row.fail(column, item, '"correct" of an answer must be true or false')
-    return _Drawn(Sample(text=str(text).strip(), tool_calls=made), correct)
+    sample = _made(
+        row,
+        column,
+        text=str(text).strip(),
+        logprobs=_first(item, "logprobs", "log_probs", "token_logprobs") if logprobs is None else logprobs,
+        tokens=item.get("tokens") if tokens is None else tokens,
+        tool_calls=tuple(_call(row, column, call) for call in calls),
+        finish_reason=item.get("finish_reason"),
+    )
+    return _Drawn(sample, correct)
+
+
+def _first(item: Mapping[str, Any], *names: str) -> Any:
+    return next((item[name] for name in names if item.get(name) is not None), None)
+
+
+def _made(row: Row, column: str, *, logprobs: Any, tokens: Any, **fields: Any) -> Sample:
+    found = None if logprobs is None else _token_logprobs(row, column, logprobs, tokens)
+    try:
+        return Sample(
+            **fields, tokens=None if found is None else found[0], logprobs=None if found is None else found[1]
+        )
+    except ValueError as error:
+        raise row.fail(column, fields, f"it is not an answer: {error}") from error
+
+
+def _token_logprobs(row: Row, column: str, logprobs: Any, tokens: Any) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """Tokens and their log-probabilities, from two lists, or as OpenAI's APIs give them; tokens are "" if unknown.
+
+    No estimator reads the text of tokens that do not spell the answer.
+    """
+    if isinstance(logprobs, str):
+        logprobs = read_list(logprobs)
+    if isinstance(logprobs, dict):
+        tokens = _first(logprobs, "tokens") or tokens
+        logprobs = _first(logprobs, "content", "token_logprobs")
+    rule = "log-probabilities must be a list with one number, at most 0, for each token"
+    if not isinstance(logprobs, list | tuple):
+        raise row.fail(
+            column,
+            logprobs,
+            f"{rule}. A number for the whole answer is a score: --map score=NAME:COLUMN --score-direction "
+            "higher-is-certain",
+        )
+    if logprobs and all(isinstance(one, dict) for one in logprobs):
+        tokens = [one.get("token") for one in logprobs]
+        logprobs = [one.get("logprob") for one in logprobs]
+    numbers = tuple(get_number(row, column, one) for one in logprobs)
+    if any(number > 1e-6 for number in numbers):
+        raise row.fail(column, max(numbers), f"{rule}. Is it a probability?")
+    if isinstance(tokens, str):
+        tokens = read_list(tokens)
+    texts = tuple(str(token or "") for token in tokens) if tokens is not None else ("",) * len(numbers)
+    if len(texts) != len(numbers):
+        raise row.fail(column, list(texts), f"there are {len(texts)} tokens and {len(numbers)} log-probabilities")
+    return texts, numbers
+
+
+def _call(row: Row, column: str, call: Any) -> ToolCall:
+    """A tool call as this library, LangChain or OpenAI's API writes it."""
+    try:
+        inner = call.get("function", call)
+        arguments = inner["arguments"] if "arguments" in inner else inner["args"]
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+        return ToolCall(name=str(inner["name"]), arguments=dict(arguments))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise row.fail(column, call, 'a tool call must be {"name": ..., "arguments": {...}}') from error
 
 
 def _loglikelihood(row: Row, column: str, value: object, scale: str) -> float:
     number = get_number(row, column, value)
-    if scale == "logit":
+    if scale == "logprob" and number > 1e-6:
+        raise row.fail(column, value, "a log-probability is at most 0. Logits are --option-scale logit.")
+    if scale in ("logit", "logprob"):
         return number
     if not 0 < number <= 1.01:  # bfloat16 rounds up to 1.004
         raise row.fail(
@@ -273,4 +425,6 @@ def _score(row: Row, score: ScoreColumn) -> Uncertainty:
                 score.column, value, "a confidence must be in [0, 1]. Map other scores as score=NAME:COLUMN."
             )
         number = 1 - number
+    elif score.certain:
+        number = -number
     return Uncertainty(value=number, unit=spec.unit, estimator=score.key)

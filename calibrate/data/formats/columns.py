@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
+import io
 import json
 import math
+import tokenize
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,13 +30,18 @@ __all__ = [
     "get_text",
     "get_truth",
     "parse_map",
+    "read_list",
 ]
 
 FIELDS = (
     *("id", "question", "references", "group"),
-    *("answer", "samples", "options", "option_scores", "option_scale", "correct", "error"),
+    *("answer", "samples", "logprobs", "tokens", "options", "option_scores", "option_scale", "correct", "error"),
+    *("tools", "model"),
 )
 """Fields a column can be mapped to; a column of the same name needs no mapping."""
+
+_SEVERAL = ("samples", "logprobs", "tokens", "option_scores")
+"""Fields that may have several columns."""
 
 IMPORTED = "imported:"
 """What the names of imported scores begin with: no estimator of the library has such a name."""
@@ -48,12 +56,14 @@ class ScoreColumn:
         column: The column.
         confidence: Whether the column holds a confidence in [0, 1], of which 1 minus it is stored.
         unit: Unit of the stored value.
+        certain: Whether higher is more certain (a log-probability, a logit), so that the negative is stored.
     """
 
     name: str
     column: str
     confidence: bool = False
     unit: Unit = "nats"
+    certain: bool = False
 
     @property
     def key(self) -> str:
@@ -63,7 +73,8 @@ class ScoreColumn:
     @property
     def spec(self) -> EstimatorSpec:
         """What the artifact stores. No estimator has this name, so the artifact cannot be used at run time."""
-        params = {"column": self.column, "stored": "1 - value" if self.confidence else "value"}
+        stored = "1 - value" if self.confidence else "-value" if self.certain else "value"
+        params = {"column": self.column, "stored": stored}
         unit: Unit = "probability" if self.confidence else self.unit
         return EstimatorSpec(name=self.key, version=1, unit=unit, params=params)
 
@@ -74,7 +85,7 @@ class ColumnMap:
 
     Attributes:
         columns: Field to columns; an empty tuple says that the field is not in the file. Several are allowed for
-            samples (one each) and option scores (their names are the labels).
+            samples with their log-probabilities and tokens (one each) and option scores (their names are the labels).
         scores: Columns with uncertainties.
     """
 
@@ -90,12 +101,14 @@ class ColumnMap:
         return name in self.columns
 
 
-def parse_map(entries: Iterable[str], *, unit: Unit = "nats") -> ColumnMap:
+def parse_map(entries: Iterable[str], *, unit: Unit = "nats", certain: bool = False) -> ColumnMap:
     """A column map from how a user writes it: "question=prompt", "samples=s1,s2,s3", "score=NAME:COLUMN".
 
     Args:
-        entries: One text a mapping. "score" is an uncertainty (higher is less certain), "confidence" the opposite.
+        entries: One text a mapping; "-" for a field that is not in the file, though a column has its name. "score" is
+            an uncertainty (higher is less certain), "confidence" the opposite, in [0, 1].
         unit: Unit of every "score"; a "confidence" is a probability.
+        certain: Whether a higher "score" is more certain.
 
     Raises:
         UsageError: An entry that is not a mapping, an unknown field, or a field that is mapped twice.
@@ -107,25 +120,25 @@ def parse_map(entries: Iterable[str], *, unit: Unit = "nats") -> ColumnMap:
         if not column:
             raise UsageError(f"--map {entry!r} names no column. Write FIELD=COLUMN, e.g. question=prompt.")
         if name in ("score", "confidence"):
-            scores.append(_score(entry, column, name == "confidence", unit))
+            scores.append(_score(entry, column, name == "confidence", unit, certain))
             continue
         _known(entry, name)
         if name in columns:
             raise UsageError(f"--map {entry!r}: {name} is mapped already, to {','.join(columns[name])}. Leave one out.")
-        columns[name] = tuple(part.strip() for part in column.split(",") if part.strip())
-        if len(columns[name]) > 1 and name not in ("samples", "option_scores"):
-            raise UsageError(f"--map {entry!r}: only samples and option_scores may have several columns")
+        columns[name] = () if column == "-" else tuple(part.strip() for part in column.split(",") if part.strip())
+        if len(columns[name]) > 1 and name not in _SEVERAL:
+            raise UsageError(f"--map {entry!r}: only {', '.join(_SEVERAL)} may have several columns")
     twice = [score.name for score in scores if [other.name for other in scores].count(score.name) > 1]
     if twice:
         raise UsageError(f"--map: two scores are named {twice[0]!r}. Give each its own name: score=NAME:COLUMN.")
     return ColumnMap(columns, tuple(scores))
 
 
-def _score(entry: str, text: str, confidence: bool, unit: Unit) -> ScoreColumn:
+def _score(entry: str, text: str, confidence: bool, unit: Unit, certain: bool) -> ScoreColumn:
     name, _, column = (part.strip() for part in text.partition(":"))
     if not name or " " in name or "/" in name:
         raise UsageError(f"--map {entry!r}: a score needs a plain name. Write score=NAME:COLUMN.")
-    return ScoreColumn(name, column or name, confidence, unit)
+    return ScoreColumn(name, column or name, confidence, unit, certain and not confidence)
 
 
 def _known(entry: str, name: str) -> None:
@@ -137,7 +150,7 @@ def _known(entry: str, name: str) -> None:
 
 
 # -- Values of foreign rows: texts, lists, truths and numbers, or an error that names field, value, rule and way out ---
-# CSV cells are texts, so lists and objects are parsed there: JSON, or "a | b" for lists.
+# CSV cells are texts, so lists and objects are parsed there: JSON, as Python writes them, or "a | b" for lists.
 
 _WORDS = {
     **{word: True for word in ("true", "1", "1.0", "yes", "right", "correct")},
@@ -159,12 +172,18 @@ def get_list(row: Row, column: str, *, textual: bool) -> list[Any]:
     if value is None:
         return []
     if textual and isinstance(value, str):
-        value = _json(row, column, value) if value.lstrip().startswith("[") else value.split("|")
+        value = _list_cell(row, column, value) if value.lstrip().startswith("[") else value.split("|")
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         value = [value]
-    if not isinstance(value, list):
+    if not isinstance(value, list | tuple):
         raise row.fail(column, value, 'it must be a list, e.g. ["Paris", "Paris, France"]')
-    return value
+    return list(value)
+
+
+def read_list(text: str) -> list[Any] | None:
+    """The list in a text: JSON, or as pandas writes list cells ("['a', 'b']") and arrays ("['a' 'b']"); else None."""
+    found = _literal(text)
+    return found if isinstance(found, list) and ... not in found else None
 
 
 def get_object(row: Row, column: str, *, textual: bool) -> dict[str, Any] | None:
@@ -173,24 +192,23 @@ def get_object(row: Row, column: str, *, textual: bool) -> dict[str, Any] | None
     if value is None:
         return None
     if textual and isinstance(value, str):
-        value = _json(row, column, value)
+        value = _literal(value)
     if not isinstance(value, dict):
-        raise row.fail(column, value, 'it must be an object from option label to value, e.g. {"A": 0.7, "B": 0.3}')
+        found = row.values[column]
+        raise row.fail(column, found, 'it must be an object from option label to value, e.g. {"A": 0.7, "B": 0.3}')
     kept = {str(label).strip(): item for label, item in value.items() if item is not None}
     if len(kept) < 2:
         raise row.fail(column, value, "there must be at least two options")
     return kept
 
 
-def get_truth(row: Row, column: str) -> bool | None:
-    """True or false in any usual spelling; None when it is absent."""
+def get_truth(row: Row, column: str) -> bool | str | None:
+    """True or false in any usual spelling; None when it is absent; any other value as text."""
     value = row.values.get(column)
     if value is None:
         return None
     word = str(value).strip().lower()
-    if word not in _WORDS:
-        raise row.fail(column, value, "write true or false (also 1/0, yes/no, right/wrong), or leave it out")
-    return _WORDS[word]
+    return _WORDS.get(word, word or None)
 
 
 def get_number(row: Row, column: str, value: object) -> float:
@@ -204,8 +222,39 @@ def get_number(row: Row, column: str, value: object) -> float:
     return number
 
 
-def _json(row: Row, column: str, cell: str) -> Any:
+def _list_cell(row: Row, column: str, cell: str) -> list[Any]:
+    found = read_list(cell)
+    if found is None:
+        raise row.fail(column, cell, "it is not a list, as JSON or as Python writes it. A long array may be cut (...)")
+    return found
+
+
+def _literal(text: str) -> Any:
+    """The value that a text writes, as JSON or as Python's repr or NumPy's str does; None if it is none."""
     try:
-        return json.loads(cell)
-    except json.JSONDecodeError as error:
-        raise row.fail(column, cell, f"it is not JSON ({error.msg} at column {error.colno})") from error
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return ast.literal_eval(_with_commas(text))
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError, tokenize.TokenError):
+        return None
+
+
+_OPEN, _CLOSE = frozenset("[({"), frozenset("])}")
+
+
+def _with_commas(text: str) -> str:
+    """Python source with a comma between neighbours: "['a' 'b']" of a NumPy array would be read as one text 'ab'."""
+    parts: list[str] = []
+    ended = False
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        value = token.type in (tokenize.STRING, tokenize.NUMBER)
+        if ended and (value or token.string in _OPEN or token.string == "-"):
+            parts.append(",")
+        if value or token.type in (tokenize.OP, tokenize.NAME):
+            parts.append(token.string)
+            ended = value or token.string in _CLOSE
+        elif token.type in (tokenize.COMMENT, tokenize.ERRORTOKEN):
+            raise ValueError("not a literal")
+    return " ".join(parts)

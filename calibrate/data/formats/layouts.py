@@ -6,6 +6,7 @@ into the plain form; it never computes a score.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,11 +28,12 @@ class Layout:
 
     Attributes:
         name: What a user writes after --format.
-        kind: jsonl or csv.
+        kind: jsonl or csv, for a file whose name does not tell.
         matches: Whether a file is of this layout, by its name and first row.
         columns: Its column map.
         systems: Names of the systems in a row, for files that hold several.
-        adapt: A row in plain form, for one system ("" where there is only one).
+        adapt: A row in plain form, for one system ("" where there is only one); None for a row to leave out.
+        left_out: What those rows are.
         temperature: Temperature of the samples, where the source states it.
         note: A caution; shown to the user.
     """
@@ -41,7 +43,8 @@ class Layout:
     matches: Callable[[Path, Values], bool]
     columns: ColumnMap = field(default_factory=ColumnMap)
     systems: Callable[[Values], tuple[str, ...]] = lambda values: ()
-    adapt: Callable[[Row, str], Values] = lambda row, system: row.values
+    adapt: Callable[[Row, str], Values | None] = lambda row, system: row.values
+    left_out: str = ""
     temperature: float | None = None
     note: str = ""
 
@@ -70,21 +73,41 @@ def _sample_fields(values: Values) -> set[str]:
     return set(samples[0]) if isinstance(samples, list) and samples and isinstance(samples[0], dict) else set()
 
 
+# QA-Eval as published (EVOUNA/NQ.json, TQ.json), an array of
+#     {"question": ..., "golden_answer": "a/b", "answer_fid": ..., "judge_fid": true, ..., "improper": false}
+# and with the answers gathered in one object: {"answers": {"fid": {"text": ..., "correct": true}, ...}, ...}.
+
+
 def _is_nq(path: Path, values: Values) -> bool:
     answers = values.get("answers")
-    return isinstance(answers, dict) and all(
+    gathered = isinstance(answers, dict) and all(
         isinstance(answer, dict) and set(answer) == {"text", "correct"} for answer in answers.values()
     )
+    return gathered or ("golden_answer" in values and bool(_nq_systems(values)))
 
 
-def _nq(row: Row, system: str) -> Values:
+def _nq_systems(values: Values) -> tuple[str, ...]:
+    published = tuple(name.removeprefix("judge_") for name in values if name.startswith("judge_"))
+    return published or tuple(values.get("answers", {}))
+
+
+def _nq(row: Row, system: str) -> Values | None:
     """One system's answer with the label people gave; the other systems' answers are the samples."""
-    answers = row.values.get("answers")
+    values = dict(row.values)
+    if "golden_answer" in values:
+        if values.get("improper"):
+            return None
+        names = _nq_systems(values)
+        place = re.search(r"\d+(?=\]?$)", row.where)  # a dozen questions occur twice, and none has an id
+        values["id"] = values.get("id") or f"row-{place[0] if place else row.where}"
+        values["references"] = str(values["golden_answer"]).split("/")
+        values["answers"] = {n: {"text": values.get(f"answer_{n}"), "correct": values[f"judge_{n}"]} for n in names}
+    answers = values.get("answers")
     if not isinstance(answers, dict) or not isinstance(answers.get(system), dict):
         raise row.fail("answers", answers, f"it must be an object with an answer of {system!r}")
     texts = {name: str(answer.get("text") or "") for name, answer in answers.items() if isinstance(answer, dict)}
     return {
-        **{name: row.values.get(name) for name in ("id", "question", "references")},
+        **{name: values.get(name) for name in ("id", "question", "references")},
         "answer": texts[system],
         "samples": [text for name, text in texts.items() if name != system],
         "correct": answers[system].get("correct"),
@@ -109,7 +132,7 @@ def _is_agent(path: Path, values: Values) -> bool:
 
 
 def _has_options(values: Values) -> bool:
-    return isinstance(values.get("options"), dict) and values.get("option_scale") in ("logit", "probability")
+    return isinstance(values.get("options"), dict) and values.get("option_scale") in ("logit", "logprob", "probability")
 
 
 _OPTION_SCORES = {"option_scores": ("options",), "options": ()}
@@ -140,8 +163,9 @@ LAYOUTS: dict[str, Layout] = {
             "nq",
             "jsonl",
             _is_nq,
-            systems=lambda values: tuple(values.get("answers", {})),
+            systems=_nq_systems,
             adapt=_nq,
+            left_out='questions that people marked "improper"',
             note="Labels are people's. The samples are the other systems' answers: disagreement between systems.",
         ),
         Layout(

@@ -113,7 +113,7 @@ def _hub(path: Path) -> _Read:
 
 
 def _own(row: Row) -> Question:
-    builder = Builder(ColumnMap())
+    builder = Builder(ColumnMap({"tools": ()}))
     builder.expect(row)
     question = builder.build(row).to_question()
     if not question.references or (question.options is not None and reference_label(question) is None):
@@ -157,6 +157,8 @@ def _detect(path: Path) -> str:
     if path.suffix.lower() != ".json":
         return "own"
     values = _document_or_line(path)
+    if isinstance(values, list):
+        return "own"
     for name, matches in (("coqa", is_coqa), ("squad", is_squad), ("triviaqa", is_triviaqa), ("medmcqa", is_medmcqa)):
         if matches(values):
             return name
@@ -166,7 +168,7 @@ def _detect(path: Path) -> str:
     )
 
 
-def _document_or_line(path: Path) -> dict[str, Any]:
+def _document_or_line(path: Path) -> dict[str, Any] | list[Any]:
     """A whole JSON document, or the first line of JSON lines."""
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     for part in (text, text.partition("\n")[0]):
@@ -174,7 +176,7 @@ def _document_or_line(path: Path) -> dict[str, Any]:
             found = json.loads(part)
         except json.JSONDecodeError:
             continue
-        if isinstance(found, dict):
+        if isinstance(found, dict | list):
             return found
     return {}
 

@@ -1,8 +1,9 @@
-"""A foreign file to records and a header that every later step accepts."""
+"""Foreign rows to records and a header that every later step accepts."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,17 +13,17 @@ from pathlib import Path
 from guardrail.errors import RecordError, UsageError
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import CorrectnessSpec, ModelIdentity
-from guardrail.types import SamplingPlan
+from guardrail.types import MAX_TOKENS, Bindings, SamplingPlan
 
 from ..collect import package_versions
-from ..questions import Row, fingerprint
+from ..questions import Row, fingerprint, get_name
 from ..records import Record, RecordFile, RecordHeader
-from .build import Builder, OptionScale, Primary, check_references
+from .build import Builder, OptionScale, OtherLabels, Primary, check_references
 from .columns import ColumnMap
 from .layouts import LAYOUTS, Layout, detect
 from .rows import KINDS, Found, open_rows
 
-__all__ = ["Bad", "ImportSettings", "Imported", "import_file", "write_bad"]
+__all__ = ["Bad", "ImportSettings", "Imported", "import_file", "import_rows", "write_bad"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,9 @@ class ImportSettings:
         primary: Which sample is the answer, where no column holds one.
         answer: Column with the answer.
         option_scale: What option scores are; None: the file says so.
-        system: Which system to read, from a file with several.
-        model: Name of the model; default: the system, or the name of the file.
+        other_labels: What a label is that says neither right nor wrong; None: its row is malformed.
+        system: Which system to read, from a layout with several, or a value of the column "model".
+        model: Name of the model; default: the system, the column "model", or the name of the file.
         provider: Who serves it. With the provider and model of a running chat model the artifact loads there.
         temperature: Temperature of the samples; None: the layout's, or 0.7.
         top_p: Nucleus mass of the samples.
@@ -51,12 +53,13 @@ class ImportSettings:
     primary: Primary = "majority"
     answer: str | None = None
     option_scale: OptionScale | None = None
+    other_labels: OtherLabels | None = None
     system: str | None = None
     model: str | None = None
     provider: str = "imported"
     temperature: float | None = None
     top_p: float = 0.9
-    max_tokens: int = 64
+    max_tokens: int = MAX_TOKENS
     prompt: PromptWrapping = field(default_factory=PromptWrapping)
     exclude: tuple[str, ...] = ()
     skip_bad: bool = False
@@ -84,7 +87,7 @@ class Imported:
         layout: Name of the layout, or the kind of file.
         bad: Rows that were left out because they are malformed.
         notes: Cautions.
-        n_rows: Rows in the file: records, bad ones and excluded ones.
+        n_rows: Rows of this system: records, bad ones and excluded ones.
     """
 
     file: RecordFile
@@ -99,29 +102,67 @@ def import_file(path: str | Path, settings: ImportSettings | None = None) -> Imp
 
     Raises:
         RecordError: A malformed row (without ``skip_bad``); file, line and field are named.
-        UsageError: No such file, an unknown layout, system or column, or nothing to import.
+        UsageError: No such file, an unknown layout, system or column, several models, or nothing to import.
         MissingDependencyError: Parquet or Arrow without pyarrow.
     """
     path, settings = Path(path), settings or ImportSettings()
-    kind, layout = _kind(settings.format)
+    kind, layout = _kind(settings.format, path)
     source = open_rows(path, kind)
     first, rows = _first_row(source.rows)
     if first is None:
         raise UsageError(f"{path} holds no row that can be read. Each row must be one question.")
     if layout is None and settings.format is None and not settings.columns.columns and not settings.columns.scores:
         layout = detect(path, first.values)
-    system = layout.choose(first.values, settings.system) if layout is not None else _no_layout_system(settings)
+    name = kind or path.suffix.removeprefix(".") or "dataset folder"
+    return _imported(rows, settings, path, name, layout, first, textual=source.textual)
+
+
+def import_rows(rows: Iterable[Found], settings: ImportSettings | None = None, *, name: str = "rows") -> Imported:
+    """As `import_file`, of rows in memory: the values of each are as in JSON.
+
+    Args:
+        rows: The rows; each says in errors where it is.
+        settings: What the rows hold.
+        name: Name of the questions, and of the model if nothing else names it.
+
+    Raises:
+        RecordError: A malformed row (without ``skip_bad``).
+        UsageError: As `import_file`.
+    """
+    return _imported(rows, settings or ImportSettings(), Path(name), "rows", None, None, textual=False)
+
+
+def _imported(
+    rows: Iterable[Found],
+    settings: ImportSettings,
+    path: Path,
+    kind: str,
+    layout: Layout | None,
+    first: Row | None,
+    *,
+    textual: bool,
+) -> Imported:
+    system = layout.choose(first.values, settings.system) if layout is not None and first is not None else None
     columns = _columns(settings, layout)
-    builder = Builder(columns, settings.primary, settings.option_scale, textual=source.textual and layout is None)
-    reader = _Reader(builder, layout, system, settings.skip_bad)
-    records = reader.read(first, rows)
+    builder = Builder(
+        columns,
+        settings.primary,
+        settings.option_scale,
+        textual=textual and layout is None,
+        other_labels=settings.other_labels,
+    )
+    reader = _Reader(builder, layout, settings.system if layout is None else system, settings.skip_bad)
+    records = reader.read(rows)
+    model = reader.model(path)
     if not records:
+        if not reader.bad:
+            raise UsageError(f"{path} holds no row that can be read. Each row must be one question.")
         raise UsageError(f"none of {reader.n_rows} rows of {path} can be read. The first: {reader.bad[0].problem}")
     kept = _without(records, settings.exclude)
-    header = _header(path, settings, layout, system, columns, kept)
+    header = _header(path, settings, layout, model, columns, kept)
     _refuse_unseen(path, columns, reader.seen)
-    notes = [*_notes(settings, layout, kept, header.plan), *_excluded(settings)]
-    name = layout.name if layout is not None else (kind or path.suffix.removeprefix(".") or "dataset folder")
+    notes = [*reader.notes(), *builder.notes(), *_notes(settings, layout, kept, header.plan), *_excluded(settings)]
+    name = layout.name if layout is not None else kind
     return Imported(RecordFile(path, header, tuple(kept)), name, tuple(reader.bad), tuple(notes), reader.n_rows)
 
 
@@ -135,38 +176,90 @@ def write_bad(path: Path, bad: Sequence[Bad]) -> None:
 
 
 class _Reader:
-    """Builds records row by row; stops at the first malformed row, or counts it."""
+    """Builds records row by row; stops at the first malformed row, or counts it.
 
-    def __init__(self, builder: Builder, layout: Layout | None, system: str, skip_bad: bool) -> None:
+    Of rows with a model column only those of one model are read. All are counted, so that an error can list them.
+    """
+
+    def __init__(self, builder: Builder, layout: Layout | None, system: str | None, skip_bad: bool) -> None:
         self.bad: list[Bad] = []
         self.n_rows = 0
         self.seen: set[str] = set()
         self._builder, self._layout, self._system, self._skip = builder, layout, system, skip_bad
         self._ids: dict[str, str] = {}
+        self._models: Counter[str] = Counter()
+        self._n_left_out = 0
 
-    def read(self, first: Row, rows: Iterable[Found]) -> list[Record]:
-        """All records."""
-        self._builder.expect(self._adapted(first))
-        _refuse_empty(self._builder, first)
+    def read(self, rows: Iterable[Found]) -> list[Record]:
+        """All records of the system."""
         records = []
         for row in rows:
-            self.n_rows += 1
             try:
                 if isinstance(row, RecordError):
                     raise row
-                records.append(self._one(row))
+                plain = self._adapted(row)
+                if plain is not None:
+                    self.n_rows += 1
+                    records.append(self._one(plain))
             except RecordError as error:
+                self.n_rows += isinstance(row, RecordError)
                 if not self._skip:
                     raise
                 self.bad.append(Bad(str(error), None if isinstance(row, RecordError) else dict(row.values)))
         return records
 
-    def _adapted(self, row: Row) -> Row:
-        return row if self._layout is None else Row(row.where, self._layout.adapt(row, self._system))
+    def model(self, path: Path) -> str | None:
+        """The model that was read, as the file names it.
 
-    def _one(self, row: Row) -> Record:
-        plain = self._adapted(row)
+        Raises:
+            UsageError: The file holds several and none was chosen, or not the one that was.
+        """
+        there = ", ".join(f"{name} ({count} rows)" for name, count in self._models.items())
+        if self._layout is not None:
+            return self._system or None
+        if self._system is not None and not self._models:
+            raise UsageError(
+                "--system is for layouts with several systems (nq, mmlu-pro) and files with a column of models "
+                "(--map model=COLUMN); use --map for other files"
+            )
+        if self._system is not None and self._system not in self._models:
+            raise UsageError(f"--system {self._system}: {path} holds the models {there}. Choose one of them.")
+        if self._system is None and len(self._models) > 1:
+            raise UsageError(
+                f"{path} holds several models: {there}. A threshold is valid for one: choose it with --system NAME, "
+                "and import each to its own file."
+            )
+        return self._system or next(iter(self._models), None)
+
+    def notes(self) -> Iterator[str]:
+        """What was left out on purpose."""
+        if self._n_left_out and self._layout is not None:
+            yield f"{self._n_left_out} {self._layout.left_out} were left out."
+        others = sum(count for name, count in self._models.items() if name != self._system)
+        if self._system is not None and others:
+            yield f"{others} rows of other models were left out."
+
+    def _adapted(self, row: Row) -> Row | None:
+        """The row in plain form; None for one to leave out."""
+        if self._layout is not None:
+            values = self._layout.adapt(row, self._system or "")
+            self._n_left_out += values is None
+            return None if values is None else Row(row.where, values)
+        self.seen.update(row.values)
+        column = next(iter(self._builder.columns.of("model")), "")
+        if column not in row.values and not (self._builder.columns.mapped("model") and column):
+            return row
+        name = get_name(row, column)
+        if name is None:
+            raise row.fail(column, None, "every row must name its model")
+        self._models[name] += 1
+        return row if name == (self._system or next(iter(self._models))) else None
+
+    def _one(self, plain: Row) -> Record:
         self.seen.update(plain.values)
+        if not self._builder.ready:
+            self._builder.expect(plain)
+            _refuse_empty(self._builder, plain)
         record = self._builder.build(plain)
         check_references(plain, record)
         if record.id in self._ids:
@@ -175,14 +268,14 @@ class _Reader:
         return record
 
 
-def _kind(format: str | None) -> tuple[str | None, Layout | None]:
+def _kind(format: str | None, path: Path) -> tuple[str | None, Layout | None]:
     if format is None or format in KINDS:
         return format, None
     if format not in LAYOUTS:
         raise UsageError(
             f"no format named {format!r}. Kinds of file: {', '.join(KINDS)}. Layouts: {', '.join(LAYOUTS)}."
         )
-    return LAYOUTS[format].kind, LAYOUTS[format]
+    return None if path.suffix.lower().removeprefix(".") in KINDS else LAYOUTS[format].kind, LAYOUTS[format]
 
 
 def _first_row(rows: Iterator[Found]) -> tuple[Row | None, Iterator[Found]]:
@@ -195,12 +288,6 @@ def _first_row(rows: Iterator[Found]) -> tuple[Row | None, Iterator[Found]]:
     if seen and isinstance(seen[0], RecordError):
         raise seen[0]
     return None, iter(())
-
-
-def _no_layout_system(settings: ImportSettings) -> str:
-    if settings.system is not None:
-        raise UsageError("--system is for layouts with several systems (nq, mmlu-pro); use --map for other files")
-    return ""
 
 
 def _columns(settings: ImportSettings, layout: Layout | None) -> ColumnMap:
@@ -242,20 +329,20 @@ def _header(
     path: Path,
     settings: ImportSettings,
     layout: Layout | None,
-    system: str,
+    model: str | None,
     columns: ColumnMap,
     records: Sequence[Record],
 ) -> RecordHeader:
     questions = [record.to_question() for record in records]
     return RecordHeader(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        model=ModelIdentity(provider=settings.provider, model=settings.model or system or path.stem),
+        model=ModelIdentity(provider=settings.provider, model=settings.model or model or path.stem),
         plan=_plan(settings, layout, records),
         prompt=settings.prompt,
         questions_name=path.name,
         questions_sha256=fingerprint(questions),
         n_questions=len(questions),
-        correctness=_correctness(columns, records),
+        correctness=_correctness(settings, columns, records),
         estimators={score.key: score.spec for score in columns.scores},
         packages=package_versions(),
     )
@@ -267,19 +354,45 @@ def _plan(settings: ImportSettings, layout: Layout | None, records: Sequence[Rec
         raise UsageError("there is one sample a question, and one cannot disagree with itself. Map at least two.")
     scored = next((r.drawn.options for r in records if r.drawn is not None and r.drawn.options is not None), None)
     stated = layout.temperature if layout is not None else None
-    plan = SamplingPlan(n=n, top_p=settings.top_p, max_tokens=settings.max_tokens)
+    plan = SamplingPlan(
+        n=n,
+        top_p=settings.top_p,
+        max_tokens=settings.max_tokens,
+        logprobs=any(_has_logprobs(record) for record in records),
+        bindings=_bindings(records),
+    )
     temperature = settings.temperature if settings.temperature is not None else stated
     if temperature is not None:
         plan = SamplingPlan(**{**plan.model_dump(), "temperature": temperature})
     return plan if scored is None else SamplingPlan(**{**plan.model_dump(), "options": scored.labels})
 
 
-def _correctness(columns: ColumnMap, records: Sequence[Record]) -> CorrectnessSpec | None:
+def _has_logprobs(record: Record) -> bool:
+    """Whether an answer has log-probabilities."""
+    drawn = record.drawn
+    return drawn is not None and any(one.logprobs is not None for one in (drawn.primary, *drawn.samples) if one)
+
+
+def _bindings(records: Sequence[Record]) -> Bindings | None:
+    """The tools, if every question was offered the same: a guard then has to offer them, too."""
+    tools = records[0].tools
+    if not tools or any(record.tools != tools for record in records):
+        return None
+    try:
+        return Bindings.model_validate({"tools": tools})
+    except ValueError:  # names, or another form than OpenAI's: known on the records only
+        return None
+
+
+def _correctness(settings: ImportSettings, columns: ColumnMap, records: Sequence[Record]) -> CorrectnessSpec | None:
     """What the artifact stores about labels that came with the file; None when none did."""
     if all(record.correct is None for record in records):
         return None
-    names = {name: columns.of(name)[0] for name in ("correct", "error")}
-    return CorrectnessSpec(name="imported", version=1, params={"columns": " or not ".join(names.values())})
+    names = [next(iter(columns.of(name)), "(none)") for name in ("correct", "error")]
+    params = {"columns": " or not ".join(names)}
+    if settings.other_labels is not None:
+        params["other_labels"] = settings.other_labels
+    return CorrectnessSpec(name="imported", version=1, params=params)
 
 
 def _notes(
@@ -290,6 +403,9 @@ def _notes(
     short = sum(r.drawn is not None and len(r.drawn.samples) < plan.n for r in records)
     if short:
         yield f"{short} records have fewer than {plan.n} samples; what needs samples is not measured for them."
+    bare = sum(not _has_logprobs(record) for record in records)
+    if plan.logprobs and bare:
+        yield f"{bare} records have no log-probabilities; what needs them is not measured for them."
     none = sum(r.drawn is not None and r.drawn.primary is None for r in records)
     if none:
         yield f"{none} records have no answer and will abstain."

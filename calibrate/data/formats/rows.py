@@ -1,4 +1,4 @@
-"""Raw rows of a file from another tool: JSONL, CSV, Parquet, or a folder of a Hugging Face dataset.
+"""Raw rows of a file from another tool: JSONL, JSON arrays, CSV, Parquet, or a folder of a Hugging Face dataset.
 
 Every iterator here yields rows and, in the place of a row that cannot be read, the error: the reader decides whether it
 stops the work or is counted.
@@ -16,11 +16,11 @@ from typing import Any
 
 from guardrail.errors import RecordError, UsageError, require
 
-from ..questions import Row, jsonl_row
+from ..questions import Row, json_rows, jsonl_row
 
 __all__ = ["KINDS", "Found", "RowSource", "folder_rows", "open_rows", "parquet_rows"]
 
-KINDS = ("csv", "jsonl", "parquet")
+KINDS = ("csv", "json", "jsonl", "parquet")
 """Kinds of files with one row a question."""
 
 Found = Row | RecordError
@@ -53,15 +53,19 @@ def open_rows(path: Path, kind: str | None = None) -> RowSource:
     if path.is_dir():
         return RowSource(path, iter(folder_rows(path)))
     if not path.is_file():
-        raise UsageError(f"no file at {path}. Give the path of a .jsonl, .csv or .parquet file, or of a data folder.")
+        raise UsageError(f"no file at {path}. Give a .jsonl, .json, .csv or .parquet file, or a data folder.")
     kind = kind or {".ndjson": "jsonl"}.get(path.suffix.lower(), path.suffix.lower().removeprefix("."))
     if kind == "jsonl":
         return RowSource(path, _jsonl(path))
+    if kind == "json":
+        return RowSource(path, json_rows(path))
     if kind == "csv":
         return RowSource(path, _csv(path), textual=True)
     if kind == "parquet":
         return RowSource(path, iter(parquet_rows(path)))
-    raise UsageError(f"{path} is neither .jsonl, .csv nor .parquet. Name its kind with --format {'|'.join(KINDS)}.")
+    raise UsageError(
+        f"{path} is not a .jsonl, .json, .csv or .parquet file. Name its kind: --format {'|'.join(KINDS)}."
+    )
 
 
 def _jsonl(path: Path) -> Iterator[Found]:

@@ -1,5 +1,7 @@
 """Connections and transactions: SQLite (WAL, one writer at a time) or PostgreSQL, safe under threads and processes.
 
+Connections to SQLite stay open between operations: it empties and deletes its log whenever the last one closes.
+
 Forking is safe while no other thread is in the middle of an operation.
 """
 
@@ -15,11 +17,19 @@ from functools import partial
 from pathlib import Path
 from socket import SHUT_RDWR, socket
 from typing import Any
+from weakref import WeakSet, finalize
 
 from sqlalchemy import create_engine, delete, event, insert, inspect, select, text
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, NoSuchModuleError, SQLAlchemyError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    DBAPIError,
+    NoSuchModuleError,
+    OperationalError,
+    SQLAlchemyError,
+)
+from sqlalchemy.exc import TimeoutError as NoTurnError
 
 from ...errors import UsageError, require
 from ...files import SQLITE_PATIENCE, prepare_sqlite
@@ -27,6 +37,7 @@ from ..errors import StoreUnavailableError
 from ..limits import check_seconds
 from . import schema
 from .deadline import DEADLINE, Circuit, Operation, watched
+from .writers import Writers
 
 __all__ = ["Database", "migrate"]
 
@@ -72,9 +83,16 @@ class Database:
         self._current = threading.local()
         self._slots = threading.BoundedSemaphore(CONNECTIONS)
         self._engine = _engine(self.url, deadline)
-        event.listen(self._engine, "do_connect", self._connect)
-        event.listen(self._engine, "checkout", self._checked_out)
+        # Not methods: the engine must not keep this object, which closes it when it goes.
+        event.listen(self._engine, "do_connect", partial(_dial, self._current))
+        event.listen(self._engine, "checkout", partial(_checked_out, self._current))
         self._owner = os.getpid()
+        self._writers = self._new_writers()
+        self._sqlite = self.url.get_backend_name() == "sqlite"
+        if self._sqlite:
+            self._file = _identity(self.url)
+            _open.add(self)
+        finalize(self, self._engine.dispose)
         self._prepare()
 
     @property
@@ -111,7 +129,6 @@ class Database:
             try:
                 with self._connected(operation, writes) as connection:
                     yield connection
-                    connection.commit()
             except (SQLAlchemyError, StoreUnavailableError) as error:
                 why = _unavailable(error, operation)
                 if why is None:
@@ -130,71 +147,55 @@ class Database:
 
     @contextmanager
     def _connected(self, operation: Operation, writes: bool) -> Iterator[Connection]:
-        """A connection on which a transaction has begun."""
-        if not self._slots.acquire(timeout=operation.left):
-            raise StoreUnavailableError(f"all {CONNECTIONS} connections were in use")
-        self._current.operation, opened = operation, self.closings
+        """A connection on which a transaction has begun; it is committed at the end."""
+        opened, self._current.operation = self.closings, operation
         try:
-            connection = self.engine.connect().execution_options(review_writes=writes)
+            if self._sqlite and writes:
+                with self._writers.write(operation.left) as connection:
+                    # Several threads write in one transaction: it is interrupted only where this one is late.
+                    operation.break_off = getattr(connection.connection.dbapi_connection, "interrupt", None)
+                    try:
+                        yield connection
+                    finally:
+                        operation.break_off = None
+                return
+            if not self._slots.acquire(timeout=operation.left):
+                raise StoreUnavailableError(f"has all {CONNECTIONS} connections of this process in use")
             try:
-                self._begin(connection, operation)
-            except DBAPIError as error:
-                connection.close()
-                if operation.late or not error.connection_invalidated:
-                    raise
-                # The server closed it while it was idle, e.g. in a restart. The pool has dropped the others as well.
-                connection = self.engine.connect().execution_options(review_writes=writes)
-                self._begin(connection, operation)
-            with connection:
-                try:
-                    yield connection
-                finally:
-                    if self.closings != opened:  # closed meanwhile by another thread: its pool is gone
-                        connection.invalidate()
+                with self._begun(operation) as connection:
+                    try:
+                        yield connection
+                        connection.commit()
+                    finally:
+                        if self.closings != opened:  # closed meanwhile by another thread: its pool is gone
+                            connection.invalidate()
+            finally:
+                self._slots.release()
         finally:
             self._current.operation = None
-            self._slots.release()
 
-    def _begin(self, connection: Connection, operation: Operation) -> None:
-        """Begin the transaction, with the server's limits: it must not hold locks for a client that has gone."""
-        connection.info.pop("review_now", None)
-        if connection.dialect.name != "postgresql":
-            left = int(operation.left * 1000)
-            connection.connection.cursor().execute(f"PRAGMA busy_timeout={left}").close()
-            connection.begin()
-            return
-        limits = {"work": f"{int(operation.seconds * 1000)}ms", "idle": f"{int(2 * operation.seconds * 1000)}ms"}
-        row = connection.execute(_BEGIN, limits).one()
-        connection.info["review_now"] = float(row[0])
-
-    def _connect(self, dialect: Any, _record: Any, given: Any, named: Any) -> Any:
-        """Connect in a thread: a look-up of the name or a server that hangs cannot be broken off."""
-        operation: Operation | None = getattr(self._current, "operation", None)
-        if operation is None or dialect.name != "postgresql":
-            return None  # SQLAlchemy connects
-        future: Future[Any] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(dialect.connect(*given, **named))
-            except Exception as error:
-                future.set_exception(error)
-
-        threading.Thread(target=run, name="guardrail-connect", daemon=True).start()
+    def _begun(self, operation: Operation) -> Connection:
+        connection = self._connect()
         try:
-            made = future.result(operation.left)
-        except TimeoutError:
-            future.add_done_callback(_close_unused)
-            operation.late = True
-            raise StoreUnavailableError("cannot be reached") from None
-        operation.break_off = partial(_shut_down, made)
-        return made
+            _begin(connection, operation)
+        except DBAPIError as error:
+            connection.close()
+            if operation.late or not error.connection_invalidated:
+                raise
+            # The server closed it while it was idle, e.g. in a restart. The pool has dropped the others as well.
+            connection = self._connect()
+            _begin(connection, operation)
+        return connection
 
-    def _checked_out(self, connection: Any, _record: Any, _proxy: Any) -> None:
-        operation: Operation | None = getattr(self._current, "operation", None)
-        if operation is not None:
-            interrupt = getattr(connection, "interrupt", None)  # SQLite
-            operation.break_off = interrupt or partial(_shut_down, connection)
+    def _connect(self) -> Connection:
+        # An open connection would go on writing to a file that was moved away or deleted, where nobody reads.
+        if self._sqlite and self._file != _identity(self.url):
+            why = f"{self.url.database} was moved, deleted or replaced. Put it back, or restart to use what is there"
+            raise OperationalError(None, None, OSError(why))
+        return self.engine.connect()
+
+    def _new_writers(self) -> Writers:
+        return Writers(lambda: self._connect().execution_options(review_writes=True))
 
     def now(self, connection: Connection) -> float:
         """Now, in seconds since 1970; PostgreSQL's clock is the same for every machine."""
@@ -237,12 +238,57 @@ _BEGIN = text(
 )
 
 
+def _begin(connection: Connection, operation: Operation) -> None:
+    """Begin the transaction, with limits for the server: it must not hold locks for a client that has gone."""
+    if connection.dialect.name != "postgresql":
+        connection.begin()
+        return
+    limits = {"work": f"{int(operation.seconds * 1000)}ms", "idle": f"{int(2 * operation.seconds * 1000)}ms"}
+    connection.info["review_now"] = float(connection.execute(_BEGIN, limits).one()[0])
+
+
+def _dial(current: threading.local, dialect: Any, _record: Any, given: Any, named: Any) -> Any:
+    """Connect in a thread: a look-up of the name or a server that hangs cannot be broken off."""
+    operation: Operation | None = getattr(current, "operation", None)
+    if operation is None or dialect.name != "postgresql":
+        return None  # SQLAlchemy connects
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(dialect.connect(*given, **named))
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="guardrail-connect", daemon=True).start()
+    try:
+        made = future.result(operation.left)
+    except TimeoutError:
+        future.add_done_callback(_close_unused)
+        operation.late = True
+        raise StoreUnavailableError("cannot be reached") from None
+    operation.break_off = partial(_shut_down, made)
+    return made
+
+
+def _checked_out(current: threading.local, connection: Any, _record: Any, _proxy: Any) -> None:
+    operation: Operation | None = getattr(current, "operation", None)
+    if operation is None:
+        return
+    interrupt = getattr(connection, "interrupt", None)
+    if interrupt is not None:  # SQLite
+        connection.execute(f"PRAGMA busy_timeout={int(operation.left * 1000)}").close()
+    operation.break_off = interrupt or partial(_shut_down, connection)
+
+
 def _unavailable(error: Exception, operation: Operation) -> str | None:
     """Why the database could not be used, in words; None if it answered and refused a statement."""
     if operation.late:
         return f"did not answer within {operation.seconds:g} s"
     if isinstance(error, StoreUnavailableError):
         return str(error)
+    if isinstance(error, NoTurnError):
+        return f"is busy: {error}"
     if not isinstance(error, DBAPIError):
         return None
     kind = type(error.orig).__name__
@@ -267,6 +313,34 @@ def _shut_down(connection: Any) -> None:
 def _close_unused(connecting: Future[Any]) -> None:
     if connecting.exception() is None:
         connecting.result().close()
+
+
+_open: WeakSet[Database] = WeakSet()
+"""Those on SQLite."""
+
+
+def _close_before_fork() -> None:
+    """SQLite keeps its file locks by process, so a child must not have a connection of its parent."""
+    for database in list(_open):
+        database.close()
+
+
+def _new_after_fork() -> None:
+    """A thread that the child does not have may have had its turn."""
+    for database in list(_open):
+        database._writers = database._new_writers()
+
+
+os.register_at_fork(before=_close_before_fork, after_in_child=_new_after_fork)
+
+
+def _identity(url: URL) -> tuple[int, int] | None:
+    """Device and inode of an SQLite file; None if there is none."""
+    try:
+        found = os.stat(str(url.database))
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def migrate(connection: Connection, layout: str = schema.LAYOUT) -> None:
@@ -316,13 +390,15 @@ def _engine(url: URL, deadline: float) -> Engine:
     try:
         if url.get_backend_name() == "postgresql":
             # `Database._slots` limits the connections and waits for a free one, so the pool itself never waits.
-            return create_engine(url, pool_size=CONNECTIONS, max_overflow=0, isolation_level="READ COMMITTED")
+            return create_engine(
+                url, pool_size=CONNECTIONS, max_overflow=0, isolation_level="READ COMMITTED", hide_parameters=True
+            )
         assert url.database is not None
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
         # Only the owner may read held-back answers; SQLite gives the WAL files the same mode.
         os.close(os.open(url.database, os.O_RDWR | os.O_CREAT, 0o600))
-        # No pool, so that no connection lives through a fork; see `open_sqlite`.
-        engine = create_engine(url, connect_args={"timeout": min(deadline, SQLITE_PATIENCE)}, poolclass=NullPool)
+        patience = min(deadline, SQLITE_PATIENCE)
+        engine = create_engine(url, connect_args={"timeout": patience}, max_overflow=-1, hide_parameters=True)
     except OSError as error:
         raise UsageError(f"cannot open the review store {url.database!r}: {error.strerror}.") from error
     except NoSuchModuleError as error:

@@ -34,11 +34,13 @@ __all__ = [
     "log",
     "post",
     "put_back",
+    "put_back_ended",
     "released_before",
 ]
 
 SYSTEM = "system"
 """Name in the audit trail for what no person did."""
+_LINE = events.insert()
 
 
 def before_deadline(now: float) -> ColumnElement[bool]:
@@ -137,6 +139,14 @@ def put_back(connection: Connection, row: Row[Any], *, keep_token: bool) -> None
     connection.execute(update(items).where(items.c.number == row.number).values(**changed))
 
 
+def put_back_ended(connection: Connection, now: float) -> None:
+    """Put items whose lease has ended back in the queue; their holders can decide until another takes them."""
+    stale = select(items).where(items.c.state == "claimed", items.c.lease_until <= now)
+    for row in connection.execute(stale.with_for_update(skip_locked=True)).all():
+        put_back(connection, row, keep_token=True)
+        log(connection, row.id, now, SYSTEM, "lease_expired", {"holder": row.holder})
+
+
 def close(connection: Connection, row: Row[Any], now: float) -> None:
     """Close an item, so that it can no longer be decided, and queue the callback that says so."""
     changed = {"state": "expired", "lease": None, "lease_until": None}
@@ -193,4 +203,4 @@ def log(connection: Connection, item: str, at: float, who: str, what: str, detai
     """Add a line to the audit trail."""
     text = without_surrogates(json.dumps(detail, ensure_ascii=False))
     line = {"item": item, "at": at, "who": who, "what": what, "detail": text}
-    connection.execute(events.insert().values(**line))
+    connection.execute(_LINE, line)

@@ -16,9 +16,9 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
-from sqlalchemy import Row, and_, case, func, or_, select, update
+from sqlalchemy import Row, and_, func, or_, select, union_all, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import ColumnElement
 
@@ -30,7 +30,7 @@ from .database import Database
 from .deadline import DEADLINE
 from .item import Content, Decision, Event, Item, Kind, State, Stats, frozen, writable
 from .purging import Purged, purge
-from .schema import events, items, outbox
+from .schema import ended, events, items, meta, outbox
 
 __all__ = ["Charge", "Lease", "ReviewStore"]
 
@@ -41,6 +41,13 @@ _LAST_LOOK = 0.5
 """Seconds that the last look of a wait may take beyond it."""
 _LONGEST_WORD = 32
 _log = logging.getLogger(__name__)
+_ADD: dict[str, Any] = {
+    dialect.__name__.rpartition(".")[2]: dialect.insert(items)
+    .on_conflict_do_nothing(index_elements=["key"])
+    .returning(items.c.number)
+    for dialect in (postgresql, sqlite)
+}
+"""Adds an item and returns its number; by the name of the dialect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,15 +168,15 @@ class ReviewStore:
                 "deadline": deadline,
                 "callback": callback,
             }
-            insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-            new = insert(items).values(**values).on_conflict_do_nothing(index_elements=["key"])
             row = None
             while row is None:  # repeated only if the item with this key is purged at this moment
-                connection.execute(new)
+                number = connection.execute(_ADD[connection.dialect.name], values).scalar_one_or_none()
+                if number is not None:
+                    rows.log(connection, ticket, now, who, "enqueued", {"key": values["key"], "kind": content.kind})
+                    fields = {name: values[name] for name in ("id", "key", "state", "created", "deadline", "callback")}
+                    return Item(number=number, content=content, **fields)
                 row = connection.execute(select(items).where(items.c.key == values["key"])).one_or_none()
-            if row.id == ticket:
-                rows.log(connection, ticket, now, who, "enqueued", {"key": values["key"], "kind": content.kind})
-            elif reopen:
+            if reopen:
                 rows.extend_or_reopen(connection, rows.fetch(connection, row.id, lock=True), now, deadline)
                 row = rows.fetch(connection, row.id)
             return rows.as_item(row)
@@ -207,10 +214,13 @@ class ReviewStore:
             rows.check_id(item)
         with self.database.write() as connection:
             now = self.database.now(connection)
-            free: ColumnElement[bool] = rows.claimable(now)
-            if item is not None:
+            free: ColumnElement[bool]
+            if item is None:  # one state only, so that the index gives the oldest
+                rows.put_back_ended(connection, now)
+                free = and_(items.c.state == "pending", rows.before_deadline(now))
+            else:
                 mine = and_(items.c.state == "claimed", items.c.holder == reviewer, rows.before_deadline(now))
-                free = and_(items.c.id == item, or_(free, mine))
+                free = and_(items.c.id == item, or_(rows.claimable(now), mine))
             if kinds is not None:
                 free = and_(free, items.c.kind.in_(kinds))
             found = select(items).where(free).order_by(items.c.number).limit(1)
@@ -351,10 +361,7 @@ class ReviewStore:
             closed = connection.execute(late.with_for_update(skip_locked=True)).all()
             for row in closed:
                 rows.close(connection, row, now)
-            stale = select(items).where(items.c.state == "claimed", items.c.lease_until <= now)
-            for row in connection.execute(stale.with_for_update(skip_locked=True)).all():
-                rows.put_back(connection, row, keep_token=True)
-                rows.log(connection, row.id, now, rows.SYSTEM, "lease_expired", {"holder": row.holder})
+            rows.put_back_ended(connection, now)
             return len(closed)
 
     # -- carrying out ----------------------------------------------------------------------------------------------
@@ -498,14 +505,17 @@ class ReviewStore:
         self, states: Sequence[State] | None = None, *, limit: int = 100, offset: int = 0, newest: bool = False
     ) -> list[Item]:
         """Items in order of arrival, or newest first (decided ones by the time of the decision)."""
-        order = [items.c.number.asc()]
-        if newest:
-            order = [func.coalesce(items.c.decided_at, items.c.created).desc(), items.c.number.desc()]
-        found = select(items).order_by(*order).limit(limit).offset(offset)
-        if states is not None:
-            found = found.where(items.c.state.in_(states))
+        wanted = get_args(State) if states is None else tuple(dict.fromkeys(states))
+        key = [ended.label("at"), items.c.number] if newest else [items.c.number]
+        order = [one.desc() if newest else one.asc() for one in key]
+        # Within one state an index gives the order, so what is read beyond the page are entries of that index.
+        parts = [select(*key).where(items.c.state == one).order_by(*order).limit(limit + offset) for one in wanted]
+        first = union_all(*(select(part.subquery()) for part in parts)).subquery()
+        place = [one.desc() if newest else one.asc() for one in first.c]
+        page = select(first).order_by(*place).limit(limit).offset(offset).subquery()
+        found = select(items).join(page, items.c.number == page.c.number).order_by(*order)
         with self.database.read() as connection:
-            return [rows.as_item(row) for row in connection.execute(found)]
+            return [rows.as_item(row) for row in connection.execute(found)] if wanted else []
 
     def trail(self, item: str | None = None, *, limit: int = 1000) -> list[Event]:
         """The audit trail of an item, or of everything (the newest lines), oldest first."""
@@ -544,24 +554,45 @@ class ReviewStore:
         """
         check_seconds("older_than", older_than, "Use 90 * 86400 for 90 days.")
         check_text("who", who, LONGEST_NAME)
+        if not dry_run:
+            self.expire()
         return purge(self.database, older_than, who, dry_run=dry_run)
 
-    def stats(self) -> Stats:
-        """Counters of the whole queue."""
+    def check(self) -> None:
+        """Raise the database's error if it does not answer. Counts nothing."""
+        with self.database.read() as connection:
+            connection.execute(select(meta.c.value)).first()
+
+    def stats(self, *, actions: bool = True) -> Stats:
+        """Counters of the whole queue.
+
+        Args:
+            actions: Whether to count the decisions by action, too, which takes longest.
+        """
+
+        def count(*condition: ColumnElement[bool]) -> int:
+            return int(connection.execute(select(func.count()).select_from(items).where(*condition)).scalar_one())
+
         with self.database.read() as connection:
             now = self.database.now(connection)
-            stale = and_(items.c.state == "claimed", items.c.lease_until <= now)
-            state = case((stale, "pending"), else_=items.c.state)
-            by_state = {s: n for s, n in connection.execute(select(state, func.count()).group_by(state))}
-            decided = select(items.c.action, func.count()).where(items.c.action.is_not(None)).group_by(items.c.action)
-            oldest = connection.execute(
-                select(func.min(items.c.created)).where(items.c.state.in_(("pending", "claimed")))
-            ).scalar_one()
-            posts = {s: n for s, n in connection.execute(select(outbox.c.state, func.count()).group_by(outbox.c.state))}
+            # Where nearly all items are decided, it is faster to count the others.
+            left = {state: count(items.c.state == state) for state in ("pending", "claimed", "expired")}
+            stale = count(items.c.state == "claimed", items.c.lease_until <= now)
+            first = (
+                select(items.c.created).where(items.c.state == state).order_by(items.c.number).limit(1)
+                for state in ("pending", "claimed")
+            )
+            arrived = [found for one in first if (found := connection.execute(one).scalar_one_or_none()) is not None]
+            taken = select(items.c.action, func.count()).where(items.c.state == "decided").group_by(items.c.action)
+            open_posts = select(outbox.c.state, func.count()).where(outbox.c.state.in_(("waiting", "dead")))
+            posts = {s: n for s, n in connection.execute(open_posts.group_by(outbox.c.state))}
             return Stats(
-                **{name: by_state.get(name, 0) for name in ("pending", "claimed", "decided", "expired")},
-                actions={action: n for action, n in connection.execute(decided)},
-                oldest=None if oldest is None else max(0.0, now - oldest),
+                pending=left["pending"] + stale,
+                claimed=left["claimed"] - stale,
+                decided=count() - sum(left.values()),
+                expired=left["expired"],
+                actions={action: n for action, n in connection.execute(taken)} if actions else {},
+                oldest=max(0.0, now - min(arrived)) if arrived else None,
                 undelivered=posts.get("waiting", 0),
                 dead=posts.get("dead", 0),
             )

@@ -73,7 +73,7 @@ def review_app(
 
     async def health(_: Request) -> Response:
         """For a load balancer: whether the store answers."""
-        await run_in_threadpool(store.stats)
+        await run_in_threadpool(store.check)
         return JSONResponse({"status": "ok"})
 
     async def not_found(request: Request, _: Exception) -> Response:

@@ -57,7 +57,6 @@ class ItemPages:
 
     async def queue(self, call: Call) -> Response:
         """Open items, oldest first."""
-        await run_in_threadpool(self._store.expire)
         page, found = await self._listed(call, ["pending", "claimed"], newest=False)
         if page and not found["items"]:  # they were decided meanwhile
             return RedirectResponse("/", 303)
@@ -74,7 +73,8 @@ class ItemPages:
         def find() -> dict[str, Any]:
             listed = self._store.items(states, newest=newest, limit=PAGE + 1, offset=page * PAGE)
             more = len(listed) > PAGE
-            return {"items": listed[:PAGE], "more": more, "stats": self._store.stats(), "now": self._now()}
+            stats = self._store.stats(actions=newest)  # the queue does not show them
+            return {"items": listed[:PAGE], "more": more, "stats": stats, "now": self._now()}
 
         return page, await run_in_threadpool(find)
 
@@ -85,7 +85,12 @@ class ItemPages:
 
     async def next_item(self, call: Call) -> Response:
         """Claim the oldest free item and show it."""
-        lease = await run_in_threadpool(partial(self._store.claim, call.account.name, seconds=self._lease))
+
+        def take() -> Lease | None:
+            self._store.expire()  # here, because a page that is only looked at writes nothing
+            return self._store.claim(call.account.name, seconds=self._lease)
+
+        lease = await run_in_threadpool(take)
         return RedirectResponse("/" if lease is None else f"/items/{lease.item.id}", 303)
 
     async def show(self, call: Call) -> Response:
@@ -98,7 +103,6 @@ class ItemPages:
                 "lease": self._store.held(call.item, call.account.name),
                 "trail": self._store.trail(call.item) if call.account.role == "admin" else [],
                 "now": self._now(),
-                "stats": self._store.stats(),
             }
 
         found = await run_in_threadpool(find)

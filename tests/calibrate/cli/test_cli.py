@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from calibrate.cli import app
+from calibrate.cli import app, frame
+from calibrate.cli.frame import table
 from calibrate.cli.run import RunConfig
+from calibrate.correctness import make_rule
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.evaluation.grid import Grid
 from calibrate.evaluation.planning import Plan
+from calibrate.pipeline import part_header, split
 from calibrate.report.comparison import PaperView
+from calibrate.scoring.ensemble import training_of
 from guardrail.artifact import CalibrationArtifact
 from tests.calibrate import fakes
 
@@ -122,9 +128,89 @@ def test_run_from_yaml_with_a_test_file(tmp_path: Path, questions: Path) -> None
     assert artifact.alpha == 0.15
     assert artifact.estimator.judge is not None
     assert artifact.estimator.judge.name == "exact"
+    references = [json.loads(row) | {"references": ["another"]} for row in rows[160:]]
+    test.write_text("".join(json.dumps(row) + "\n" for row in references), encoding="utf-8")
+    shown = run("run", settings, "--alpha", "0.15", "--out", tmp_path / "wrong", code=1)
+    assert "Refuted by the test questions" in shown
+    assert "Compare the label rules and references" in shown
+    assert "Refuted" in (tmp_path / "wrong" / "report.html").read_text(encoding="utf-8")
     test.write_text(rows[0] + rows[200], encoding="utf-8")
     shown = run("run", settings, "--out", tmp_path / "other", code=2)
     assert "1 questions are in both" in shown
+
+
+def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Path) -> None:
+    questions, out = tmp_path / "q.jsonl", tmp_path / "out"
+    questions.write_text("".join(json.dumps(row) + "\n" for row in fakes.faq_rows(110)), encoding="utf-8")
+    common = (
+        *("run", "--questions", questions, "--model", "python:tests.calibrate.fakes:faq", "--out", out),
+        *("--alpha", "0.3", "--test-fraction", "0", "--splits", "0", "--n", "4"),
+    )
+    shown = run(*common, "--correctness", "exact")
+    assert "11 primary answers were cut off at the plan's max_tokens" in shown
+    assert "Allow longer answers: 11 of 110 were cut off at 256 tokens" in shown
+    records = read_records(out / "records.jsonl").records
+    contained = sum(
+        record.correct is False and bool(make_rule("contains").label(record.answer or "", record.to_question()).correct)
+        for record in records
+    )
+    wrong = [record.correct for record in records].count(False)
+    assert 20 < contained < wrong
+    assert f"{contained} of the {wrong} wrong answers contain a reference" in shown
+    assert f"use rule contains: `calibrate label {out / 'records.jsonl'} --rule contains`" in shown
+    read = re.findall(r"(right|wrong) (?:'[^']*'|\S+) reference '\d+ days', f\d+", shown)
+    assert read == ["right"] * 3 + ["wrong"] * 3
+    assert re.search(
+        r"Judge token_f1 took \d+ pairs of short answers that differ for the same.* '\d+ days' = 'It is", shown
+    )
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "Labelled wrong, although the answer contains the reference" in page
+    assert "Different answers that count as the same" in page
+    assert "Which uncertainty ranks the errors best?" not in page  # one estimator only
+    assert CalibrationArtifact.load(out / "artifact.json").choice is None
+
+    # The same records with the better rule, and the estimator that ranks best on questions that the fit does not use.
+    shown = run(*common, "--correctness", "contains", "--estimator", "auto")
+    assert "wrong answers contain a reference" not in shown
+    assert "Estimators on 33 questions that the fit does not use" in shown
+    artifact = CalibrationArtifact.load(out / "artifact.json")
+    assert artifact.choice is not None
+    assert f"Chosen: {artifact.choice.candidates[0]}. The fit uses the other 77 questions." in shown
+    assert (artifact.data.n_questions, artifact.choice.n, len(artifact.choice.questions)) == (77, 33, 33)
+    page = " ".join((out / "report.html").read_text(encoding="utf-8").split())
+    assert "Which uncertainty ranks the errors best?" in page
+    assert f"{artifact.choice.candidates[0]} (in use)</td>" in page
+    assert "The one in use was chosen on 33 other questions." in page
+    assert f"{artifact.choice.candidates[0]}, of {len(artifact.choice.candidates)} the one" in run(
+        "inspect", out / "artifact.json"
+    )
+
+
+def test_fit_chooses_an_estimator_on_questions_of_neither_fit_nor_test(records_path: Path, tmp_path: Path) -> None:
+    out, page = tmp_path / "a.json", tmp_path / "r.html"
+    fit = ("fit", records_path, "--alpha", "0.15", "--estimator", "auto", "--out", out)
+    shown = run(*fit, "--test-fraction", "0.3")
+    artifact, tested = CalibrationArtifact.load(out), read_records(tmp_path / "a.test.jsonl").records
+    assert artifact.choice is not None
+    # 72 of 240 are kept out, and of the other 168 the choice takes 30 %.
+    assert (len(tested), artifact.choice.n, artifact.data.n_questions) == (72, 50, 118)
+    hashed = set(training_of(tested).ids) | set(artifact.choice.questions)
+    assert len(hashed) == 122
+    assert artifact.choice.candidates[0] in shown
+    run("report", records_path, "--artifact", out, "--test", tmp_path / "a.test.jsonl", "--out", page, "--splits", "0")
+    assert "The one in use was chosen on 50 other questions." in " ".join(page.read_text(encoding="utf-8").split())
+    assert "auto chooses on a random part" in run(*fit, "--human-labels", tmp_path / "none.jsonl", code=2)
+
+
+def test_a_rule_is_given_with_its_parameters_or_as_a_function(records_path: Path, tmp_path: Path) -> None:
+    shown = run("label", records_path, "--rule", "token_f1(threshold=0.7)")
+    assert "Rule token_f1 (threshold 0.7)" in shown
+    assert "Read these: 'wrong' will mean wrong by this rule." in shown
+    assert "is given twice" in run("label", records_path, "--rule", "token_f1(threshold=0.7)", "--threshold", 1, code=2)
+    own = "tests.calibrate.correctness.test_correctness:starts_alike"
+    assert f"Rule python (function {own}" in run("label", records_path, "--rule", f"python:{own}")
+    run("fit", records_path, "--alpha", "0.3", "-e", "semantic_entropy", "-o", tmp_path / "a.json")
+    assert CalibrationArtifact.load(tmp_path / "a.json").correctness.params["function"] == own
 
 
 def test_run_refuses_bad_settings_before_the_model_is_loaded(questions: Path) -> None:
@@ -197,6 +283,7 @@ def test_fit_points_at_labels_that_may_be_reversed(records_path: Path, labelled:
     turned = [record.model_copy(update={"correct": not record.correct}) for record in labelled.records]
     write_records(records_path, labelled.header, turned)
     shown = run("fit", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json")
+    assert "Is the score upside down?" in shown
     assert "the labels may be reversed" in shown
     write_records(records_path, labelled.header, labelled.records)
     shown = run("fit", records_path, "-a", "0.15", "-e", "perplexity", "-o", tmp_path / "a.json")
@@ -308,7 +395,7 @@ def test_a_test_file_labelled_otherwise_is_refused(records_path: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "command", ["plan", "run", "collect", "score", "label", "fit", "evaluate", "report", "audit", "inspect"]
+    "command", ["plan", "run", "collect", "score", "label", "fit", "evaluate", "report", "audit", "drift", "inspect"]
 )
 def test_help_teaches(command: str) -> None:
     shown = run(command, "--help")
@@ -322,3 +409,41 @@ def test_help_lists_the_commands_in_order() -> None:
     order = [shown.index(f" {name} ") for name in ("collect", "score", "label", "fit", "evaluate", "report", "inspect")]
     assert "calibrate run --questions" in shown
     assert order == sorted(order) or len(set(order)) == len(order)
+
+
+def test_a_test_part_that_refutes_ends_with_1(records_path: Path, labelled: RecordFile, tmp_path: Path) -> None:
+    fresh, bad, artifact = tmp_path / "fresh.jsonl", tmp_path / "bad.jsonl", tmp_path / "a.json"
+    kept, rest = split(labelled.records, test_fraction=0.5, seed=3)
+    write_records(records_path, part_header(labelled.header, kept), kept)
+    write_records(fresh, part_header(labelled.header, rest), rest)
+    wrong = [record.model_copy(update={"correct": not record.correct}) for record in rest]
+    write_records(bad, part_header(labelled.header, wrong), wrong)
+    flags = ("-a", "0.15", "-e", "semantic_entropy", "-o", artifact)
+    shown = run("fit", records_path, *flags, "--test", fresh)
+    assert "May answer, within limits" in shown
+    assert "That neither refutes nor proves" in shown or "The error rate is at most" in shown
+    shown = run("fit", records_path, *flags, "--test", bad, code=1)
+    assert "Refuted by the test questions" in shown
+    assert f"calibrate fit {records_path} {bad} --estimator semantic_entropy --alpha 0.15 --rule acrc" in shown
+    assert "May answer" not in shown
+    assert "Guardrail(" not in shown
+    page = tmp_path / "r.html"
+    report = ("report", records_path, "--artifact", artifact, "--out", page, "--splits", "0")
+    run(*report, "--test", fresh)
+    assert "May answer" in page.read_text(encoding="utf-8")
+    assert "Refuted by the test questions" in run(*report, "--test", bad, code=1)
+    assert "Refuted by the test questions" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("columns", "terminal"), [("80", "1"), ("80", "0"), ("30", "1")])
+def test_tables_never_cut_a_number(monkeypatch: pytest.MonkeyPatch, columns: str, terminal: str) -> None:
+    """A terminal of 80 columns, a pipe of the same (rich takes it for 80), and a terminal that is far too narrow."""
+    numbers = [f"{n}.12345\u00b10.98{n}" for n in range(1, 8)]
+    shown = table("Rules", ("rule", *(f"column{i}" for i in range(7))), [["acrc:" + 90 * "x", *numbers]])
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("TTY_COMPATIBLE", terminal)
+    there = type(frame.console)(file=io.StringIO(), no_color=True)
+    there.print(shown)
+    printed = there.file.getvalue()  # type: ignore[attr-defined]
+    assert all(number in printed for number in numbers)
+    assert printed.count("x") == 90

@@ -72,6 +72,37 @@ def test_imported_scores_are_fitted_evaluated_and_reported(imported: Path, tmp_p
     assert loaded.at(alpha=0.3).alpha == 0.3
 
 
+def test_commands_take_several_files_as_one(tmp_path: Path) -> None:
+    lines = confidences(tmp_path / "all.csv").read_text().splitlines()
+    files = []
+    for name, part in (("one", lines[1:101]), ("two", lines[101:201]), ("fresh", lines[201:])):
+        (tmp_path / f"{name}.csv").write_text("\n".join([lines[0], *part]))
+        files.append(tmp_path / f"{name}.jsonl")
+        maps = ("--map", "confidence=stated", "--map", "correct=ok", "--map", "group=topic")
+        run("import", tmp_path / f"{name}.csv", "--out", files[-1], *maps, "--model", "m")
+    one, two, fresh = files
+    artifact, page = tmp_path / "a.json", tmp_path / "p.html"
+    shown = run("fit", one, two, "--alpha", "0.15", "--out", artifact)
+    assert shown.endswith(f"Next: calibrate report {one} {two} --artifact {artifact}")
+    assert CalibrationArtifact.load(artifact).data.n_questions == 200
+    shown = run("report", one, two, "--artifact", artifact, "--test", fresh, "--out", page, "--splits", "0")
+    assert f"calibrate report {one} {two} --artifact {artifact} --test {fresh}" in page.read_text(encoding="utf-8")
+    shown = run("evaluate", one, two, "-a", "0.15", "--rule", "lec", "--splits", "2")
+    assert "2 splits, fitted on 98 of 196" in shown  # four values are missing
+    run("audit", "-r", one, "-r", two, "--artifact", artifact, code=2)  # the questions of the fit
+    run("audit", "-r", fresh, "--artifact", artifact, "--calibration", one, "--calibration", two)
+    shown = run("label", one, two, "--rule", "exact", code=2)
+    assert "2 record files are written as one: name it with --out." in shown
+    out = tmp_path / "both.jsonl"
+    labels = tmp_path / "labels.csv"
+    labels.write_text("id,correct\n" + "".join(f"c{i},yes\n" for i in range(200)))
+    run("label", one, two, "--labels", labels, "--out", out)
+    assert sum(record.correct is True for record in read_records(out).records) == 200
+    assert sum(record.correct is True for record in read_records(one, two).records) < 200  # as they were
+    shown = run("fit", one, one, "--alpha", "0.15", "--out", artifact, code=2)
+    assert "record 'c0' is in two of the files" in shown
+
+
 def test_an_artifact_on_imported_scores_is_refused_at_run_time(imported: Path, tmp_path: Path) -> None:
     artifact = tmp_path / "a.json"
     run("fit", imported, "--alpha", "0.15", "--out", artifact)
@@ -101,8 +132,11 @@ def test_imported_samples_go_through_every_step_to_a_guard(tmp_path: Path) -> No
     assert shown.endswith(f"Next: calibrate score {out}")
     assert run("score", out).endswith(f"Next: calibrate label {out}")
     run("label", out, "--rule", "exact")
-    assert run("score", out).endswith(f"Next: calibrate fit {out} --alpha 0.1")
-    run("fit", out, "-e", "discrete_semantic_entropy", "--alpha", "0.2", "--out", artifact)
+    following = run("score", out).rpartition("Next: calibrate ")[2].split()
+    assert following == ["fit", str(out), "--estimator", "discrete_semantic_entropy", "--alpha", "0.1"]
+    assert "Wrote" in run(*following, "--out", artifact)  # without log-probabilities there is no default
+    assert run("label", out, "--rule", "exact").endswith(" ".join(following))
+    run(*following[:-1], "0.2", "--out", artifact)
     guard = Guardrail(model=fakes.model(), artifact=CalibrationArtifact.load(artifact))
     assert guard.artifact.plan.n == len(rows[0]["drawn"])
 
@@ -114,7 +148,12 @@ def test_bad_rows_stop_or_are_listed(tmp_path: Path) -> None:
     shown = run("import", source, "--out", out, code=1)
     assert "s.jsonl:2: not JSON" in shown
     assert not out.exists()
-    shown = run("import", source, "--out", out, "--skip-bad")
+    shown = run("import", source, "--out", out, "--skip-bad", code=1)
+    assert "30 of 61 rows are malformed, more than 10%: nothing is imported" in shown
+    assert not out.exists()
+    assert len((tmp_path / "r.skipped.jsonl").read_text().splitlines()) == 30
+    assert "--max-bad must be in [0, 1], got 50" in run("import", source, "--max-bad", "50", code=2)
+    shown = run("import", source, "--out", out, "--skip-bad", "--max-bad", "0.5")
     assert "31 of 61 rows are records now" in shown
     assert "30 rows are malformed and left out" in shown
     assert shown.count("not JSON") == 20
@@ -130,7 +169,7 @@ def test_bad_rows_stop_or_are_listed(tmp_path: Path) -> None:
     ("arguments", "fragment"),
     [
         (("--unit", "bits"), "--unit must be nats or probability, got 'bits'"),
-        (("--option-scale", "odds"), "--option-scale must be logit or probability, got 'odds'"),
+        (("--option-scale", "odds"), "--option-scale must be logit or logprob or probability, got 'odds'"),
         (("--map", "answr=x"), "Did you mean 'answer'?"),
         (("--template", "x"), "exactly once"),
     ],
@@ -155,3 +194,20 @@ def test_a_published_question_set_is_collected(tmp_path: Path, monkeypatch: pyte
 
 def test_help_teaches() -> None:
     assert "Example: calibrate import" in run("import", "--help")
+
+
+def test_flags_say_what_the_columns_are(tmp_path: Path) -> None:
+    source, out = tmp_path / "s.jsonl", tmp_path / "r.jsonl"
+    labels = ["right", "wrong", "unparseable", "right"]
+    rows = [{"id": f"q{i}", "logprob": -i / 4, "grade": label, "llm": "ab"[i % 2]} for i, label in enumerate(labels)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = ("import", source, "--out", out, "--map", "score=logprob", "--map", "correct=grade", "--map", "model=llm")
+    assert "several models: a (2 rows), b (2 rows)" in run(*given, "--other-labels", "wrong", code=2)
+    assert "say what it is: --other-labels" in run(*given, "--system", "a", code=1)
+    flags = ("--system", "a", "--other-labels", "wrong", "--score-direction", "higher-is-certain")
+    shown = run(*given, *flags)
+    assert "2 of 2 rows are records now" in shown
+    assert "1 labels are 'unparseable', neither right nor wrong: counted as wrong." in shown
+    first, third = read_records(out).records
+    assert (first.scores["imported:logprob"].value, third.scores["imported:logprob"].value) == (0, 0.5)
+    assert (first.correct, third.correct) == (True, False)

@@ -6,10 +6,20 @@ from fractions import Fraction
 
 import pytest
 
-from calibrate.correctness import Exact, Numeric, Option, TokenF1, default_rule, label_records, make_rule, parse_number
+from calibrate.correctness import (
+    Exact,
+    Label,
+    Numeric,
+    Option,
+    TokenF1,
+    default_rule,
+    label_records,
+    make_rule,
+    parse_number,
+)
 from calibrate.data.questions import Question
 from calibrate.data.records import Record
-from guardrail.errors import UsageError
+from guardrail.errors import GuardrailError, UsageError
 from guardrail.types import Sample, SampleSet, Unmeasured
 
 
@@ -154,10 +164,105 @@ def test_option_without_options_cannot_be_labelled() -> None:
 
 def test_rules_by_name() -> None:
     assert make_rule("token_f1", threshold=0.7) == TokenF1(0.7)
-    with pytest.raises(UsageError, match="choose one of chat_judge, exact, json, numeric, option, token_f1, tool_call"):
+    names = "chat_judge, contains, exact, json, numeric, option, python, token_f1, tool_call"
+    with pytest.raises(UsageError, match=f"choose one of {names}"):
         make_rule("fuzzy")
     with pytest.raises(UsageError, match="does not take"):
         make_rule("exact", threshold=0.5)
+
+
+def test_a_rule_is_written_with_its_parameters() -> None:
+    assert make_rule("token_f1(threshold=0.7)") == TokenF1(0.7)
+    assert make_rule("tool_call(numbers=true)").spec == make_rule("tool_call", numbers=True).spec
+    with pytest.raises(UsageError, match="threshold of correctness rule token_f1 is given twice"):
+        make_rule("token_f1(threshold=0.7)", threshold=0.6)
+    with pytest.raises(UsageError, match="does not take"):
+        make_rule("exact(threshold=0.5)")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "correct"),
+    [
+        ("You can return it within 30 days.", "30 days", True),
+        ("You cannot return it within 30 days.", "30 days", False),
+        ("You can\u2019t return it within 30 days.", "30 days", False),
+        ("30 days, no questions asked", "30 days", True),
+        ("Not Rome. It is Paris.", "Paris", True),  # negation in another sentence
+        ("It is Paris. Not Rome.", "Rome", False),
+        ("No, you cannot.", "No", True),  # the reference is the negation
+        ("I live in St. Louis now.", "St. Louis", True),
+        ("The capital (Paris) is large", "the Paris", True),
+        ("She is parisian.", "Paris", False),  # whole words
+        ("days within 30", "30 days", False),  # in order
+        ("It costs $50.", "50", False),
+        ("It is written in C++.", "C", False),
+        ("It is written in C++, mostly.", "C++", True),
+        ("3.5 km", "3", False),
+        ("30,000 people", "30", False),
+        ("1,000 people", "1000", True),
+        ("5 million people", "5", False),
+        ("5 thousands", "5", False),
+        ("about 50 percent", "50", False),
+        ("minus 5 degrees", "5", False),
+        ("a power of 5 MW", "5 mW", False),
+        ("5 squared", "5", False),
+        ("x = 5 % 3", "5", False),  # beside an operator
+        ("5!", "5", False),
+        ("[0, 1)", "(0, 1]", False),
+        ("!done", "done", False),
+        ('The height is 6".', "6'", False),
+        ('"Paris", I think.', "Paris", True),
+        ("Paris - the capital", "Paris", True),
+        ("", "x", False),
+    ],
+)
+def test_contains(answer: str, reference: str, correct: bool) -> None:
+    assert make_rule("contains").label(answer, question("none of this", reference)).correct is correct
+
+
+OWN = "tests.calibrate.correctness.test_correctness"
+
+
+def starts_alike(answer: str, asked: Question) -> bool | None:
+    return answer[0] == asked.references[0][0] if answer else None
+
+
+def says_maybe(answer: str, asked: Question) -> str:
+    return "maybe"
+
+
+def test_a_rule_of_ones_own_is_a_function_named_by_its_module() -> None:
+    rule = make_rule(f"python:{OWN}:starts_alike")
+    assert rule.label("wolf", question("whale")).correct is True
+    assert rule.label("fox", question("whale")).correct is False
+    assert rule.label("", question("whale")) == Label(None, "the rule returned None")
+    # An artifact's spec makes the same rule; a function that was changed is another rule.
+    assert make_rule(rule.spec.name, **rule.spec.params).spec == rule.spec
+    with pytest.raises(UsageError, match="has changed: its source has sha256"):
+        make_rule("python", function=f"{OWN}:starts_alike", sha256="0" * 16)
+    assert make_rule(f"python:{OWN}:says_maybe").spec.params["sha256"] != rule.spec.params["sha256"]
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("python", "python:MODULE:NAME"),
+        (f"python:{OWN}", "names no attribute"),
+        (f"python:{OWN}:nothing", "has no 'nothing'"),
+        ("python:no_such_module:f", "no module 'no_such_module'"),
+        (f"python:{OWN}:OWN", "is a str; it must be a function"),
+    ],
+)
+def test_a_rule_of_ones_own_that_cannot_be_used_says_why(name: str, error: str) -> None:
+    with pytest.raises(UsageError, match=error):
+        make_rule(name)
+
+
+def test_a_rule_of_ones_own_must_decide() -> None:
+    with pytest.raises(GuardrailError, match=r"returned 'maybe' on question 'q'; it must return True, False or None"):
+        make_rule(f"python:{OWN}:says_maybe").label("x", question("y"))
+    with pytest.raises(GuardrailError, match="raised IndexError on question 'q'"):
+        make_rule(f"python:{OWN}:starts_alike").label("x", Question(id="q", question="?", references=("",)))
 
 
 def test_default_rule_depends_on_the_questions_alone() -> None:

@@ -148,7 +148,7 @@ def test_unusable_files(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no file at"):
         read_questions(tmp_path / "missing.jsonl")
     (tmp_path / "q.txt").write_text("x")
-    with pytest.raises(UsageError, match=r"neither \.jsonl nor \.csv"):
+    with pytest.raises(UsageError, match=r"neither \.jsonl, \.json nor \.csv"):
         read_questions(tmp_path / "q.txt")
     with pytest.raises(UsageError, match="holds no question"):
         read_questions(jsonl(tmp_path, ""))

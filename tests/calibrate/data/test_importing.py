@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +13,13 @@ from typing import Any
 
 import pytest
 
-from calibrate.data.formats import ColumnMap, ImportSettings, import_file, parse_map, write_bad
+from calibrate.data.formats import ColumnMap, ImportSettings, import_file, import_rows, parse_map, write_bad
+from calibrate.data.labels import refuse_contradictions
+from calibrate.data.questions import Row
 from calibrate.data.records import Record
+from calibrate.scoring.scores import score_records
 from guardrail.errors import MissingDependencyError, RecordError, UsageError
+from guardrail.uncertainty import make_estimator
 
 
 def jsonl(path: Path, rows: Sequence[object]) -> Path:
@@ -203,7 +208,7 @@ def test_malformed_csv_rows_are_named_and_the_rest_goes_on(tmp_path: Path) -> No
         (["question"], "names no column"),
         (["qestion=q"], "Did you mean 'question'?"),
         (["question=a", "question=b"], "question is mapped already, to a"),
-        (["question=a,b"], "only samples and option_scores"),
+        (["question=a,b"], "only samples, logprobs, tokens, option_scores"),
         (["score=x:a", "confidence=x:b"], "two scores are named 'x'"),
         (["score=a b"], "a score needs a plain name"),
     ],
@@ -229,7 +234,7 @@ def test_what_cannot_be_imported_is_refused(tmp_path: Path) -> None:
         import_file(answered, ImportSettings(exclude=("b",)))
     with pytest.raises(UsageError, match="no file at"):
         import_file(tmp_path / "none.jsonl")
-    with pytest.raises(UsageError, match="is neither"):
+    with pytest.raises(UsageError, match="is not a"):
         import_file(jsonl(tmp_path / "a.txt", []))
     with pytest.raises(UsageError, match="holds no row"):
         import_file(jsonl(tmp_path / "empty.jsonl", []))
@@ -280,3 +285,247 @@ def test_csv_with_a_lone_quote_does_not_swallow_the_file(tmp_path: Path) -> None
     path.write_text('id,answer\na,"never closed\nb,x\n')
     with pytest.raises(RecordError, match=r"a\.csv:2: not readable as CSV"):
         import_file(path, ImportSettings(columns=ColumnMap()))
+
+
+def test_a_json_array_is_read_like_json_lines(tmp_path: Path) -> None:
+    rows = [{"id": "a", "question": "q?", "answer": "x"}, {"id": "b", "question": "r?", "answer": "y"}]
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(rows, indent=1))
+    assert import_file(path).file.records == import_file(jsonl(tmp_path / "rows.jsonl", rows)).file.records
+    path.write_text(json.dumps([rows[0], 7, rows[1]]))
+    with pytest.raises(RecordError, match=r"rows\.json\[1\]: got 7; each element must be one object"):
+        import_file(path)
+    assert len(import_file(path, ImportSettings(skip_bad=True)).file.records) == 2
+    path.write_text(json.dumps({"id": {"0": "a"}, "answer": {"0": "x"}}))  # df.to_json(path)
+    with pytest.raises(RecordError, match=r"fields id, answer; .* orient=.records."):
+        import_file(path)
+    path.write_text('{"id": "a"}\n{"id": "b"}\n')
+    with pytest.raises(RecordError, match=r"rename the file to \.jsonl"):
+        import_file(path)
+
+
+@pytest.mark.parametrize(
+    ("cell", "found"),
+    [
+        ("['9']", ("9",)),
+        ("['it\\'s', \"b\"]", ("it's", "b")),
+        ('["x", "y"]', ("x", "y")),
+        ("['a b' 'c'\n 'd']", ("a b", "c", "d")),  # str(numpy.array(["a b", "c", "d"])): no commas
+        ("[1 2.5 -3]", ("1", "2.5", "-3")),
+        ("['one', '', None]", ("one",)),  # an empty alias among good ones
+        ("", ()),
+    ],
+)
+def test_list_cells_as_pandas_and_numpy_write_them(tmp_path: Path, cell: str, found: tuple[str, ...]) -> None:
+    path = tmp_path / "cells.csv"
+    with path.open("w", newline="") as stream:
+        csv.writer(stream).writerows([["question", "references", "answer"], ["q", cell, "x"]])
+    imported = import_file(path)
+    assert imported.file.records[0].references == found
+    assert any("empty accepted answer" in note for note in imported.notes) == ("one" in cell)
+
+
+@pytest.mark.parametrize("cell", ["['a' ... 'z']", "[a, b]", "['a'", "['a'] + ['b']", "[" * 9999, "['', '']"])
+def test_cells_that_are_no_list_are_named(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "cells.csv"
+    with path.open("w", newline="") as stream:
+        csv.writer(stream).writerows([["question", "references", "answer"], ["q", cell, "x"]])
+    with pytest.raises(RecordError, match=r"cells\.csv:2: field 'references'"):
+        import_file(path)
+
+
+def test_a_list_as_text_in_json_is_read_as_a_list_and_said(tmp_path: Path) -> None:
+    rows = [{"id": "a", "answer": "9", "references": "['9', 'nine']"}, {"id": "b", "answer": "x", "references": "[1]"}]
+    found = import_file(jsonl(tmp_path / "text.jsonl", rows))
+    assert [record.references for record in found.file.records] == [("9", "nine"), ("[1]",)]  # texts only
+    assert any(note.startswith("1 references are lists written as text") for note in found.notes)
+
+
+SPOKEN = [{"text": "Paris", "tokens": ["Pa", "ris"], "logprobs": [-0.25, -0.5]}, {"text": "Rome", "logprobs": [-1.0]}]
+
+
+def test_log_probabilities_of_samples_are_kept(tmp_path: Path) -> None:
+    found = import_file(jsonl(tmp_path / "s.jsonl", [{"question": "q?", "samples": SPOKEN}])).file
+    assert found.header.plan.logprobs is True
+    drawn = found.records[0].drawn
+    assert drawn is not None
+    assert drawn.primary is not None
+    assert (drawn.primary.tokens, drawn.primary.logprobs) == (("Pa", "ris"), (-0.25, -0.5))
+    assert (drawn.samples[1].tokens, drawn.samples[1].logprobs) == (("",), (-1.0,))
+    scored = score_records(found, [make_estimator("length_normalised_entropy")]).records[0].scores
+    # the mean of -(-0.75/2) and -(-1/1) nats
+    assert next(iter(scored.values())).value == pytest.approx((0.375 + 1) / 2)
+
+
+def test_parquet_structs_keep_their_log_probabilities(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.Table.from_pylist([{"question": "q?", "samples": SPOKEN}]), tmp_path / "s.parquet")
+    drawn = import_file(tmp_path / "s.parquet").file.records[0].drawn
+    assert drawn is not None
+    assert [sample.logprobs for sample in drawn.samples] == [(-0.25, -0.5), (-1.0,)]
+
+
+@pytest.mark.parametrize(
+    ("row", "maps"),
+    [
+        ({"samples": ["Paris", "Rome"], "logprobs": [[-0.25, -0.5], [-1.0]]}, ()),
+        ({"samples": ["Paris", "Rome"], "lp": "[[-0.25, -0.5], [-1.0]]"}, ("logprobs=lp",)),
+        ({"a": "Paris", "b": "Rome", "c": [-0.25, -0.5], "d": [-1]}, ("samples=a,b", "logprobs=c,d")),
+        (
+            {
+                "samples": [
+                    {
+                        "content": "Paris",
+                        "logprobs": {"content": [{"token": "Pa", "logprob": -0.25}, {"logprob": -0.5}]},
+                    },
+                    {"text": "Rome", "logprobs": {"tokens": ["Rome"], "token_logprobs": [-1.0]}},
+                ]
+            },
+            (),
+        ),
+    ],
+)
+def test_log_probabilities_in_columns_and_as_apis_give_them(
+    tmp_path: Path, row: dict[str, Any], maps: tuple[str, ...]
+) -> None:
+    drawn = one(tmp_path, {"question": "q?", **row}, *maps).drawn
+    assert drawn is not None
+    assert [sample.logprobs for sample in drawn.samples] == [(-0.25, -0.5), (-1.0,)]
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"samples": ["a", "b"], "logprobs": [[-1.0]]}, "for each of the 2 samples"),
+        ({"samples": ["a", "b"], "logprobs": [-1.0, -2.0]}, "A number for the whole answer is a score"),
+        ({"samples": ["a", "b"], "logprobs": [[0.9], [0.8]]}, "Is it a probability?"),
+        ({"samples": ["a", "b"], "logprobs": [[-1.0], [None]]}, "must be a finite number"),
+        ({"samples": [{"text": "a", "tokens": ["a", "b"], "logprobs": [-1.0]}, "b"]}, "2 tokens and 1 log-prob"),
+    ],
+)
+def test_log_probabilities_that_do_not_fit_are_named(tmp_path: Path, row: dict[str, Any], problem: str) -> None:
+    with pytest.raises(RecordError, match=re.escape(problem)):
+        one(tmp_path, {"question": "q?", **row})
+    if "logprobs" in row:
+        assert one(tmp_path, {"question": "q?", **row}, "logprobs=-", "samples=samples").drawn is not None
+
+
+def test_a_file_with_several_models_is_read_one_by_one(tmp_path: Path) -> None:
+    rows = [
+        {"id": q, "question": q, "answer": f"{m} on {q}", "system_name": m}
+        for q in ("q1", "q2")
+        for m in ("big", "small")
+    ]
+    path, columns = jsonl(tmp_path / "m.jsonl", rows), parse_map(["model=system_name"])
+    with pytest.raises(UsageError, match=r"several models: big \(2 rows\), small \(2 rows\).*--system NAME"):
+        import_file(path, ImportSettings(columns=columns))
+    found = import_file(path, ImportSettings(columns=columns, system="small"))
+    assert [record.answer for record in found.file.records] == ["small on q1", "small on q2"]
+    assert (found.file.header.model.model, found.n_rows) == ("small", 2)
+    assert "2 rows of other models were left out." in found.notes
+    with pytest.raises(UsageError, match=r"--system tiny: .* holds the models big"):
+        import_file(path, ImportSettings(columns=columns, system="tiny"))
+    alone = jsonl(tmp_path / "one.jsonl", [{"id": "a", "answer": "x", "model": "m1"}])
+    assert import_file(alone).file.header.model.model == "m1"  # a column of the field's name
+    assert import_file(alone, ImportSettings(columns=parse_map(["model=-"]))).file.header.model.model == "one"
+    nameless = jsonl(tmp_path / "n.jsonl", [{"id": "a", "answer": "x"}])
+    with pytest.raises(RecordError, match="every row must name its model"):
+        import_file(nameless, ImportSettings(columns=columns))
+
+
+def test_scores_of_either_direction(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "s.jsonl", [{"id": "a", "lp": -2.5, "c": 0.75}, {"id": "b", "lp": math.nan, "c": 1}])
+    columns = parse_map(["score=lp", "confidence=c"], certain=True)
+    found = import_file(path, ImportSettings(columns=columns)).file
+    first, second = found.records
+    assert (first.scores["imported:lp"].value, first.scores["imported:c"].value) == (2.5, 0.25)
+    assert second.scores["imported:lp"].value is None  # NaN is missing, which abstains
+    assert found.header.estimators["imported:lp"].params["stored"] == "-value"
+
+
+def test_option_log_probabilities(tmp_path: Path) -> None:
+    row = {"id": "q", "option_scores": {"A": -1.5, "B": -0.25}}
+    drawn = one(tmp_path, row, option_scale="logprob").drawn
+    assert drawn is not None
+    assert drawn.options is not None
+    assert drawn.options.loglikelihoods == (-1.5, -0.25)
+    with pytest.raises(RecordError, match="a log-probability is at most 0"):
+        one(tmp_path, {"id": "q", "option_scores": {"A": -1.5, "B": 0.25}}, option_scale="logprob")
+
+
+def test_the_user_says_what_a_third_label_is(tmp_path: Path) -> None:
+    rows = [{"id": str(i), "answer": "x", "correct": label} for i, label in enumerate(["yes", "unparseable", "no"])]
+    path = jsonl(tmp_path / "l.jsonl", rows)
+    with pytest.raises(RecordError, match=r"got 'unparseable'.*--other-labels wrong or unlabelled"):
+        import_file(path)
+    wrong = import_file(path, ImportSettings(other_labels="wrong"))
+    assert [record.correct for record in wrong.file.records] == [True, False, False]
+    assert "1 labels are 'unparseable', neither right nor wrong: counted as wrong." in wrong.notes
+    left = import_file(path, ImportSettings(other_labels="unlabelled"))
+    assert [record.correct for record in left.file.records] == [True, None, False]
+    assert wrong.file.header.correctness != left.file.header.correctness
+    errors = one(tmp_path, {"id": "a", "answer": "x", "error": "n/a"}, other_labels="wrong")
+    assert errors.correct is False
+
+
+QA_EVAL = [
+    {
+        "question": f"question {i}?",
+        "golden_answer": "291 episodes/291",
+        **{"answer_fid": "291", "judge_fid": True, "answer_gpt4": f"It is {i}.", "judge_gpt4": False},
+        **{"answer_newbing": None, "judge_newbing": None, "improper": i == 0},
+    }
+    for i in range(3)
+]
+"""Rows in the form of wangcunxiang/QA-Eval, EVOUNA/NQ.json."""
+
+
+def test_qa_eval_as_published(tmp_path: Path) -> None:
+    path = tmp_path / "NQ.json"
+    path.write_text(json.dumps(QA_EVAL))
+    with pytest.raises(UsageError, match="several systems: fid, gpt4, newbing"):
+        import_file(path)
+    for settings in (ImportSettings(system="fid"), ImportSettings(system="fid", format="nq")):
+        found = import_file(path, settings)
+        assert (found.layout, found.n_rows, found.file.header.model.model) == ("nq", 2, "fid")
+        record = found.file.records[0]
+        assert (record.id, record.question, record.references) == ("row-1", "question 1?", ("291 episodes", "291"))
+        assert (record.answer, texts(record), record.correct) == ("291", ["It is 1.", ""], True)
+        assert '1 questions that people marked "improper" were left out.' in found.notes
+
+
+def test_offered_tools_are_part_of_the_question(tmp_path: Path) -> None:
+    send, book = ({"type": "function", "function": {"name": name, "parameters": {}}} for name in ("send", "book"))
+    call = {"type": "function", "function": {"name": "send", "arguments": '{"to": "Bob"}'}}
+    rows = [
+        {"question": "Do it", "answer": {"content": None, "tool_calls": [call]}, "tools": tools, "correct": correct}
+        for tools, correct in (([send, book], True), ([send], False))
+    ]
+    found = import_file(jsonl(tmp_path / "t.jsonl", rows)).file
+    first, second = found.records
+    assert first.id != second.id
+    assert first.shown_answer == '[{"arguments":{"to":"Bob"},"name":"send"}]'
+    assert found.header.plan.bindings is None  # they differ
+    refuse_contradictions(found.records)  # does not stop: other tools, another question
+    rows[1]["tools"] = [book, send]  # the order does not count
+    rows = [{"id": str(i), **row} for i, row in enumerate(rows)]
+    same = import_file(jsonl(tmp_path / "t.jsonl", rows)).file.records
+    with pytest.raises(UsageError, match=r"the same answer '.*Bob.*send"):
+        refuse_contradictions(same)
+    alike = import_file(jsonl(tmp_path / "t.jsonl", [rows[0], {**rows[0], "id": "other"}])).file
+    assert alike.header.plan.bindings is not None
+    assert alike.header.plan.bindings.tool_names == ("send", "book")
+    with pytest.raises(RecordError, match="a list of the offered tools"):
+        one(tmp_path, {**rows[0], "tools": "send"})
+
+
+def test_rows_in_memory_are_read_like_a_file(tmp_path: Path) -> None:
+    rows = [{"question": "q?", "samples": SPOKEN, "model": "m"}, {"question": "r?", "samples": SPOKEN, "model": "m"}]
+    found = import_rows([Row(f"frame[{i}]", row) for i, row in enumerate(rows)], name="frame")
+    assert found.file.records == import_file(jsonl(tmp_path / "s.jsonl", rows)).file.records
+    assert (found.file.header.model.model, found.file.header.questions_name, found.n_rows) == ("m", "frame", 2)
+    with pytest.raises(RecordError, match=r"frame\[0\]: field 'question'"):
+        import_rows([Row("frame[0]", {"answer": "x"})])
+    with pytest.raises(UsageError, match="holds no row"):
+        import_rows([])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,15 @@ from calibrate.data.records import (
     RecordFile,
     RecordHeader,
     open_writer,
+    pooled,
     read_records,
     rewrite_records,
     write_records,
 )
+from guardrail.artifact import Reach
 from guardrail.errors import RecordError, UsageError
 from guardrail.prompting import PromptWrapping
-from guardrail.specs import ModelIdentity
+from guardrail.specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
 from guardrail.types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 
 QUESTIONS = [Question(id=f"q{i}", question=f"number {i}?", references=("x",), group="g") for i in range(4)]
@@ -197,3 +200,70 @@ def test_a_failed_rewrite_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest
         write_records(path, header(), [record(1)])
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["r.jsonl"]
+
+
+def batch(path: Path, ids: str, **changes: object) -> RecordFile:
+    """A labelled file with scores "a"."""
+    records = tuple(Record(id=name, question=f"question {name}?", correct=True) for name in ids)
+    base = header(
+        questions_name=path.name,
+        questions_sha256=fingerprint(one.to_question() for one in records),
+        n_questions=len(records),
+        correctness=CorrectnessSpec(name="exact", version=1, params={}),
+        estimators={"a": score_spec("a")},
+    )
+    file = RecordFile(path, base.model_copy(update=changes), records)
+    write_records(path, file.header, file.records)
+    return file
+
+
+def score_spec(name: str, version: int = 1) -> EstimatorSpec:
+    return EstimatorSpec(name=name, version=version, unit="nats")
+
+
+def by_people(name: str) -> CorrectnessSpec:
+    return CorrectnessSpec(name="given", version=1, params={"file": name, "sha256": 64 * name})
+
+
+DRAWN = Reach(estimator="a", share=1, cut=1, n_pool=9, n_within=9, n=1, seed=0, fixed_beforehand=True)
+
+
+def test_several_files_are_read_as_one(tmp_path: Path) -> None:
+    more = {name: score_spec(name) for name in "ab"}
+    one, two = batch(tmp_path / "one.jsonl", "xy"), batch(tmp_path / "t wo.jsonl", "z", estimators=more)
+    found = read_records(one.path, two.path)
+    assert [record.id for record in found.records] == ["x", "y", "z"]
+    assert found.header.n_questions == 3
+    assert list(found.header.estimators) == ["a"]  # b is not in both
+    assert found.header.questions_name == "one.jsonl + t wo.jsonl"
+    assert found.header.questions_sha256 == fingerprint(record.to_question() for record in found.records)
+    assert shlex.split(str(found.path)) == [str(one.path), str(two.path)]  # as a command takes them
+    assert read_records(one.path) == one
+
+
+def test_labels_that_people_gave_in_several_files_are_one_kind(tmp_path: Path) -> None:
+    files = [batch(tmp_path / f"{name}.jsonl", name, correctness=by_people(name)) for name in "pq"]
+    found = pooled(files).header.correctness
+    assert found is not None
+    assert (found.name, found.params["file"]) == ("given", "p + q")
+    assert found != pooled(files[::-1]).header.correctness
+
+
+@pytest.mark.parametrize(
+    ("changes", "ids", "problem"),
+    [
+        ({"model": ModelIdentity(provider="p", model="other")}, "z", "cannot be one pool"),
+        ({"plan": SamplingPlan(n=3)}, "z", "cannot be one pool"),
+        ({"prompt": PromptWrapping(system="Be short.")}, "z", "cannot be one pool"),
+        ({"correctness": CorrectnessSpec(name="numeric", version=1, params={})}, "z", "cannot be one pool"),
+        ({"correctness": None}, "z", "two.jsonl has no labels. Run: calibrate label"),
+        ({"estimators": {}}, "z", "no scores in common"),
+        ({"estimators": {"a": score_spec("a", version=2)}}, "z", "no scores in common"),
+        ({}, "y", "record 'y' is in two of the files"),
+        ({"reach": DRAWN}, "z", "drawn by `calibrate sample`"),
+    ],
+)
+def test_files_that_differ_are_not_pooled(tmp_path: Path, changes: dict[str, object], ids: str, problem: str) -> None:
+    one, two = batch(tmp_path / "one.jsonl", "xy"), batch(tmp_path / "two.jsonl", ids, **changes)
+    with pytest.raises(UsageError, match=problem):
+        read_records(one.path, two.path)

@@ -15,7 +15,7 @@ from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.evaluation.audit import audit, audit_counts, labelled_needed, prepared, refuse_shared
 from calibrate.pipeline import fit_artifact, part_header, split
-from calibrate.report.sentences import audited, shifted
+from calibrate.report.sentences import advice, audited, shifted
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible
@@ -298,3 +298,90 @@ def test_command_and_its_exit_codes(
     paths["other"].write_text("no json\n", encoding="utf-8")
     run("other", code=2)
     assert read_records(paths["bad"]).header == fresh.header  # nothing is written
+
+
+def test_the_cause_of_a_refutation(parts: tuple[RecordFile, RecordFile]) -> None:
+    old, fresh = parts
+    artifact = fit_artifact(old, estimator=KEY, alpha=0.3)
+    labels = audit(artifact, flipped(fresh).records, KEY)
+    assert labels.cause == "labels"
+    assert "the labels, or harder questions" in audited(labels)[1]
+    assert "Compare the labels" in advice(labels)[0]
+    hard = sorted(fresh.records, key=lambda r: r.scores[KEY].value or 0.0)[30:]
+    moved = audit(artifact, [r.model_copy(update={"correct": False}) for r in hard], KEY)
+    assert (moved.verdict, moved.cause) == ("refuted", "questions")
+    assert "look different from the calibration questions" in audited(moved)[1]
+    for found in (labels, moved):
+        assert found.contradicts_calibration
+        steps = " ".join(advice(found, "calibrate fit old.jsonl new.jsonl"))
+        assert "calibrate fit old.jsonl new.jsonl" in steps
+        assert "--rule certified" not in steps  # it would not have helped
+
+
+def test_certified_is_advised_only_where_it_would_have_helped(parts: tuple[RecordFile, RecordFile]) -> None:
+    old, fresh = parts
+    artifact = fit_artifact(old, estimator=KEY, alpha=0.3)
+    outcome, certificate = artifact.outcome, artifact.certificate
+    assert isinstance(outcome, Feasible)
+    assert isinstance(certificate, Feasible)
+    assert certificate.threshold < outcome.threshold
+    inside = [r for r in fresh.records if (r.scores[KEY].value or 0.0) <= certificate.threshold]
+    between = [r for r in fresh.records if certificate.threshold < (r.scores[KEY].value or 0.0) <= outcome.threshold]
+    assert between
+    good = [r.model_copy(update={"correct": True}) for r in inside]
+    found = audit(artifact, [*good, *(r.model_copy(update={"correct": False}) for r in between)], KEY)
+    assert found.certified == audit_counts(0, len(inside), 0.3, 0.05)[0]
+    bad = audit(artifact, flipped(fresh).records, KEY)
+    assert bad.certified == "refuted"
+    by_chance = bad.model_copy(
+        update={"shift": bad.shift.model_copy(update={"ks_p": 1.0, "acceptance_p": 1.0}), "base_error_p": 1.0}
+    )
+    assert by_chance.cause == "chance"
+    assert "--rule certified" not in " ".join(advice(by_chance))
+    assert "--rule certified" in advice(by_chance.model_copy(update={"certified": "undecided"}))[0]
+    assert audit(fit_artifact(old, estimator=KEY, alpha=0.3, rule="certified"), good, KEY).certified is None
+
+
+def test_a_refutation_prints_a_command_that_merges_and_works(
+    parts: tuple[RecordFile, RecordFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
+    monkeypatch.chdir(tmp_path)
+    old, fresh = parts
+    write_records("old.jsonl", old.header, old.records)
+    write_records("new.jsonl", fresh.header, flipped(fresh).records)
+    fit_artifact(old, estimator=KEY, alpha=0.15).save(tmp_path / "a.json")
+    shown = CliRunner().invoke(
+        app, ["audit", "--records", "new.jsonl", "--artifact", "a.json", "--calibration", "old.jsonl"]
+    )
+    assert shown.exit_code == 1
+    command = next(line for line in shown.output.splitlines() if "calibrate fit" in line).split("calibrate ")[1]
+    assert command.startswith("fit old.jsonl new.jsonl ")
+    assert CliRunner().invoke(app, command.split()).exit_code == 0
+    assert CalibrationArtifact.load("a-new.json").data.n_used == len(old.records) + len(fresh.records)
+
+
+def test_drift_of_a_file(parts: tuple[RecordFile, RecordFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
+    monkeypatch.chdir(tmp_path)
+    old, fresh = parts
+    bare = fresh.header.model_copy(update={"correctness": None, "estimators": {}})
+    unlabelled = [r.model_copy(update={"correct": None, "scores": {}}) for r in fresh.records]
+    hard = sorted(fresh.records, key=lambda r: -(r.scores[KEY].value or 0.0))[:60]
+    write_records("old.jsonl", old.header, old.records)
+    write_records("fresh.jsonl", bare, unlabelled)
+    write_records("hard.jsonl", fresh.header, hard)
+    fit_artifact(old, estimator=KEY, alpha=0.15).save(tmp_path / "a.json")
+
+    def run(*arguments: str, code: int) -> str:
+        result = CliRunner().invoke(app, ["drift", *arguments, "--artifact", "a.json"])
+        assert result.exit_code == code, (result.output, result.exception)
+        return " ".join(result.output.split())
+
+    assert "120 scores do not refute" in run("fresh.jsonl", code=0)
+    shown = run("hard.jsonl", code=1)
+    assert "less certainly than at calibration" in shown
+    found = json.loads(run("hard.jsonl", "--json", code=1))
+    assert (found["alarm"]["monitor"], found["n"], found["left_out"]) == ("drift", 60, 0)
+    assert "fitted on" in run("old.jsonl", code=2)
+    assert "in (0, 1)" in run("hard.jsonl", "--delta", "5", code=2)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from calibrate.evaluation.evaluate import Evaluation, RuleSpec, _job, _splits, _Tally, evaluate
+from calibrate.evaluation.evaluate import Estimate, Evaluation, RuleSpec, _job, _splits, _Tally, evaluate
+from calibrate.report.content import few
 from calibrate.thresholds import fit, rules
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
@@ -52,13 +53,14 @@ def test_row_figures_by_hand() -> None:
 def test_matches_fits_made_one_by_one() -> None:
     u, e = pool()
     result = evaluate(u, e, rules=["acrc"], alphas=[0.15], n_calibration=100, splits=7, seed=3)
-    rates, shares = [], []
+    rates, shares, above = [], [], []
     for calibration, test in _splits(400, 100, 7, 3, None):
         assert sorted([*calibration, *test]) == list(range(400))
         assert calibration.size == 100
         outcome = fit(u[calibration], e[calibration], alpha=0.15)
         taken = accepts(u[test], outcome.threshold) if isinstance(outcome, Feasible) else np.zeros(300, dtype=bool)
         shares.append(taken.mean())
+        above.append(isinstance(outcome, Feasible) and e[u <= outcome.threshold].mean() > 0.15)
         if taken.any():
             rates.append(e[test][taken].mean())
     row = result.rows[0]
@@ -66,6 +68,27 @@ def test_matches_fits_made_one_by_one() -> None:
     assert row.scer.value == pytest.approx(np.mean(rates))
     assert row.acceptance.value == pytest.approx(np.mean(shares))
     assert row.infeasible_rate.value == pytest.approx(1 - len(rates) / 7)
+    assert row.n_feasible == len(rates)
+    assert row.pool_violation_rate is not None
+    assert row.pool_violation_rate.value == pytest.approx(np.mean(above))
+    assert 0 < sum(above) < 7  # both kinds occur, or the line above shows little
+
+
+def test_the_whole_pool_does_not_err_against_the_part_fitted_on() -> None:
+    """Exactly alpha = .2 at every threshold of a pool: a test half is above it in about half of the splits."""
+    u, e = np.repeat(np.arange(20.0), 10), np.tile([1, 1] + [0] * 8, 20)
+    row = evaluate(u, e, rules=["fixed_quantile"], alphas=[0.2], n_calibration=100, splits=40).rows[0]
+    assert row.violation_rate.value > 0.2
+    assert row.pool_violation_rate == Estimate(value=0.0, se=0.0)
+
+
+def test_means_of_few_splits_are_marked() -> None:
+    u, e = pool()
+    for splits, mark in ((9, "*"), (10, "")):
+        row = evaluate(u, e, rules=["fixed_quantile"], alphas=[0.2], n_calibration=200, splits=splits).rows[0]
+        assert few(row) == mark
+    nothing = evaluate(np.arange(50.0), np.ones(50), rules=["lec"], alphas=[0.1], n_calibration=20, splits=4).rows[0]
+    assert few(nothing) == ""  # there is no mean to mark
 
 
 def test_all_rules_see_the_same_splits_whatever_their_company() -> None:

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import special, stats
 
 from calibrate.data.records import Record
-from calibrate.evaluation.label_checks import auroc_interval, suspicious
+from calibrate.evaluation.label_checks import (
+    auroc_interval,
+    judge_to_look_at,
+    labelled_answers,
+    merged_pairs,
+    missed,
+    suspicious,
+)
 from calibrate.evaluation.planning import Binormal
 from calibrate.scoring.metrics import ks_two_sample
 from guardrail.errors import UsageError
-from guardrail.types import Uncertainty
+from guardrail.judges import ExactJudge, JudgeSpec, TokenF1Judge
+from guardrail.judges.cache import PairCache, cached
+from guardrail.types import Sample, SampleSet, Uncertainty
 
 
 def test_delong_by_hand() -> None:
@@ -110,3 +121,90 @@ def test_ties_count_as_the_extreme_they_are() -> None:
     same = [record(f"q{i}", 0.0, i != 7) for i in range(12)]
     assert suspicious(same, "s").n_wrong == suspicious(same, "s").n_right == 0  # a constant score contradicts nothing
     assert suspicious([], "s").wrong == ()
+
+
+def answered(
+    name: str, answer: str, reference: str, *, correct: bool | None = None, samples: Sequence[str] = ()
+) -> Record:
+    drawn = SampleSet(
+        question="How long?", primary=Sample(text=answer), samples=tuple(Sample(text=text) for text in samples)
+    )
+    return Record(id=name, question="How long?", references=(reference,), drawn=drawn, correct=correct)
+
+
+FAQ = [
+    answered("a", "You can return it within 30 days.", "30 days", correct=False),
+    answered("b", "You can return it within 14 days.", "30 days", correct=False),
+    answered("c", "You cannot return it within 30 days.", "30 days", correct=False),
+    answered("d", "30 days", "30 days", correct=True),
+    answered("e", "The return window is 30 days long.", "30 days"),
+]
+
+
+def test_answers_labelled_wrong_that_contain_the_reference_are_counted() -> None:
+    found = missed(FAQ, "token_f1")
+    assert found is not None
+    assert ([record.id for record in found.records], found.n_wrong, found.rule) == (["a"], 3, "contains")
+    assert missed(FAQ, "contains") is None  # another rule made these labels: nothing is said about them
+    assert missed([FAQ[1], FAQ[3]], "token_f1") is None
+
+
+def test_where_the_references_are_numbers_the_rule_for_numbers_is_named() -> None:
+    found = missed([answered("n", "The answer is 42 km.", "42", correct=False)], "exact")
+    assert found is not None
+    assert found.rule == "numeric"
+
+
+@pytest.mark.parametrize(
+    ("n_right", "n_wrong", "shown"), [(9, 9, (3, 3)), (9, 1, (5, 1)), (0, 9, (0, 6)), (2, 1, (2, 1))]
+)
+def test_labelled_answers_are_of_both_kinds(n_right: int, n_wrong: int, shown: tuple[int, int]) -> None:
+    records = [
+        answered(f"{label}{i}", "x", "x", correct=label)
+        for label, n in ((True, n_right), (False, n_wrong))
+        for i in range(n)
+    ]
+    found = [record.correct for record in labelled_answers([*FAQ[4:], *records])]
+    assert (found.count(True), found.count(False)) == shown
+    assert labelled_answers(records) == labelled_answers(records[::-1])
+
+
+SHORT = [
+    answered("p", "x", "x", samples=["Louis Armstrong", "Neil Armstrong", "Louis Armstrong", "Armstrong", "ARMSTRONG"]),
+    answered("q", "x", "x", samples=["It is a very long answer about Neil Armstrong", "Buzz Aldrin", "buzz aldrin"]),
+]
+
+
+def test_short_answers_that_a_judge_merged_are_shown_the_most_doubtful_first() -> None:
+    # "Armstrong" shares one of two words with either: token-F1 2/3. "Louis A." and "Neil A." share one of two: 1/2.
+    found = merged_pairs(SHORT, TokenF1Judge(threshold=0.5))
+    assert found is not None
+    assert found.pairs[0] == ("p", "Louis Armstrong", "Neil Armstrong")
+    assert [(a.casefold(), b) for _, a, b in found.pairs[1:]] == [
+        ("armstrong", "Louis Armstrong"),
+        ("armstrong", "Neil Armstrong"),
+    ]
+    assert found.n == 3
+    assert merged_pairs(SHORT, ExactJudge()) is None
+
+
+def test_the_verdicts_of_a_model_are_read_from_its_cache_and_no_model_is_asked(tmp_path: Path) -> None:
+    class Model:
+        spec = JudgeSpec(name="nli", version=4, params={"model": "m"})
+        asked = 0
+
+        def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+            self.asked += len(pairs)
+            return [True] * len(pairs)
+
+    model, path = Model(), tmp_path / "pairs.sqlite"
+    assert judge_to_look_at(model.spec, path) is None  # nothing was kept
+    whole = merged_pairs(SHORT[:1], cached(model, PairCache(path)))
+    asked = model.asked
+    looked = judge_to_look_at(model.spec, path)
+    assert looked is not None
+    assert merged_pairs(SHORT[:1], looked) == whole
+    assert whole is not None
+    assert merged_pairs(SHORT[1:], looked) is None  # these pairs are not in the cache: no verdict
+    assert model.asked == asked
+    assert judge_to_look_at(TokenF1Judge().spec) == TokenF1Judge()

@@ -66,7 +66,7 @@ def poisoned(file: RecordFile) -> RecordFile:
 def test_page_says_everything_and_loads_nothing(labelled: RecordFile, tmp_path: Path) -> None:
     kept, test = split(labelled.records, test_fraction=0.3)
     artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, part=kept)
-    evaluation = compare_rules(artifact, labelled.records, KEY, splits=5)
+    evaluation = compare_rules(artifact, kept, KEY, splits=5)
     written = write_report(
         tmp_path / "deep" / "report.html",
         artifact,
@@ -93,6 +93,8 @@ def test_page_says_everything_and_loads_nothing(labelled: RecordFile, tmp_path: 
         "acrc (in use)",
         "cp_simultaneous",
         "By category",
+        "With another rule, or none",
+        "All rules",
         "How far can the promise be relied on?",
         "What another target would give",
         "95 % interval",
@@ -167,7 +169,9 @@ def test_infeasible_page_explains(labelled: RecordFile, tmp_path: Path) -> None:
     assert "Wrong, and the model was most certain" in text
     assert "Accept more errors" in text
     assert "threshold in use" not in text
-    assert "Other rules" not in text
+    assert "With another rule" not in text
+    assert "Promised" not in text
+    assert "Nothing is promised" in text
 
 
 def test_records_of_another_fit_are_refused(labelled: RecordFile, tmp_path: Path) -> None:
@@ -182,3 +186,67 @@ def test_the_same_artifact_gives_the_same_page(labelled: RecordFile, tmp_path: P
     first, *_ = write_report(tmp_path / "a.html", artifact, labelled.records, estimator="semantic_entropy")
     second, *_ = write_report(tmp_path / "b.html", artifact, labelled.records, estimator="semantic_entropy")
     assert first.read_text(encoding="utf-8") == second.read_text(encoding="utf-8")
+
+
+def test_calibration_and_test_are_never_pooled(labelled: RecordFile, tmp_path: Path) -> None:
+    kept, test = split(labelled.records, test_fraction=0.3)
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, part=kept)
+    pooled = compare_rules(artifact, labelled.records, KEY, splits=2)
+    with pytest.raises(UsageError, match=r"of 240 questions, and there are 168 calibration records"):
+        write_report(tmp_path / "p.html", artifact, labelled.records, estimator=KEY, test=test, evaluation=pooled)
+    (path, *_) = write_report(tmp_path / "r.html", artifact, labelled.records, estimator=KEY, test=test)
+    html = path.read_text(encoding="utf-8")
+    for part in (kept, test):
+        taken = [r for r in part if (r.scores[KEY].value or 0.0) <= (artifact.threshold or 0.0)]
+        wrong, errors = sum(not r.correct for r in part), sum(not r.correct for r in taken)
+        for note in (
+            f"{len(taken)} of {len(part)} questions",
+            f"{errors} of {len(taken)};",
+            f"{wrong} of {len(part)} ",
+        ):
+            assert note in html, note
+        for group in ("trees", "shrubs", "herbs"):
+            row = re.search(f"<tr><td>{group}</td>.*</tr>", html)
+            assert row is not None
+            assert f"<td>{sum(r.group == group for r in part)}</td>" in row[0]
+    text = Page(html).text
+    for heading in ("Wrong, and would be answered: the most certain first", "Right, but held back"):
+        assert text.count(heading) == 2
+    tested = {record.id for record in test}
+    where = {
+        name: place for place, name in re.findall(r"<tr><td class=\"text\">(\w+)</td>.*?small\">(p\d+)</td>", html)
+    }
+    assert where
+    assert all((place == "test") == (name in tested) for name, place in where.items())
+
+
+def test_a_refuted_page_is_red_and_sends_nobody_to_the_model(labelled: RecordFile, tmp_path: Path) -> None:
+    kept, test = split(labelled.records, test_fraction=0.3)
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.3, part=kept, rule="certified")
+    wrong = [record.model_copy(update={"correct": False}) for record in test]
+    (path, *_) = write_report(
+        tmp_path / "r.html", artifact, kept, estimator=KEY, test=wrong, merged="calibrate fit old new"
+    )
+    html = path.read_text(encoding="utf-8")
+    text = Page(html).text
+    assert '<section class="verdict red">' in html
+    for words in ("Refuted by the test questions", "Likely cause", "calibrate fit old new", "Refuted."):
+        assert words in text, words
+    for words in ("May answer", "may answer by itself", "Promised.", "Guardrail("):
+        assert words not in text, words
+
+
+def test_a_manager_sees_three_rules(labelled: RecordFile, tmp_path: Path) -> None:
+    for rule in ("lec", "sgr"):  # one that is compared by default, and one that is not
+        artifact = fit_artifact(labelled, estimator=KEY, alpha=0.3, rule=rule)
+        evaluation = compare_rules(artifact, labelled.records, KEY, splits=3)
+        (path, *_) = write_report(
+            tmp_path / f"{rule}.html", artifact, labelled.records, estimator=KEY, evaluation=evaluation
+        )
+        shown, hidden = path.read_text(encoding="utf-8").split("<summary>All rules</summary>")
+        table = shown[shown.index("With another rule, or none") :]
+        assert re.findall(r"<tr[^>]*><td>([^<]+)</td>", table) == [f"{rule} (in use)", "certified", "none"]
+        assert "cp_simultaneous" in hidden
+        assert "test part (reads high)" in table
+        assert "all questions (reads low)" in table
+        assert "mean over fewer than 10 splits" in table

@@ -6,6 +6,8 @@ import pytest
 
 from calibrate.cli.fit import print_no_early_stopping
 from calibrate.data.records import RecordFile
+from calibrate.evaluation.audit import Audit, audit
+from calibrate.evaluation.tables import rule_of
 from calibrate.pipeline import fit_artifact
 from calibrate.report.sentences import (
     caveats,
@@ -16,7 +18,11 @@ from calibrate.report.sentences import (
     next_steps,
     no_early_stopping,
     percent,
+    ranking,
+    standing,
+    unguardable,
 )
+from guardrail.artifact import CalibrationArtifact
 from guardrail.outcome import Feasible
 from guardrail.types import Uncertainty, Unmeasured
 
@@ -106,3 +112,74 @@ def test_fit_says_it_in_a_line(labelled: RecordFile, capsys: pytest.CaptureFixtu
     data = artifact.data.model_copy(update={"n_unmeasured": 100})
     print_no_early_stopping(artifact.model_copy(update={"data": data}), " of stage 2")
     assert "Early stopping of stage 2: off unless a guard is given" in " ".join(capsys.readouterr().out.split())
+
+
+def audited_at(artifact: CalibrationArtifact, labelled: RecordFile, wrong: float) -> Audit:
+    """An audit of the same questions with a share of wrong labels, spread evenly."""
+    ranked = sorted(labelled.records, key=lambda r: (r.scores[KEY].value or 0.0, r.id))
+    marked = [int((i + 1) * wrong) > int(i * wrong) for i in range(len(ranked))]
+    records = [r.model_copy(update={"correct": not bad}) for r, bad in zip(ranked, marked, strict=True)]
+    return audit(artifact, records, KEY)
+
+
+@pytest.mark.parametrize("rule", ["acrc", "certified"])
+def test_the_verdict_reads_the_test_part(labelled: RecordFile, rule: str) -> None:
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, rule=rule)
+    assert standing(artifact).status == "answers"
+    good = audited_at(artifact, labelled, 0.1)
+    assert (standing(artifact, good).status, standing(artifact, good).colour) == ("answers", "green")
+    assert "Guardrail(" in next_steps(artifact, good)[-1]
+    bad = audited_at(artifact, labelled, 0.45)
+    assert (standing(artifact, bad).status, standing(artifact, bad).colour) == ("refuted", "red")
+    assert headline(artifact, bad).startswith("Do not let the model")
+    assert "may answer by itself" not in headline(artifact, bad)
+    steps = next_steps(artifact, bad, "calibrate fit old new")
+    assert "calibrate fit old new" in " ".join(steps[:2])
+    assert "Guardrail(" not in " ".join(steps)
+
+
+def test_a_rule_that_certifies_nothing_may_end_somewhat_above_its_target(labelled: RecordFile) -> None:
+    """Of gates that aim at alpha half lie above it: a large test part refutes alpha, not what the rule promises."""
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15)
+    close = audited_at(artifact, labelled, 0.45).model_copy(
+        update={"error_p": 0.3, "base_error_p": 0.5, "certified": "undecided"}
+    )
+    assert (standing(artifact, close).status, standing(artifact, close).colour) == ("above", "yellow")
+    assert "--rule certified" in next_steps(artifact, close)[0]
+    assert "Guardrail(" not in " ".join(next_steps(artifact, close))
+    proven = close.model_copy(update={"rule": "certified"})  # the same counts break a certificate
+    assert standing(artifact, proven).status == "refuted"
+
+
+def test_a_refusal_promises_nothing(labelled: RecordFile) -> None:
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.01)
+    assert dict(facts(artifact))["promise"].startswith("Nothing:")
+    bad = audited_at(artifact, labelled, 0.45)
+    assert (standing(artifact, bad).status, standing(artifact, bad).colour) == ("abstains", "red")
+
+
+def test_an_upside_down_score_is_asked_about_before_reversed_labels(labelled: RecordFile) -> None:
+    turned = tuple(record.model_copy(update={"correct": not record.correct}) for record in labelled.records)
+    artifact = fit_artifact(RecordFile(labelled.path, labelled.header, turned), estimator=KEY, alpha=0.15)
+    text = ranking(artifact) or ""
+    assert 0 < text.index("upside down") < text.index("labels may be reversed")
+    assert next_steps(artifact)[0] == text
+
+
+def test_imported_scores_need_another_way(labelled: RecordFile) -> None:
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15)
+    assert unguardable(artifact) is None
+    spec = artifact.estimator.model_copy(update={"name": "imported:mine"})
+    imported = artifact.model_copy(update={"estimator": spec})
+    text = unguardable(imported) or ""
+    assert "No guard can use this artifact" in text
+    assert next_steps(imported)[-1] == text
+    assert "Guardrail(" not in " ".join(next_steps(imported))
+    assert dict(facts(imported))["at run time"] == text
+
+
+def test_the_papers_names_stand_beside_those_of_commands() -> None:
+    assert rule_of("A-CRC-QA") == "acrc (A-CRC-QA)"
+    assert rule_of("UCB-CLP") == "clopper_pearson (UCB-CLP)"
+    assert rule_of("Without monotonization") == "acrc:monotone=false (Without monotonization)"
+    assert rule_of("certified") == "certified"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
@@ -17,12 +17,14 @@ from calibrate.correctness.registry import RULES as CORRECTNESS
 from calibrate.data.questions import Question
 from calibrate.data.records import RecordFile, read_records
 from calibrate.evaluation.audit import audit
-from calibrate.pipeline import fit_artifact
+from calibrate.evaluation.evaluate import RuleSpec
+from calibrate.pipeline import fit_artifact, refit
 from calibrate.report import compare_rules, sentences
 from calibrate.report.content import comparison
 from calibrate.report.page import sweep
 from calibrate.thresholds.registry import RULES
 from calibrate.thresholds.rule import Prefix, Request, Rule
+from guardrail.errors import UsageError
 from guardrail.outcome import Feasible
 from guardrail.specs import CorrectnessSpec
 from guardrail.types import Sample, SampleSet, ToolCall
@@ -117,6 +119,37 @@ def test_a_new_rule_is_on_the_command_line(first_block: str, records_path: Path,
     assert first_block in run("evaluate", records_path, "-e", KEY, "-a", "0.2", "--splits", "2")
     guess = ("--accuracy", "0.7", "--auroc", "0.8")
     assert first_block in run("plan", "--alpha", "0.2", *guess, "--n", "50", "--repetitions", "2")
+
+
+def test_a_rule_of_ones_own_is_passed_as_an_object(labelled: RecordFile) -> None:
+    mine = FirstBlock()
+    assert mine.name not in rules()
+    found = fit([0.1, 0.1, 0.5], [0, 1, 1], alpha=0.2, rule=mine)
+    assert isinstance(found, Feasible)
+    assert (found.rule, found.threshold, found.delta) == ("first_block", 0.1, 0.1)
+    rng = np.random.default_rng(0)
+    items: dict[str, Any] = {"uncertainty": rng.random(60), "error": rng.integers(0, 2, 60)}
+    asked: list[RuleSpec] = [mine, (mine, {"delta": 0.3}), "acrc"]
+    table = evaluate(**items, rules=asked, alphas=[0.2], n_calibration=30, splits=3)
+    assert [(row.rule, row.delta) for row in table.rows] == [("first_block", 0.1), ("first_block", 0.3), ("acrc", None)]
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2, rule=mine)
+    assert (artifact.outcome.rule, artifact.certificate.rule) == ("first_block", "certified")
+    assert [row.promise for row in comparison(table, artifact)][:2] == ["rule of your own"] * 2
+    again = refit(artifact, alpha=0.3, rule=mine)
+    assert (again.outcome.rule, again.outcome.alpha, again.outcome.delta) == ("first_block", 0.3, 0.1)
+
+
+def test_what_a_rule_of_ones_own_cannot_be(labelled: RecordFile) -> None:
+    class Acrc(FirstBlock):
+        name = "acrc"
+
+    with pytest.raises(UsageError, match="Acrc has the name 'acrc' of another rule"):
+        fit([0.1], [0], alpha=0.2, rule=Acrc())
+    with pytest.raises(UsageError, match=r"unknown rule <class .*FirstBlock.*as an object: Mine\(\)"):
+        fit([0.1], [0], alpha=0.2, rule=cast(Any, FirstBlock))
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2, rule=FirstBlock())
+    with pytest.raises(UsageError, match=r"unknown rule 'first_block'.*Pass a rule of your own as an object"):
+        refit(artifact, alpha=0.3)
 
 
 def test_a_new_correctness_rule_labels_and_states_what_it_reads(shouted: str, records_path: Path) -> None:

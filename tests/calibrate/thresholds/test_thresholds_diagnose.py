@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def test_the_literal_rule_says_why_it_never_accepts_untied_scores() -> None:
         assert outcome.reason is InfeasibleReason.MOST_CONFIDENT_ITEMS_ARE_WRONG
         assert "C_1/n >=" in outcome.detail
         assert "never forgets" in outcome.detail
-        assert "Use min_accept=None" in outcome.detail
+        assert "Leave min_accept at its default" in outcome.detail
     assert isinstance(fit(np.arange(100.0), [0] * 100, alpha=0.51, min_accept=1), Feasible)  # n/(2n + 1) < .51
 
 
@@ -184,3 +185,45 @@ def test_an_outcome_survives_json() -> None:
     for rule in rules():
         outcome = fit(U, E, alpha=0.3, rule=rule)
         assert type(outcome).model_validate_json(outcome.model_dump_json()) == outcome
+
+
+def test_the_reason_names_what_came_closest_and_not_a_lucky_first_item() -> None:
+    # Untied, the first right, then every second one wrong: 1 of 1 is the lowest rate, and says nothing.
+    error = [0] + [1, 0] * 99 + [1]
+    outcome = infeasible(error, alpha=0.1)
+    smallest = outcome.diagnostics.smallest_feasible_alpha
+    assert smallest is not None
+    there = fit(range(200), error, alpha=smallest)
+    assert isinstance(there, Feasible)
+    assert f"Accepting the {there.n_accepted} most certain came closest, with {there.n_errors} wrong" in outcome.detail
+    assert "the 1 most certain" not in outcome.detail
+    fast = infeasible(error, alpha=0.1, diagnose="fast")  # the alpha is unknown, and k_min = 29 still holds
+    found = re.search(r"Accepting the (\d+) most certain", fast.detail)
+    assert found is not None
+    assert int(found[1]) >= 29
+
+
+def test_the_reason_ends_with_the_step_that_helps() -> None:
+    good = [0] * 40 + [1] * 60
+    assert infeasible([1] * 50 + [0] * 50, alpha=0.1, rule="clopper_pearson").detail.endswith(
+        "Check whether the score is upside down: higher must mean less certain (AUROC 0.00, and 0.5 is a coin)."
+    )
+    mixed = [0, 1] * 50
+    assert "Use another uncertainty score" in infeasible([0, *mixed], alpha=0.1).detail
+    few = infeasible([0] * 20 + [1] + [0] * 14 + [1] * 5, alpha=0.1, rule="certified")  # 1 of 35 is not yet shown
+    assert few.detail.endswith(
+        "Label more questions: that rate is within the target, but the items are too few to show it."
+    )
+    outcome = infeasible([0, 0, 0, 1] * 20 + good, alpha=0.1)
+    assert f"Ask for alpha = {outcome.diagnostics.smallest_feasible_alpha:g} or more" in outcome.detail
+
+
+@pytest.mark.parametrize("rule", rules())
+def test_reasons_hold_no_python(rule: str) -> None:
+    """They are printed by the command line."""
+    rng = np.random.default_rng(0)
+    sets = [rng.integers(0, 2, 300), np.ones(300, dtype=int), np.array([1] * 30 + [0] * 270), np.zeros(12, dtype=int)]
+    for error in sets:
+        outcome = fit(np.arange(error.size), error, alpha=0.05, rule=rule)
+        if isinstance(outcome, Infeasible):
+            assert not re.search(r"smallest_feasible|=None|=True|=False|rule=", outcome.detail)

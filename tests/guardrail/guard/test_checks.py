@@ -453,7 +453,7 @@ def test_an_answer_that_was_cut_off_is_held_back(metadata: dict[str, Any], early
         guard = with_cut_off(model, value, early_stopping=early, on_abstain="raise")
         verdict = guard.assess("?")
         assert (verdict.reason, verdict.uncertainty.reason) == (Reason.UNMEASURED, Unmeasured.CUT_OFF)
-        assert "cut off at max_tokens = 64" in verdict.detail
+        assert "cut off at max_tokens = 256" in verdict.detail
         with pytest.raises(AbstainedError):
             guard.invoke("?")
     assert with_cut_off(model, "measure", early_stopping=early).invoke("?").content == "Paris is the"
@@ -472,3 +472,39 @@ def test_a_score_that_was_settled_early_does_not_let_a_part_pass() -> None:
     assert (verdict.accepted, verdict.uncertainty.reason) == (False, Unmeasured.CUT_OFF)
     whole = cut.model_copy(update={"finish_reason": "stop"})
     assert decide(SampleSet(question="?", primary=whole), ARTIFACT, estimator, settled=settled).accepted
+
+
+# -- settings of transport
+
+
+class Hearing(ScriptedChat):
+    """Notes what each call was sent."""
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+        HEARD.append(kwargs)
+        return super()._generate(messages, stop, run_manager, **kwargs)
+
+
+HEARD: list[dict[str, Any]] = []
+
+
+def test_settings_of_transport_are_passed_on_and_change_nothing() -> None:
+    HEARD.clear()
+    guard = guarded(model=Hearing(script=MODEL.script), early_stopping="off")
+    sent: dict[str, Any] = {"user": "alice", "service_tier": "flex", "timeout": 5}
+    answers = [
+        guard.invoke("sure?", **sent),
+        guard.bind(**sent).invoke("sure?"),
+        asyncio.run(guard.ainvoke("sure?", **sent)),
+    ]
+    assert {answer.text for answer in answers} == {"Paris"}
+    assert len(HEARD) == 3 * (1 + ARTIFACT.plan.n)
+    assert all(sent.items() <= call.items() for call in HEARD)
+    with pytest.raises(ArtifactMismatchError, match=r"call arguments \['frequency_penalty'\]"):
+        guard.invoke("sure?", user="alice", frequency_penalty=1)
+    cascade = Cascade(models=[Hearing(script=MODEL.script), MODEL], artifact=cascade_artifact(MODEL, MODEL))
+    HEARD.clear()
+    cascade.invoke("sure?", user="bob")
+    assert {call["user"] for call in HEARD} == {"bob"}
+    with pytest.raises(ArtifactMismatchError, match="top_k"):
+        cascade.invoke("sure?", top_k=1)

@@ -591,6 +591,25 @@ def test_an_expired_item_cannot_be_decided(store: ReviewStore, address: str, now
     assert (status, "Too late" in text) == (409, True)
 
 
+def test_no_page_that_is_only_looked_at_writes_and_health_counts_nothing(
+    store: ReviewStore, address: str, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, _ = store.enqueue(held_back(), expires_in=30), store.enqueue(held_back())
+    eve = Client(address).sign_in("eve")
+    now[0] += 31
+    with monkeypatch.context() as patched:
+        patched.setattr(store.database, "write", lambda: pytest.fail("it writes"))
+        for path in ("/", "/history", "/trail", "/monitor", f"/items/{late.id}", "/health", "/sign-in"):
+            assert eve.get(path)[0] == 200
+        assert "too late" in eve.get("/")[1]
+        patched.setattr(store, "stats", lambda **_: pytest.fail("it counts"))
+        assert eve.get("/health") == (200, '{"status":"ok"}')
+        patched.setattr(store.database, "url", store.database.url.set(database="/nowhere/reviews.db"))
+        assert eve.get("/health")[0] >= 500
+    eve.post("/next")  # closes what is late
+    assert store.item(late.id).state == "expired"
+
+
 def test_an_answer_to_label_shows_no_verdict(store: ReviewStore, address: str) -> None:
     """As `calibrate label --review-store` sends it: the score must not influence the label."""
     shown = Content(

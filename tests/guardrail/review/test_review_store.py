@@ -10,16 +10,19 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect, text, update
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy import event, inspect, text, update
+from sqlalchemy.exc import DatabaseError, TimeoutError
 
 from guardrail.errors import UsageError
 from guardrail.review import (
@@ -532,6 +535,145 @@ def test_a_newer_layout_is_refused_with_the_way_out(store_url: str, layout: str 
         UsageError, match=rf"layout {layout!r}; this version reads {schema.LAYOUT!r}.*Upgrade acrc-guardrail"
     ):
         ReviewStore(store_url)
+
+
+# -- many items ----------------------------------------------------------------------------------------------------
+
+
+class Plans:
+    """What SQLite does for each statement that reads the items."""
+
+    def __init__(self, store: ReviewStore) -> None:
+        self.found: list[str] = []
+        event.listen(store.database.engine, "before_cursor_execute", self.explain)
+
+    def explain(self, connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "FROM review_items" in statement:
+            asked = connection.connection.dbapi_connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            self.found += [row[3] for row in asked]
+
+    def through_all_rows(self) -> bool:
+        """Whether a step goes through the rows of all items, with their contents."""
+        return any(step.startswith("SCAN review_items") and "COVERING" not in step for step in self.found)
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_counts_and_lists_read_indexes_and_no_rows_of_other_items(tmp_path: Path, indexed: bool) -> None:
+    with ReviewStore(tmp_path / "reviews.db") as store:
+        if not indexed:  # the control
+            with store.database.write() as connection:
+                for name in ("queue", "late", "action", "history"):
+                    connection.exec_driver_sql(f"DROP INDEX review_items_{name}")
+        store.enqueue(content())
+        plans = Plans(store)
+        calls: list[Callable[[], object]] = [
+            store.stats,
+            lambda: store.items(["pending", "claimed"]),
+            lambda: store.items(["decided", "expired"], newest=True),
+            lambda: store.claim("ann"),
+            lambda: store.claim("ann", kinds=["audit"]),
+            store.expire,
+        ]
+        for call in calls:
+            plans.found.clear()
+            call()
+            assert plans.found
+            assert plans.through_all_rows() is not indexed, plans.found
+
+
+# -- writers of one process on SQLite ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[ReviewStore]:
+    with ReviewStore(tmp_path / "reviews.db") as made:
+        yield made
+
+
+def queued(store: ReviewStore, acts: list[Callable[[], object]]) -> list[BaseException | None]:
+    """What threads raise that ask for the database in this order, while somebody else is writing."""
+    raised: list[BaseException | None] = [None] * len(acts)
+
+    def run(place: int) -> None:
+        try:
+            acts[place]()
+        except Exception as error:
+            raised[place] = error
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(acts))]
+    waiting = store.database._writers._waiting
+    with suppress(StoreUnavailableError), store.database.write():
+        for thread in threads:
+            before = len(waiting)
+            thread.start()
+            while thread.is_alive() and len(waiting) == before:
+                threading.Event().wait(0.001)
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+def test_threads_write_in_the_order_in_which_they_ask_and_in_one_commit(one: ReviewStore) -> None:
+    commits: list[object] = []
+    event.listen(one.database.engine, "commit", commits.append)
+    acts = [partial(one.enqueue, content(str(i))) for i in range(6)]
+    assert queued(one, [*acts]) == [None] * 6
+    assert len(commits) == 1
+    assert [item.content.question for item in one.items()] == [str(i) for i in range(6)]
+
+
+def test_what_fails_is_undone_alone(one: ReviewStore) -> None:
+    def wrong() -> None:
+        with one.database.write() as connection:
+            connection.exec_driver_sql("UPDATE review_items SET holder = 'wrong'")
+            raise ValueError
+
+    _, failed, _ = queued(one, [partial(one.enqueue, content("1")), wrong, partial(one.enqueue, content("2"))])
+    assert isinstance(failed, ValueError)
+    assert [(item.content.question, item.holder) for item in one.items()] == [("1", None), ("2", None)]
+
+
+def test_a_commit_that_fails_fails_for_all_that_is_in_it(one: ReviewStore) -> None:
+    def full() -> None:
+        """As when the disk is full: SQLite undoes the transaction by itself."""
+        with one.database.write() as connection:
+            connection.connection.dbapi_connection.execute("ROLLBACK")  # type: ignore[union-attr]
+
+    before, last, after = queued(one, [partial(one.enqueue, content("1")), full, partial(one.enqueue, content("2"))])
+    assert [type(error) for error in (before, last, after)] == [StoreUnavailableError] * 3
+    one.database.circuit = Circuit()
+    assert one.items() == []
+    one.enqueue(content("3"))
+    assert len(one.items()) == 1
+
+
+def test_a_thread_that_waits_too_long_for_its_turn_holds_up_nobody(one: ReviewStore) -> None:
+    def impatient() -> None:
+        with one.database._writers.write(0.0):
+            raise AssertionError
+
+    assert [type(error) for error in queued(one, [impatient, partial(one.enqueue, content()), impatient])] == [
+        *(TimeoutError, type(None), TimeoutError)
+    ]
+    assert len(one.items()) == 1
+
+
+def test_a_connection_stays_open_and_a_moved_file_is_not_replaced(one: ReviewStore, tmp_path: Path) -> None:
+    connected: list[object] = []
+    event.listen(one.database.engine, "connect", lambda *_: connected.append(1))
+    one.enqueue(content())
+    lease = one.claim("ann")
+    assert lease is not None
+    one.decide(lease, APPROVE)
+    assert (len(connected), (tmp_path / "reviews.db-wal").exists()) == (0, True)
+    (tmp_path / "reviews.db").rename(tmp_path / "away.db")
+    for act in (one.items, one.stats, one.check, partial(one.enqueue, content())):
+        one.database.circuit = Circuit()
+        with pytest.raises(StoreUnavailableError, match="was moved, deleted or replaced"):
+            act()
+    assert not (tmp_path / "reviews.db").exists()
+    (tmp_path / "away.db").rename(tmp_path / "reviews.db")
+    assert len(one.items()) == 1
 
 
 # -- carrying out --------------------------------------------------------------------------------------------------

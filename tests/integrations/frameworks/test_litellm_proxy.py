@@ -66,7 +66,7 @@ async def test_the_judged_candidate_becomes_the_response_and_nothing_else_is_ask
     assert response.usage.completion_tokens == 2 * (N + 1)
     assert all(call["cache"] == {"no-cache": True, "no-store": True} for call in [*upstream.calls, data])
     assert sorted(call["temperature"] for call in upstream.calls) == [0.0, 0.7, 0.7, 0.7, 0.7]
-    assert {call["max_tokens"] for call in upstream.calls} == {64}
+    assert {call["max_tokens"] for call in upstream.calls} == {256}
 
 
 async def test_an_unsure_answer_abstains_with_200_or_an_error() -> None:

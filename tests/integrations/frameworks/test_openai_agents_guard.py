@@ -140,7 +140,7 @@ async def test_what_the_inner_model_is_asked_is_the_request_with_the_plans_setti
     temperatures = sorted(call["settings"].temperature for call in inner.calls)
     assert temperatures == [0.0, 0.7, 0.7, 0.7, 0.7]
     assert {call["settings"].top_p for call in inner.calls if call["settings"].temperature} == {0.9}
-    assert {call["settings"].max_tokens for call in inner.calls} == {64}
+    assert {call["settings"].max_tokens for call in inner.calls} == {256}
     assert all(call["settings"].metadata == {"who": "me"} for call in inner.calls)
     assert all(call["input"] == asked and call["system"] == "Be brief." for call in inner.calls)
     assert settings == before
@@ -1061,7 +1061,7 @@ async def test_the_sdks_chat_completions_model_on_the_wire(estimator: str) -> No
     greedy = [call for call in calls if call["temperature"] == 0]
     assert (len(greedy), len(calls)) == ((1, N + 1) if estimator == "discrete_semantic_entropy" else (1, 1))
     assert all(call["messages"][0] == {"role": "system", "content": "Be brief."} for call in calls)
-    assert all(call["tools"][0]["function"]["name"] == "pay" and call["max_tokens"] == 64 for call in calls)
+    assert all(call["tools"][0]["function"]["name"] == "pay" and call["max_tokens"] == 256 for call in calls)
     assert all(call.get("logprobs") is (True if estimator == "sequence_nll" else None) for call in calls)
 
 

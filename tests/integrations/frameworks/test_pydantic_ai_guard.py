@@ -151,7 +151,7 @@ async def test_what_the_inner_model_is_asked_is_the_request_with_the_plans_setti
     picture = BinaryContent(b"png", media_type="image/png")
     await agent(guarded(inner), model_settings=settings).run(["What is it?", picture])
     assert sorted(call["settings"]["temperature"] for call in inner.calls) == [0.0, 0.7, 0.7, 0.7, 0.7]
-    assert {call["settings"]["max_tokens"] for call in inner.calls} == {64}
+    assert {call["settings"]["max_tokens"] for call in inner.calls} == {256}
     assert all(call["settings"]["timeout"] == 5.0 for call in inner.calls)
     for call in inner.calls:
         ((request,), parameters) = (call["messages"], call["parameters"])

@@ -15,9 +15,9 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from guardrail.errors import GuardrailError
 from guardrail.types import SamplingPlan, Unmeasured
-from integrations._local import decoding
 from integrations._local.decoding import Decoder, Row, uniforms
 from integrations._local.engine import Engine, Request, automatic_budget
+from integrations._local.forward import forward
 from integrations.transformers_chat import TransformersChat
 from tests.integrations.conftest import byte_tokenizer, tiny_chat, tiny_model
 from tests.integrations.local.test_coalescing import wait_until_queued
@@ -192,7 +192,6 @@ class Passes:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, hold: int = 0) -> None:
         self.count, self.hold = 0, hold
         self.held, self.release = threading.Event(), threading.Event()
-        forward = decoding.forward
 
         def counted(*args: Any, **settings: Any) -> Any:
             self.count += 1
@@ -201,7 +200,7 @@ class Passes:
                 assert self.release.wait(60)
             return forward(*args, **settings)
 
-        monkeypatch.setattr(decoding, "forward", counted)
+        monkeypatch.setattr("integrations._local.decoding.forward", counted)
 
     async def cancel_while_held(self, task: asyncio.Task[Any], *others: asyncio.Task[Any]) -> None:
         """Cancel a task in the middle of the held pass, and let the pass end."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from guardrail.errors import MissingDependencyError, UsageError
 from guardrail.judges import Entailment, Judge, Similarity, make, make_similarity, registry
-from guardrail.uncertainty.clustering import cluster
+from guardrail.uncertainty.clustering import cluster, fold
 from integrations._local.judge_models import entails, label_order, pool, scores
 from integrations.transformers_judges import EmbeddingJudge, EmbeddingSimilarity, NliEntailment, NliJudge, NliSimilarity
 from tests.integrations.local.tiny_encoders import LABELS, LIMIT, save_embedding, save_nli
@@ -260,6 +260,18 @@ def test_inputs_over_the_limit_are_unmeasured_and_never_cut(folder: Path, senten
     assert similarity.similarity("", [("war " * (LIMIT - 2), "war")])[0] is not None
     assert similarity.similarity("", [("war " * (LIMIT - 1), "war")]) == [None]
     assert cluster(question, [one, "war " * 17], NliJudge(model=str(folder))) is None
+
+
+def test_an_embedding_similarity_takes_equal_normalised_texts_for_one_answer_and_a_judge_does_not(
+    sentences: Path,
+) -> None:
+    """A cosine a little below 1 between "War." and "war" counts as disagreement in a graph."""
+    similarity, judge = EmbeddingSimilarity(model=str(sentences)), EmbeddingJudge(model=str(sentences))
+    answers = ["war", "War.", "the war", "fox"]
+    assert len(set(fold(answers, similarity).keys)) == 2
+    assert len(set(fold(answers, judge).keys)) == 4
+    assert similarity.similarity(QUESTION, [("war", "The war."), ("War.", "war")]) == [1.0, 1.0]
+    assert similarity.similarity(QUESTION, [("war", "fox")])[0] != 1.0
 
 
 def test_the_limit_of_roberta_leaves_out_its_first_positions(tmp_path: Path) -> None:

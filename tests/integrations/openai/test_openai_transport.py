@@ -23,7 +23,7 @@ from langchain_core.tracers.base import BaseTracer
 from langchain_core.tracers.schemas import Run
 
 from guardrail import Guardrail, SamplingPlan, Unmeasured
-from guardrail.errors import GuardrailError
+from guardrail.errors import GuardrailError, UsageError
 from guardrail.sampling.prober import refuses_n
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.testing import make_artifact
@@ -390,3 +390,22 @@ def test_a_forked_process_has_connections_of_its_own_and_both_end_quietly(endpoi
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_connection_that_fails_names_the_address_without_its_secrets() -> None:
+    model = OpenAICompatibleChat(model="m", base_url="http://127.0.0.1:9/secret-path/v1", api_key=KEY, max_retries=0)
+    with pytest.raises(EndpointError, match=r"No connection to http://127\.0\.0\.1:9: check base_url") as caught:
+        model.invoke("hi")
+    assert "secret" not in str(caught.value)
+
+
+def test_settings_of_transport_reach_the_server(endpoint: Endpoint) -> None:
+    sent = {"user": "alice", "service_tier": "flex", "store": False, "safety_identifier": "a"}
+    model = chat(endpoint)
+    model.invoke("q", **sent)
+    [drawn] = model.draw_samples([[HumanMessage("q")]], SamplingPlan(n=2), seeds=[1], **sent)
+    assert drawn.problem is None
+    assert all(sent.items() <= request.items() for request in endpoint.bodies)
+    assert endpoint.requests >= 2
+    with pytest.raises(UsageError, match="timeout and default_headers are its own fields"):
+        model.invoke("q", extra_headers={"a": "b"})

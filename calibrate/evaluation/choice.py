@@ -1,0 +1,211 @@
+"""Which estimator ranks this model's errors best, and a choice among them that leaves the promise of a fit as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from guardrail.artifact import EstimatorChoice
+from guardrail.errors import UsageError
+
+from ..data.records import Record, RecordFile
+from ..data.split import Groups, one_per_cluster
+from ..scoring.ensemble import cut_for_training, refuse_overlap, training_of
+from ..scoring.metrics import auroc
+from ..scoring.scores import arrays
+from ..thresholds.fit import fit
+from ..thresholds.registry import RULES
+from .label_checks import AurocInterval, auroc_interval
+
+__all__ = [
+    "AUTO",
+    "FEWEST",
+    "SHARE",
+    "Chosen",
+    "Ranked",
+    "choose_estimator",
+    "rank_estimators",
+    "rank_scores",
+]
+
+AUTO = "auto"
+"""What a user writes in place of an estimator's name."""
+SHARE = 0.3
+"""Share of the questions that an estimator is chosen on."""
+FEWEST = 30
+"""Fewest labelled questions to choose on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """An estimator on some labelled questions.
+
+    Attributes:
+        estimator: Key of its scores.
+        auroc: AUROC with its interval; questions without a score count as the least certain ones.
+        acceptance: Share of the questions that the rule accepts, fitted and counted on them; None for no such rule.
+        n_unmeasured: Questions without a score.
+    """
+
+    estimator: str
+    auroc: AurocInterval
+    acceptance: float | None
+    n_unmeasured: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """An estimator, what it was compared with, and the questions that are left for a fit.
+
+    Attributes:
+        estimator: Key of its scores.
+        rest: Records that the choice did not use, in file order.
+        ranking: All candidates on the part that was used, best first.
+        choice: What the artifact stores.
+    """
+
+    estimator: str
+    rest: tuple[Record, ...]
+    ranking: tuple[Ranked, ...]
+    choice: EstimatorChoice
+
+
+def rank_scores(uncertainty: Mapping[str, ArrayLike], error: ArrayLike) -> tuple[str, ...]:
+    """Names of scores by AUROC, the highest first; on ties by name.
+
+    Args:
+        uncertainty: Scores by name, each of shape (n,), finite; higher is less certain.
+        error: 0 or 1, shape (n,), with both values.
+
+    Raises:
+        UsageError: As `calibrate.thresholds.fit`.
+    """
+    return tuple(sorted(uncertainty, key=lambda name: (-(auroc(uncertainty[name], error) or 0.0), name)))
+
+
+def rank_estimators(
+    records: Sequence[Record],
+    keys: Sequence[str],
+    *,
+    alpha: float,
+    rule: str = "acrc",
+    delta: float | None = None,
+    groups: Groups = "category",
+) -> tuple[Ranked, ...]:
+    """Estimators by AUROC on labelled records, the highest first, with what a rule would accept.
+
+    Picking one of them and fitting it on the same records breaks the promise of the fit; see `choose_estimator`.
+
+    Args:
+        records: Those with a label are used; of clusters one each.
+        keys: Keys of scores; those without any score are left out.
+        alpha: Target error rate.
+        rule: Threshold rule.
+        delta: Failure probability, for rules that have one.
+        groups: What the records' groups are.
+    """
+    used = [record for record in records if record.correct is not None]
+    used = list(one_per_cluster(used)) if groups == "cluster" else used
+    error = np.array([0 if record.correct else 1 for record in used], dtype=np.int64)
+    scores = {key: found for key in keys if (found := _filled(used, key)) is not None}
+    if not used or error.min() == error.max():
+        return ()
+    ranked = []
+    for key in rank_scores(scores, error):
+        measured = sum(_value(record, key) is not None for record in used)
+        interval = auroc_interval(scores[key], error)
+        assert interval is not None, "there are right and wrong answers"
+        accepted = _accepted(used, key, alpha, rule, delta) if rule in RULES else None
+        share = None if accepted is None else accepted / len(used)
+        ranked.append(Ranked(key, interval, share, len(used) - measured))
+    return tuple(ranked)
+
+
+def choose_estimator(
+    file: RecordFile,
+    *,
+    alpha: float,
+    rule: str = "acrc",
+    delta: float | None = None,
+    groups: Groups = "category",
+    part: Sequence[Record] | None = None,
+    seed: int = 0,
+) -> Chosen:
+    """Choose the estimator with the highest AUROC on a random part of the questions, and leave the others for a fit.
+
+    A certificate that is fitted on the others keeps its promise: given the part that was used here, it is that of one
+    fixed estimator on independent questions. Equal questions, and clusters, stay together. Ensembles that were trained
+    on any of the questions are no candidates.
+
+    Args:
+        file: Scored and labelled records.
+        alpha: Target error rate, for the table of candidates; the choice does not depend on it.
+        rule: Threshold rule, for the table.
+        delta: Failure probability of the rule, for the table.
+        groups: What the records' groups are.
+        part: Cut these records (a calibration part); default: all of the file.
+        seed: Of the cut.
+
+    Raises:
+        UsageError: The file has no scores or was drawn by a score, or the part has too few labels or one class only.
+    """
+    records = file.records if part is None else tuple(part)
+    if file.header.reach is not None:
+        raise UsageError(
+            f"{file.path} was drawn by its {file.header.reach.estimator!r} scores, so its labels compare no others. "
+            f"Write --estimator {file.header.reach.estimator}."
+        )
+    keys = [key for key in sorted(file.header.estimators) if not _trained_on(file, key, records)]
+    if not keys:
+        raise UsageError(f"{file.path} has no scores to choose from. Run: calibrate score {file.path}")
+    used, rest = cut_for_training(records, train_fraction=SHARE, groups=groups, seed=seed)
+    labels = [record.correct for record in used if record.correct is not None]
+    if len(labels) < FEWEST or len(set(labels)) < 2:
+        raise UsageError(
+            f"--estimator auto chooses on {SHARE:.0%} of the questions, of which {len(labels)} have a label "
+            f"({labels.count(False)} of them wrong): it takes {FEWEST}, right and wrong ones. Label more, or name an "
+            f"estimator: {', '.join(keys)}."
+        )
+    ranking = rank_estimators(used, keys, alpha=alpha, rule=rule, delta=delta, groups=groups)
+    if not ranking:
+        raise UsageError("no question that --estimator auto chooses on has a score. Name an estimator, or score again.")
+    best = ranking[0]
+    choice = EstimatorChoice(
+        candidates=tuple(one.estimator for one in ranking),
+        auroc=best.auroc.value,
+        n=len(labels),
+        questions=training_of(used).ids,
+    )
+    return Chosen(best.estimator, tuple(rest), ranking, choice)
+
+
+def _filled(records: Sequence[Record], key: str) -> NDArray[np.float64] | None:
+    """Scores, with one above all others where there is none: such a question always abstains."""
+    values = [_value(record, key) for record in records]
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return np.array([max(known) + 1.0 if value is None else value for value in values], dtype=np.float64)
+
+
+def _value(record: Record, key: str) -> float | None:
+    score = record.scores.get(key)
+    return None if score is None else score.value
+
+
+def _accepted(records: Sequence[Record], key: str, alpha: float, rule: str, delta: float | None) -> int:
+    scored = arrays([record for record in records if _value(record, key) is not None], key)
+    clusters = list(range(len(scored.ids))) if RULES[rule].grouping == "sums" else None
+    found = fit(scored.uncertainty, scored.error, alpha=alpha, rule=rule, delta=delta, groups=clusters, diagnose="fast")
+    return getattr(found, "n_accepted", 0)
+
+
+def _trained_on(file: RecordFile, key: str, records: Sequence[Record]) -> bool:
+    try:
+        refuse_overlap(file.header.estimators[key], records)
+    except UsageError:
+        return True
+    return False

@@ -1,0 +1,365 @@
+"""Calibration in Python: a data frame of logged generations in, and every step of the command line as a method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from langchain_core.language_models import BaseChatModel
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError, require
+from guardrail.specs import ModelIdentity, identify
+from guardrail.uncertainty import Estimator
+
+from .correctness import CorrectnessRule, default_rule, label_records, make_rule
+from .data.formats import ColumnMap, ImportSettings, ScoreColumn, import_rows
+from .data.formats.columns import read_list
+from .data.questions import Row
+from .data.records import RecordFile, read_records, write_records
+from .data.split import Groups, split
+from .evaluation.evaluate import Evaluation, RuleSpec
+from .evaluation.grid import Grid, evaluate_grid, sources
+from .pipeline import fit_artifact, part_header, require_same
+from .report import compare_rules, write_report
+from .scoring.scores import key_of, parse_estimator, score_records, supported
+from .thresholds.registry import compared_rules
+from .thresholds.rule import Rule
+
+__all__ = ["Records", "from_frame"]
+
+
+class Records:
+    """Records of questions with answers, scores and labels; each step of a calibration is a method.
+
+    ``from_frame(df, ...).score().label()``, then ``compare``, ``fit``, ``evaluate``, ``report``. The steps are the
+    functions of this package, which also work alone: `score_records`, `label_records`, `evaluate`, `fit_artifact`,
+    `write_report`, and on plain arrays `calibrate.fit` and `calibrate.evaluate`. ``score``, ``label`` and ``fit``
+    change this object, as in most notebooks, so a cell may be run again.
+
+    Args:
+        file: Header and records, e.g. of `read_records`.
+        notes: What a reader of the records should know.
+
+    Attributes:
+        file: The records as they are now, a frozen value.
+        artifact: What `fit` made last; None before it, and after new scores or labels.
+        notes: What a reader of the records should know.
+    """
+
+    def __init__(self, file: RecordFile, notes: Sequence[str] = ()) -> None:
+        self.file = file
+        self.artifact: CalibrationArtifact | None = None
+        self.notes = tuple(notes)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """Records that a command or `write` wrote."""
+        return cls(read_records(path))
+
+    def write(self, path: str | Path) -> None:
+        """Write the records for the command line, atomically."""
+        write_records(path, self.file.header, self.file.records)
+
+    def __len__(self) -> int:
+        return len(self.file.records)
+
+    def __repr__(self) -> str:
+        """The short form."""
+        return repr(self.file).replace("RecordFile(", "Records(", 1)
+
+    def _repr_html_(self) -> str:
+        fitted = "" if self.artifact is None else self.artifact._repr_html_()
+        return self.file._repr_html_() + fitted
+
+    def plot(self, estimator: str | None = None, ax: Any = None) -> Any:
+        """Scores of right and wrong answers on a matplotlib axis; default: the scores that `fit` would use."""
+        return self.file.plot(key_of(self.file, estimator), ax)
+
+    def score(self, *estimators: str | Estimator) -> Self:
+        """Measure the uncertainty of every record; no model is called, unless a judge is one.
+
+        Args:
+            *estimators: Names as for ``calibrate score --estimator``, or estimators. Default: every one that the
+                records support.
+
+        Raises:
+            UsageError: An unknown name, or nothing can be measured on these records.
+        """
+        made = [parse_estimator(each) if isinstance(each, str) else each for each in estimators]
+        self.file = score_records(self.file, made or supported(self.file.header.plan))
+        self.artifact = None
+        return self
+
+    def label(self, rule: str | CorrectnessRule | None = None, **params: Any) -> Self:
+        """Decide which answers are right. Labels that came with the frame (``correct=``) are replaced.
+
+        Args:
+            rule: Name of a correctness rule, or a rule of your own; default: by the questions, see `default_rule`.
+            **params: Parameters of a named rule, e.g. ``threshold=0.6``.
+
+        Raises:
+            UsageError: An unknown rule or parameter, or records without answers.
+        """
+        if params and not isinstance(rule, str):
+            raise UsageError(f"parameters {sorted(params)} belong to a rule that is named: label('token_f1', ...).")
+        if isinstance(rule, str):
+            rule = make_rule(rule, **params)
+        chosen = rule or default_rule(self.file.records, self.file.header.plan.bindings)
+        header = self.file.header.model_copy(update={"correctness": chosen.spec})
+        self.file = replace(self.file, header=header, records=tuple(label_records(self.file.records, chosen)))
+        self.artifact = None
+        return self
+
+    def split(self, test_fraction: float, *, seed: int = 0, groups: Groups = "category") -> tuple[Self, Self]:
+        """Cut in two at random: records to calibrate on, and records to test on.
+
+        Raises:
+            UsageError: As `calibrate.split`.
+        """
+        parts = split(self.file.records, test_fraction=test_fraction, seed=seed, groups=groups)
+        made = [replace(self.file, header=part_header(self.file.header, p), records=tuple(p)) for p in parts]
+        return type(self)(made[0], self.notes), type(self)(made[1], self.notes)
+
+    def compare(
+        self,
+        *,
+        alpha: float,
+        rules: Sequence[RuleSpec] = ("acrc", "certified"),
+        estimators: Sequence[str] | None = None,
+        splits: int = 100,
+        seed: int = 0,
+    ) -> Grid:
+        """Compare estimators on random halves of the records: how well each ranks errors, and what rules make of it.
+
+        To choose the best of several on the records that are fitted afterwards weakens the promise: `split` first.
+
+        Args:
+            alpha: Target error rate among accepted answers.
+            rules: Names of threshold rules, or rules of your own.
+            estimators: Keys of scores; default: all.
+            splits: Random splits.
+            seed: Of the splits.
+
+        Raises:
+            UsageError: No scores or labels.
+        """
+        pool = sources([self.file], apart=True)
+        return evaluate_grid(pool, estimators, rules=rules, alphas=[alpha], splits=splits, seed=seed)
+
+    def evaluate(
+        self,
+        *,
+        alphas: Sequence[float] | None = None,
+        rules: Sequence[RuleSpec] | None = None,
+        estimator: str | None = None,
+        n_calibration: int | None = None,
+        splits: int = 100,
+        seed: int = 0,
+        delta: float | None = None,
+        groups: Groups = "category",
+    ) -> Evaluation:
+        """Run threshold rules over many random splits of the records.
+
+        Args:
+            alphas: Targets; default: that of the artifact.
+            rules: Names, or rules of your own; default: those that the report compares.
+            estimator: Key of the scores; default: as `fit`.
+            n_calibration: Records to calibrate on in each split; default: half.
+            splits: Random splits.
+            seed: Of the splits.
+            delta: For rules that use one and do not bring their own.
+            groups: With "cluster" the groups stay whole.
+
+        Raises:
+            UsageError: No alphas and no artifact, no scores or labels, or as `calibrate.evaluate`.
+        """
+        if alphas is None and self.artifact is None:
+            raise UsageError("evaluate needs targets where nothing is fitted yet: evaluate(alphas=[0.1]).")
+        grid = evaluate_grid(
+            sources([self.file], apart=True),
+            [key_of(self.file, estimator)],
+            rules=rules or compared_rules(),
+            alphas=alphas or [self._fitted().alpha],
+            sizes=None if n_calibration is None else [n_calibration],
+            splits=splits,
+            seed=seed,
+            delta=delta,
+            cluster_by_group=groups == "cluster",
+        )
+        return grid.cells[0].evaluation
+
+    def fit(
+        self,
+        *,
+        alpha: float,
+        rule: str | Rule = "acrc",
+        estimator: str | None = None,
+        delta: float | None = None,
+        groups: Groups = "category",
+    ) -> CalibrationArtifact:
+        """Fit the threshold; ``artifact.save(path)`` writes the file that a `Guardrail` loads.
+
+        Args:
+            alpha: Target error rate among accepted answers, in (0, 1). Choose it before you look at results.
+            rule: Name of a threshold rule, or a rule of your own.
+            estimator: Key of the scores; default: semantic entropy (the discrete one without log-probabilities),
+                or predictive entropy with options.
+            delta: Failure probability, for rules that have one.
+            groups: Whether groups are categories, or clusters of dependent questions.
+
+        Returns:
+            The artifact; an infeasible outcome is a result: its gate abstains on everything.
+
+        Raises:
+            UsageError: As `fit_artifact`.
+        """
+        key = key_of(self.file, estimator)
+        self.artifact = fit_artifact(self.file, estimator=key, alpha=alpha, rule=rule, delta=delta, groups=groups)
+        return self.artifact
+
+    def report(
+        self,
+        path: str | Path,
+        artifact: CalibrationArtifact | None = None,
+        *,
+        test: Records | None = None,
+        splits: int = 100,
+    ) -> list[Path]:
+        """Write the report: one HTML page, and its figures as PNG next to it.
+
+        Args:
+            path: The HTML file.
+            artifact: What was fitted on these records; default: by the last `fit`.
+            test: Records that were kept out of the fit, scored and labelled alike.
+            splits: Random splits of the records for the table of rules; 0 leaves it out.
+
+        Returns:
+            The files written, the HTML first.
+
+        Raises:
+            UsageError: Nothing is fitted, or on other records.
+        """
+        artifact = artifact or self._fitted()
+        keys = [key for key, spec in self.file.header.estimators.items() if spec == artifact.estimator]
+        key = keys[0] if keys else key_of(self.file)
+        require_same(artifact, self.file, key)
+        if test is not None:
+            require_same(artifact, test.file, key)
+        tested = () if test is None else test.file.records
+        evaluation = compare_rules(artifact, self.file.records, key, splits=splits) if splits else None
+        return write_report(path, artifact, self.file.records, estimator=key, test=tested, evaluation=evaluation)
+
+    def _fitted(self) -> CalibrationArtifact:
+        if self.artifact is None:
+            raise UsageError("nothing is fitted on these records yet. Call fit(alpha=...) first.")
+        return self.artifact
+
+
+def from_frame(
+    frame: Any,
+    *,
+    question: str | None = None,
+    references: str | None = None,
+    samples: str | Sequence[str] | None = None,
+    logprobs: str | None = None,
+    model: str | ModelIdentity | BaseChatModel | None = None,
+    correct: str | None = None,
+    group: str | None = None,
+    id: str | None = None,
+    answer: str | None = None,
+    options: str | None = None,
+    score: str | ScoreColumn | Sequence[str | ScoreColumn] = (),
+    settings: ImportSettings | None = None,
+) -> Records:
+    """Records from logged generations: one row a question.
+
+    A field without a column is read from the column of its own name, if there is one.
+
+    Args:
+        frame: A pandas or Polars data frame, a pyarrow table, anything else that narwhals reads, or a list of dicts.
+        question: Column with the question.
+        references: Column with the accepted answers: a list, or one text.
+        samples: Column with the sampled answers, a list in each cell; or several columns, one sample each.
+        logprobs: Column with their token log-probabilities, natural logarithm: a list of numbers for each sample.
+        model: Column with the name of the model (of several, ``settings.system`` chooses one); or the chat model itself
+            (or its identity), which binds the artifact to it, so that a `Guardrail` with that model loads it.
+        correct: Column that says whether the answer is right. Without it, `Records.label` decides.
+        group: Column with the category, or the cluster of dependent questions (conversation, user, document).
+        id: Column with the id of the row; default: a hash of the question.
+        answer: Column with the primary answer; default: the most frequent sample (``settings.primary``).
+        options: Column with the options of multiple choice, label to text.
+        score: Columns with an uncertainty of your own (higher is less certain), or `ScoreColumn` for a confidence. No
+            guard can compute such a score, so none can use an artifact that is fitted on it.
+        settings: How the answers were drawn and the questions asked; its columns are not read.
+
+    Returns:
+        The records, in the order of the rows.
+
+    Raises:
+        UsageError: No such column, a lazy frame, no rows, or several models.
+        RecordError: A malformed row, named by its number from 1.
+        MissingDependencyError: narwhals is not installed (extra "calibrate").
+    """
+    settings = settings or ImportSettings()
+    rows = [{name: _plain(value) for name, value in row.items()} for row in _rows(frame)]
+    columns = {
+        name: (column,) if isinstance(column, str) else tuple(column)
+        for name, column in {
+            **{"question": question, "references": references, "samples": samples, "correct": correct},
+            **{"group": group, "id": id, "answer": answer, "options": options, "logprobs": logprobs},
+        }.items()
+        if column is not None
+    }
+    listed = columns.get("samples", ("samples",))
+    for row in rows if len(listed) == 1 else ():
+        if isinstance(cell := row.get(listed[0]), str):  # as pandas reads its own lists back from CSV
+            row[listed[0]] = read_list(cell) or cell
+    if isinstance(model, str) and not any(model in row for row in rows):
+        raise UsageError(
+            f"no row has a column {model!r}. Name the column, or give the chat model: model=ChatOpenAI(...)."
+        )
+    if model is not None:
+        columns["model"] = (model,) if isinstance(model, str) else ()
+    given = [score] if isinstance(score, str | ScoreColumn) else score
+    scores = tuple(ScoreColumn(name=one, column=one) if isinstance(one, str) else one for one in given)
+    made = replace(settings, columns=ColumnMap(columns, scores))
+    numbered = (Row(f"frame:{number}", row) for number, row in enumerate(rows, start=1))
+    imported = import_rows(numbered, made, name="frame")
+    file = imported.file
+    if model is not None and not isinstance(model, str):
+        identity = model if isinstance(model, ModelIdentity) else identify(model)
+        file = replace(file, header=file.header.model_copy(update={"model": identity}))
+    left_out = [f"{len(imported.bad)} malformed rows are left out: {imported.bad[0].problem}"] if imported.bad else []
+    return Records(file, [*imported.notes, *left_out])
+
+
+def _rows(frame: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(frame, list | tuple):
+        wrong = next((row for row in frame if not isinstance(row, Mapping)), None)
+        if wrong is not None:
+            raise UsageError(f"a list must hold one dict a question, got {type(wrong).__name__}.")
+        return iter(frame)
+    narwhals = require("narwhals", extra="calibrate")
+    try:
+        return iter(narwhals.from_native(frame, eager_only=True).iter_rows(named=True))
+    except TypeError as error:
+        raise UsageError(
+            f"got {type(frame).__name__}; give a pandas or Polars data frame, a pyarrow table or a list of dicts. Of a "
+            "lazy frame call collect() first."
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    """A cell as JSON would hold it: arrays are lists, and what pandas marks as missing is None."""
+    if hasattr(value, "tolist"):  # a numpy array or scalar
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    missing = isinstance(value, float) and math.isnan(value)
+    return None if missing or type(value).__name__ in ("NAType", "NaTType") else value

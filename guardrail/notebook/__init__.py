@@ -1,0 +1,98 @@
+"""How results show themselves in a notebook: an HTML card, and plots on a matplotlib axis.
+
+Cards have no scripts, and every text in them is escaped. matplotlib is loaded by the first plot, never at import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..errors import require
+
+__all__ = ["BLUE", "GREEN", "GREY", "RED", "as_html", "axis", "draw_rates", "draw_risk_coverage", "percent"]
+
+BLUE, RED, GREEN, GREY = "#0072b2", "#d55e00", "#007a59", "#5b6570"
+"""Okabe and Ito's colours, as in the report: they differ for colour-blind readers, too."""
+
+
+def percent(share: float | None) -> str:
+    """A share as text, one decimal: "12.5 %"; "-" for None."""
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def as_html(
+    title: str,
+    facts: Iterable[tuple[str, str]] = (),
+    heads: Sequence[str] = (),
+    rows: Iterable[Sequence[str]] = (),
+    *,
+    good: bool | None = None,
+) -> str:
+    """One HTML element: a title, facts by name, and a table.
+
+    Args:
+        title: What is shown, and its verdict.
+        facts: Names and values.
+        heads: Columns of the table.
+        rows: Its cells.
+        good: Green for True, red for False, grey for None.
+    """
+    colour = GREY if good is None else GREEN if good else RED
+    left = "text-align:left;vertical-align:top"
+    listed = "".join(
+        f'<tr><th style="{left};white-space:nowrap">{escape(name)}</th><td style="{left}">{escape(value)}</td></tr>'
+        for name, value in facts
+    )
+    body = f"<table>{listed}</table>" if listed else ""
+    if heads:
+        top = "".join(f'<th style="{left}">{escape(head)}</th>' for head in heads)
+        cells = "".join(
+            "<tr>" + "".join(f'<td style="{left}">{escape(cell)}</td>' for cell in row) + "</tr>" for row in rows
+        )
+        body += f"<table><thead><tr>{top}</tr></thead><tbody>{cells}</tbody></table>"
+    return f'<div style="border-left:4px solid {colour};padding-left:8px"><strong>{escape(title)}</strong>{body}</div>'
+
+
+def axis(ax: Any = None) -> Any:
+    """The axis to draw on: the one given, or that of a new figure.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    if ax is not None:
+        return ax
+    pyplot = require("matplotlib.pyplot", extra="calibrate")
+    return pyplot.subplots(figsize=(7, 3.6), layout="constrained")[1]
+
+
+def draw_risk_coverage(ax: Any, uncertainty: ArrayLike, error: ArrayLike, alpha: float) -> None:
+    """Error rate among answered questions against the share answered; one point a distinct score."""
+    scores, wrong = np.asarray(uncertainty, dtype=float), np.asarray(error)
+    order = np.argsort(scores, kind="stable")
+    last = np.append(np.diff(scores[order]) > 0, True)  # ties are accepted together
+    k = np.arange(1, scores.size + 1)[last]
+    e = np.cumsum(wrong[order])[last]
+    marker = "o" if k.size <= 40 else ""
+    ax.plot(100 * k / scores.size, 100 * e / k, color=BLUE, lw=2, marker=marker, ms=4, label="calibration questions")
+    ax.axhline(100 * alpha, color=RED, lw=1.5, ls=":", label=f"target {100 * alpha:g} %")
+    ax.set(xlim=(0, 101), ylim=(0, None), xlabel="questions answered, %", ylabel="wrong among answered, %")
+
+
+def draw_rates(ax: Any, rates: Sequence[tuple[str, float | None, float, float]], alpha: float) -> None:
+    """One row a name: a rate and the ends of its interval, against the target; None is "answers nothing"."""
+    names = [name for name, *_ in rates]
+    for row, (_, rate, low, high) in enumerate(reversed(rates)):
+        if rate is None:
+            ax.annotate(" answers nothing", (0, row), va="center", color=GREY)
+            continue
+        ax.plot([100 * low, 100 * high], [row, row], color=BLUE, lw=2)
+        ax.plot([100 * rate], [row], "o", color=BLUE)
+    ax.axvline(100 * alpha, color=RED, lw=1.5, ls=":", label=f"target {100 * alpha:g} %")
+    ax.set_yticks(range(len(names)), names[::-1])
+    ax.set(xlim=(0, None), ylim=(-0.6, len(names) - 0.4), xlabel="wrong among answered, %")
+    ax.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1))

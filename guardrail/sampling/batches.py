@@ -1,0 +1,142 @@
+"""Batches: the requests of many sample sets in a file, answered within hours at a lower price."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from langchain_core.messages import BaseMessage
+
+from ..bindings import native_settings
+from ..errors import UsageError
+from ..types import SampleSet, SamplingPlan
+from .native import request_seed
+from .replies import only_readable
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+__all__ = ["BatchReply", "BatchSampler", "BatchState", "batch_requests", "batch_sample_sets", "takes_batches"]
+
+TRANSIENT = frozenset({408, 409, 429})
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReply:
+    """The reply to one request of a batch.
+
+    Attributes:
+        status: HTTP status; 0 if the request was never answered.
+        content: The reply's body as JSON.
+        error: Why there is no reply, or "".
+    """
+
+    status: int
+    content: bytes = b""
+    error: str = ""
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the failure has nothing to do with the question: the request is worth sending again."""
+        return self.status == 0 or self.status in TRANSIENT or self.status >= 500
+
+
+@dataclass(frozen=True, slots=True)
+class BatchState:
+    """How far a submitted batch is.
+
+    Attributes:
+        status: The service's word.
+        done: Whether it will not change any more.
+        answered: Requests that have an answer or an error.
+        total: All its requests.
+        files: Ids of the files with replies, once there are some.
+        error: Why the service did not run it, or "".
+    """
+
+    status: str
+    done: bool
+    answered: int
+    total: int
+    files: tuple[str, ...] = ()
+    error: str = ""
+
+
+class BatchSampler(Protocol):
+    """A chat model whose sample sets can be drawn by a batch service. `integrations.openai_chat` has one."""
+
+    def batch_requests(
+        self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, *, seeds: Sequence[int | None]
+    ) -> list[dict[str, dict[str, Any]]]:
+        """For each prompt the bodies of its requests, by a name that is unique within the prompt."""
+        ...
+
+    def batch_sample_sets(
+        self,
+        prompts: Sequence[Sequence[BaseMessage]],
+        plan: SamplingPlan,
+        *,
+        seeds: Sequence[int | None],
+        replies: Sequence[Mapping[str, BatchReply]],
+    ) -> list[SampleSet]:
+        """The sample sets that the replies make, as `draw_samples` would return them."""
+        ...
+
+    def submit_batch(self, path: Path, label: str, *, again: bool) -> str:
+        """Submit a request file and return the batch's id.
+
+        Args:
+            path: The file.
+            label: Stored with the batch.
+            again: Whether an earlier submission may have succeeded: a batch with this label is then used.
+        """
+        ...
+
+    def batch_state(self, batch: str) -> BatchState:
+        """How far a batch is."""
+        ...
+
+    def batch_file(self, file: str) -> bytes:
+        """The content of a file with replies."""
+        ...
+
+
+def takes_batches(model: object) -> TypeIs[BatchSampler]:
+    """Whether a chat model's sample sets can be drawn by a batch service."""
+    return hasattr(model, "batch_requests") and hasattr(model, "batch_sample_sets")
+
+
+def batch_requests(
+    model: BatchSampler, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan
+) -> list[dict[str, dict[str, Any]]]:
+    """For each prompt the bodies of its requests, with the seeds and settings of live sampling.
+
+    Raises:
+        UsageError: The plan has no seed, or follow-up questions, which need the answers first.
+    """
+    if plan.follow_ups:
+        raise UsageError(
+            f"a batch cannot ask the follow-up questions {', '.join(plan.follow_ups)}: they are about answers that it "
+            "has not given yet. Choose estimators that need none, or collect live."
+        )
+    if plan.seed is None:
+        raise UsageError("a batch needs a seed, so that its requests can be made again. Give the plan one: seed=0.")
+    return model.batch_requests(prompts, plan, **_common(model, model.batch_requests, prompts, plan))
+
+
+def batch_sample_sets(
+    model: BatchSampler,
+    prompts: Sequence[Sequence[BaseMessage]],
+    plan: SamplingPlan,
+    replies: Sequence[Mapping[str, BatchReply]],
+) -> list[SampleSet]:
+    """The sample set of each prompt out of the replies to its requests, by the names of `batch_requests`."""
+    common = _common(model, model.batch_sample_sets, prompts, plan)
+    return [only_readable(drawn) for drawn in model.batch_sample_sets(prompts, plan, replies=replies, **common)]
+
+
+def _common(model: Any, method: Any, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan) -> dict[str, Any]:
+    seeds = [request_seed(plan, messages) for messages in prompts]
+    return {"seeds": seeds, **native_settings(model, method, plan.bindings)}

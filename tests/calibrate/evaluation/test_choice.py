@@ -1,0 +1,107 @@
+"""Estimators are ranked by hand-derived figures, and chosen on questions that the fit does not use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from calibrate.data.records import Record, RecordFile
+from calibrate.evaluation.audit import prepared
+from calibrate.evaluation.choice import choose_estimator, rank_estimators
+from calibrate.pipeline import fit_artifact, held_out, without_choice
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError
+from guardrail.types import Uncertainty, Unmeasured
+
+
+def scored(name: str, *, correct: bool | None, group: str | None = None, **scores: float | None) -> Record:
+    def score(value: float | None) -> Uncertainty:
+        why = {} if value is not None else {"reason": Unmeasured.EMPTY_ANSWER}
+        return Uncertainty(value=value, unit="nats", estimator="x", **why)
+
+    own = {key: score(value) for key, value in scores.items()}
+    return Record(id=name, question=f"{name}?", group=group, scores=own, correct=correct)
+
+
+def test_a_question_without_a_score_counts_as_the_least_certain() -> None:
+    # Wrong: c, d. With "full" they lie above both right answers: AUROC 1. "holes" has no score for b (right) and c,
+    # which share the place above 3: c lies above a and ties with b (1 1/2 of 2), d = 3 lies above a only (1 of 2).
+    # (.75 + .5) / 2 = .625.
+    records = [
+        scored("a", correct=True, full=1.0, holes=1.0),
+        scored("b", correct=True, full=2.0, holes=None),
+        scored("c", correct=False, full=3.0, holes=None),
+        scored("d", correct=False, full=4.0, holes=3.0),
+        scored("e", correct=None, full=0.0, holes=9.0),  # no label: left out
+    ]
+    first, second = rank_estimators(records, ["holes", "full", "absent"], alpha=0.5, rule="empirical")
+    assert (first.estimator, first.auroc.value, first.n_unmeasured) == ("full", 1.0, 0)
+    assert (second.estimator, second.auroc.value, second.n_unmeasured) == ("holes", 0.625, 2)
+    # Up to half wrong are accepted: all four with "full" (2 of 4), and of the two that "holes" measures both (1 of 2).
+    assert (first.acceptance, second.acceptance) == (1.0, 0.5)
+    assert [one.acceptance for one in rank_estimators(records, ["full"], alpha=0.5, rule="prediction_powered")] == [
+        None
+    ]
+    assert rank_estimators(records[:2], ["full"], alpha=0.5) == ()  # one class only
+
+
+def test_the_choice_and_the_fit_share_no_question(labelled: RecordFile) -> None:
+    found = choose_estimator(labelled, alpha=0.15)
+    used = {record.id for record in labelled.records} - {record.id for record in found.rest}
+    assert len(used) == 72  # 30 % of 240
+    assert found.choice.n == 72
+    assert found.choice.candidates == tuple(one.estimator for one in found.ranking)
+    assert found.estimator == found.choice.candidates[0]
+    assert found.ranking == rank_estimators(
+        [record for record in labelled.records if record.id in used], sorted(labelled.header.estimators), alpha=0.15
+    )
+    fitted = fit_artifact(labelled, estimator=found.estimator, alpha=0.15, part=found.rest)
+    artifact = fitted.model_copy(update={"choice": found.choice})
+    assert without_choice(artifact, labelled.records) == found.rest
+    assert without_choice(fitted, labelled.records) == labelled.records
+    others = [record for record in labelled.records if record.id in used]
+    with pytest.raises(UsageError, match=r"72 of 72 test records are among those that --estimator auto chose on"):
+        held_out(artifact, others, found.estimator)
+    assert held_out(fitted, others, found.estimator).n == 72
+    with pytest.raises(UsageError, match=r"72 of 72 fresh records are among"):
+        prepared(RecordFile(labelled.path, labelled.header, tuple(others)), artifact)
+
+
+def test_equal_questions_and_clusters_stay_together(labelled: RecordFile) -> None:
+    twins = [one.model_copy(update={"id": f"{one.id}-again"}) for one in labelled.records]
+    file = RecordFile(labelled.path, labelled.header, (*labelled.records, *twins))
+    rest = {record.id for record in choose_estimator(file, alpha=0.15).rest}
+    assert all((record.id in rest) == (f"{record.id}-again" in rest) for record in labelled.records)
+    grouped = [one.model_copy(update={"group": f"g{i % 120}"}) for i, one in enumerate(labelled.records)]
+    file = RecordFile(labelled.path, labelled.header, tuple(grouped))
+    kept = {record.group for record in choose_estimator(file, alpha=0.15, groups="cluster").rest}
+    assert len(kept) == 84  # 70 % of 120
+    assert sum(record.group in kept for record in grouped) == len(
+        choose_estimator(file, alpha=0.15, groups="cluster").rest
+    )
+
+
+def with_records(file: RecordFile, change: Mapping[str, object], records: Sequence[Record] | None = None) -> RecordFile:
+    return RecordFile(file.path, file.header.model_copy(update=dict(change)), tuple(records or file.records))
+
+
+def test_it_says_why_it_cannot_choose(labelled: RecordFile) -> None:
+    with pytest.raises(UsageError, match="no scores to choose from"):
+        choose_estimator(with_records(labelled, {"estimators": {}}), alpha=0.1)
+    with pytest.raises(UsageError, match=r"30% of the questions, of which 24 have a label .* it takes 30"):
+        choose_estimator(with_records(labelled, {}, labelled.records[:80]), alpha=0.1)
+    right = [record.model_copy(update={"correct": True}) for record in labelled.records]
+    with pytest.raises(UsageError, match=r"72 have a label \(0 of them wrong\)"):
+        choose_estimator(with_records(labelled, {}, right), alpha=0.1)
+
+
+def test_what_was_chosen_survives_the_file(labelled: RecordFile, tmp_path: Path) -> None:
+    found = choose_estimator(labelled, alpha=0.15)
+    fitted = fit_artifact(labelled, estimator=found.estimator, alpha=0.15, part=found.rest)
+    assert "choice" not in fitted.content
+    saved = fitted.model_copy(update={"choice": found.choice}).save(tmp_path / "a.json")
+    loaded = CalibrationArtifact.load(saved)
+    assert loaded.choice == found.choice
+    assert loaded.at(alpha=0.2).choice == found.choice

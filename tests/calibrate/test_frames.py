@@ -1,0 +1,256 @@
+"""Calibration from a data frame: what is read, that each step is the function of its name, and what notebooks show."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pytest
+
+import calibrate
+from calibrate.correctness import Exact
+from calibrate.data.formats import ImportSettings, ScoreColumn
+from calibrate.data.records import read_records
+from calibrate.frames import Records, from_frame
+from calibrate.pipeline import fit_artifact
+from calibrate.scoring.scores import parse_estimator
+from guardrail import Guardrail
+from guardrail.errors import MissingDependencyError, RecordError, UsageError
+from guardrail.outcome import Feasible, Infeasible
+from guardrail.testing import ScriptedChat
+
+mpl.use("agg")  # no window may open
+KEY = "discrete_semantic_entropy"
+
+
+def rows(n: int = 60) -> list[dict[str, Any]]:
+    """Every fourth answer is wrong; wrong ones waver, and every tenth right one does, too."""
+    made = []
+    for i in range(n):
+        wrong = i % 4 == 0
+        spread = [f"{i}-{k}" for k in range(3)] if wrong or i % 10 == 1 else [f"{i}"] * 3
+        answer = f"{i}-no" if wrong else f"{i}"
+        made.append({"q": f"question {i}", "gold": [f"{i}"], "out": [answer, *spread], "said": answer})
+    return made
+
+
+def columns(frame: Any, **more: Any) -> Records:
+    return from_frame(frame, question="q", references="gold", samples="out", answer="said", **more)
+
+
+def of_pandas(given: list[dict[str, Any]]) -> Any:
+    return pytest.importorskip("pandas").DataFrame(given)
+
+
+def of_polars(given: list[dict[str, Any]]) -> Any:
+    return pytest.importorskip("polars").DataFrame(given)
+
+
+def of_arrow(given: list[dict[str, Any]]) -> Any:
+    return pytest.importorskip("pyarrow").Table.from_pylist(given)
+
+
+@pytest.mark.parametrize("made", [of_pandas, of_polars, of_arrow])
+def test_every_kind_of_frame_gives_the_records_of_a_list(made: Callable[[list[dict[str, Any]]], Any]) -> None:
+    given = [
+        *({**row, "lp": [[-0.5, -0.25]] * 4, "right": True, "who": "a user"} for row in rows(3)),
+        {**rows(4)[3], "lp": [[-0.5]] * 4, "right": None, "who": None},
+    ]
+    expected = columns(given, logprobs="lp", correct="right", group="who").file
+    found = columns(made(given), logprobs="lp", correct="right", group="who").file
+    assert found.records == expected.records
+    assert found.header.plan == expected.header.plan
+    first, last = found.records[0], found.records[-1]
+    assert first.drawn is not None
+    assert (first.drawn.samples[0].logprobs, first.answer, first.references) == ((-0.5, -0.25), "0-no", ("0",))
+    assert (first.correct, first.group, last.correct, last.group) == (True, "a user", None, None)
+    assert found.header.plan.logprobs
+
+
+def test_arrays_in_cells_and_what_pandas_marks_as_missing() -> None:
+    pandas, numpy = pytest.importorskip("pandas"), pytest.importorskip("numpy")
+    frame = pandas.DataFrame(
+        {
+            **{"question": ["a", "b"], "references": [numpy.array(["x"]), numpy.array(["y"])]},
+            **{"samples": [numpy.array(["x", "z"]), numpy.array(["y", "y"])], "correct": [numpy.nan, 1.0]},
+            "group": pandas.array(["u", pandas.NA], dtype="string"),
+        }
+    )
+    found = from_frame(frame).file.records
+    assert [(one.references, one.correct, one.group) for one in found] == [(("x",), None, "u"), (("y",), True, None)]
+
+
+def test_lists_that_went_through_a_csv_file_and_one_model_of_several(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    log = [{**row, "m": ("gpt", "other")[i % 2]} for i, row in enumerate(rows(4))]
+    pandas.DataFrame(log).to_csv(tmp_path / "log.csv", index=False)
+    chosen = ImportSettings(system="gpt")
+    found = columns(pandas.read_csv(tmp_path / "log.csv"), model="m", settings=chosen).file
+    assert found.records == columns(log, model="m", settings=chosen).file.records
+    assert found.header.model.model == "gpt"
+    assert [len(one.drawn.samples) for one in found.records if one.drawn is not None] == [4, 4]
+    assert found.records[0].references == ("0",)
+
+
+def test_each_step_is_the_function_of_its_name(tmp_path: Path) -> None:
+    records = columns(rows())
+    assert records.score(KEY, "num_sets").label("exact") is records
+    by_hand = calibrate.score_records(columns(rows()).file, [parse_estimator(KEY)])
+    again = calibrate.label_records(by_hand.records, Exact())
+    assert [r.correct for r in records.file.records] == [r.correct for r in again]
+    assert [r.scores[KEY] for r in records.file.records] == [r.scores[KEY] for r in again]
+    artifact = records.fit(alpha=0.1)
+    assert artifact.outcome == fit_artifact(records.file, estimator=KEY, alpha=0.1).outcome
+    assert artifact.estimator.name == KEY  # the discrete one: no log-probabilities were logged
+    assert artifact.outcome.n == 60
+    evaluation = records.evaluate(splits=3)
+    assert {row.alpha for row in evaluation.rows} == {0.1}
+    assert evaluation.n_calibration == 30
+    compared = records.compare(alpha=0.1, splits=3)
+    assert {cell.estimator for cell in compared.cells} == {KEY, "num_sets"}
+    areas = [cell.evaluation.auroc or 0 for cell in compared.ranked]
+    assert areas == sorted(areas, reverse=True)
+    fitted, test = records.split(0.5)
+    fitted.fit(alpha=0.1)
+    written = fitted.report(tmp_path / "report.html", test=test, splits=0)
+    assert written[0].read_text(encoding="utf-8").startswith("<!doctype html>")
+    records.write(tmp_path / "records.jsonl")
+    assert Records.read(tmp_path / "records.jsonl").file.records == records.file.records
+    assert read_records(tmp_path / "records.jsonl").header == records.file.header
+
+
+def test_new_scores_or_labels_void_the_fit() -> None:
+    records = columns(rows()).score(KEY).label("exact")
+    records.fit(alpha=0.1)
+    assert records.label("token_f1", threshold=0.9).artifact is None
+    records.fit(alpha=0.1)
+    assert records.score("num_sets").artifact is None
+    with pytest.raises(UsageError, match=r"nothing is fitted.*fit\(alpha=\.\.\.\) first"):
+        records.report("report.html")
+    with pytest.raises(UsageError, match=r"evaluate\(alphas=\[0\.1\]\)"):
+        records.evaluate()
+
+
+def test_a_guard_with_the_logged_model_loads_the_artifact() -> None:
+    log = rows()
+    model = ScriptedChat(script={row["q"]: [row["said"], *row["out"]] for row in log})
+    artifact = columns(log, model=model).score(KEY).label("exact").fit(alpha=0.1)
+    guard = Guardrail(model=model, artifact=artifact)
+    assert guard.invoke("question 3").content == "3"
+    assert not guard.assess("question 4").accepted
+    other = columns([{**row, "m": "gpt"} for row in log], model="m").file
+    assert (other.header.model.provider, other.header.model.model) == ("imported", "gpt")
+
+
+def test_scores_of_ones_own() -> None:
+    log = [{**row, "u": i / 100, "sure": 1 - i / 100} for i, row in enumerate(rows())]
+    found = columns(log, score=["u", ScoreColumn("sure", "sure", confidence=True)]).file
+    ours, theirs = (found.records[7].scores[f"imported:{name}"].value for name in ("u", "sure"))
+    assert ours == 0.07
+    assert theirs == pytest.approx(0.07)
+
+
+@pytest.mark.parametrize(
+    ("given", "more", "message"),
+    [
+        (3, {}, "got int; give a pandas or Polars data frame"),
+        ([["a"]], {}, "one dict a question, got list"),
+        (rows(2), {"samples": "outt"}, "outt"),
+        (
+            [{**row, "m": str(i)} for i, row in enumerate(rows(2))],
+            {"model": "m"},
+            r"several models: 0 \(1 rows\), 1 \(1 rows\)",
+        ),
+        (rows(2), {"model": "gpt-4o"}, "no row has a column 'gpt-4o'.*model=ChatOpenAI"),
+        (
+            [{**row, "lp": [-0.1] * 3} for row in rows(2)],
+            {"logprobs": "lp"},
+            "frame:1: field 'lp'.*each of the 4 samples",
+        ),
+        ([{**row, "lp": [[0.5]] * 4} for row in rows(2)], {"logprobs": "lp"}, "frame:1: field 'out'.*at most 0"),
+        ([*rows(2), rows(1)[0]], {}, "frame:3: field 'id'.*already at frame:1"),
+    ],
+)
+def test_what_is_refused_names_the_row_and_the_way_out(given: Any, more: dict[str, Any], message: str) -> None:
+    asked = {"question": "q", "references": "gold", "samples": "out", **more}
+    with pytest.raises((UsageError, RecordError), match=message):
+        from_frame(given, **asked)
+
+
+def test_a_lazy_frame_is_refused_with_the_way_out() -> None:
+    lazy = pytest.importorskip("polars").DataFrame(rows(2)).lazy()
+    with pytest.raises(UsageError, match=r"got LazyFrame.*call collect\(\) first"):
+        from_frame(lazy)
+
+
+def test_malformed_rows_are_counted_where_that_is_asked_for() -> None:
+    found = columns([*rows(2), {"q": "no samples"}], settings=ImportSettings(skip_bad=True))
+    assert len(found) == 2
+    assert "1 malformed rows are left out: frame:3" in found.notes[-1]
+
+
+def test_what_notebooks_show() -> None:
+    log = [*rows(), {"q": "<b>bold</b>", "gold": ["x"], "out": ["x", "x"], "said": "x"}]
+    log.insert(0, log.pop())
+    records = columns(log).score(KEY).label("exact")
+    artifact = records.fit(alpha=0.1)
+    bad = calibrate.fit([0.1, 0.2], [1, 1], alpha=0.1)
+    assert isinstance(bad, Infeasible)
+    planned = calibrate.plan(0.2, accuracy=0.7, auroc=0.8, sizes=[50, 100], repetitions=2)
+    evaluation, compared = records.evaluate(splits=2), records.compare(alpha=0.1, splits=2)
+    shown: list[Any] = [records, records.file, artifact, artifact.outcome, bad, evaluation, compared, planned]
+    for one in shown:
+        html = one._repr_html_()
+        assert html.startswith("<div"), one
+        assert html.count("<div") == html.count("</div>"), one
+        assert "<script" not in html
+        assert len(repr(one)) < 400, one
+    assert "&lt;b&gt;bold&lt;/b&gt;" in records._repr_html_()
+    assert "<b>" not in records._repr_html_()
+    assert "Infeasible: answers nothing" in bad._repr_html_()
+    assert "Feasible" in artifact.outcome._repr_html_()
+    assert f"{100 * artifact.acceptance:.1f} %" in artifact._repr_html_()
+    assert "threshold=0.0" in repr(artifact)
+
+
+def test_plots_show_the_numbers_on_the_axis_that_is_given() -> None:
+    figures = pytest.importorskip("matplotlib.figure")
+    records = columns(rows()).score(KEY).label("exact")
+    artifact = records.fit(alpha=0.2)
+    assert isinstance(artifact.outcome, Feasible)
+    axes = list(figures.Figure().subplots(2, 4).flat)
+    assert artifact.plot(axes[0]) is axes[0]
+    curve, target, mark = axes[0].lines
+    steady = sum(i % 4 != 0 and i % 10 != 1 for i in range(60))  # of 45 right ones those that do not waver: score 0
+    assert curve.get_xdata()[0] == pytest.approx(100 * steady / 60)
+    assert [curve.get_xdata()[-1], *curve.get_ydata()[[0, -1]]] == pytest.approx([100.0, 0.0, 25.0])
+    assert list(target.get_ydata()) == [20.0, 20.0]
+    assert list(mark.get_xdata()) == [100 * artifact.acceptance]
+    assert artifact.outcome.plot(axes[1]) is axes[1]
+    rates = [line.get_xdata()[0] for line in axes[1].lines if len(line.get_xdata()) == 1]
+    assert rates == pytest.approx([100 * artifact.outcome.error_rate, 25.0])
+    records.plot(ax=axes[2])
+    tops = [max(bar.get_y() + bar.get_height() for bar in part) for part in axes[2].containers]
+    assert len(tops) == 2
+    assert tops[0] == steady  # the bar of score 0 holds right answers only
+    others: list[Any] = [
+        *(calibrate.fit([0.1], [1], alpha=0.1), records.evaluate(splits=2), records.compare(alpha=0.2, splits=2)),
+        calibrate.plan(0.2, accuracy=0.7, auroc=0.8, sizes=[50, 100], repetitions=2),
+    ]
+    for ax, one in zip(axes[3:], others, strict=False):
+        assert one.plot(ax) is ax
+        assert ax.lines
+    with pytest.raises(UsageError, match="has no 'perplexity' scores"):
+        records.file.plot("perplexity")
+
+
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("narwhals", "matplotlib.pyplot"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingDependencyError, match=r"narwhals is not installed.*acrc-guardrail\[calibrate\]"):
+        from_frame(object())
+    with pytest.raises(MissingDependencyError, match=r"matplotlib\.pyplot is not.*acrc-guardrail\[calibrate\]"):
+        calibrate.fit([0.1], [1], alpha=0.1).plot()

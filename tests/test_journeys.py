@@ -1,0 +1,129 @@
+"""The documentation site: its journeys work by copy and paste, their first pages fit one screen, nothing is fetched."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from calibrate.cli import app
+from guardrail.__main__ import main as guardrail
+from guardrail.artifact import CalibrationArtifact
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
+
+
+def follow(page: str, names: dict[str, Any] | None = None, *, url: str = "") -> dict[str, Any]:
+    """Run the Python blocks and commands of a page, in order, as a reader pastes them; the names they define."""
+    names = {"__name__": page} if names is None else names
+    text = (DOCS / page).read_text(encoding="utf-8")
+    blocks = BLOCK.findall(text.replace("http://localhost:8000/v1", url) if url else text)
+    assert blocks
+    for number, (language, block) in enumerate(blocks, start=1):
+        if language == "python":
+            exec(compile(block, f"docs/{page}, block {number}", "exec"), names)
+            continue
+        for line in block.replace("\\\n", " ").splitlines():
+            program, *arguments = shlex.split(line)
+            if program == "guardrail":
+                assert guardrail(arguments) == 0, line
+            else:
+                assert program == "calibrate"
+                ran = CliRunner().invoke(app, arguments)
+                assert ran.exit_code == 0, (line, ran.output, ran.exception)
+    return names
+
+
+def test_an_app_with_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("openai")
+    from tests.integrations.openai.faulty_endpoint import Endpoint, serving
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    known = {f"[{i}] who?": ["Ada"] if i % 3 else ["Ada", "Bob", "Cleo", "Dora"] for i in range(45)}
+    rows = [
+        {"question": question, "references": ["Ada" if len(said) == 1 else "Emil"]} for question, said in known.items()
+    ]
+    Path("questions.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    with serving(Endpoint(answers={**known, "Who wrote Faust?": ["Goethe"]})) as endpoint:
+        follow("start/app.md", url=endpoint.url)
+    assert capsys.readouterr().out.endswith("Goethe\nTrue\n")
+    assert Path("calibration/report.html").is_file()
+
+
+def test_logged_generations_in_a_frame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The journey, and docs/python.md, which goes on from its last line."""
+    pytest.importorskip("pandas")
+    mpl.use("agg")  # the page draws, and no window may open
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    names = follow("python.md", follow("start/calibrate.md"))
+    printed = capsys.readouterr().out
+    for said in ("Appaloosa\nHELD BACK", "0.3 75 0\n", "half\n", "['lexical_similarity', 'discrete_semantic_entropy',"):
+        assert said in printed
+    assert Path("report.html").is_file()
+    assert CalibrationArtifact.load("artifact.json").outcome.rule == "certified"
+    assert [row.rule for row in names["table"].rows] == ["acrc", "half"]
+
+
+def test_an_agent_with_tools(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
+    monkeypatch.chdir(tmp_path)
+    names = follow("start/agent.md")
+    assert "'name': 'transfer'" in capsys.readouterr().out
+    state = names["agent"].get_state(names["thread"])
+    assert not state.next  # the approved call ran, and the agent finished
+    assert state.values["messages"][-1].text == "Sent 40 euros to Alex Meyer."
+
+
+CONFIG: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+
+
+def test_every_page_is_in_the_navigation_and_journeys_begin_with_one_screen() -> None:
+    """One screen: a page of 1920 x 1080 shows 45 lines of this text; pictures taken by a person confirm it."""
+    pages = [page for section in CONFIG["nav"] for page in next(iter(section.values()))]
+    assert sorted(pages) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+    titles = [next(iter(section)) for section in CONFIG["nav"]]
+    assert titles[:4] == ["Start", "Guard a model", "An app with a URL", "Agents"]
+    assert titles[4:] == ["People", "Calibrate", "Guarantees", "Operate", "Reference"]
+    for section in CONFIG["nav"]:
+        first = next(iter(section.values()))[0]
+        assert len((DOCS / first).read_text(encoding="utf-8").splitlines()) <= 45, first
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "examples/bank_agent/README.md"])
+def test_links_of_pages_beside_the_site_lead_to_files(page: str) -> None:
+    """Those of docs/ are checked by the strict build (`make docs`)."""
+    path = ROOT / page
+    linked = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+    assert [link for link in linked if "://" not in link and not (path.parent / link).exists()] == []
+
+
+def test_the_site_fetches_nothing(tmp_path: Path) -> None:
+    """A page built with the site's theme loads no script, style, font or image from elsewhere."""
+    pytest.importorskip("material", reason="the `docs` extra is not installed")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("# Page\n\n```python\nprint(1)\n```\n", encoding="utf-8")
+    config = {**CONFIG, "plugins": ["search"], "site_dir": "site"}
+    del config["nav"]
+    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    subprocess.run([sys.executable, "-m", "mkdocs", "build", "-q", "--strict"], cwd=tmp_path, check=True)
+    page = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    loaded = re.findall(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=[\"']?([^\"' >]+)", page)
+    assert loaded
+    assert [address for address in loaded if "//" in address] == []

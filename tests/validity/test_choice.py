@@ -1,0 +1,53 @@
+"""An estimator chosen on other questions leaves a certificate as it is; one chosen on the same questions breaks it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from calibrate.evaluation.choice import SHARE, rank_scores
+from calibrate.thresholds import fit
+from guardrail.outcome import Feasible
+
+RUNS, N, CANDIDATES = 600, 240, 12
+ALPHA = DELTA = 0.1
+FALSE_ALARM = 1e-4
+"""Chance that the first test fails although the promise holds exactly at its limit."""
+Columns = dict[str, NDArray[np.float64]]
+
+
+def failures(*, apart: bool) -> int:
+    """Runs in which a certificate of the chosen score accepts anything.
+
+    No score says anything about the errors and every answer is wrong with probability alpha, the hardest case: each
+    certificate that accepts counts as a failure. The highest AUROC of several such scores is above .5 on the questions
+    that it was chosen on, and on no others.
+    """
+    rng, found, cut = np.random.default_rng(20260102), 0, round(SHARE * N)
+    for _ in range(RUNS):
+        error = (rng.random(N) < ALPHA).astype(np.int64)
+        scores: Columns = {str(i): rng.random(N) for i in range(CANDIDATES)}
+        chosen_on, fitted_on = (slice(0, cut), slice(cut, N)) if apart else (slice(0, N), slice(0, N))
+        best = rank_scores({name: column[chosen_on] for name, column in scores.items()}, error[chosen_on])[0]
+        outcome = fit(
+            scores[best][fitted_on], error[fitted_on], alpha=ALPHA, delta=DELTA, rule="certified", diagnose="fast"
+        )
+        found += isinstance(outcome, Feasible)
+    return found
+
+
+def test_an_estimator_chosen_on_other_questions_keeps_the_promise() -> None:
+    assert failures(apart=True) <= stats.binom.ppf(1 - FALSE_ALARM, RUNS, DELTA)
+
+
+def test_negative_control_an_estimator_chosen_on_the_questions_of_the_fit_breaks_it() -> None:
+    assert failures(apart=False) > stats.binom.ppf(1 - FALSE_ALARM, RUNS, DELTA)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_ties_are_broken_by_name_and_not_by_the_order_given(n: int) -> None:
+    same = np.array([0.0, 1.0, 2.0, 3.0])
+    names = ["b", "a", "c"][:n]
+    assert rank_scores(dict.fromkeys(names, same), [0, 1, 0, 1]) == tuple(sorted(names))
