@@ -43,8 +43,9 @@ class _Batch:
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
-        self.done = False
-        self.problem: StoreUnavailableError | None = None
+        self.done = threading.Event()
+        self.problem: Exception | None = StoreUnavailableError("the thread that writes this score has not ended")
+        """Why they are not on disk; None once they are."""
 
 
 class Inbox:
@@ -70,18 +71,25 @@ class Inbox:
         with self._filling:
             batch = self._batch
             batch.rows.append({"key": key, "value": float(value)})
-        if not self._writing.acquire(timeout=self._database.deadline):
-            raise StoreUnavailableError(
-                f"the review store did not take the scores before this one within {self._database.deadline:g} s. Check "
-                "that the database runs and answers."
-            )
-        try:
-            if not batch.done:  # no other thread has written it, so it is still the one that is filled
-                with self._filling:
-                    self._batch = _Batch()
-                self._write(batch)
-        finally:
-            self._writing.release()
+            first = len(batch.rows) == 1
+        if first:  # this thread writes for all that join until it is its turn
+            turn = self._writing.acquire(timeout=self._database.deadline)
+            with self._filling:
+                self._batch = _Batch()
+            try:
+                if turn:
+                    self._write(batch)
+                else:
+                    batch.problem = StoreUnavailableError(
+                        f"the review store did not take the scores before this one within {self._database.deadline:g} "
+                        "s. Check that the database runs and answers."
+                    )
+            finally:
+                batch.done.set()
+                if turn:
+                    self._writing.release()
+        else:
+            batch.done.wait(2 * self._database.deadline)  # the first thread waits for its turn, and then writes
         if batch.problem is not None:
             raise batch.problem
 
@@ -96,13 +104,11 @@ class Inbox:
         try:
             with self._database.write() as connection:
                 put(connection, self._name, rows, self._database.now(connection))
-            self._kept = []
+            self._kept, batch.problem = [], None
         except StoreUnavailableError as error:
             if len(rows) > _KEPT:
                 _log.error("guardrail: %d scores of monitor %r are lost", len(rows) - _KEPT, self._name)
             self._kept, batch.problem = rows[-_KEPT:], error
-        finally:
-            batch.done = True
 
 
 def put(connection: Connection, name: str, rows: Sequence[dict[str, Any]], now: float) -> None:

@@ -453,32 +453,20 @@ def test_watched_scores_are_on_disk_and_any_process_folds_them_once(store: Revie
 def test_threads_that_write_at_the_same_time_share_a_commit(
     store: ReviewStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drift = Monitors(store).drift("drift", ARTIFACT)
-    box, joined, commits = drift._inbox, threading.Semaphore(0), list[int]()
-    write, lock = box._write, box._writing
-
-    class Announced:
-        def acquire(self, timeout: float) -> bool:
-            joined.release()
-            return lock.acquire(timeout=timeout)
-
-        def release(self) -> None:
-            lock.release()
-
-    monkeypatch.setattr(box, "_writing", Announced())
+    box, commits = Monitors(store).drift("drift", ARTIFACT)._inbox, list[int]()
+    write = box._write
 
     def counted(batch: Any) -> None:
         commits.append(len(batch.rows))
         write(batch)
 
     monkeypatch.setattr(box, "_write", counted)
-    lock.acquire()
     threads = [threading.Thread(target=box.add, args=(float(i), f"score {i}")) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for _ in threads:
-        assert joined.acquire(timeout=60)
-    lock.release()
+    with box._writing:  # as if another thread were writing
+        for thread in threads:
+            thread.start()
+        while len(box._batch.rows) < len(threads):
+            threading.Event().wait(0.001)
     for thread in threads:
         thread.join()
     assert commits == [8]

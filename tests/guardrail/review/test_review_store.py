@@ -35,10 +35,12 @@ from guardrail.review import (
     LeaseLostError,
     Monitors,
     ReviewStore,
+    StoreUnavailableError,
     UnknownItemError,
 )
 from guardrail.review.queue import schema
 from guardrail.review.queue.database import Database, migrate
+from guardrail.review.queue.deadline import Circuit
 
 ROOT = Path(__file__).parents[3]
 APPROVE = Decision(action="approve")
