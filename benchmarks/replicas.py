@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -85,7 +86,7 @@ def guard(url: str, number: int, folder: Path) -> None:
             accepted = guarded.assess(QUESTION).accepted
             given.write(f"{int(score[0])} {'given' if accepted else 'held'}\n")
             given.flush()
-            time.sleep(0.05)
+            time.sleep(0.25)
 
 
 class Replicas:
@@ -242,7 +243,7 @@ def main() -> None:
         number, url, folder = arguments.guard
         guard(url, int(number), Path(folder))
         return
-    report = run(arguments.guards, arguments.pages)
+    report = run(arguments.guards, arguments.pages, say=partial(print, flush=True))
     print(
         f"{report.accepted} answers given, {report.held} held back, {report.folded} scores counted; "
         f"{report.unwatched} answers without their watch, {report.doubled} scores counted twice"
