@@ -373,7 +373,7 @@ def print_verdict(artifact: CalibrationArtifact, test: Audit | None = None, merg
     text = "\n\n".join([headline(artifact, test), *body])
     console.print(Panel(escape(text), title=found.title, title_align="left", border_style=found.colour))
     if test is not None:
-        heads = ("part", "questions", "wrong without the gate", "answered", "wrong among answered")
+        heads = ("part", "questions", "wrong, no gate", "answered", "wrong among answered")
         parts = (("calibration", test.at_calibration), ("test", test.held_out))
         console.print(table("", heads, [(name, *_counted(counts)) for name, counts in parts]))
     if rows := sentences.segment_table(artifact):

@@ -15,10 +15,11 @@ from ..data.records import Record, RecordFile, read_records
 from ..evaluation.audit import audit
 from ..evaluation.label_checks import judge_to_look_at
 from ..pipeline import require_same, without_choice
-from ..report import compare_rules, write_report
+from ..report import compare_rules, sentences, write_report
 from ..scoring.names import stored_key
+from ..scoring.scores import arrays
 from .fit import exit_if_refuted, merged_command, print_verdict, segment_flags
-from .frame import app, console, finish, keep_inputs
+from .frame import app, console, finish, keep_inputs, print_line
 from .score import chosen_estimator, pair_cache
 
 __all__ = ["estimator_of", "report"]
@@ -56,12 +57,13 @@ def report(
         require_same(loaded, test_file, key)
         tested = test_file.records
         audited = audit(loaded, tested, key)
-        inside = {record.id for record in tested} & {record.id for record in file.records}
-        fresh = "" if inside else str(test_file.path)
+        fresh = str(test_file.path)
+    kept_out = {record.id for record in tested}
+    fitted = [record for record in without_choice(loaded, file.records) if record.id not in kept_out]
+    if (extra := sentences.not_fitted_on(loaded, len(arrays(fitted, key).ids))) is not None:
+        print_line(extra, "yellow")
     evaluation = None
     if splits:
-        kept_out = {record.id for record in tested}
-        fitted = [record for record in without_choice(loaded, file.records) if record.id not in kept_out]
         with bar(console, "comparing rules", "splits") as progress:
             evaluation = compare_rules(loaded, fitted, key, splits=splits, progress=progress)
     tail = "".join(f" --test {shlex.quote(str(path))}" for path in test or ())
@@ -70,7 +72,8 @@ def report(
         f"--rule {loaded.outcome.rule}{segment_flags(loaded)} --out {artifact}",
         f"calibrate report {file.path} --artifact {artifact}{tail} --out {out}",
     )
-    merged = merged_command(loaded, key, str(file.path), fresh, artifact)
+    inside = any(record.id in kept_out for record in file.records)  # merged already
+    merged = merged_command(loaded, key, str(file.path), "" if inside else fresh, artifact)
     written = write_report(
         out,
         loaded,

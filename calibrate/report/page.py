@@ -279,6 +279,7 @@ def _render(page: _Page, estimator: str) -> str:
         "facts": sentences.facts(page.artifact),
         "caveats": sentences.caveats(page.artifact),
         "steps": sentences.next_steps(page.artifact, page.test, page.merged),
+        "extra": sentences.not_fitted_on(page.artifact, len(arrays(page.parts[0].records, estimator).ids)),
         "useless": sentences.unguardable(page.artifact),
         "tiles": tiles(page.artifact, page.parts),
         "test": page.test,

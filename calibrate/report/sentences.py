@@ -32,6 +32,7 @@ __all__ = [
     "held_out",
     "next_steps",
     "no_early_stopping",
+    "not_fitted_on",
     "percent",
     "promise",
     "ranking",
@@ -324,6 +325,22 @@ def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, merged:
         return [*rest, useless]
     by_segment = "" if artifact.segments is None else ", segment=..."
     return [*rest, f"Put the artifact in front of the model: Guardrail(model=..., artifact=...{by_segment})."]
+
+
+def not_fitted_on(artifact: CalibrationArtifact, n_labelled: int) -> str | None:
+    """That a record file holds labelled questions that were not fitted on and that no test part names; None if not.
+
+    Args:
+        artifact: The artifact.
+        n_labelled: Records with a score and a label, without the test part.
+    """
+    extra = n_labelled - artifact.data.n_used
+    if extra <= 0 or artifact.calibration.group is not None or artifact.looks is not None:
+        return None  # of clusters one question each is fitted on, and of looks the first labels
+    return (
+        f"{extra} labelled questions of the record file were not fitted on. The comparison of rules, the categories "
+        "and the answers to read count them as calibration questions. Name the part that was kept out with --test."
+    )
 
 
 def unguardable(artifact: CalibrationArtifact) -> str | None:

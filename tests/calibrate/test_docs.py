@@ -45,7 +45,7 @@ def test_every_command_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monk
         commands = run_page("cli.md")
     finally:
         sys.modules.pop("demo", None)
-    assert len(commands) == 28
+    assert len(commands) == 29
     assert CalibrationArtifact.load("results/artifact.json").outcome.rule == "certified"
     assert Path("report.html").is_file()
     assert CalibrationArtifact.load("people.json").outcome.rule == "prediction_powered"

@@ -307,7 +307,7 @@ def test_the_cause_of_a_refutation(parts: tuple[RecordFile, RecordFile]) -> None
     assert labels.cause == "labels"
     assert "the labels, or harder questions" in audited(labels)[1]
     assert "Compare the labels" in advice(labels)[0]
-    hard = sorted(fresh.records, key=lambda r: r.scores[KEY].value or 0.0)[30:]
+    hard = sorted(fresh.records, key=lambda r: r.scores[KEY].value or 0.0)[60:]
     moved = audit(artifact, [r.model_copy(update={"correct": False}) for r in hard], KEY)
     assert (moved.verdict, moved.cause) == ("refuted", "questions")
     assert "look different from the calibration questions" in audited(moved)[1]
