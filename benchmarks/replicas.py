@@ -195,8 +195,10 @@ def run(
             Monitors(store).risk("quiet", 0.1)
         replicas = Replicas(url, Path(name))
         try:
-            replicas.pages = [replicas.start_page() for _ in range(pages)]
-            replicas.guards = [replicas.start_guard(number) for number in range(guards)]
+            for _ in range(pages):
+                replicas.pages.append(replicas.start_page())
+            for number in range(guards):
+                replicas.guards.append(replicas.start_guard(number))
             say(f"all started after {replicas.wait_for_all():.1f} s")
 
             def stopped() -> None:
