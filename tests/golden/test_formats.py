@@ -478,9 +478,10 @@ def test_a_database_of_the_first_layout_becomes_todays_and_keeps_every_row(tmp_p
 
 
 def _without_states(dump: str) -> str:
-    """A dump without what the bets of drift monitors were, which differ from those of the first layout."""
-    drift = ("INSERT INTO \"review_monitors\" VALUES('drift'", "INSERT INTO \"review_monitor_steps\" VALUES('drift'")
-    return "\n".join(line for line in dump.splitlines() if not line.startswith(drift))
+    """A dump with names and numbers only of monitors and steps: bets differ from the first layout's, or in rounding."""
+    bets = ('INSERT INTO "review_monitors"', 'INSERT INTO "review_monitor_steps"')
+    lines = dump.splitlines()
+    return "\n".join(",".join(line.split(",")[:2]) if line.startswith(bets) else line for line in lines)
 
 
 def test_items_and_decisions_are_there(store: ReviewStore) -> None:
