@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from .errors import GuardrailError
+from .plain_json import visible
 
 __all__ = ["main"]
 
@@ -16,6 +17,7 @@ COMMANDS = {
     "doctor": ("guardrail.doctor", "check an artifact, its model, judge and endpoint before they serve"),
     "monitor": ("guardrail.review.monitors.command", "bring the monitors up to date with what guards have written"),
     "review": ("guardrail.review.command", "serve the page on which people decide what was held back"),
+    "serve": ("integrations.gateway", "answer an OpenAI client behind a gate: it changes one URL"),
 }
 """Module of each subcommand, with ``add_arguments(parser)`` and ``run(arguments) -> exit code``, and its help."""
 
@@ -45,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser.parse_args(given)
         code: int = import_module(COMMANDS[arguments.command][0]).run(arguments)
     except GuardrailError as error:
-        print(f"guardrail {meant}: {error}", file=sys.stderr)  # noqa: T201
+        print(visible(f"guardrail {meant}: {error}"), file=sys.stderr)  # noqa: T201
         return 1
     return code
 

@@ -25,6 +25,7 @@ from .errors import GuardrailError, UsageError
 from .judges import Judge
 from .models import resolve_model
 from .outcome import Infeasible
+from .plain_json import visible
 from .sampling.calls import SAMPLE_INDEX
 from .sampling.native import is_native
 from .sampling.probe import PROMPT, wants_probe
@@ -87,9 +88,9 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         findings.append(finding)
         if not arguments.json:
-            print(f"{MARKS[finding.status]}  {finding.check}: {finding.detail}")  # noqa: T201
+            print(visible(f"{MARKS[finding.status]}  {finding.check}: {finding.detail}"))  # noqa: T201
             if finding.fix:
-                print(f"      -> {finding.fix}")  # noqa: T201
+                print(visible(f"      -> {finding.fix}"))  # noqa: T201
     failed = any(finding.status == "fail" for finding in findings)
     if arguments.json:
         print(json.dumps({"ok": not failed, "findings": [asdict(f) for f in findings]}, indent=1))  # noqa: T201
@@ -181,14 +182,12 @@ def _is_cascade(path: str) -> bool:
 
 def _guard(artifact: CalibrationArtifact, model: Model | None, question: str) -> Iterator[Finding]:
     """Checks of one guard, or of one stage of a cascade."""
-    if artifact.data.many_cut_off:
-        yield Finding(
-            "length of answers",
-            "warn",
-            f"{artifact.data.n_cut_off} of {artifact.data.n_questions} calibration answers were cut off at "
-            f"max_tokens = {artifact.plan.max_tokens}",
-            "collect with a larger --max-tokens and fit again",
-        )
+    if (cut := artifact.data.n_cut_off) is not None:
+        longest = f"max_tokens = {artifact.plan.max_tokens}"
+        said = f"{cut} of {artifact.data.n_questions} calibration answers were cut off at {longest}"
+        fix = "collect with a larger --max-tokens and fit again"
+        many = artifact.data.many_cut_off
+        yield Finding("length of answers", "warn", said, fix) if many else Finding("length of answers", "ok", said)
     estimator = None
     try:
         estimator = from_spec(artifact.estimator)

@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.exceptions import LangChainException
 
+from .plain_json import visible
+
 __all__ = [
     "READING",
     "AbstainedError",
@@ -189,7 +191,7 @@ def describe_error(error: Exception, *, asking: bool = False) -> str:
         asking: Whether a call to a model raised it; the call contained no answer. The text is then shown in full,
             unless reading the model's reply may have raised it.
     """
-    name, text = type(error).__name__, str(error)
+    name, text = type(error).__name__, visible(str(error))
     status = getattr(error, "status_code", None)
     ours = isinstance(error, GuardrailError | UnreadableReplyError)
     plain = asking and not isinstance(error, READING) and not any(name in text for name in _QUOTING)

@@ -1,4 +1,4 @@
-"""Canonical JSON, digests, and what JSON and UTF-8 cannot hold.
+"""Canonical JSON, digests, and what JSON, UTF-8 and terminals cannot hold.
 
 A value that JSON cannot hold would be stored or run as something other than what was judged.
 """
@@ -8,10 +8,21 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-__all__ = ["DEEPEST", "PACKED", "canonical_json", "json_fault", "sha256_hex", "spelled", "text_fault", "too_deep"]
+__all__ = [
+    "DEEPEST",
+    "PACKED",
+    "canonical_json",
+    "json_fault",
+    "sha256_hex",
+    "spelled",
+    "text_fault",
+    "too_deep",
+    "visible",
+]
 
 DEEPEST = 100
 """Levels to which arguments may be nested. pydantic's writer stops at 255, the interpreter's recursion at about 500."""
@@ -60,6 +71,26 @@ def sha256_hex(data: str | bytes, digits: int = 64) -> str:
 def spelled(text: str) -> str:
     r"""The text as UTF-8 can write it: half of a surrogate pair becomes the six characters that name it (\ud83d)."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+_HIDDEN = (
+    "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff\ud800-\udfff"
+)
+_IN_TEXT, _IN_LINE = re.compile(f"[{_HIDDEN}]|\r(?!\n)"), re.compile(f"[{_HIDDEN}\t\n\r]")
+
+
+def visible(text: str, *, one_line: bool = False) -> str:
+    r"""The text as a terminal shows it without obeying it: a control character becomes what names it (\x1b, \u202e).
+
+    So does a character that changes the direction of writing, which can show one answer as another, one without width,
+    and half of a surrogate pair. For every text that a model, a file or a server wrote.
+
+    Args:
+        text: The text.
+        one_line: Whether line ends and tabs are named, too; otherwise they stay.
+    """
+    found = _IN_LINE if one_line else _IN_TEXT
+    return found.sub(lambda one: one[0].encode("unicode_escape").decode(), text)
 
 
 def text_fault(text: str) -> str | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
+from .plain_json import visible
 from .types import Cost, Frozen, Sample, Uncertainty, Unmeasured
 
 __all__ = ["ALL_OTHERS", "Meaning", "Reason", "Verdict", "as_html", "as_markdown", "as_text", "next_step"]
@@ -283,7 +284,7 @@ def _cost(cost: Cost) -> str:
 
 def _line(text: str) -> str:
     """One printable line; line breaks and control characters become escape sequences."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return visible(text, one_line=True)
 
 
 def _short(text: str) -> str:

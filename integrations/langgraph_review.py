@@ -44,7 +44,7 @@ from ._agents.held import (
     review_request,
     unpack,
 )
-from ._agents.review_bridge import ReviewBridge
+from ._agents.review_bridge import CHANGED, ReviewBridge, lapsed, unchanged
 from ._agents.state import NoteChannel
 
 if TYPE_CHECKING:
@@ -78,7 +78,10 @@ def ask(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> l
     """
     tools = [one.name for one in held.judged if one.call_id is not None]
     schema = answer_schema(possible(held, allowed), tools)
-    found = interrupt(review_request(held, allowed), response_schema=schema)
+    request = review_request(held, allowed)
+    found = interrupt(request, response_schema=schema)
+    if not unchanged(found, request):
+        found = lapsed(request, CHANGED)
     return cast(list[Decision], found["decisions"])
 
 

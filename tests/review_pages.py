@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from guardrail.review import Candidate, CandidateSet, Content
+from guardrail.review.web.server import server_of
 
 __all__ = ["HOSTILE", "REVIEWERS", "held_back", "served"]
 
@@ -55,9 +55,9 @@ def held_back(question: str = "Who wrote The Waves?", answer: str = "Virginia Wo
 
 
 @contextmanager
-def served(app: Starlette) -> Iterator[str]:
-    """The application on a free port of loopback; yields its address."""
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", proxy_headers=False))
+def served(app: ASGIApp, **how: Any) -> Iterator[str]:
+    """The application on a free port of loopback, as the command serves it; yields its address."""
+    server = server_of(app, **how)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

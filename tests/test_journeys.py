@@ -18,17 +18,32 @@ from typer.testing import CliRunner
 from calibrate.cli import app
 from guardrail.__main__ import main as guardrail
 from guardrail.artifact import CalibrationArtifact
+from guardrail.testing import ScriptedChat, make_artifact
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 
 
-def follow(page: str, names: dict[str, Any] | None = None, *, url: str = "") -> dict[str, Any]:
-    """Run the Python blocks and commands of a page, in order, as a reader pastes them; the names they define."""
+MODEL = ScriptedChat(script={"Who wrote Faust?": ["Goethe"], "Who wrote The Waves?": ["Woolf", "Woolf", "Joyce"]})
+"""Stands in for the model that a page names."""
+
+
+def follow(page: str, names: dict[str, Any] | None = None, **replaced: str) -> dict[str, Any]:
+    """Run the Python blocks and commands of a page, in order, as a reader pastes them; the names they define.
+
+    Args:
+        page: Its path in docs/.
+        names: Names that it takes from the reader.
+        **replaced: ``url`` of an endpoint, or ``model``, in place of those on the page.
+    """
     names = {"__name__": page} if names is None else names
     text = (DOCS / page).read_text(encoding="utf-8")
-    blocks = BLOCK.findall(text.replace("http://localhost:8000/v1", url) if url else text)
+    for what, new in replaced.items():
+        old = {"url": "http://localhost:8000/v1", "model": "transformers:path/to/model"}[what]
+        assert old in text
+        text = text.replace(old, new)
+    blocks = BLOCK.findall(text)
     assert blocks
     for number, (language, block) in enumerate(blocks, start=1):
         if language == "python":
@@ -89,6 +104,22 @@ def test_an_agent_with_tools(
     state = names["agent"].get_state(names["thread"])
     assert not state.next  # the approved call ran, and the agent finished
     assert state.values["messages"][-1].text == "Sent 40 euros to Alex Meyer."
+
+
+def test_the_first_pages_about_models_and_people(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sqlalchemy", reason="the `review` extra is not installed")
+    monkeypatch.chdir(tmp_path)
+    Path("calibration").mkdir()
+    make_artifact(MODEL, n=2, threshold=0.1).save("calibration/artifact.json")
+    names = follow("start/model.md", model="python:tests.test_journeys:MODEL")
+    assert names["chain"].invoke({"question": "Who wrote Faust?"}) == "Goethe"
+    names = follow("start/people.md", {"model": MODEL})
+    assert "ann" in capsys.readouterr().out
+    assert "Woolf" not in names["guard"].invoke("Who wrote The Waves?").content
+    with names["ReviewStore"]("reviews.db") as store:
+        assert [item.content.question for item in store.items()] == ["Who wrote The Waves?"]
 
 
 CONFIG: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))

@@ -16,6 +16,7 @@ from guardrail.errors import UsageError
 
 from ..data.progress import bar
 from ..data.records import read_records
+from ..evaluation.choice import AUTO, FEWEST, SHARE
 from ..evaluation.evaluate import Estimate, csv_text
 from ..evaluation.grid import Cell, Grid, Source, evaluate_grid, sources
 from ..grammar import parse_rule, rule_text
@@ -116,7 +117,7 @@ def evaluate(
     for cell in grid.cells:
         _print_result(cell, named=apart)
     written = _write(csv_path, json_path, grid.table(), grid.model_dump(mode="json"))
-    flags = f"--estimator {shlex.quote(_best(grid))} --alpha {(alpha or (0.1,))[0]:g}"
+    flags = f"--estimator {shlex.quote(_following(grid))} --alpha {(alpha or (0.1,))[0]:g}"
     finish(written, f"calibrate fit {pools[0].file.path} {flags}")
 
 
@@ -208,8 +209,11 @@ def _plain(value: Estimate) -> str:
     return f"{value.value:.4f}" + ("" if value.se is None else f"±{value.se:.4f}")
 
 
-def _best(grid: Grid) -> str:
-    return max(grid.cells, key=lambda cell: cell.evaluation.auroc or 0.0).estimator
+def _following(grid: Grid) -> str:
+    """What to fit with: the best of several must not be picked on the questions of the fit, where auto can avoid it."""
+    best = max(grid.cells, key=lambda cell: cell.evaluation.auroc or 0.0)
+    several = len({cell.estimator for cell in grid.cells}) > 1
+    return AUTO if several and best.evaluation.n * SHARE >= FEWEST else best.estimator
 
 
 def _write(csv_path: Path | None, json_path: Path | None, rows: list[dict[str, Any]], content: Any) -> list[Path]:

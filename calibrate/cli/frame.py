@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,12 +15,15 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.panel import Panel
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 from typer.core import TyperGroup
 
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.files import refuse_special
 from guardrail.models import resolve_model
+from guardrail.plain_json import visible
 
 from ..data.records import read_records, write_records
 
@@ -41,7 +44,18 @@ __all__ = [
 
 
 class _Console(Console):
-    """Prints lines that are longer than the terminal in full, which the terminal then wraps."""
+    """Prints lines that are longer than the terminal in full, which the terminal then wraps.
+
+    Control characters of a model's answers are shown and not obeyed: an answer could repaint the screen.
+    """
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(visible(text), **options)  # before lines are broken
+
+    def render(self, *given: Any, **options: Any) -> Iterator[Segment]:
+        """All that is printed passes here; what is not a text of its own is made visible here."""
+        for one in super().render(*given, **options):
+            yield one if one.control else one._replace(text=visible(one.text))
 
     def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
         super().print(*objects, crop=crop, **options)

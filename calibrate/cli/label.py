@@ -22,7 +22,7 @@ from rich.text import Text
 
 from guardrail.errors import UsageError, require
 from guardrail.judges import normalise
-from guardrail.plain_json import canonical_json, sha256_hex
+from guardrail.plain_json import canonical_json, sha256_hex, visible
 from guardrail.prompting import question_text
 
 from ..correctness import ChatJudge, CorrectnessRule, available_rules, default_rule, label_records, make_rule
@@ -433,8 +433,8 @@ def print_merged(found: Merged | None) -> None:
     if found is None:
         return
     print_line(
-        f"Judge {found.judge} took {found.n} pairs of short answers that differ for the same. Have a look; if they "
-        "mean different things, use another judge (docs/judges.md):",
+        f"Judge {found.judge} took {found.n} pairs of short answers that differ for the same, in {found.n_records} "
+        "questions. Have a look; if they mean different things, use another judge (docs/judges.md):",
         "yellow",
     )
     for name, a, b in found.pairs[:4]:
@@ -472,18 +472,23 @@ def label_by_hand(session: Session, console: Console, stream: TextIO) -> None:
         console.print(f"[dim]{escape(key)}: {answer.value}[/dim]")
 
 
+def _text(text: str, style: str = "") -> Text:
+    """What a model or a file says, before its lines are broken."""
+    return Text(visible(text), style=style)
+
+
 def card(record: Record, *, done: int, total: int) -> Panel:
     """A record: question, options, answer, references, and the distinct samples with their shares."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)
     rows.add_column(overflow="fold")
-    rows.add_row("question", Text(record.question))
+    rows.add_row("question", _text(record.question))
     for name, option in (record.options or {}).items():
-        rows.add_row("", Text(option if name == option else f"{name}) {option}"))
-    rows.add_row("answer", Text(record.shown_answer or "(empty)", style="bold cyan"))
-    rows.add_row("accepted", Text(" | ".join(record.references) or "(none given)", style="green"))
+        rows.add_row("", _text(option if name == option else f"{name}) {option}"))
+    rows.add_row("answer", _text(record.shown_answer or "(empty)", style="bold cyan"))
+    rows.add_row("accepted", _text(" | ".join(record.references) or "(none given)", style="green"))
     for text, share in shares(record)[:_SHOWN]:
-        rows.add_row(f"{share:.0%}", Text(text or "(empty)", style="dim"))
+        rows.add_row(f"{share:.0%}", _text(text or "(empty)", style="dim"))
     help_line = Text("   ".join(f"{key} {meaning}" for key, meaning in KEYS.items()), style="dim")
     return Panel(
         Group(rows, "", Text("Is the answer right?"), help_line), title=f"{done} of {total} done", title_align="left"

@@ -130,7 +130,7 @@ class Evaluation(Frozen):
             f"{self.splits} random splits, fitted on {self.n_calibration} of {self.n} questions: "
             f"{100 * self.base_error:.1f} % wrong without a gate, AUROC {area}"
         )
-        return as_html(title, heads=HEADS, rows=map(cells, self.rows))
+        return as_html(title, [("read with care", CAVEAT)], HEADS, map(cells, self.rows))
 
     def plot(self, ax: Any = None) -> Any:
         """Test error rate of every rule with its spread over splits (one standard deviation), against the target.
@@ -383,17 +383,23 @@ def _check_protocol(
 
 HEADS = (
     *("rule", "alpha", "wrong among answered, %", "answered, %", "right answers given, %"),
-    *("splits above alpha, %", "splits without an answer, %"),
+    *("splits above alpha: test part, %", "all questions, %", "splits without an answer, %"),
 )
 """Columns of `cells`."""
+CAVEAT = (
+    f"Splits above alpha: the test part reads high, all questions read low. * mean over fewer than {FEW_SPLITS} splits."
+)
+"""What a reader of `cells` must know."""
 
 
 def cells(row: EvaluationRow) -> list[str]:
     """A row for people, standard errors behind the sign."""
     shown = [row.rule + "".join(f", {name}={value}" for name, value in row.options.items()), f"{row.alpha:g}"]
-    for value in (row.scer, row.acceptance, row.power, row.violation_rate, row.infeasible_rate):
+    violated = (row.violation_rate, row.pool_violation_rate)
+    for value in (row.scer, row.acceptance, row.power, *violated, row.infeasible_rate):
         error = "" if value is None or value.se is None else f" \u00b1 {100 * value.se:.1f}"
         shown.append("-" if value is None else f"{100 * value.value:.1f}{error}")
+    shown[2] += "*" if 0 < row.n_feasible < FEW_SPLITS else ""
     return shown
 
 

@@ -18,7 +18,7 @@ from ..grammar import estimator_flags
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.names import stored_key
 from ..scoring.scores import Scored, arrays
-from .evaluate import HEADS, Evaluation, RuleSpec, cells, evaluate, flat, rate_of
+from .evaluate import CAVEAT, HEADS, Evaluation, RuleSpec, cells, evaluate, flat, rate_of
 from .tables import Pool
 
 __all__ = ["Cell", "Grid", "Source", "evaluate_grid", "paper_pool", "sources"]
@@ -78,7 +78,8 @@ class Grid(Frozen):
             for cell in self.ranked
             for row in cell.evaluation.rows
         ]
-        return as_html("Estimators by AUROC, rules on the same splits", heads=("estimator", "AUROC", *HEADS), rows=rows)
+        title, heads = "Estimators by AUROC, rules on the same splits", ("estimator", "AUROC", *HEADS)
+        return as_html(title, [("read with care", CAVEAT)], heads, rows)
 
     def plot(self, ax: Any = None) -> Any:
         """Test error rate of every estimator and rule, best AUROC first, with its spread over splits.

@@ -258,11 +258,13 @@ class Merged:
         pairs: (id of the record, one answer, the other): those first of which neither contains the other, then those
             with the fewest words in common.
         n: How many pairs there are in all; the same two answers count once for each question.
+        n_records: Questions that were looked at.
     """
 
     judge: str
     pairs: tuple[tuple[str, str, str], ...]
     n: int
+    n_records: int
 
 
 class _Unasked:
@@ -292,7 +294,7 @@ def judge_to_look_at(spec: JudgeSpec | None, pair_cache: Path | None = None) -> 
     return cached(_Unasked(spec), PairCache(pair_cache))
 
 
-def merged_pairs(records: Sequence[Record], judge: Judge, k: int = 8) -> Merged | None:
+def merged_pairs(records: Sequence[Record], judge: Judge, k: int = 8, most: int = 1_000) -> Merged | None:
     """Pairs of short answers that differ although the judge takes them for the same; None if there is none.
 
     An answer is short if it has at most five words; answers differ if their normalised texts do. Refusals and tool
@@ -302,21 +304,26 @@ def merged_pairs(records: Sequence[Record], judge: Judge, k: int = 8) -> Merged 
         records: Records with samples.
         judge: Is asked about each two different short samples of a question.
         k: Most pairs to return.
+        most: Most records to look at, the first of the file: a look takes as long as scoring them.
     """
     asked: dict[Item, str] = {}
-    for record in records:
-        if record.drawn is None:
-            continue
-        question, texts = record.drawn.question, [sample.comparable for sample in record.drawn.samples]
-        folded = fold([text for text in texts if text], judge)
+    looked_at = [(one.id, one.drawn) for one in records if one.drawn is not None and one.drawn.samples][:most]
+    for name, drawn in looked_at:
+        folded = fold([sample.comparable for sample in drawn.samples if sample.comparable], judge)
         short = {normalise(text): text for key in folded.judged if _is_short(text := folded.text_of[key])}
         for a, b in unordered_pairs(sorted(short.values())):
-            asked[question, a, b] = record.id
+            asked[drawn.question, a, b] = name
     verdicts = judge_batch(judge, list(asked))
     same = [item for item, verdict in zip(asked, verdicts, strict=True) if verdict]
+    if not same:
+        return None
     shown = sorted(dict.fromkeys((a, b) for _, a, b in same), key=_doubtful)[:k]
     first = {(a, b): asked[question, a, b] for question, a, b in reversed(same)}
-    return Merged(judge.spec.name, tuple((first[pair], *pair) for pair in shown), len(same)) if same else None
+    return (
+        Merged(judge.spec.name, tuple((first[pair], *pair) for pair in shown), len(same), len(looked_at))
+        if same
+        else None
+    )
 
 
 def _is_short(text: str) -> bool:

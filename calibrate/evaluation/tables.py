@@ -136,9 +136,9 @@ def variants() -> dict[str, NamedRule]:
 def rule_of(label: str) -> str:
     """A method or variant by the rule name that commands take, with its name in the paper where that differs."""
     spec = (methods(0.05) | variants()).get(label, label)
-    name, options = (spec, {}) if isinstance(spec, str) else (spec[0], dict(spec[1]))
-    options.pop("delta", None)
-    rule = rule_text(name, options)
+    given, options = spec if isinstance(spec, tuple) else (spec, {})
+    name = given if isinstance(given, str) else given.name
+    rule = rule_text(name, {option: value for option, value in options.items() if option != "delta"})
     return rule if rule == label else f"{rule} ({label})"
 
 

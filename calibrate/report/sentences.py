@@ -364,7 +364,7 @@ def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
     elif diagnostics.auroc is not None and diagnostics.auroc < USEFUL_AUROC:
         steps.append(
             f"Use another estimator: an AUROC of {diagnostics.auroc:.2f} says that this uncertainty hardly tells "
-            "right from wrong (0.5 is a coin). `calibrate evaluate` compares them."
+            "right from wrong (0.5 is a coin). `calibrate fit --estimator auto` chooses one."
         )
     if isinstance(outcome, Infeasible):
         smallest = diagnostics.smallest_feasible_alpha
@@ -434,7 +434,8 @@ def ranking(artifact: CalibrationArtifact) -> str | None:
         )
     return (
         f"Use another estimator, or label more: {start}. On these questions {artifact.estimator.name} does not rank "
-        "this model's errors: nothing shows that it tells right from wrong. `calibrate evaluate` compares estimators."
+        "this model's errors: nothing shows that it tells right from wrong. `calibrate fit --estimator auto` chooses "
+        "one."
     )
 
 

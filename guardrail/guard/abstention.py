@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -59,8 +59,9 @@ class FullHandler(Protocol):
         """The same for async callers."""
 
 
-Handler = Callable[[Verdict], Any] | Callable[[Verdict], Awaitable[Any]]
-"""A human hook: takes the verdict, returns a text, an AIMessage, or None for the abstention message."""
+Handler = Callable[[Verdict], Any] | Callable[[Verdict, Sequence[BaseMessage]], Any]
+"""A hook: takes the verdict, or the verdict and the messages if it has two required positional parameters. Returns (or
+awaits) a text, an AIMessage, or None for the abstention message."""
 Form = Literal["text", "calls", "format"]
 """What the caller can read: any text; only a tool call; only a text of the calibrated format."""
 Wording = str | Callable[[Verdict], str]
@@ -129,12 +130,13 @@ def take_path(abstention: Abstention) -> Steps[AIMessage]:
     path, verdict, given = abstention.path, abstention.verdict, None
     with _as_result(verdict):
         if isinstance(path, Runnable):
-            what = (_takes_over(path, abstention), list(abstention.messages), _config(abstention))
-            given = yield Effect(partial(_invoke, *what), partial(_ainvoke, *what))
+            asked = (_takes_over(path, abstention), list(abstention.messages), _config(abstention))
+            given = yield Effect(partial(_invoke, *asked), partial(_ainvoke, *asked))
         elif isinstance(path, FullHandler):
             given = yield Effect(partial(path.on_abstention, abstention), partial(path.aon_abstention, abstention))
         elif callable(path):
-            given = yield Effect(partial(_ask, path, verdict), partial(_aask, path, verdict))
+            what = (path, (verdict, abstention.messages) if _takes_messages(path) else (verdict,))
+            given = yield Effect(partial(_ask, *what), partial(_aask, *what))
         return abstention.answer(given)
 
 
@@ -163,8 +165,18 @@ def _counts_itself(path: Runnable[Any, Any]) -> bool:
     return isinstance(getattr(path, "bound", path), GuardedChatModel)
 
 
-def _ask(handler: Callable[[Verdict], Any], verdict: Verdict) -> Any:
-    given = handler(verdict)
+def _takes_messages(handler: Callable[..., Any]) -> bool:
+    """Whether it needs a second argument; a parameter with a default may mean anything, so it does not count."""
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except (TypeError, ValueError):  # some functions written in C have no signature
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(one.kind in positional and one.default is one.empty for one in parameters) == 2
+
+
+def _ask(handler: Callable[..., Any], what: tuple[Any, ...]) -> Any:
+    given = handler(*what)
     if inspect.isawaitable(given):
         if inspect.iscoroutine(given):
             given.close()
@@ -172,12 +184,12 @@ def _ask(handler: Callable[[Verdict], Any], verdict: Verdict) -> Any:
     return given
 
 
-async def _aask(handler: Callable[[Verdict], Any], verdict: Verdict) -> Any:
+async def _aask(handler: Callable[..., Any], what: tuple[Any, ...]) -> Any:
     """A sync handler runs in a thread, so that a person may take their time."""
     if inspect.iscoroutinefunction(handler):
-        given = handler(verdict)
+        given = handler(*what)
     else:
-        given = await run_in_executor(None, handler, verdict)
+        given = await run_in_executor(None, handler, *what)
     return await given if inspect.isawaitable(given) else given
 
 

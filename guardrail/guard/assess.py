@@ -206,6 +206,29 @@ class Assessor:
                 memory.note(key, made)
             return made
 
+    def observe_steps(
+        self, messages: Sequence[BaseMessage], served: Sample, *, question: str | None = None
+    ) -> Steps[Assessment]:
+        """The verdict on an answer that was served already: only its samples are drawn, all of them.
+
+        Nothing is remembered: each answer that was served is an answer of its own.
+
+        Args:
+            messages: The prompt.
+            served: The answer.
+            question: As in `assess_steps`.
+        """
+        with streaming_disabled():
+            problem: EndpointProblem = yield Effect(self.trust.check, self.trust.acheck)
+            plan = self.sampler.plan if problem.reason is None else self.sampler.plan.primary_only()
+            sampler = replace(self.sampler, plan=plan, question=question)
+            drawn = yield from sampler.draw_behind_steps(messages, served)
+            drawn = self.usable(problem.apply_to(drawn))
+            by_name = yield from self._decide(Drawn(drawn))
+            verdict = self.trust.record(strictest(by_name.values()), problem)
+            seen = yield from self.observers.apply_steps(verdict, messages)
+            return Assessment(drawn, seen, by_name)
+
     def _key(self, messages: Sequence[BaseMessage]) -> str:
         """Digest of all that makes a prompt the same; ids and response metadata of messages do not count."""
         asked = [

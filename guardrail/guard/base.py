@@ -127,7 +127,7 @@ class GuardedChatModel(SteppedChatModel):
         near = get_close_matches(str(value), ("message", "raise"), n=1)
         raise ValueError(
             'on_abstain must be "message", "raise", a Runnable, the name of a chat model (PROVIDER:NAME) or a callable '
-            f"that takes the verdict, got {value!r}{f'; did you mean {near[0]!r}?' if near else ''}"
+            f"that takes the verdict (and the messages), got {value!r}{f'; did you mean {near[0]!r}?' if near else ''}"
         )
 
     def _refuse_itself(self, *own: CalibrationArtifact, path: Any = _ABSENT, place: str = "on_abstain") -> None:

@@ -3,43 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, Literal, Self
+from uuid import uuid4
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatResult
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, message_chunk_to_message
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ..artifact import CalibrationArtifact
 from ..bindings import bindings_for, check_settings
-from ..errors import ArtifactMismatchError, UsageError
+from ..errors import ArtifactMismatchError, GuardrailError, UsageError
 from ..models import resolve_model
 from ..monitor import SafetySwitch
 from ..prompting import ONE_QUESTION
 from ..sampling.callbacks import child_callbacks, note_verdict
-from ..sampling.effects import Steps, arun, run
+from ..sampling.effects import Effect, Steps, arun, run
 from ..sampling.limits import bounded, limit_of
+from ..sampling.replies import read_reply
 from ..sampling.sampler import Sampler
 from ..specs import identify
 from ..types import Sample
 from ..uncertainty import from_spec
 from ..verdict import ALL_OTHERS, Verdict
 from .abstention import ABSTENTION, Abstention, Form, Wording, take_path
-from .assess import REMEMBERED, Abstentions, Assessor
+from .assess import REMEMBERED, Abstentions, Assessment, Assessor
 from .base import GuardedChatModel
 from .config import from_config, to_config
 from .decide import Gate
 from .early_stopping import can_stop_early, saves_calls
 from .endpoint_trust import EndpointTrust, agreement_rate
 from .messages import accepted_answer, chat_result
+from .observe import Observed, ObserveQueue, chosen, fate_of, unlike_calls
 from .observers import Observers, as_observers, early_stopping_conflict
 from .segments import in_segment_of, segment_of
 from .structured import FORM, TRANSPORT, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
@@ -118,6 +121,13 @@ class Guardrail(GuardedChatModel):
     max_concurrency: int | None = Field(default=None, ge=1)
     """Calls in flight at once for one question, for models without a native sampler (default 16). ``max_concurrency``
     of a call's or a batch's configuration bounds the whole call or batch as well."""
+    mode: Literal["guard", "observe"] = "guard"
+    """"guard" answers only if the gate accepts. "observe" calls the model as it is and returns its answer unchanged,
+    streams included; the verdict on that very answer is computed in the background, for ``on_verdict`` and `observed`
+    (docs/gateway.md)."""
+    observe_rate: float = Field(default=1.0, gt=0, le=1)
+    """Under "observe", the probability with which an answer is measured. A hash of the call's id chooses, before
+    anything is known about the answer."""
     disable_streaming: Literal[True] = True
     """Fixed: a guard that streams would leak. `stream` yields one chunk after the verdict."""
     cache: Literal[False] = False
@@ -125,6 +135,7 @@ class Guardrail(GuardedChatModel):
 
     _assessor: Assessor = PrivateAttr()
     _by_segment: dict[str, Assessor] = PrivateAttr(default_factory=dict)
+    _queue: ObserveQueue = PrivateAttr(default_factory=ObserveQueue)
 
     @field_validator("model", mode="before")
     @classmethod
@@ -277,6 +288,8 @@ class Guardrail(GuardedChatModel):
     def _answer(
         self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, run_manager: Any, given: Mapping[str, Any]
     ) -> Steps[ChatResult]:
+        if self.mode == "observe":
+            return (yield from self._pass_through(messages, stop, run_manager, given))
         form = form_of(self.artifact.plan, stop, given)
         callbacks = child_callbacks(run_manager)
         verdict = yield from self._verdict(messages, callbacks, given)
@@ -289,6 +302,157 @@ class Guardrail(GuardedChatModel):
         message = yield from take_path(abstention)
         return chat_result(message, verdict)
 
+    # -- observing ---------------------------------------------------------------------------------------------------
+
+    @property
+    def observed(self) -> Observed:
+        """Under "observe": what became of the answers so far."""
+        return self._queue.observed
+
+    def drain(self, seconds: float) -> bool:
+        """Wait until the observed answers are measured; what still waits after that time is dropped, and counted.
+
+        Returns:
+            Whether everything was measured.
+        """
+        return self._queue.drain(seconds)
+
+    def assess_served(self, messages: Sequence[BaseMessage], answer: Sample) -> Assessment:
+        """The verdict on an answer that was served already, drawing only its samples.
+
+        Args:
+            messages: The prompt.
+            answer: The answer; it must have been drawn as the plan's primary answer.
+
+        Raises:
+            ArtifactMismatchError: The prompt is not like those of calibration.
+        """
+        return run(
+            self._served_assessor(messages).observe_steps(
+                messages, answer, question=self.artifact.prompt.question_of(messages)
+            )
+        )
+
+    def _served_assessor(self, messages: Sequence[BaseMessage]) -> Assessor:
+        """What measures a served answer.
+
+        Raises:
+            ArtifactMismatchError: The prompt is not like those of calibration.
+            UsageError: Nothing names its segment.
+        """
+        artifact = self.artifact
+        artifact.prompt.check(messages, artifact.plan.options)
+        if (turns := artifact.unknown_turns(messages)) is not None:
+            raise ArtifactMismatchError(f"no calibration prompt had the turns {turns[:200]!r}")
+        return self._by_segment.get(segment_of(artifact, messages, self.segment) or "", self._assessor)
+
+    def _pass_through(
+        self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, run_manager: Any, given: Mapping[str, Any]
+    ) -> Steps[ChatResult]:
+        """The model's own answer, unchanged."""
+        config = RunnableConfig(callbacks=child_callbacks(run_manager))
+        ends = None if stop is None else list(stop)
+        call = partial(self.model.invoke, list(messages), config, stop=ends, **given)
+        acall = partial(self.model.ainvoke, list(messages), config, stop=ends, **given)
+        message: AIMessage = yield Effect(call, acall)
+        self._observe(messages, stop, given, message, key=str(getattr(run_manager, "run_id", None) or uuid4()))
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    def _observe(
+        self,
+        messages: Sequence[BaseMessage],
+        stop: Sequence[str] | None,
+        given: Mapping[str, Any],
+        message: AIMessage | None,
+        *,
+        key: str,
+    ) -> None:
+        """Have an answer measured in the background, if it is chosen and is what the plan would have drawn.
+
+        None is the answer of a stream that failed or that the caller left.
+        """
+        found = self._queue
+        found.count("served")
+        if not chosen(key, self.observe_rate, salt="observe"):
+            return
+        found.count("chosen")
+        if message is None:
+            found.drop("incomplete")
+            return
+        try:
+            answer = read_reply(message)
+        except Exception:  # such a reply would be unmeasured in a guard; here nothing must reach the application
+            found.drop("unreadable")
+            return
+        try:
+            assessor = self._served_assessor(messages)
+            comparable = not unlike_calls(self.model, self.artifact.plan, stop, given, message)
+        except GuardrailError:
+            comparable = False
+        if not comparable:
+            found.count("not_comparable")
+            return
+        question = self.artifact.prompt.question_of(messages)
+
+        def measure() -> str:
+            made = run(assessor.observe_steps(messages, answer, question=question))
+            assert made.verdict is not None, "the one gate judges every candidate"
+            return fate_of(made.verdict)
+
+        found.offer(measure)
+
+    def stream(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> Iterator[AIMessageChunk]:
+        """Yield the result of `invoke` as one chunk; under "observe", the model's own stream."""
+        if self.mode == "guard":
+            yield from super().stream(input, config, stop=stop, **kwargs)
+            return
+        whole: AIMessageChunk | None = None
+        ended = False
+        try:
+            for chunk in self.model.stream(input, config, stop=stop, **kwargs):
+                whole = chunk if whole is None else whole + chunk
+                yield chunk
+            ended = True
+        finally:
+            self._observe_stream(input, stop, kwargs, whole if ended else None)
+
+    async def astream(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[AIMessageChunk]:
+        """`stream` without blocking the event loop."""
+        if self.mode == "guard":
+            async for chunk in super().astream(input, config, stop=stop, **kwargs):
+                yield chunk
+            return
+        whole: AIMessageChunk | None = None
+        ended = False
+        try:
+            async for chunk in self.model.astream(input, config, stop=stop, **kwargs):
+                whole = chunk if whole is None else whole + chunk
+                yield chunk
+            ended = True
+        finally:
+            self._observe_stream(input, stop, kwargs, whole if ended else None)
+
+    def _observe_stream(
+        self, input: LanguageModelInput, stop: list[str] | None, given: Mapping[str, Any], whole: AIMessageChunk | None
+    ) -> None:
+        message = None if whole is None else message_chunk_to_message(whole)
+        assert message is None or isinstance(message, AIMessage)
+        self._observe(self._convert_input(input).to_messages(), stop, given, message, key=str(uuid4()))
+
     # -- tools and structured output -----------------------------------------------------------------------------------
 
     def bind(self, **kwargs: Any) -> Any:
@@ -297,7 +461,8 @@ class Guardrail(GuardedChatModel):
         Raises:
             ArtifactMismatchError: Sampling settings, or tools or a format other than the artifact's.
         """
-        form_of(self.artifact.plan, kwargs.get("stop"), {k: value for k, value in kwargs.items() if k != "stop"})
+        if self.mode == "guard":
+            form_of(self.artifact.plan, kwargs.get("stop"), {k: value for k, value in kwargs.items() if k != "stop"})
         return super().bind(**kwargs)
 
     def bind_tools(
@@ -325,6 +490,11 @@ class Guardrail(GuardedChatModel):
             ArtifactMismatchError: The artifact was calibrated without these tools; the message names the way out.
             UsageError: A tool cannot be described.
         """
+        if self.mode == "observe":  # in the words of the model, which is called as it is
+            named = {"tool_choice": tool_choice, "strict": strict, "response_format": response_format}
+            own: Any = self.model.bind_tools(tools, **{k: v for k, v in named.items() if v is not None}, **kwargs)
+            passed: Runnable[LanguageModelInput, AIMessage] = self.bind(**own.kwargs)
+            return passed
         asked = bindings_for(tools, tool_choice=tool_choice, response_format=response_format, strict=strict)
         bound: Runnable[LanguageModelInput, AIMessage] = self.bind(**asked.model_dump(exclude_defaults=True), **kwargs)
         return bound
@@ -354,6 +524,11 @@ class Guardrail(GuardedChatModel):
             ArtifactMismatchError: The artifact was calibrated without this schema; the message names the way out.
             UsageError: An unknown method.
         """
+        if self.mode == "observe":
+            raise UsageError(
+                'Guardrail(mode="observe") passes with_structured_output to nobody: each model has a form of its own. '
+                "Bind the tools or the response_format (bind_tools), or observe through the gateway."
+            )
         known = self.artifact.plan.bindings
         method = method or method_of(known)
         asked = wanted_bindings(schema, method, known, strict)

@@ -17,7 +17,19 @@ __all__ = ["from_config", "to_config"]
 Guard = TypeVar("Guard", bound=GuardedChatModel)
 
 FORMAT = "acrc-guardrail/guard/1"
-PLAIN = ("on_abstain", "abstain_message", "early_stopping", "probe", "turns", "remember", "max_concurrency")
+PLAIN = (
+    "on_abstain",
+    "abstain_message",
+    "early_stopping",
+    "probe",
+    "turns",
+    "remember",
+    "max_concurrency",
+    "mode",
+    "observe_rate",
+)
+LATER = frozenset({"remember", "mode", "observe_rate"})
+"""Settings that older versions of this library refuse: written only where they differ from their defaults."""
 OBJECTS = ("judge", "similarity", "entailment", "segment", "switch", "on_verdict")
 
 
@@ -37,7 +49,7 @@ def to_config(guard: GuardedChatModel, own: CalibrationArtifact, path: str | Pat
     needs = [name for name in OBJECTS if getattr(guard, name) is not None]
     for name in PLAIN:
         value = getattr(guard, name)
-        if name == "remember" and value == type(guard).model_fields[name].default:
+        if name in LATER and value == type(guard).model_fields[name].default:
             continue  # versions before this setting refuse it
         if value is None or isinstance(value, str | int | float):
             settings[name] = value

@@ -15,6 +15,7 @@ require("sqlalchemy", extra="review")
 from .audits import AuditSample, audit_sample  # noqa: E402
 from .candidates import CandidateRule, CandidateSet  # noqa: E402
 from .delivery import Deliverer, sign, verify  # noqa: E402
+from .destinations import Destination  # noqa: E402
 from .errors import (  # noqa: E402
     AlreadyDecidedError,
     ItemExpiredError,
@@ -44,6 +45,7 @@ __all__ = [
     "Content",
     "Decision",
     "Deliverer",
+    "Destination",
     "Event",
     "Item",
     "ItemExpiredError",

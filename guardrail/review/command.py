@@ -11,11 +11,14 @@ import socket
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast, get_args
 
 from ..errors import UsageError, require
 from ..files import sqlite_path
+from ..plain_json import visible
+from .destinations import Destination, Format
 from .limits import check_seconds
-from .web.accounts import Accounts, add_token
+from .web.accounts import Accounts, Role, add_token
 
 __all__ = ["add_arguments", "run"]
 
@@ -23,6 +26,7 @@ DAY = 86_400.0
 DATABASE, TOKENS = "reviews.db", "review-tokens.json"
 ENV_DATABASE, ENV_TOKENS = "GUARDRAIL_REVIEW_DB", "GUARDRAIL_REVIEW_TOKENS"
 ENV_SECRET, ENV_WEBHOOK = "GUARDRAIL_REVIEW_SECRET", "GUARDRAIL_WEBHOOK_SECRET"
+ENV_NOTIFY = "GUARDRAIL_NOTIFY"
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -34,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"  {ENV_DATABASE}      the database, like --db (keeps a password out of the process list)\n"
         f"  {ENV_TOKENS}  accounts as name:role:token,... instead of a tokens file\n"
         f"  {ENV_SECRET}  signs session cookies; without it, a restart signs everybody out\n"
-        f"  {ENV_WEBHOOK}  signs callbacks; if it is set, this process delivers them\n\n"
+        f"  {ENV_WEBHOOK}  signs callbacks; if it is set, this process delivers them\n"
+        f"  {ENV_NOTIFY}           where to say that something waits: slack=URL teams=URL json=URL\n\n"
         "While it serves it also folds the scores of drift monitors, like `guardrail monitor`.\n\n"
         "First time:\n"
         "  guardrail review --add-token ann\n"
@@ -49,10 +54,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--https", action="store_true", help="the page is behind an https proxy: mark the cookie Secure"
     )
+    parser.add_argument(
+        "--trusted-proxy",
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help="address or network of a proxy in front, whose X-Forwarded-For is believed; repeatable",
+    )
     parser.add_argument("--tokens", type=Path, default=Path(TOKENS), help=f"tokens file (default: {TOKENS})")
     parser.add_argument("--lease", type=float, default=600.0, help="seconds a reviewer has for an item (default: 600)")
     parser.add_argument("--add-token", metavar="NAME", help="create a token for NAME, print it once, and exit")
-    parser.add_argument("--role", choices=("reviewer", "admin"), default="reviewer", help="role of the new token")
+    parser.add_argument("--role", choices=get_args(Role), default="reviewer", help="role of the new token")
     parser.add_argument(
         "--purge",
         type=float,
@@ -114,16 +126,20 @@ def _user() -> str:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    for package in ("starlette", "jinja2", "python_multipart"):
+    for package in ("starlette", "jinja2", "python_multipart", "uvicorn"):
         require(package, extra="review")
-    uvicorn = require("uvicorn", extra="review")
     from .delivery import Deliverer
     from .monitors.folding import Folder
     from .queue.store import ReviewStore
     from .web.app import review_app
+    from .web.server import check_proxies, server_of
 
     accounts = _accounts(arguments.tokens)
     check_seconds("--lease", arguments.lease, "Use 600.")
+    check_proxies(arguments.trusted_proxy)
+    webhook = os.environ.get(ENV_WEBHOOK)
+    if _destinations(None) and not webhook:
+        raise UsageError(f"{ENV_NOTIFY} needs {ENV_WEBHOOK}, too: only a process that delivers sends messages.")
     secret = os.environ.get(ENV_SECRET)
     if secret is not None and len(secret) < 32:
         raise UsageError(f"{ENV_SECRET} must have at least 32 characters, got {len(secret)}.")
@@ -136,10 +152,12 @@ def _serve(arguments: argparse.Namespace) -> int:
             https=arguments.https,
             lease=arguments.lease,
         )
-        webhook = os.environ.get(ENV_WEBHOOK)
-        deliverer = Deliverer(store, webhook) if webhook else None
+        server = server_of(app, trusted_proxies=tuple(arguments.trusted_proxy))
         name = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-        _print(f"Review page: http://{name}:{listener.getsockname()[1]}  (Ctrl-C stops it)")
+        address = f"http://{name}:{listener.getsockname()[1]}"
+        page = f"https://{arguments.allowed_host[0]}" if arguments.https and arguments.allowed_host else address
+        deliverer = Deliverer(store, webhook, destinations=_destinations(page)) if webhook else None
+        _print(f"Review page: {address}  (Ctrl-C stops it)")
         if arguments.host not in LOCAL and not arguments.https:
             _print(
                 "Other machines can reach this address, and http sends tokens unencrypted: put an https proxy in front."
@@ -149,11 +167,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         folder = Folder(store.database)
         folder.start()
         try:
-            # No access log: paths hold tickets. No proxy headers: any client could send them.
-            config = uvicorn.Config(
-                app, log_level="warning", access_log=False, server_header=False, proxy_headers=False
-            )
-            uvicorn.Server(config).run(sockets=[listener])
+            server.run(sockets=[listener])
         except KeyboardInterrupt:
             pass
         finally:
@@ -161,6 +175,19 @@ def _serve(arguments: argparse.Namespace) -> int:
             if deliverer is not None:
                 deliverer.stop()
     return 0
+
+
+def _destinations(page: str | None) -> tuple[Destination, ...]:
+    found = []
+    for part in os.environ.get(ENV_NOTIFY, "").split():
+        name, _, url = part.partition("=")
+        if name not in get_args(Format) or not url.startswith(("http://", "https://")):
+            raise UsageError(
+                f"{ENV_NOTIFY} is a list of json=URL, slack=URL and teams=URL with spaces between them. It holds "
+                "another entry, which is not repeated here, as these addresses are secrets."
+            )
+        found.append(Destination(url, cast(Format, name), page=page))
+    return tuple(found)
 
 
 def _listener(host: str, port: int) -> socket.socket:
@@ -193,5 +220,5 @@ def _accounts(path: Path) -> Accounts:
 
 
 def _print(*lines: str) -> None:
-    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.write(visible("\n".join(lines)) + "\n")
     sys.stdout.flush()

@@ -7,7 +7,13 @@ killed in between, the callback becomes due again. A receiver may therefore get 
 
 Every request carries ``Guardrail-Signature: t=<seconds>,v1=<hex>`` with HMAC-SHA256 of ``<seconds>.<body>``; `verify`
 refuses a wrong signature and one older than five minutes. Within these five minutes a recorded request can be replayed;
-the event id protects against that, too.
+the event id protects against that, too. Beside it are the headers of Standard Webhooks
+(https://github.com/standard-webhooks/standard-webhooks, version 1), whose libraries check them: ``webhook-id`` (the
+event id), ``webhook-timestamp`` and ``webhook-signature``.
+
+One callback at a time is posted to each receiver (scheme, host and port of the URL), and callbacks to different
+receivers at the same time. A receiver that does not answer is left alone until the callback that failed is due again,
+so it holds up nobody else.
 
 Callbacks of one item may arrive out of order, because a failed one is tried again later. A decision drops a waiting
 callback that says that the item expired; if that one is being posted at the time, the receiver can compare the times of
@@ -17,22 +23,29 @@ the events (``at`` in every body).
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import hashlib
 import hmac
 import logging
+import math
 import random
+import re
 import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 
 import httpx
-from sqlalchemy import func, select, update
+from sqlalchemy import func, or_, select, update
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql import ColumnElement
 
 from ..errors import UsageError
+from .destinations import PREFIX, Destination, announce
 from .limits import check_seconds, without_surrogates
 from .queue.rows import SYSTEM, log
 from .queue.schema import outbox
@@ -43,6 +56,8 @@ __all__ = ["REPLAY_WINDOW", "Deliverer", "post_within", "sign", "verify"]
 REPLAY_WINDOW = 300.0
 """Seconds for which a signature is valid."""
 _LEAST_SECRET = 16
+_STANDARD = b"whsec_"
+"""Beginning of a secret of Standard Webhooks; base64 follows."""
 _LONGEST_WAIT = 60.0
 """Longest pause of `Deliverer.run`, in seconds, after the database failed."""
 _POSTING = "guardrail-post"
@@ -81,6 +96,20 @@ def _mac(secret: str | bytes, body: bytes, at: int) -> str:
     return hmac.new(key, f"{at}.".encode() + body, hashlib.sha256).hexdigest()
 
 
+def standard_headers(secret: str | bytes, identity: str, body: bytes, at: float) -> dict[str, str]:
+    """The headers of Standard Webhooks: HMAC-SHA256 of ``<id>.<seconds>.<body>`` in base64.
+
+    The key is what follows ``whsec_`` in the secret, in base64, as in the specification; otherwise the secret itself,
+    so that a receiver's library takes ``base64.b64encode(secret)``.
+    """
+    key = secret.encode() if isinstance(secret, str) else secret
+    if key.startswith(_STANDARD):
+        key = base64.b64decode(key.removeprefix(_STANDARD))
+    signed = f"{identity}.{int(at)}.".encode() + body
+    mac = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    return {"webhook-id": identity, "webhook-timestamp": str(int(at)), "webhook-signature": f"v1,{mac}"}
+
+
 @dataclass(frozen=True, slots=True)
 class _Post:
     id: str
@@ -88,6 +117,29 @@ class _Post:
     url: str
     body: bytes
     attempt: int
+
+    @property
+    def receiver(self) -> str:
+        """Scheme, host and port as they stand in the URL."""
+        return _receiver(self.url)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What came of a post: the receiver's status, or None if it did not answer; a problem unless it was 2xx."""
+
+    status: int | None = None
+    problem: str | None = None
+
+
+def _receiver(url: str) -> str:
+    return re.split(r"(?<=[^:/])[/?#]", url, maxsplit=1)[0]
+
+
+def _sent_to(receiver: str) -> ColumnElement[bool]:
+    """Whether a callback goes to this receiver."""
+    further = (outbox.c.url.startswith(receiver + mark, autoescape=True) for mark in "/?#")
+    return or_(outbox.c.url == receiver, *further)
 
 
 @dataclass(slots=True)
@@ -99,11 +151,14 @@ class Deliverer:
 
     Attributes:
         store: The store whose outbox is posted.
-        secret: Shared with the receivers; at least 16 characters.
-        attempts: After this many the callback is "dead": kept, counted in the stats, not tried again.
+        secret: Shared with the receivers; at least 16 characters. One of Standard Webhooks begins with ``whsec_``.
+        attempts: After this many, or after HTTP 410 (gone), the callback is "dead": kept, counted in the stats, not
+            tried again.
         timeout: Seconds for a whole post, even if the receiver answers slowly.
+        posts: Receivers that are posted to at the same time.
         first_pause: Seconds before the second attempt.
         longest_pause: Longest pause between two attempts, in seconds.
+        destinations: Further receivers, of messages about the whole queue.
     """
 
     store: ReviewStore
@@ -112,6 +167,10 @@ class Deliverer:
     timeout: float = 10.0
     first_pause: float = 1.0
     longest_pause: float = 3600.0
+    posts: int = 16
+    destinations: tuple[Destination, ...] = ()
+    _posting: dict[str, tuple[_Post, Future[_Answer]]] = field(default_factory=dict, init=False, repr=False)
+    _left_alone: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
     _thread: threading.Thread | None = field(default=None, init=False, repr=False)
 
@@ -122,31 +181,69 @@ class Deliverer:
                 'python -c "import secrets; print(secrets.token_urlsafe(32))"'
             )
         check_seconds("timeout", self.timeout, "Use 10.")
+        key = self.secret.encode() if isinstance(self.secret, str) else self.secret
+        try:
+            base64.b64decode(key.removeprefix(_STANDARD) if key.startswith(_STANDARD) else b"", validate=True)
+        except binascii.Error:
+            raise UsageError("a webhook secret that begins with whsec_ must go on in base64.") from None
+        if self.posts < 1:
+            raise UsageError(f"posts must be at least 1, got {self.posts}.")
 
     def run_once(self) -> int:
         """Close items whose deadline has passed, and post all due callbacks. Returns the number of deliveries."""
         self.store.expire()
-        return self._deliver()
-
-    def _deliver(self) -> int:
-        delivered = 0
-        while not self._stop.is_set() and (post := self._take()) is not None:
-            problem = self._send(post)
-            self._mark(post, problem)
-            delivered += problem is None
+        self._announce()
+        with ThreadPoolExecutor(self.posts) as threads:
+            delivered = self._deliver(threads)
+            while self._posting:
+                wait(self._in_flight(), return_when=FIRST_COMPLETED)
+                delivered += self._deliver(threads)
         return delivered
+
+    def _announce(self) -> int:
+        return sum(announce(self.store.database, one) for one in self.destinations)
+
+    def _deliver(self, threads: ThreadPoolExecutor) -> int:
+        """Mark the posts that have ended and begin those that are due. Does not wait; returns the deliveries."""
+        delivered = 0
+        for receiver, (post, future) in list(self._posting.items()):
+            if future.done():
+                del self._posting[receiver]
+                answer = future.result()
+                self._mark(post, answer)
+                delivered += answer.problem is None
+        while not self._stop.is_set() and len(self._posting) < self.posts:
+            taken = self._take()
+            if taken is None:
+                break
+            self._posting[taken.receiver] = (taken, threads.submit(self._send, taken))
+        return delivered
+
+    def _in_flight(self) -> list[Future[_Answer]]:
+        return [future for _, future in self._posting.values()]
 
     def run(self, poll: float = 1.0) -> None:
         """Deliver until `stop` is called, polling every ``poll`` seconds.
 
         A failure of the database is logged and retried after a pause that doubles up to a minute.
         """
-        failures = 0
-        while not self._stop.is_set():
-            # Separately: an item that cannot be closed must not hold up the callbacks.
-            done = [self._succeeded("expire", self.store.expire), self._succeeded("deliver", self._deliver)]
-            failures = 0 if all(done) else failures + 1
-            self._stop.wait(min(poll * 2.0 ** min(failures, 40), max(poll, _LONGEST_WAIT)))
+        failures, looked = 0, -math.inf
+        with ThreadPoolExecutor(self.posts) as threads:
+            deliver = partial(self._succeeded, "deliver", partial(self._deliver, threads))
+            while not self._stop.is_set():
+                done = []
+                if failures or time.monotonic() >= looked + poll:
+                    looked = time.monotonic()
+                    # Separately: an item that cannot be closed must not hold up the callbacks.
+                    done.append(self._succeeded("expire", self.store.expire))
+                    done.append(self._succeeded("announce", self._announce))
+                failures = 0 if all([*done, deliver()]) else failures + 1
+                pause = min(poll * 2.0 ** min(failures, 40), max(poll, _LONGEST_WAIT))
+                if self._posting and not failures:  # a post that ends makes room for the next one
+                    wait(self._in_flight(), pause, FIRST_COMPLETED)
+                else:
+                    self._stop.wait(pause)
+        deliver()  # marks the last posts; begins none
 
     def start(self, poll: float = 1.0) -> None:
         """`run` in a thread."""
@@ -155,7 +252,7 @@ class Deliverer:
         self._thread.start()
 
     def stop(self) -> None:
-        """End `run` after the current delivery."""
+        """End `run` after the current deliveries."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -177,6 +274,12 @@ class Deliverer:
         with database.write() as connection:
             now = database.now(connection)
             due = select(outbox).where(outbox.c.state == "waiting", outbox.c.next_at <= now)
+            self._left_alone = {receiver: until for receiver, until in self._left_alone.items() if until > now}
+            blocked = {*self._posting, *self._left_alone}
+            urls = {one.name: one.url for one in self.destinations if _receiver(one.url) not in blocked}
+            due = due.where(or_(~outbox.c.url.startswith(PREFIX), outbox.c.url.in_(urls)))
+            for receiver in blocked:
+                due = due.where(~_sent_to(receiver))
             row = connection.execute(
                 due.order_by(outbox.c.next_at).limit(1).with_for_update(skip_locked=True)
             ).one_or_none()
@@ -187,34 +290,41 @@ class Deliverer:
             again = now + max(2 * self.timeout, self._pause(attempt))
             taken = update(outbox).where(outbox.c.id == row.id).values(attempts=attempt, next_at=again)
             connection.execute(taken)
-            return _Post(row.id, row.item, row.url, row.body.encode(), attempt)
+            return _Post(row.id, row.item, urls.get(row.url, row.url), row.body.encode(), attempt)
 
-    def _send(self, post: _Post) -> str | None:
-        """None if the receiver answered 2xx, else the problem."""
+    def _send(self, post: _Post) -> _Answer:
+        now = time.time()
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "acrc-guardrail",
             "Guardrail-Event-Id": post.id,
-            "Guardrail-Signature": sign(self.secret, post.body, time.time()),
+            "Guardrail-Signature": sign(self.secret, post.body, now),
+            **standard_headers(self.secret, post.id, post.body, now),
         }
-        problem = post_within(post.url, post.body, headers, self.timeout)
-        return None if problem is None else without_surrogates(problem.replace("\0", "\ufffd"))[:500]
+        return _posted(post.url, post.body, headers, self.timeout)
 
-    def _mark(self, post: _Post, problem: str | None) -> None:
+    def _mark(self, post: _Post, answer: _Answer) -> None:
         database = self.store.database
         with database.write() as connection:
             now = database.now(connection)
             mine = update(outbox).where(outbox.c.id == post.id, outbox.c.state == "waiting")
-            if problem is None:
+            if answer.problem is None:
                 changed = connection.execute(mine.values(state="delivered", problem="")).rowcount
-                if changed:
+                if changed and post.item:
                     log(connection, post.item, now, SYSTEM, "delivered", {"event": post.id, "attempt": post.attempt})
                 return
-            dead = post.attempt >= self.attempts
-            state, at = ("dead", now) if dead else ("waiting", now + self._pause(post.attempt))
-            connection.execute(mine.values(state=state, next_at=at, problem=problem))
+            pause = self._pause(post.attempt)
+            dead = post.attempt >= self.attempts or answer.status == httpx.codes.GONE
+            if answer.status is None:  # the next callback would wait for it, too
+                self._left_alone[post.receiver] = now + min(pause, _LONGEST_WAIT)
+            problem = without_surrogates(answer.problem.replace("\0", "\ufffd"))[:500]
+            connection.execute(mine.values(state="dead" if dead else "waiting", next_at=now + pause, problem=problem))
             detail = {"event": post.id, "attempt": post.attempt, "problem": problem, "given_up": dead}
-            log(connection, post.item, now, SYSTEM, "delivery_failed", detail)
+            if post.item:
+                log(connection, post.item, now, SYSTEM, "delivery_failed", detail)
+            elif dead:  # only the end: a destination gets a message about each item
+                where = post.receiver.rpartition("@")[2].rpartition("/")[2]
+                log(connection, "", now, SYSTEM, "delivery_failed", {**detail, "destination": where})
 
     def _pause(self, attempt: int) -> float:
         longest = min(self.first_pause * 2.0 ** min(attempt - 1, 40), self.longest_pause)
@@ -230,9 +340,6 @@ class Deliverer:
 def post_within(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> str | None:
     """Post, and follow no redirect. The answer's body is not read.
 
-    The post runs in a thread with an event loop, where it is cancelled after ``seconds``. A name look-up cannot be
-    cancelled, so the caller does not wait for the thread any longer than that.
-
     Args:
         url: http(s) address.
         body: Bytes to send.
@@ -242,7 +349,16 @@ def post_within(url: str, body: bytes, headers: Mapping[str, str], seconds: floa
     Returns:
         None if the receiver answered 2xx in time, else the problem in words.
     """
-    found: list[str | None] = []
+    return _posted(url, body, headers, seconds).problem
+
+
+def _posted(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> _Answer:
+    """`post_within`, with the status.
+
+    The post runs in a thread with an event loop, where it is cancelled after ``seconds``. A name look-up cannot be
+    cancelled, so the caller does not wait for the thread any longer than that.
+    """
+    found: list[_Answer] = []
 
     def run() -> None:
         found.append(asyncio.run(_post(url, body, headers, seconds)))
@@ -253,7 +369,7 @@ def post_within(url: str, body: bytes, headers: Mapping[str, str], seconds: floa
     return found[0] if found else _too_late(seconds)
 
 
-async def _post(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> str | None:
+async def _post(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> _Answer:
     try:
         # httpx limits each read only, and a receiver may send one byte at a time.
         async with (
@@ -261,15 +377,15 @@ async def _post(url: str, body: bytes, headers: Mapping[str, str], seconds: floa
             httpx.AsyncClient(verify=_certificates(), timeout=None) as client,
             client.stream("POST", url, content=body, headers=dict(headers)) as answer,
         ):
-            return None if answer.is_success else f"HTTP {answer.status_code}"
+            return _Answer(answer.status_code, None if answer.is_success else f"HTTP {answer.status_code}")
     except TimeoutError:
         return _too_late(seconds)
     except Exception as error:  # a broken receiver must not end the deliverer
-        return f"{type(error).__name__}: {_root(error)}"
+        return _Answer(problem=f"{type(error).__name__}: {_root(error)}")
 
 
-def _too_late(seconds: float) -> str:
-    return f"TimeoutError: no answer within {seconds:g} s"
+def _too_late(seconds: float) -> _Answer:
+    return _Answer(problem=f"TimeoutError: no answer within {seconds:g} s")
 
 
 def _root(error: BaseException) -> BaseException:

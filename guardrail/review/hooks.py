@@ -31,6 +31,7 @@ TICKET = "I am not sure enough to answer this. A person will look at it; your ti
 Key = Callable[[Verdict, Sequence[BaseMessage]], str | None]
 _GRACE = 1.0
 """Seconds that a call which no longer waits spends on closing its item."""
+Metadata = dict[str, Any] | Callable[[Verdict, Sequence[BaseMessage]], dict[str, Any] | None]
 _log = logging.getLogger(__name__)
 
 
@@ -39,7 +40,7 @@ def ask_reviewer(
     *,
     wait: float,
     candidates: CandidateRule | None = None,
-    metadata: dict[str, Any] | None = None,
+    metadata: Metadata | None = None,
     key: Key | None = None,
 ) -> AskReviewer:
     """An ``on_abstain`` handler that blocks until a person decides.
@@ -56,15 +57,16 @@ def ask_reviewer(
         store: The queue.
         wait: Seconds to wait, at most ten years. After that the item is closed, because nobody waits for a decision.
         candidates: Calibrated list of candidates to show; see `CandidateRule`.
-        metadata: Stored with the item; plain JSON.
+        metadata: Stored with the item; plain JSON, or a function of the verdict and the messages that returns it.
         key: Names the item in at most 512 characters, so that a retry of the same call waits for the same item. By
             default, and if it returns None, every call makes a new item.
 
     Raises:
-        UsageError: ``wait`` is not positive or above ten years, or the metadata is not JSON.
+        UsageError: ``wait`` is not positive or above ten years, or the metadata is not JSON. What a function
+            returns is checked when a call abstains.
     """
     check_seconds("wait", wait, "Use `ticket` to reply immediately.")
-    return AskReviewer(store, wait, candidates, _json(metadata), key)
+    return AskReviewer(store, wait, candidates, _checked(metadata), key)
 
 
 def ticket(
@@ -74,7 +76,7 @@ def ticket(
     callback: str | None = None,
     expires_in: float | None = None,
     candidates: CandidateRule | None = None,
-    metadata: dict[str, Any] | None = None,
+    metadata: Metadata | None = None,
     key: Key | None = None,
 ) -> Ticket:
     """An ``on_abstain`` handler that queues the item and immediately replies with the ticket.
@@ -88,17 +90,19 @@ def ticket(
         callback: URL that receives the decision, or the news that nobody decided in time; see `Deliverer`.
         expires_in: Seconds until the deadline of the decision, at most ten years; None for no deadline.
         candidates: Calibrated list of candidates to show.
-        metadata: Stored with the item and sent with the callback, e.g. whom to notify. Plain JSON.
+        metadata: Stored with the item and sent with the callback, e.g. whom to notify. Plain JSON, or a function of
+            the verdict and the messages that returns it.
         key: Names the item in at most 512 characters, so that a retry of the same call gives the same ticket. The retry
             extends the deadline to ``expires_in`` seconds from now and opens an expired item again. By default, and if
             it returns None, every call makes a new item.
 
     Raises:
-        UsageError: ``expires_in`` is not positive or above ten years, or the metadata is not JSON.
+        UsageError: ``expires_in`` is not positive or above ten years, or the metadata is not JSON. What a
+            function returns is checked when a call abstains.
     """
     if expires_in is not None:
         check_seconds("expires_in", expires_in, "Use None for no limit.")
-    return Ticket(store, reply, callback, expires_in, candidates, _json(metadata), key)
+    return Ticket(store, reply, callback, expires_in, candidates, _checked(metadata), key)
 
 
 def content_of(
@@ -151,7 +155,7 @@ class AskReviewer:
     store: ReviewStore
     wait: float
     candidates: CandidateRule | None
-    metadata: dict[str, Any]
+    metadata: Metadata
     key: Key | None
 
     def __call__(self, verdict: Verdict) -> AIMessage | None:
@@ -213,7 +217,7 @@ class Ticket:
     callback: str | None
     expires_in: float | None
     candidates: CandidateRule | None
-    metadata: dict[str, Any]
+    metadata: Metadata
     key: Key | None
 
     def __call__(self, verdict: Verdict) -> AIMessage | None:
@@ -246,7 +250,8 @@ def _enqueue(
     verdict, messages = abstention.verdict, abstention.messages
     key = None if hook.key is None else hook.key(verdict, messages)
     try:
-        content = content_of(verdict, messages, allowed=allowed, candidates=hook.candidates, metadata=hook.metadata)
+        metadata = hook.metadata if isinstance(hook.metadata, dict) else _json(hook.metadata(verdict, messages))
+        content = content_of(verdict, messages, allowed=allowed, candidates=hook.candidates, metadata=metadata)
         return hook.store.enqueue(
             content, key=key, expires_in=expires_in, callback=callback, reopen=key is not None, within=within
         )
@@ -270,6 +275,10 @@ def _reply(item: Item, decision: Decision | None) -> AIMessage | None:
     ]
     said = {"ticket": item.id, "action": decision.action}
     return AIMessage(content=outcome.text, tool_calls=calls, response_metadata={"review": said})
+
+
+def _checked(metadata: Metadata | None) -> Metadata:
+    return metadata if callable(metadata) else _json(metadata)
 
 
 def _json(metadata: dict[str, Any] | None) -> dict[str, Any]:

@@ -5,12 +5,15 @@ SQLite would take more than PostgreSQL. The store refuses the same values with b
 
 from __future__ import annotations
 
+from urllib.parse import parse_qsl, urlsplit
+
 from ..errors import UsageError
 
 __all__ = [
     "LONGEST",
     "LONGEST_KEY",
     "LONGEST_NAME",
+    "check_callback",
     "check_seconds",
     "check_text",
     "passes",
@@ -24,6 +27,33 @@ LONGEST_KEY = 512
 """Characters of a key."""
 LONGEST_NAME = 256
 """Characters of a reviewer's name."""
+_SECRETS = {
+    *("access_token", "api_key", "api-key", "apikey", "auth_token", "client_secret"),
+    *("passwd", "password", "pwd", "secret", "sig", "signature", "token"),
+}
+"""Parameters of a URL that hold a secret, in lower case."""
+
+
+def check_callback(url: str) -> None:
+    """Refuse what is not an http(s) URL, and a URL with a secret: it would lie in the database and its backups.
+
+    Raises:
+        UsageError: With the rule and the way out; the URL itself is not quoted.
+    """
+    try:
+        parts = urlsplit(url)
+        secret = "a user name or password" if parts.username is not None or parts.password is not None else None
+        named = sorted({name for name, _ in parse_qsl(parts.query, keep_blank_values=True)})
+    except ValueError as error:
+        raise UsageError("callback must be an http(s) URL, got one that cannot be read.") from error
+    if parts.scheme not in ("http", "https") or not parts.netloc or not storable(url):
+        raise UsageError(f"callback must be an http(s) URL, got one that begins with {parts.scheme[:20]!r}.")
+    secret = secret or next((f"the parameter {name!r}" for name in named if name.lower() in _SECRETS), None)
+    if secret is not None:
+        raise UsageError(
+            f"callback has {secret}, and the URL would be stored in plain text. Leave it out: the receiver can verify "
+            "the signature of each callback (guardrail.review.verify)."
+        )
 
 
 def check_seconds(name: str, seconds: float, way_out: str) -> None:

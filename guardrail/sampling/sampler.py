@@ -85,6 +85,16 @@ class Sampler:
             drawn = [one.model_copy(update={"question": self.question}) for one in drawn]
         return (yield from ask_follow_ups(prompts, drawn, self.plan, self._follow_up))
 
+    def draw_behind_steps(self, messages: Sequence[BaseMessage], primary: Sample) -> Steps[SampleSet]:
+        """The samples for a prompt whose primary answer was given already, and the follow-ups about that answer."""
+        drawn = SampleSet(question=question_text(messages), primary=None)
+        if self.plan.n or self.plan.options is not None:
+            (drawn,) = yield from replace(self, first=0)._answers([messages])
+        question = drawn.question if self.question is None else self.question
+        whole = drawn.model_copy(update={"primary": primary, "question": question})
+        (found,) = yield from ask_follow_ups([messages], [whole], self.plan, self._follow_up)
+        return found
+
     def _follow_up(self, asked: Round) -> Steps[list[SampleSet]]:
         return replace(self, plan=asked.plan, name=asked.name)._answers(asked.prompts)
 

@@ -101,6 +101,8 @@ _SHAPES: dict[str, type] = {"approve": Approve, "reject": Reject, "respond": Res
 def answer_schema(allowed: Sequence[DecisionType], tools: Sequence[str]) -> type[dict[str, Any]]:
     """``{"decisions": [one an action]}``, each of an allowed shape that can be carried out.
 
+    ``content`` beside them may say, by a digest, what they are about: `ReviewBridge` gives it.
+
     Args:
         allowed: Decisions the person may take.
         tools: Names of the tools whose calls are decided about, in order; none: it is about an answer.
@@ -112,7 +114,7 @@ def answer_schema(allowed: Sequence[DecisionType], tools: Sequence[str]) -> type
     n = len(tools) or 1
     length = Field(min_length=n, max_length=n)
     several = Annotated[list[decision], length, AfterValidator(partial(_in_place, tuple(tools)))]
-    made: type[dict[str, Any]] = make("ReviewResponse", {"decisions": several})
+    made: type[dict[str, Any]] = make("ReviewResponse", {"decisions": several, "content": NotRequired[str]})
     return made
 
 

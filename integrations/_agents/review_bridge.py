@@ -11,18 +11,30 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import ValidationError
 
 from guardrail.files import check_version
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.verdict import Verdict
 
 from .decisions import checked
-from .held import REQUEST_FORMAT
+from .held import REQUEST_FORMAT, call_digest
 
-__all__ = ["TOO_LATE", "ReviewBridge", "content_of", "lapsed", "refusal_of", "response_of", "tools_of"]
+__all__ = [
+    "CHANGED",
+    "TOO_LATE",
+    "ReviewBridge",
+    "content_of",
+    "lapsed",
+    "refusal_of",
+    "response_of",
+    "tools_of",
+    "unchanged",
+]
 
 if TYPE_CHECKING:
     from guardrail.review import CandidateRule, Charge, Content, Decision, Item, ReviewStore
@@ -32,6 +44,8 @@ TOO_LATE = "Nobody decided in time."
 """Message returned for an expired item."""
 LEFT = "The interrupt is not open any more: a new message came in its conversation, or it was answered elsewhere."
 """Why an item is closed without a decision, or its decision is not carried out."""
+CHANGED = "What waits is not what was decided about: it was changed after the reviewer saw it."
+"""Why a decision is not carried out although its interrupt is open."""
 LOOK_BACK = 50
 """Checkpoints of a thread that are searched for interrupts that were left behind."""
 
@@ -40,15 +54,18 @@ ENDED = ("decided", "expired")
 
 _Open: TypeAlias = "tuple[str, dict[str, Any], Item]"
 """An open interrupt: its id, its value, its item."""
+_changed: ContextVar[set[str] | None] = ContextVar("guardrail_changed", default=None)
+"""Digests of what was approved and is not what a node of this run holds."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Work:
-    """How far one run of a graph came: whether the graph was started, and whether it returned."""
+    """How far one run of a graph came: whether it was started and returned, and what its nodes found changed."""
 
     started: bool = False
     done: bool = False
+    changed: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +82,8 @@ class ReviewBridge:
     An interrupt about several calls is one item: approve, reject and respond are about all of them, and an edit gives
     all of them, in order, with the text beside them. An edit that the graph could not carry out (another tool, a call
     more or less, a change to a call that passes without a gate, a tool call in place of an answer) is refused when the
-    reviewer makes it; one that a store holds nevertheless lapses: nothing runs, and the model reads why.
+    reviewer makes it; one that a store holds nevertheless lapses: nothing runs, and the model reads why. So does an
+    approval or edit of something else than what waits in the checkpoint (its text, calls, or which are decided about).
 
     A new message in the thread leaves an interrupt behind. Its item is then closed ("cancelled" in the trail), or, if a
     decision came first, the trail says that it was not carried out; see `drop_stale`.
@@ -199,17 +217,23 @@ class ReviewBridge:
         Where the run is broken off (Ctrl-C, a cancelled task, a kill) tools may still be running: the lease runs out.
         """
         work = _Work()
+        token = _changed.set(work.changed)
         try:
             yield work
         except Exception:
             self._put_down(charges, work)
             raise
+        finally:
+            _changed.reset(token)
         self._put_down(charges, work)
 
     def _put_down(self, charges: Sequence[Charge], work: _Work) -> None:
         for charge in charges:
+            changed = content_digest(charge.item.content) in work.changed
+            if changed:
+                self._not_carried_out(charge.item, CHANGED)
             if work.done:
-                self.store.put_down(charge, what=self._outcome(charge.item), again=False)
+                self.store.put_down(charge, what="lapsed" if changed else self._outcome(charge.item), again=False)
             else:
                 self.store.put_down(charge, again=work.started or charge.item.lease_until is not None)
 
@@ -238,9 +262,12 @@ class ReviewBridge:
 
     def _answer(self, item: Item, value: dict[str, Any]) -> dict[str, Any]:
         assert item.decision is not None, "only decided items are answers"
-        why, answer = refusal_of(item.decision, value), {}
+        why = refusal_of(item, value)
+        answer: dict[str, Any] = {}
         if why is None:
             answer = {"decisions": response_of(item.decision, value)}
+            if item.decision.action in ("approve", "edit"):  # the node compares it with what it holds, see `unchanged`
+                answer["content"] = content_digest(item.content)
             try:
                 checked(answer, value["review_configs"][0]["allowed_decisions"], tools_of(value))
             except ValidationError as error:
@@ -248,9 +275,12 @@ class ReviewBridge:
         if why is None:
             self.store.note_event("handed_over", {}, item=item.id)
             return answer
+        self._not_carried_out(item, why)
+        return lapsed(value, f"The reviewer's {item.decision.action} could not be carried out: {why}")
+
+    def _not_carried_out(self, item: Item, why: str) -> None:
         self.store.note_event("not_carried_out", {"reason": why}, item=item.id)
         _log.warning("the decision about review item %s cannot be carried out, so nothing runs: %s", item.id, why)
-        return lapsed(value, f"The reviewer's {item.decision.action} could not be carried out: {why}")
 
     def _drop(self, past: Sequence[str], found: Sequence[_Open]) -> list[Item]:
         """Settle the items of past interrupts, newest first; several may be of one step."""
@@ -358,9 +388,43 @@ def _verdict(value: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def refusal_of(decision: Decision, value: Mapping[str, Any]) -> str | None:
-    """Why the graph could not carry out a decision, as the page would have said it."""
-    return None if decision.candidate is None else content_of(value).why_not(decision.candidate)
+def refusal_of(item: Item, value: Mapping[str, Any]) -> str | None:
+    """Why the decision about an item cannot be carried out: what waits is not what was decided about, or a bad edit."""
+    assert item.decision is not None, "only decided items are carried out"
+    if item.decision.action in ("approve", "edit") and content_digest(item.content) != request_digest(value):
+        return CHANGED
+    return None if item.decision.candidate is None else content_of(value).why_not(item.decision.candidate)
+
+
+def content_digest(content: Content) -> str:
+    """Digest of what an approval of this item gives out or runs: text, calls, and which of them are decided about."""
+    shown = content.candidate
+    calls = [] if shown is None else [{"name": call.name, "args": call.arguments} for call in shown.tool_calls]
+    return _digest(content.kind, "" if shown is None else shown.text, calls, content.fixed)
+
+
+def request_digest(value: Mapping[str, Any]) -> str:
+    """The same of what an interrupt asks, so that both can be compared."""
+    shown = value["candidate"]
+    return _digest(value["kind"], shown["text"], shown["tool_calls"], _fixed(value))
+
+
+def _digest(kind: str, text: str, calls: Sequence[Mapping[str, Any]], fixed: Sequence[int]) -> str:
+    return sha256_hex(canonical_json([kind, text, [call_digest(call) for call in calls], list(fixed)]))
+
+
+def unchanged(answer: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
+    """Whether a node holds what its answer is about; otherwise `ReviewBridge` in this process learns that it does not.
+
+    An answer that does not say what it is about, as a program's own, is about what waits.
+    """
+    given = answer.get("content")
+    if given in (None, request_digest(request)):
+        return True
+    seen = _changed.get()
+    if seen is not None:
+        seen.add(str(given))
+    return False
 
 
 def tools_of(value: Mapping[str, Any]) -> list[str]:

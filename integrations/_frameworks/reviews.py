@@ -141,7 +141,7 @@ class ReviewBridge:
         """The decision about a call, and why it is another one than the reviewer's."""
         if item.decision is None:
             return lapsed(value, TOO_LATE)["decisions"][0], TOO_LATE
-        why = refusal_of(item.decision, value) or ""
+        why = refusal_of(item, value) or ""
         if not why:
             (decision,) = response_of(item.decision, value)
             allowed = value["review_configs"][0]["allowed_decisions"]

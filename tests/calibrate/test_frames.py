@@ -122,6 +122,18 @@ def test_each_step_is_the_function_of_its_name(tmp_path: Path) -> None:
     assert read_records(tmp_path / "records.jsonl").header == records.file.header
 
 
+def test_an_estimator_is_chosen_on_records_that_the_fit_does_not_use(tmp_path: Path) -> None:
+    records = columns(rows(120)).score(KEY, "num_sets").label("exact")
+    artifact = records.fit(alpha=0.1, estimator="auto")
+    assert artifact.choice is not None
+    assert artifact.outcome.n == 84
+    assert records.evaluate(splits=2).n == 84  # as in the report: of the records that are fitted
+    assert records.report(tmp_path / "report.html", splits=0)[0].is_file()
+    named = records.fit(alpha=0.1, estimator="num_sets")
+    assert records.evaluate(splits=2) == records.evaluate(splits=2, estimator="num_sets")
+    assert (named.choice, named.outcome.n) == (None, 120)
+
+
 def test_new_scores_or_labels_void_the_fit() -> None:
     records = columns(rows()).score(KEY).label("exact")
     records.fit(alpha=0.1)
@@ -151,6 +163,8 @@ def test_scores_of_ones_own() -> None:
     ours, theirs = (found.records[7].scores[f"imported:{name}"].value for name in ("u", "sure"))
     assert ours == 0.07
     assert theirs == pytest.approx(0.07)
+    artifact = Records(found).label("exact").fit(alpha=0.2, estimator="imported:u")
+    assert "no guard can compute this score" in artifact._repr_html_()
 
 
 @pytest.mark.parametrize(
@@ -214,6 +228,8 @@ def test_what_notebooks_show() -> None:
     assert "Feasible" in artifact.outcome._repr_html_()
     assert f"{100 * artifact.acceptance:.1f} %" in artifact._repr_html_()
     assert "threshold=0.0" in repr(artifact)
+    assert "*</td>" in evaluation._repr_html_()  # a mean over two splits is marked
+    assert "fewer than 10 splits" in evaluation._repr_html_()
 
 
 def test_plots_show_the_numbers_on_the_axis_that_is_given() -> None:

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from guardrail import Guardrail, Meaning, Verdict
+from guardrail.plain_json import visible
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.verdict import as_html, as_markdown, as_text, score_bar
 
@@ -57,7 +58,7 @@ def test_what_an_exception_says_cannot_command_a_terminal() -> None:
     outcome = artifact.outcome.model_copy(update={"guarantee": f"None.{evil}"})
     artifact = artifact.model_copy(update={"outcome": outcome})
     found = Guardrail(model=model, artifact=artifact, early_stopping="off").assess("q")
-    assert evil in found.detail
+    assert visible(evil) in found.detail
     for shown in (as_text(found), as_markdown(found), as_html(found)):
         assert all(line.isprintable() for line in shown.splitlines())
         assert "ACCEPTED" not in shown.splitlines()

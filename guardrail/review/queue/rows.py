@@ -25,6 +25,7 @@ __all__ = [
     "as_event",
     "as_item",
     "before_deadline",
+    "body_of",
     "check_id",
     "claimable",
     "close",
@@ -178,15 +179,23 @@ def post(connection: Connection, item: Item, now: float) -> None:
     """Put the callback in the outbox, in the transaction that records the decision or the expiry."""
     if item.callback is None:
         return
-    identity, decision = secrets.token_hex(16), item.decision
-    outcome = None if decision is None else decision.outcome(item.content)
-    if decision is not None:  # the item was decided after all, so a waiting "expired" must not arrive later
+    identity = secrets.token_hex(16)
+    if item.decision is not None:  # the item was decided after all, so a waiting "expired" must not arrive later
         late = update(outbox).where(outbox.c.item == item.id, outbox.c.state == "waiting")
         connection.execute(late.values(state="dropped"))
-    body = {
+    values = {"id": identity, "item": item.id, "url": item.callback, "state": "waiting", "attempts": 0}
+    text = json.dumps(body_of(item, identity, now), ensure_ascii=False)
+    connection.execute(outbox.insert().values(**values, body=text, next_at=now, created=now, problem=""))
+
+
+def body_of(item: Item, identity: str, at: float) -> dict[str, Any]:
+    """What is posted about a decided or expired item: the event with this id at this time."""
+    decision = item.decision
+    outcome = None if decision is None else decision.outcome(item.content)
+    return {
         "id": identity,
         "type": "review.expired" if decision is None else "review.decided",
-        "at": now,
+        "at": at,
         "ticket": item.id,
         "key": item.key,
         "kind": item.content.kind,
@@ -194,9 +203,6 @@ def post(connection: Connection, item: Item, now: float) -> None:
         "outcome": None if outcome is None else outcome.model_dump(mode="json"),
         "metadata": item.content.metadata,
     }
-    values = {"id": identity, "item": item.id, "url": item.callback, "state": "waiting", "attempts": 0}
-    text = json.dumps(body, ensure_ascii=False)
-    connection.execute(outbox.insert().values(**values, body=text, next_at=now, created=now, problem=""))
 
 
 def log(connection: Connection, item: str, at: float, who: str, what: str, detail: dict[str, Any]) -> None:

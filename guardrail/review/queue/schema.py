@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import Column, Float, Index, Integer, MetaData, String, Table, Text, func
 
-__all__ = ["LAYOUT", "ended", "events", "items", "meta", "metadata", "outbox"]
+__all__ = ["LAYOUT", "ended", "events", "items", "marks", "meta", "metadata", "outbox"]
 
-LAYOUT = "3"
+LAYOUT = "4"
 """Version of the tables: the last revision in ``guardrail/review/migrations``, which makes and changes them."""
 metadata = MetaData()
 
@@ -67,3 +67,12 @@ outbox = Table(
     Column("problem", Text, nullable=False),
 )
 Index("review_outbox_due", outbox.c.state, outbox.c.next_at)
+
+marks = Table(
+    "review_marks",
+    metadata,
+    Column("name", String(128), primary_key=True),
+    Column("until", Float(53), nullable=False),
+    Column("value", Text, nullable=False),
+)
+Index("review_marks_until", marks.c.until)

@@ -24,7 +24,7 @@ from sqlalchemy.sql import ColumnElement
 
 from ...errors import UsageError
 from ..errors import AlreadyDecidedError, ItemExpiredError, LeaseLostError, ReviewError, StoreUnavailableError
-from ..limits import LONGEST_KEY, LONGEST_NAME, check_seconds, check_text, storable
+from ..limits import LONGEST_KEY, LONGEST_NAME, check_callback, check_seconds, check_text, storable
 from . import rows
 from .database import Database
 from .deadline import DEADLINE
@@ -142,12 +142,12 @@ class ReviewStore:
             within: Seconds it may take, if that is less than the store's deadline.
 
         Raises:
-            UsageError: A callback that is not an http(s) URL, a time that is not positive or above ten years, or a key
-                or name that a database cannot hold.
+            UsageError: A callback that is not an http(s) URL or holds a secret, a time that is not positive or above
+                ten years, or a key or name that a database cannot hold.
             UnstorableError: The content cannot be stored; see `guardrail.review.queue.item`.
         """
-        if callback is not None and not (callback.startswith(("http://", "https://")) and storable(callback)):
-            raise UsageError(f"callback must be an http(s) URL, got {callback!r}.")
+        if callback is not None:
+            check_callback(callback)
         if expires_in is not None:
             check_seconds("expires_in", expires_in, "Use None for no limit.")
         if key is not None:

@@ -1,4 +1,6 @@
-"""Who may sign in: names, roles and token hashes. A token has 256 random bits, so a plain SHA-256 hides it.
+"""Who may sign in or use the API: names, roles and token hashes.
+
+A token has 256 random bits, so a plain SHA-256 hides it.
 
 The file is JSON: ``{"format": 1, "accounts": {"ann": {"role": "reviewer", "sha256": "..."}}}``, in earlier versions the
 accounts alone; `guardrail review --add-token ann` writes it.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import logging
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +22,10 @@ from ...plain_json import sha256_hex
 
 __all__ = ["Account", "Accounts", "Role"]
 
-Role = Literal["reviewer", "admin"]
-"""A reviewer decides; an admin also sees the audit trail, takes items back and acknowledges alarms."""
+Role = Literal["reviewer", "admin", "system"]
+"""A reviewer decides; an admin also sees the audit trail, takes items back and acknowledges alarms. A system (e.g. for
+tickets) reads and decides items through the API and cannot sign in."""
+_log = logging.getLogger(__name__)
 FORMAT = 1
 """Version of the tokens file."""
 LEAST_LENGTH = 20
@@ -33,7 +38,7 @@ class Account:
 
     Attributes:
         name: Name in the audit trail.
-        role: "reviewer" or "admin".
+        role: "reviewer", "admin" or "system".
         sha256: Hash of the token, in hex.
     """
 
@@ -54,6 +59,7 @@ class Accounts:
         self._path = path
         self._fixed = fixed
         self._seen: tuple[int, int] | None = None
+        self._refused: tuple[int, int] | None = None
         self._read: tuple[Account, ...] = ()
         self.all()
 
@@ -78,8 +84,11 @@ class Accounts:
     def all(self) -> tuple[Account, ...]:
         """All accounts, read again if the file has changed.
 
+        A file that cannot be read, e.g. because it is being written, changes nothing; this is logged. A file that was
+        deleted withdraws all its accounts.
+
         Raises:
-            UsageError: The file is malformed.
+            UsageError: The file is malformed and was not read before.
         """
         if self._path is not None:
             try:
@@ -88,9 +97,20 @@ class Accounts:
                 self._seen, self._read = None, ()
             else:
                 if (stat.st_mtime_ns, stat.st_size) != self._seen:
-                    self._read = _load(self._path)
-                    self._seen = (stat.st_mtime_ns, stat.st_size)
+                    self._read_again(self._path, (stat.st_mtime_ns, stat.st_size))
         return (*self._fixed, *self._read)
+
+    def _read_again(self, path: Path, stamp: tuple[int, int]) -> None:
+        try:
+            self._read = _load(path)
+        except UsageError as error:
+            if self._seen is None:
+                raise
+            if stamp != self._refused:
+                _log.error("%s The accounts of the last good version stay valid until the file is corrected.", error)
+            self._refused = stamp
+        else:
+            self._seen = stamp
 
     def by_token(self, token: str) -> Account | None:
         """The account with this token. Compares with every hash, each in constant time."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, MutableHeaders
@@ -21,12 +22,14 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..limits import check_seconds
+from ..queue.marks import Marks
 from ..queue.store import LEASE, ReviewStore
 from .accounts import Accounts
+from .api import Api
 from .items import ItemPages
 from .monitors import MonitorPages
 from .sessions import RateLimit, Sessions
-from .site import LARGEST_FORM, Call, PageError, Site
+from .site import LARGEST_FORM, UNAVAILABLE, Call, Site
 
 __all__ = ["review_app"]
 
@@ -62,18 +65,22 @@ def review_app(
         hosts: Host names that the page answers to; all others are refused, which prevents DNS rebinding.
         https: Whether browsers use https only; marks the cookie Secure.
         lease: Seconds a reviewer has for an item; the page renews the lease while it is open.
-        limit: Limit on failed sign-ins.
+        limit: Limit on wrong tokens.
 
     Raises:
         UsageError: A lease that is not positive or above ten years.
     """
     check_seconds("lease", lease, "Use 600.")
-    site = Site(accounts, Sessions(secret), https)
-    sign_in = _SignIn(site, limit or RateLimit())
+    marks = Marks(store.database)
+    site = Site(accounts, Sessions(secret), limit or RateLimit(), marks, https=https)
+    sign_in = _SignIn(site)
 
     async def health(_: Request) -> Response:
         """For a load balancer: whether the store answers."""
-        await run_in_threadpool(store.check)
+        try:
+            await run_in_threadpool(store.check)
+        except SQLAlchemyError:
+            return JSONResponse({"status": "the database is not available"}, 503, UNAVAILABLE)
         return JSONResponse({"status": "ok"})
 
     async def not_found(request: Request, _: Exception) -> Response:
@@ -85,6 +92,7 @@ def review_app(
         *sign_in.routes(),
         *ItemPages(site, store, lease).routes(),
         *MonitorPages(site, store).routes(),
+        *Api(site, store, marks).routes(),
         Mount("/static", StaticFiles(directory=Path(str(files("guardrail.review.web") / "static")))),
     ]
     middleware = [
@@ -95,8 +103,8 @@ def review_app(
 
 
 class _SignIn:
-    def __init__(self, site: Site, limit: RateLimit) -> None:
-        self._site, self._limit = site, limit
+    def __init__(self, site: Site) -> None:
+        self._site = site
 
     def routes(self) -> list[Route]:
         return [
@@ -109,22 +117,16 @@ class _SignIn:
         return self._site.page(call, "sign_in.html", problem="")
 
     async def enter(self, call: Call) -> Response:
-        address = call.request.client.host if call.request.client else "unknown"
-        wait = self._limit.wait(address)
-        if wait > 0:
-            seconds = str(int(wait) + 1)
-            text = f"Wait {seconds} seconds and try again."
-            raise PageError(429, "Too many attempts", text, {"Retry-After": seconds})
-        account = await run_in_threadpool(self._site.accounts.by_token, call.field("token").strip())
-        if account is None:
-            self._limit.failed(address)
-            problem = "This token is not valid. Ask your administrator for a token."
+        account = await self._site.account_of(call.request, call.field("token").strip())
+        if account is None or account.role == "system":
+            problem = "This token is not valid here. Ask your administrator for a token."
             return self._site.page(call, "sign_in.html", 403, problem=problem)
         response = RedirectResponse("/", 303)
         self._site.remember(response, self._site.sessions.begin(account.name, account.sha256))
         return response
 
     async def leave(self, call: Call) -> Response:
+        await self._site.end(call.session)
         response = RedirectResponse("/sign-in", 303)
         self._site.remember(response, self._site.sessions.begin())
         return response

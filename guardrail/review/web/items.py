@@ -19,7 +19,7 @@ from .choices import choices_of, choose
 from .plots import uncertainty_plot
 from .site import LARGEST_FORM, Call, PageError, Site
 
-__all__ = ["ItemPages"]
+__all__ = ["LARGEST_DECISION", "ItemPages", "edit_of"]
 
 LARGEST_DECISION = 16_000_000
 """Bytes of a decision, which may hold an edited answer; the edited text is sent as it is (multipart)."""
@@ -155,7 +155,7 @@ def _decision(call: Call, item: Item) -> Decision:
         return _choice(call, item, note)
     try:
         if action == "edit":
-            return _edit(item.content, _edited(call, item), note)
+            return edit_of(item.content, _edited(call, item), note)
         text = call.field("text") if action == "respond" else None
         return Decision(action=action, text=text, note=note)
     except ValidationError as error:
@@ -179,7 +179,7 @@ def _choice(call: Call, item: Item, note: str) -> Decision:
     return decision
 
 
-def _edit(content: Content, edited: Candidate, note: str) -> Decision:
+def edit_of(content: Content, edited: Candidate, note: str) -> Decision:
     """An edit that changes nothing is an approval: an edit would record that the candidate is wrong."""
     if content.candidate is None or not _is_unchanged(content.candidate, edited):
         return Decision(action="edit", candidate=edited, note=note)

@@ -1,10 +1,11 @@
-"""Signed session cookies, tokens against forged requests, and a limit on failed sign-ins."""
+"""Signed session cookies, tokens against forged requests, and a limit on wrong tokens."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import hmac
+import ipaddress
 import json
 import secrets
 import time
@@ -12,7 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["RateLimit", "Session", "Sessions"]
+__all__ = ["LIFETIME", "RateLimit", "Session", "Sessions"]
 
 LIFETIME = 12 * 3600.0
 """Seconds after which a session ends."""
@@ -79,29 +80,58 @@ class Sessions:
 
 
 class RateLimit:
-    """A limit on failures per address and time window; remembers the latest thousand addresses.
+    """A limit on wrong tokens per address and time window; remembers the latest thousand addresses.
+
+    A right token is never refused: people who share an address with somebody who guesses still get in. Above the limit
+    each attempt takes longer, right or wrong.
 
     Args:
-        failures: Failures allowed in a window.
+        failures: Wrong tokens in a window after which the limit is reached.
         window: Length of the window, in seconds.
+        pause: Seconds that an attempt above the limit takes.
         clock: Now, in seconds, from any starting point.
     """
 
-    def __init__(self, failures: int = 10, window: float = 300.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        failures: int = 10,
+        window: float = 300.0,
+        pause: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.pause = pause
         self._most, self._window, self._clock = failures, window, clock
         self._seen: OrderedDict[str, deque[float]] = OrderedDict()
 
-    def wait(self, address: str) -> float:
-        """Seconds this address must wait; 0 if it may try."""
-        times = self._seen.get(address)
+    def attempt(self, host: str | None) -> float:
+        """Count an attempt, before its token is checked, so that attempts made at the same time are all counted.
+
+        Returns:
+            0, or above the limit the seconds until the earliest of the counted attempts is forgotten.
+        """
+        times = self._seen.setdefault(_address(host), deque(maxlen=self._most + 1))
+        self._seen.move_to_end(_address(host))
+        while len(self._seen) > 1000:
+            self._seen.popitem(last=False)
         now = self._clock()
         while times and times[0] <= now - self._window:
             times.popleft()
-        return times[0] + self._window - now if times and len(times) >= self._most else 0.0
+        times.append(now)
+        return times[0] + self._window - now if len(times) > self._most else 0.0
 
-    def failed(self, address: str) -> None:
-        """Count a failure."""
-        self._seen.setdefault(address, deque(maxlen=self._most)).append(self._clock())
-        self._seen.move_to_end(address)
-        while len(self._seen) > 1000:
-            self._seen.popitem(last=False)
+    def succeeded(self, host: str | None) -> None:
+        """The token was right: take the attempt back."""
+        times = self._seen.get(_address(host))
+        if times:
+            times.pop()
+
+
+def _address(host: str | None) -> str:
+    """What counts as one address: IPv4, or a /64 of IPv6, which is what one subscriber gets."""
+    try:
+        found = ipaddress.ip_address(host or "")
+    except ValueError:
+        return "unknown"
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
+    return str(found)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from ...errors import UsageError
@@ -25,15 +29,32 @@ from ..errors import (
     UnstorableError,
 )
 from ..queue.item import Candidate
+from ..queue.marks import Marks
 from ..queue.store import LEASE
 from .accounts import Account, Accounts
-from .sessions import Session, Sessions
+from .sessions import LIFETIME, RateLimit, Session, Sessions
 
-__all__ = ["LARGEST_FORM", "Call", "Endpoint", "PageError", "Site", "ago", "when"]
+__all__ = [
+    "LARGEST_FORM",
+    "UNAVAILABLE",
+    "Call",
+    "Endpoint",
+    "PageError",
+    "Site",
+    "ago",
+    "described",
+    "unavailable",
+    "when",
+]
 
 COOKIE = "guardrail_review"
-LARGEST_FORM = 1_000_000
-"""Bytes of a form without an edited answer."""
+LARGEST_FORM = 64_000
+"""Bytes of a form without an edited answer. Anybody may send one: the form to sign in."""
+LARGEST_TOGETHER = 32_000_000
+"""Bytes of all larger forms that are being read; parsing takes about three times as much memory."""
+UNAVAILABLE = {"Retry-After": "30"}
+"""Headers of a response that says that the database failed."""
+_log = logging.getLogger(__name__)
 Handler = Callable[["Call"], Awaitable[Response]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -50,18 +71,13 @@ class Call:
     """One request and the account that makes it."""
 
     def __init__(self, request: Request, session: Session, account: Account | None, form: FormData) -> None:
-        self.request, self.session, self._account, self.form = request, session, account, form
-
-    @property
-    def signed_in(self) -> Account | None:
-        """Who signed in; None on a page for everybody."""
-        return self._account
+        self.request, self.session, self.signed_in, self.form = request, session, account, form
 
     @property
     def account(self) -> Account:
         """Who signed in, on a page behind the sign-in."""
-        assert self._account is not None, "only pages behind the sign-in ask for it"
-        return self._account
+        assert self.signed_in is not None, "only pages behind the sign-in ask for it"
+        return self.signed_in
 
     @property
     def item(self) -> str:
@@ -84,8 +100,11 @@ class Site:
         https: Whether to mark the cookie Secure.
     """
 
-    def __init__(self, accounts: Accounts, sessions: Sessions, https: bool) -> None:
-        self.accounts, self.sessions, self._https = accounts, sessions, https
+    def __init__(
+        self, accounts: Accounts, sessions: Sessions, limit: RateLimit, marks: Marks, *, https: bool = False
+    ) -> None:
+        self.accounts, self.sessions, self._limit, self._marks, self._https = accounts, sessions, limit, marks, https
+        self._large = 0
         self._pages = Environment(
             loader=PackageLoader("guardrail.review.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
@@ -106,32 +125,41 @@ class Site:
 
     async def _serve(self, handler: Handler, form: int, request: Request, *, signed_in: bool, admin: bool) -> Response:
         session = self.sessions.read(request.cookies.get(COOKIE))
-        account = None
-        if session is not None and session.name:
-            account = await run_in_threadpool(self.accounts.by_name, session.name, session.sha256)
-        if signed_in and account is None:
-            return RedirectResponse("/sign-in", 303)
-        call = Call(request, session or self.sessions.begin(), account, FormData())
+        call = Call(request, session or self.sessions.begin(), None, FormData())
         try:
+            if session is not None and session.name:
+                call.signed_in = await run_in_threadpool(self._who, session)
+            if signed_in and call.signed_in is None:
+                return RedirectResponse("/sign-in", 303)
             if admin and call.account.role != "admin":
                 raise PageError(403, "For administrators", "Your account may not do this.")
-            if form:
-                call.form = await self._form(request, session, form)
-            response = await handler(call)
+            with self.reading(request, form) if form else nullcontext():
+                if form:
+                    call.form = await self._form(request, session, form)
+                response = await handler(call)
         except PageError as problem:
             response = self.error(call, problem.status, problem.title, problem.text, problem.headers)
         except (ReviewError, UsageError) as error:
-            response = self.error(call, *_describe(error))
+            response = self.error(call, *described(error))
+        except SQLAlchemyError as error:
+            response = self.error(call, *unavailable(error), UNAVAILABLE)
+        except ClientDisconnect:  # in the middle of its form; nobody gets this response
+            return Response(status_code=400)
         if session is None and COOKIE not in response.headers.get("set-cookie", ""):
             self.remember(response, call.session)
         return response
 
+    def _who(self, session: Session) -> Account | None:
+        """Who signed in; None if they have signed out since, or if their token was withdrawn."""
+        account = self.accounts.by_name(session.name, session.sha256)
+        return None if account is None or self._marks.get(_ended(session)) is not None else account
+
+    async def end(self, session: Session) -> None:
+        """End a session in all processes: copies of its cookie are worth nothing from now on."""
+        await run_in_threadpool(self._marks.add, _ended(session), "", LIFETIME)
+
     async def _form(self, request: Request, session: Session | None, most: int) -> FormData:
         """The fields of a form that one of our pages sent; a form of another site is refused."""
-        length = request.headers.get("content-length", "")
-        if not length.isdigit() or int(length) > most:
-            text = f"The limit is {most // 1_000_000} MB. Go back and shorten the text; nothing was changed."
-            raise PageError(413, "Too large", text)
         form = await request.form(max_files=0, max_fields=50, max_part_size=most)
         given = form.get("form_token")
         if session is None or not isinstance(given, str) or not self.sessions.genuine(session, given):
@@ -139,6 +167,49 @@ class Site:
                 403, "This form has expired", "Go back, reload the page and try again. Nothing was changed."
             )
         return form
+
+    @contextmanager
+    def reading(self, request: Request, most: int) -> Iterator[None]:
+        """Within it a body may be read and its values used; the server stops reading at its Content-Length.
+
+        Raises:
+            PageError: No length, a body that is too large, or too many large ones at the same time.
+        """
+        if "transfer-encoding" in request.headers:  # its length is not known beforehand
+            raise PageError(411, "Length required", "Send the body with Content-Length, not in chunks.")
+        length = int(request.headers.get("content-length", "0"))  # the server has checked that it is a number
+        if length > most:
+            limit = f"{most // 1_000_000} MB" if most >= 1_000_000 else f"{most // 1000} kB"
+            text = f"The limit is {limit}. Go back and shorten the text; nothing was changed."
+            raise PageError(413, "Too large", text)
+        counted = length if length > LARGEST_FORM else 0
+        if self._large + counted > LARGEST_TOGETHER:
+            text = "Other large texts are being sent. Go back and try again in a few seconds; nothing was changed."
+            raise PageError(503, "Busy", text, {"Retry-After": "5"})
+        self._large += counted
+        try:
+            yield
+        finally:
+            self._large -= counted
+
+    async def account_of(self, request: Request, token: str) -> Account | None:
+        """The account with this token, or None.
+
+        Raises:
+            PageError: The token is wrong, and there were too many wrong ones from this address.
+        """
+        host = request.client.host if request.client else None
+        wait = self._limit.attempt(host)
+        if wait > 0:
+            await asyncio.sleep(self._limit.pause)
+        account = await run_in_threadpool(self.accounts.by_token, token)
+        if account is not None:
+            self._limit.succeeded(host)
+        elif wait > 0:
+            seconds = str(int(wait) + 1)
+            text = f"Wait {seconds} seconds and try again."
+            raise PageError(429, "Too many attempts", text, {"Retry-After": seconds})
+        return account
 
     def page(self, call: Call, name: str, status: int = 200, **values: Any) -> HTMLResponse:
         """A template, rendered for a request."""
@@ -164,7 +235,23 @@ class Site:
         )
 
 
-def _describe(error: Exception) -> tuple[int, str, str]:
+def _ended(session: Session) -> str:
+    return f"signed_out:{session.nonce}"
+
+
+def unavailable(error: SQLAlchemyError) -> tuple[int, str, str]:
+    """Log a failure of the database, and say it on a page."""
+    # Only the first line: the others hold the values, which are questions and answers.
+    why = ": " + str(error.orig).partition("\n")[0] if isinstance(error, DBAPIError) else ""
+    _log.warning("the database of the reviews failed: %s%s", type(error).__name__, why)
+    text = (
+        "The database does not answer. Try again in a minute; the page then shows whether your last step was recorded."
+    )
+    return 503, "The database is not available", text
+
+
+def described(error: Exception) -> tuple[int, str, str]:
+    """Status, title and text of what the store refused."""
     if isinstance(error, UnknownItemError):
         return 404, "No such item", "This item does not exist, or it was deleted."
     if isinstance(error, LeaseLostError):

@@ -229,6 +229,7 @@ def test_evaluate_writes_its_tables(records_path: Path, tmp_path: Path) -> None:
         *("-e", "semantic_entropy", "-e", "self_consistency", "--splits", "4", "--csv", table, "--json", whole),
     )
     assert "semantic_entropy: 4 splits, fitted on 120 of 240" in shown
+    assert shown.endswith("--estimator auto --alpha 0.15")  # not the best of these, which would be picked on the same
     with table.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 2 * 2 * 2
@@ -245,6 +246,7 @@ def test_evaluate_writes_its_tables(records_path: Path, tmp_path: Path) -> None:
     assert shown.count("acrc:min_accept=1") == 2
     assert "fitted on 60 of 240" in shown
     assert "fitted on 120 of 240" in shown
+    assert shown.endswith("--estimator semantic_entropy --alpha 0.15")
 
 
 def test_evaluate_in_the_form_of_the_paper(records_path: Path, tmp_path: Path) -> None:

@@ -174,6 +174,8 @@ def test_rules_by_name() -> None:
 def test_a_rule_is_written_with_its_parameters() -> None:
     assert make_rule("token_f1(threshold=0.7)") == TokenF1(0.7)
     assert make_rule("tool_call(numbers=true)").spec == make_rule("tool_call", numbers=True).spec
+    judged = make_rule("chat_judge(model=python:tests.calibrate.fakes:model)").spec
+    assert (judged.name, judged.params["model"]) == ("chat_judge", "scripted")
     with pytest.raises(UsageError, match="threshold of correctness rule token_f1 is given twice"):
         make_rule("token_f1(threshold=0.7)", threshold=0.6)
     with pytest.raises(UsageError, match="does not take"):

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -16,9 +17,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+from rich.text import Text
 from typer.testing import CliRunner
 
-from calibrate.cli import app
+from calibrate.cli import app, frame
 from calibrate.cli.label import card, keys, label_by_hand, shares
 from calibrate.data.labels import (
     Pressed,
@@ -32,7 +36,9 @@ from calibrate.data.labels import (
 )
 from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.pipeline import fit_artifact
+from guardrail.__main__ import main
 from guardrail.errors import RecordError, UsageError
+from guardrail.plain_json import visible
 from guardrail.types import Sample, SampleSet, ToolCall
 
 ROOT = Path(__file__).parents[3]
@@ -157,6 +163,42 @@ def test_the_card_shows_what_is_needed_to_judge() -> None:
     found = shares(shown)
     assert [text for text, _ in found] == ["Paris", "Nice"]
     assert [share for _, share in found] == pytest.approx([2 / 3, 1 / 3])
+
+
+HOSTILE = (
+    "\x1b]0;owned\x07\x1b[2J\x1b]8;;http\x07Paris\x9b1m\u202esiraP\r\nright\rwrong\ud83d \U0001f469\u200d\U0001f52c"
+)
+SHOWN = r"\x1b]0;owned\x07\x1b[2J\x1b]8;;http\x07Paris\x9b1m\u202esiraP"
+
+
+def test_a_control_character_is_shown_and_not_obeyed() -> None:
+    assert visible(HOSTILE) == SHOWN + "\r\nright\\rwrong\\ud83d \U0001f469\u200d\U0001f52c"
+    assert visible(HOSTILE, one_line=True).startswith(SHOWN + r"\r\nright\rwrong")
+    assert visible("plain\ttext, ä, 中\n") == "plain\ttext, ä, 中\n"
+
+
+def test_no_control_character_of_an_answer_reaches_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = {"question": HOSTILE, "options": {"A": HOSTILE}, "references": ("r", HOSTILE)}
+    shown = record("a", HOSTILE).model_copy(update=hostile)
+    out = io.StringIO()
+    for console in (frame._Console(file=out, width=200, force_terminal=True), Console(file=out, width=200)):
+        console.print(card(shown, done=1, total=2))
+    monkeypatch.setattr(frame, "console", frame._Console(file=out, width=200))
+    frame.print_line(HOSTILE, "yellow")
+    frame.console.print(frame.table(HOSTILE, [HOSTILE], [[HOSTILE]]))
+    frame.console.print(Text(HOSTILE), Panel(Text(HOSTILE)), f"[bold]{escape(HOSTILE)}[/bold]")
+    styled = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())  # rich's own colours
+    assert not set(styled) & set("\x1b\x07\x9b\u202e\ud83d")
+    assert styled.count(r"\x1b]0;owned\x07") >= 10
+    # The control: a console of rich's obeys.
+    Console(file=(obeyed := io.StringIO())).print(Text(HOSTILE))
+    assert "\x1b]0;owned" in obeyed.getvalue()
+    assert main(["doctor", "\x1b[2Jnowhere.json"]) == 1
+    printed = capsys.readouterr()
+    assert "\x1b" not in printed.out + printed.err
+    assert r"\x1b[2Jnowhere" in printed.out + printed.err
 
 
 def test_piped_lines_are_keys(tmp_path: Path) -> None:

@@ -184,7 +184,9 @@ def test_short_answers_that_a_judge_merged_are_shown_the_most_doubtful_first() -
         ("armstrong", "Louis Armstrong"),
         ("armstrong", "Neil Armstrong"),
     ]
-    assert found.n == 3
+    assert (found.n, found.n_records) == (3, 2)
+    first = merged_pairs(SHORT[::-1], TokenF1Judge(threshold=0.5), most=1)
+    assert first is None  # "p" has the pairs, and only "q" is looked at
     assert merged_pairs(SHORT, ExactJudge()) is None
 
 

@@ -134,7 +134,7 @@ def test_a_rule_of_ones_own_is_passed_as_an_object(labelled: RecordFile) -> None
     assert [(row.rule, row.delta) for row in table.rows] == [("first_block", 0.1), ("first_block", 0.3), ("acrc", None)]
     artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2, rule=mine)
     assert (artifact.outcome.rule, artifact.certificate.rule) == ("first_block", "certified")
-    assert [row.promise for row in comparison(table, artifact)][:2] == ["rule of your own"] * 2
+    assert {row.promise for row in comparison(table, artifact) if row.name == "first_block"} == {"rule of your own"}
     again = refit(artifact, alpha=0.3, rule=mine)
     assert (again.outcome.rule, again.outcome.alpha, again.outcome.delta) == ("first_block", 0.3, 0.1)
 

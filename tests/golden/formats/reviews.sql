@@ -21,8 +21,9 @@ INSERT INTO "review_items" VALUES(2,'00000000000000000000000000000004','claimed'
 INSERT INTO "review_items" VALUES(3,'00000000000000000000000000000006','expired','answer','{"question":"too late?","messages":[],"kind":"answer","candidate":null,"verdict":null,"alternatives":[],"candidate_set":null,"allowed":["reject","respond"],"edits":"any","fixed":[],"metadata":{}}','expired',1700000005.0,1700000006.0,NULL,NULL,1700000607.0,'https://example.org/hook',NULL,NULL,NULL);
 INSERT INTO "review_items" VALUES(4,'00000000000000000000000000000008','audit:request 1','audit','{"question":"Who wrote Faust?","messages":[{"role":"human","content":"Who wrote Faust?"}],"kind":"audit","candidate":{"text":"Goethe","tool_calls":[]},"verdict":{"accepted":true,"reason":"within_threshold","detail":"uncertainty 0.5 against a threshold of 0.75.","uncertainty":{"value":0.5,"unit":"nats","estimator":"perplexity","reason":null,"detail":""},"threshold":0.75,"alpha":0.1,"guarantee":"Asymptotic and on average over calibrations.","artifact":"sha256:0c423ebe68e41a4bdf8a313085c7b2ef47670a3dec8f9f94ee880bfaa4548cb7","candidate":{"text":"Goethe","tool_calls":[],"tokens":null,"logprobs":null,"token_bytes":null,"finish_reason":"stop","refusal":false},"alternatives":[["Goethe",0.75],["Schiller ü",0.25]],"meanings":[{"text":"Goethe","size":3,"share":0.75},{"text":"Schiller ü","size":1,"share":0.25}],"samples":["Goethe","Goethe","Goethe","Schiller ü"],"cost":{"calls":5,"input_tokens":60,"output_tokens":12,"seconds":0.5,"saved":0}},"alternatives":[["Goethe",0.75],["Schiller ü",0.25]],"candidate_set":null,"allowed":["approve","edit","reject"],"edits":"any","fixed":[],"metadata":{"audit_rate":1.0}}','decided',1700000008.0,NULL,'ann','00000000000000000000000000000009',NULL,NULL,'approve','{"action":"approve","text":null,"candidate":null,"note":"","reviewer":"ann","at":1700000010.0}',1700000010.0);
 INSERT INTO "review_items" VALUES(5,'0000000000000000000000000000000a','pending','answer','{"question":"Who wrote Faust?","messages":[],"kind":"answer","candidate":{"text":"Goethe","tool_calls":[]},"verdict":null,"alternatives":[],"candidate_set":null,"allowed":["approve","edit","reject","respond"],"edits":"any","fixed":[],"metadata":{}}','pending',1700000011.0,1701000011.0,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+CREATE TABLE review_marks ( name VARCHAR(128) NOT NULL, until FLOAT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (name) );
 CREATE TABLE review_meta ( name VARCHAR(64) NOT NULL, value TEXT, PRIMARY KEY (name) );
-INSERT INTO "review_meta" VALUES('layout','3');
+INSERT INTO "review_meta" VALUES('layout','4');
 CREATE TABLE review_monitor_grids ( name VARCHAR(128) NOT NULL, grid TEXT NOT NULL, PRIMARY KEY (name) );
 INSERT INTO "review_monitor_grids" VALUES('drift','{"scores":[0.25,0.5,0.75,1.5],"ties":[0.4471579570280424,0.9064475973132845,0.4876295719269025,0.3837027789572567],"gaps":[1,1,1,1,1]}');
 CREATE TABLE review_monitor_inbox ( number INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, name VARCHAR(128) NOT NULL, "key" VARCHAR(512) NOT NULL, at FLOAT NOT NULL, value FLOAT NOT NULL, UNIQUE (name, "key") );
@@ -42,7 +43,7 @@ CREATE TABLE review_outbox ( id VARCHAR(64) NOT NULL, item VARCHAR(64) NOT NULL,
 INSERT INTO "review_outbox" VALUES('00000000000000000000000000000003','00000000000000000000000000000001','https://example.org/hook','{"id": "00000000000000000000000000000003", "type": "review.decided", "at": 1700000002.0, "ticket": "00000000000000000000000000000001", "key": "decided", "kind": "answer", "decision": {"action": "edit", "text": null, "candidate": {"text": "J. W. Goethe", "tool_calls": []}, "note": "full name", "reviewer": "ann", "at": 1700000002.0}, "outcome": {"text": "J. W. Goethe", "tool_calls": []}, "metadata": {"tenant": "ü", "group": "g1"}}','waiting',0,1700000002.0,1700000002.0,'');
 INSERT INTO "review_outbox" VALUES('00000000000000000000000000000007','00000000000000000000000000000006','https://example.org/hook','{"id": "00000000000000000000000000000007", "type": "review.expired", "at": 1700000006.0, "ticket": "00000000000000000000000000000006", "key": "expired", "kind": "answer", "decision": null, "outcome": null, "metadata": {}}','waiting',0,1700000006.0,1700000006.0,'');
 CREATE TABLE review_version ( version_num VARCHAR(32) NOT NULL, CONSTRAINT review_version_pkc PRIMARY KEY (version_num) );
-INSERT INTO "review_version" VALUES('3');
+INSERT INTO "review_version" VALUES('4');
 CREATE INDEX review_events_item ON review_events (item, number);
 CREATE TRIGGER review_events_no_DELETE BEFORE DELETE ON review_events BEGIN SELECT RAISE(ABORT, 'the audit trail is append-only'); END;
 CREATE TRIGGER review_events_no_UPDATE BEFORE UPDATE ON review_events BEGIN SELECT RAISE(ABORT, 'the audit trail is append-only'); END;
@@ -50,5 +51,6 @@ CREATE INDEX review_items_action ON review_items (state, action);
 CREATE INDEX review_items_history ON review_items (state, coalesce(decided_at, created), number);
 CREATE INDEX review_items_late ON review_items (state, deadline);
 CREATE INDEX review_items_queue ON review_items (state, number, deadline, kind);
+CREATE INDEX review_marks_until ON review_marks (until);
 CREATE INDEX review_monitor_inbox_order ON review_monitor_inbox (name, number);
 CREATE INDEX review_outbox_due ON review_outbox (state, next_at);

@@ -7,6 +7,7 @@ import json
 import logging
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.globals import set_llm_cache
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda
 from pydantic import ValidationError
@@ -232,6 +233,21 @@ def test_async_person_and_none_for_the_message() -> None:
     assert "rather not guess" in str(asyncio.run(guard.ainvoke(UNSURE)).content)
     with pytest.raises(UsageError, match="Use ainvoke"):
         guard.invoke(UNSURE)
+
+
+def test_a_handler_with_two_required_parameters_receives_the_messages_too() -> None:
+    def two(verdict: Verdict, messages: Sequence[BaseMessage]) -> str:
+        return f"{verdict.reason.value}: {messages[-1].content}"
+
+    async def awaited(verdict: Verdict, messages: Sequence[BaseMessage], *, mark: str = "!") -> str:
+        return two(verdict, messages) + mark
+
+    said = f"above_threshold: {UNSURE}"
+    assert guarded(on_abstain=two).invoke(UNSURE).content == said
+    assert asyncio.run(guarded(on_abstain=two).ainvoke(UNSURE)).content == said
+    assert asyncio.run(guarded(on_abstain=awaited).ainvoke(UNSURE)).content == f"{said}!"
+    assert guarded(on_abstain=lambda verdict, store="mine": store).invoke(UNSURE).content == "mine"
+    assert guarded(on_abstain=lambda *given: str(len(given))).invoke(UNSURE).content == "1"
 
 
 def test_a_slow_sync_person_does_not_block_the_loop() -> None:

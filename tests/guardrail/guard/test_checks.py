@@ -502,7 +502,8 @@ def test_settings_of_transport_are_passed_on_and_change_nothing() -> None:
     assert all(sent.items() <= call.items() for call in HEARD)
     with pytest.raises(ArtifactMismatchError, match=r"call arguments \['frequency_penalty'\]"):
         guard.invoke("sure?", user="alice", frequency_penalty=1)
-    cascade = Cascade(models=[Hearing(script=MODEL.script), MODEL], artifact=cascade_artifact(MODEL, MODEL))
+    stages = [Hearing(script=MODEL.script, name_of_model=name) for name in ("small", "large")]
+    cascade = Cascade(models=stages, artifact=cascade_artifact(0.5, 0.5))
     HEARD.clear()
     cascade.invoke("sure?", user="bob")
     assert {call["user"] for call in HEARD} == {"bob"}

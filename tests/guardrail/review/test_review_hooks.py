@@ -148,6 +148,19 @@ def test_a_ticket_at_once(store: ReviewStore, is_async: bool) -> None:
     assert item.deadline is not None
 
 
+def test_metadata_may_depend_on_the_call(store: ReviewStore) -> None:
+    made = ticket(
+        store, metadata=lambda verdict, messages: {"asked": messages[-1].content, "why": verdict.reason.value}
+    )
+    guarded(made).invoke(QUESTION)
+    assert store.items()[0].content.metadata == {"asked": QUESTION, "why": "above_threshold"}
+    guarded(ask_reviewer(store, wait=0.01, metadata=lambda *_: None)).invoke(QUESTION)
+    assert store.items()[1].content.metadata == {}
+    with pytest.raises(UsageError, match="metadata must be plain JSON"):
+        guarded(ticket(store, metadata=lambda *_: {"x": object()})).invoke(QUESTION)
+    assert len(store.items()) == 2
+
+
 def test_a_ticket_is_no_answer_where_a_text_would_be_parsed(store: ReviewStore) -> None:
     guard = guarded("message")
     verdict = guard.assess(QUESTION)

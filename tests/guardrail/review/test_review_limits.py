@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
+from sqlalchemy.exc import DBAPIError
 
 from guardrail import AbstainedError, UsageError
 from guardrail.guard.abstention import ABSTENTION, Abstention
@@ -129,9 +130,28 @@ def test_what_cannot_be_there_is_not_there(store: ReviewStore, name: str) -> Non
 
 
 def test_a_callback_is_a_url_that_can_be_stored(store: ReviewStore) -> None:
-    for callback in ("http://x/\0", f"http://x/{HALF}", "ftp://x"):
-        with pytest.raises(UsageError, match="callback"):
+    for callback in ("http://x/\0", f"http://x/{HALF}", "ftp://x", "http://[x", "https:///path", ""):
+        with pytest.raises(UsageError, match="callback must be an http"):
             store.enqueue(CONTENT, callback=callback)
+    for callback in ("https://x/?key=7", "http://127.0.0.1:9", "https://x/tokens?page=token#token=1"):
+        assert store.enqueue(CONTENT, callback=callback).callback == callback
+
+
+@pytest.mark.parametrize("place", ["https://ann:{}@x/", "https://{}@x/", "http://x/?a=1&Token={}", "http://x/?sig={}"])
+def test_a_callback_holds_no_secret_and_the_refusal_quotes_none(store: ReviewStore, place: str) -> None:
+    with pytest.raises(UsageError, match="stored in plain text") as caught:
+        store.enqueue(CONTENT, callback=place.format("hunter2"))
+    assert "hunter2" not in f"{caught.value}"
+    assert store.items() == []
+
+
+def test_an_error_of_the_database_quotes_no_question(store: ReviewStore) -> None:
+    with store.database.write() as connection:
+        connection.exec_driver_sql("ALTER TABLE review_items RENAME COLUMN content TO other")
+    with pytest.raises(DBAPIError) as caught:
+        store.enqueue(CONTENT.model_copy(update={"question": "the patient is called Erna"}), key="Erna")
+    assert "INSERT INTO review_items" in f"{caught.value}"
+    assert "Erna" not in f"{caught.value}"
 
 
 @given(st.text())

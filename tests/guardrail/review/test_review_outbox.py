@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
 import json
 import logging
 import os
@@ -13,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ from sqlalchemy.exc import OperationalError
 
 from guardrail.errors import UsageError
 from guardrail.review import Candidate, Content, Decision, Deliverer, ReviewStore, sign, verify
-from guardrail.review.delivery import post_within
+from guardrail.review.delivery import _Post, post_within, standard_headers
 from guardrail.review.queue import rows
 
 ROOT = Path(__file__).parents[3]
@@ -38,7 +41,10 @@ class Receiver(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Receive)
         self.accepted: list[dict[str, Any]] = []
+        self.plain: list[dict[str, Any]] = []  # in the format of a chat
         self.signed: list[bool] = []
+        self.headers: list[Message] = []
+        self.bodies: list[bytes] = []
         self.script: list[int] = []
         self.flaky: random.Random | None = None
 
@@ -52,10 +58,14 @@ class _Receive(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.headers.append(self.headers)
+        self.server.bodies.append(body)
         self.server.signed.append(verify(SECRET, body, self.headers["Guardrail-Signature"]))
         flaky = self.server.flaky is not None and self.server.flaky.random() < 0.4
         status = self.server.script.pop(0) if self.server.script else 503 if flaky else 204
-        if status == 204:
+        if status == 204 and "id" not in json.loads(body):
+            self.server.plain.append(json.loads(body))
+        elif status == 204:
             assert json.loads(body)["id"] == self.headers["Guardrail-Event-Id"]
             self.server.accepted.append(json.loads(body))
         self.send_response(status)
@@ -240,6 +250,103 @@ def test_a_receiver_that_drips_holds_up_nobody(store: ReviewStore, receiver: Rec
     dripping.close()
     problems = [event.detail["problem"] for event in store.trail() if event.what == "delivery_failed"]
     assert problems == ["TimeoutError: no answer within 3 s"]
+
+
+class Hanging:
+    """A receiver that takes connections and says nothing, until it is closed."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    made = Hanging()
+    yield made
+    made.close()
+
+
+def test_while_a_receiver_hangs_the_others_get_theirs(tmp_path: Path, hanging: Hanging, receiver: Receiver) -> None:
+    with ReviewStore(tmp_path / "thread.db") as store:
+        for i in range(5):
+            decide(store, f"{hanging.url}/{i}", f"first {i}")
+        deliverer = Deliverer(store, SECRET, timeout=3600)
+        deliverer.start(poll=0.02)
+        decide(store, receiver.url, "another")
+        until = time.monotonic() + 60
+        while not receiver.accepted and time.monotonic() < until:
+            time.sleep(0.01)
+        hanging.close()  # ends the one post that hangs
+        deliverer.stop()
+        assert [got["key"] for got in receiver.accepted] == ["another"]
+        failed = [event for event in store.trail() if event.what == "delivery_failed"]
+        assert len(failed) <= 1, "each of the five had its own time-out"
+
+
+def test_a_receiver_that_did_not_answer_is_left_alone_for_a_while(
+    store: ReviewStore, hanging: Hanging, receiver: Receiver, now: list[float]
+) -> None:
+    for i in range(3):
+        decide(store, f"{hanging.url}?{i}", str(i))
+        decide(store, f"{receiver.url}/{i}", f"other {i}")
+    deliverer = Deliverer(store, SECRET, timeout=0.1, first_pause=8)
+    for attempts in (1, 2):
+        assert deliverer.run_once() == (3 if attempts == 1 else 0)
+        assert len([event for event in store.trail() if event.what == "delivery_failed"]) == attempts
+        now[0] += 8
+    receiver.script = [503] * 3
+    for i in range(3):
+        decide(store, f"{receiver.url}/{i}", f"refused {i}")
+    deliverer.run_once()
+    assert receiver.script == [], "an answer, if only a refusal, costs the others no time"
+
+
+def test_what_counts_as_one_receiver() -> None:
+    for url in (
+        "https://a.example",
+        "https://a.example/",
+        "https://a.example/x?y",
+        "https://a.example?y",
+        "https://a.example#y",
+    ):
+        assert _Post("", "", url, b"", 1).receiver == "https://a.example"
+    for url in ("https://a.example.org/", "http://a.example/", "https://a.example:444/", "https://u@a.example/"):
+        assert _Post("", "", url, b"", 1).receiver == url.removesuffix("/")
+
+
+def test_a_receiver_that_is_gone_is_not_asked_again(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
+    decide(store, receiver.url)
+    receiver.script = [410]
+    deliverer = Deliverer(store, SECRET)
+    assert deliverer.run_once() == 0
+    now[0] += 10_000
+    assert deliverer.run_once() == 0
+    assert (store.stats().undelivered, store.stats().dead, len(receiver.signed)) == (0, 1, 1)
+
+
+def test_the_headers_of_standard_webhooks(store: ReviewStore, receiver: Receiver) -> None:
+    # The example of the specification's test suite.
+    got = standard_headers(
+        "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", b'{"test": 2432232314}', 1614265330.9
+    )
+    assert got == {
+        "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        "webhook-timestamp": "1614265330",
+        "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    }
+    decide(store, receiver.url)
+    Deliverer(store, SECRET).run_once()
+    (headers,) = receiver.headers
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + receiver.bodies[0]
+    mac = base64.b64encode(hmac.digest(SECRET.encode(), signed, "sha256")).decode()
+    assert headers["webhook-signature"] == f"v1,{mac}"
+    assert headers["webhook-id"] == headers["Guardrail-Event-Id"] == receiver.accepted[0]["id"]
+    with pytest.raises(UsageError, match="base64"):
+        Deliverer(store, "whsec_this is not base64")
 
 
 def test_whatever_a_url_leads_to_is_a_problem_in_words(receiver: Receiver) -> None:

@@ -6,8 +6,10 @@ import hashlib
 import http.client
 import json
 import re
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 pytest.importorskip("starlette", reason="the review extra is not installed")
+
+from sqlalchemy.exc import OperationalError
 
 from guardrail import Guardrail
 from guardrail.__main__ import main
@@ -26,6 +30,7 @@ from guardrail.review.web.accounts import Accounts, add_token
 from guardrail.review.web.app import review_app
 from guardrail.review.web.choices import choices_of
 from guardrail.review.web.plots import uncertainty_plot
+from guardrail.review.web.server import Limits, check_proxies, server_of
 from guardrail.review.web.sessions import RateLimit, Session, Sessions
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import ToolCall
@@ -88,7 +93,7 @@ def store(tmp_path: Path, now: list[float]) -> Iterator[ReviewStore]:
 
 @pytest.fixture
 def address(store: ReviewStore) -> Iterator[str]:
-    limit = RateLimit(failures=3, window=300)
+    limit = RateLimit(failures=3, window=300, pause=0)
     with served(review_app(store, Accounts.from_text(REVIEWERS), limit=limit, lease=60)) as url:
         yield url
 
@@ -480,14 +485,32 @@ def test_other_host_names_are_refused(address: str) -> None:
     assert client.ask("GET", "/sign-in", Host="evil.example")[0] == 400
 
 
-def test_guessing_tokens_is_slowed_down(address: str) -> None:
+def guesses(client: Client, times: int, **headers: str) -> list[int]:
+    """The answers to that many wrong tokens."""
+    wrong = {"form_token": client.form_token("/sign-in"), "token": "wrong"}
+    return [client.ask("POST", "/sign-in", wrong, **headers)[0] for _ in range(times)]
+
+
+def test_guessing_tokens_is_slowed_down_and_a_right_token_is_never_refused(address: str) -> None:
     client = Client(address)
-    token = client.form_token("/sign-in")
-    for _ in range(3):
-        assert client.ask("POST", "/sign-in", {"form_token": token, "token": "wrong"})[0] == 403
-    good = {"form_token": token, "token": "ann-token-0123456789ab"}
-    assert client.ask("POST", "/sign-in", good)[0] == 429
+    assert guesses(client, 5) == [403, 403, 403, 429, 429]
     assert 0 < int(client.headers["retry-after"]) <= 301
+    ann = Client(address).sign_in("ann")
+    assert ann.get("/history")[0] == 200
+    assert guesses(client, 1) == [429]
+
+
+@pytest.mark.parametrize("trusted", [(), ("127.0.0.0/8", "10.0.0.1")])
+def test_behind_a_trusted_proxy_each_client_has_its_own_limit(store: ReviewStore, trusted: tuple[str, ...]) -> None:
+    app = review_app(store, Accounts.from_text(REVIEWERS), limit=RateLimit(failures=2, pause=0))
+    with served(app, trusted_proxies=trusted) as address:
+        client = Client(address)
+        # What a client itself sends comes first in the list, what the proxies saw comes last.
+        assert guesses(client, 3, **{"X-Forwarded-For": "1.2.3.4, 198.51.100.7, 10.0.0.1"})[-1] == 429
+        assert guesses(client, 1, **{"X-Forwarded-For": "5.6.7.8, 198.51.100.7, 10.0.0.1"}) == [429]
+        assert guesses(client, 1, **{"X-Forwarded-For": "198.51.100.8"}) == [403 if trusted else 429]
+        assert guesses(client, 2, **{"X-Forwarded-For": "2001:db8::1"})[-1] == (403 if trusted else 429)
+        assert guesses(client, 1, **{"X-Forwarded-For": "2001:db8::2"}) == [429], "one subscriber has a /64"
 
 
 def test_signing_out_and_in_gives_a_fresh_session(address: str) -> None:
@@ -500,6 +523,20 @@ def test_signing_out_and_in_gives_a_fresh_session(address: str) -> None:
     assert ann.form_token() != token
 
 
+def test_a_copied_cookie_is_worth_nothing_after_signing_out(store: ReviewStore) -> None:
+    pages = [review_app(store, Accounts.from_text(REVIEWERS), secret=b"s" * 32) for _ in range(2)]
+    with served(pages[0]) as one, served(pages[1]) as other:
+        ann = Client(one).sign_in("ann")
+        copies = [Client(one), Client(other)]
+        for copy in copies:
+            copy.cookie = ann.cookie
+            assert copy.get("/history")[0] == 200
+        ann.post("/sign-out")
+        for copy in copies:
+            assert copy.get("/history")[0] == 303
+        assert ann.sign_in("ann").get("/history")[0] == 200
+
+
 def test_forged_cookies_are_no_session(address: str) -> None:
     ann = Client(address).sign_in("ann")
     body = ann.cookie.split("=", 1)[1]
@@ -509,10 +546,145 @@ def test_forged_cookies_are_no_session(address: str) -> None:
         assert ann.get("/history")[0] == 303
 
 
+# -- limits of the server ------------------------------------------------------------------------------------------
+
+
+def connected(address: str) -> socket.socket:
+    parts = urlsplit(address)
+    assert parts.hostname is not None
+    return socket.create_connection((parts.hostname, parts.port or 80), timeout=30)
+
+
+def closed_while_dripping(connection: socket.socket) -> bool:
+    """Whether the server closes a connection on which a byte is sent again and again."""
+    connection.settimeout(0.05)
+    for _ in range(600):
+        try:
+            return connection.recv(1) == b""
+        except TimeoutError:
+            connection.send(b"a")
+        except ConnectionError:
+            return True
+    return False
+
+
+def test_silent_connections_keep_nobody_out(store: ReviewStore) -> None:
+    app = review_app(store, Accounts.from_text(REVIEWERS))
+    with served(app, limits=Limits(connections=20)) as address, ExitStack() as open_ones:
+        silent = [open_ones.enter_context(connected(address)) for _ in range(60)]
+        assert Client(address).get("/health")[0] == 200
+        assert [one.recv(1) for one in silent[:40]] == [b""] * 40, "the oldest are closed, so descriptors stay free"
+        silent[-1].sendall(b"GET /health HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+        assert b"200 OK" in silent[-1].recv(1000)
+
+
+def test_a_request_has_a_limited_time(store: ReviewStore, capfd: pytest.CaptureFixture[str]) -> None:
+    app = review_app(store, Accounts.from_text(REVIEWERS))
+    header = b"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9999\r\n"
+    form = b"Content-Type: application/x-www-form-urlencoded\r\n\r\n"
+    for limits, sent in (
+        (Limits(silent=0.2), b""),
+        (Limits(silent=0.2), b"GET / HTTP/1.1\r\nX: "),
+        (Limits(exchange=0.2), header + form + b"token="),
+    ):
+        with served(app, limits=limits) as address, connected(address) as connection:
+            connection.send(sent)
+            assert closed_while_dripping(connection), sent
+            assert Client(address).get("/health")[0] == 200
+    assert capfd.readouterr().err == "", "anybody could fill the log"
+
+
+def test_the_connections_leave_descriptors_for_the_database(
+    store: ReviewStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = review_app(store, Accounts.from_text(REVIEWERS))
+    for descriptors, connections in ((256, 128), (4096, 500)):
+        monkeypatch.setattr("resource.getrlimit", lambda _, soft=descriptors: (soft, 4096))
+        assert server_of(app, limits=Limits(connections=500)).config.limit_concurrency == connections + 1
+
+
+def test_a_trusted_proxy_is_an_address_or_a_network() -> None:
+    check_proxies(["10.1.2.3", "10.0.0.0/8", "::1", "fd00::/8"])
+    for wrong in ("*", "proxy.example.org", "10.0.0.1/8", ""):
+        with pytest.raises(UsageError, match="an IP address or a network like"):
+            check_proxies([wrong])
+
+
+def test_a_body_of_unknown_length_is_refused(address: str) -> None:
+    for length in ("", "Content-Length: 5\r\n"):  # HTTP/1.1 ignores a length beside chunks
+        with connected(address) as connection:
+            head = f"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\n{length}Transfer-Encoding: chunked\r\n\r\n"
+            connection.sendall(head.encode())
+            assert b" 411 " in connection.recv(100).split(b"\r\n")[0]
+
+
+def test_large_forms_are_bounded_together(store: ReviewStore, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("guardrail.review.web.site.LARGEST_TOGETHER", 200_000)
+    path = f"/items/{store.enqueue(held_back()).id}/decide"
+    ann = Client(address).sign_in("ann")
+    fields = {"form_token": ann.form_token(), "lease": "none", "action": "respond", "text": "x" * 120_000}
+
+    def asked_until(status: int) -> str:
+        for _ in range(1000):
+            found, text = ann.ask("POST", path, fields)
+            if found == status:
+                return text
+        raise AssertionError(f"never {status}, last {found}")
+
+    with connected(address) as first:
+        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {ann.cookie}\r\nContent-Length: 120000\r\n"
+        first.sendall(f"{head}Content-Type: application/x-www-form-urlencoded\r\n\r\ntext=x".encode())
+        assert "Other large texts are being sent" in asked_until(503)
+        assert ann.post("/next")[0] == 303, "a small form still fits"
+    asked_until(409)  # the client is gone, and its share is free again
+
+
+def test_a_database_that_fails_is_a_page_that_says_so(
+    store: ReviewStore, address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    item = store.enqueue(held_back())
+    ann, _, lease = taken(address, item.id)
+    form_token = ann.form_token()
+
+    def fails(*_: object, **__: object) -> None:
+        raise OperationalError("SELECT ...", {"content": "the patient is called Erna"}, Exception("server closed"))
+
+    for operation in ("item", "items", "decide"):
+        monkeypatch.setattr(store, operation, fails)
+    decision = {"form_token": form_token, "lease": lease, "action": "approve"}
+    for status, text in (
+        ann.get("/"),
+        ann.get(f"/items/{item.id}"),
+        ann.ask("POST", f"/items/{item.id}/decide", decision),
+    ):
+        assert (status, "The database does not answer." in text) == (503, True)
+        assert ann.headers["retry-after"] == "30"
+        assert "Erna" not in text
+    assert "server closed" in caplog.text
+    assert "Erna" not in caplog.text
+    assert ann.get("/health")[0] == 200
+    monkeypatch.setattr(store.database, "read", fails)
+    assert ann.get("/health") == (503, '{"status":"the database is not available"}')
+
+
+def test_a_database_file_that_was_moved_is_not_replaced(store: ReviewStore, address: str, tmp_path: Path) -> None:
+    item = store.enqueue(held_back())
+    ann = Client(address).sign_in("ann")
+    path, elsewhere = tmp_path / "reviews.db", tmp_path / "elsewhere.db"
+    path.rename(elsewhere)
+    for _ in range(2):
+        status, text = ann.get("/")
+        assert (status, "The database does not answer." in text) == (503, True)
+        assert ann.get("/health")[0] == 503
+        assert not path.exists()
+    elsewhere.rename(path)
+    assert "Who wrote The Waves?" in ann.get(f"/items/{item.id}")[1]
+
+
 def test_large_forms_are_refused(store: ReviewStore, address: str) -> None:
     item = store.enqueue(held_back())
     ann, _, lease = taken(address, item.id)
-    assert ann.post("/next", note="x" * 1_000_001)[0] == 413
+    assert ann.post("/next", note="x" * 64_001)[0] == 413
     decide = {"lease": lease, "action": "respond"}
     status, text = ann.post(f"/items/{item.id}/decide", text="x" * 16_000_001, **decide)
     assert (status, "16 MB" in text) == (413, True)
@@ -652,18 +824,22 @@ def test_sessions_end() -> None:
     assert sessions.read(None) is None
 
 
-def test_the_rate_limit_forgets() -> None:
+def test_the_rate_limit_counts_before_the_token_is_checked_and_forgets() -> None:
     now = [0.0]
     limit = RateLimit(failures=2, window=10, clock=lambda: now[0])
-    limit.failed("a")
+    first, second = "192.0.2.1", "192.0.2.2"
+    assert limit.attempt(first) == 0
     now[0] = 4
-    limit.failed("a")
-    assert (limit.wait("a"), limit.wait("b")) == (6, 0)
+    assert [limit.attempt(first), limit.attempt(second)] == [0, 0]
+    assert limit.attempt(first) == 6, "none of the three is checked yet"
+    limit.succeeded(first)
     now[0] = 10
-    assert limit.wait("a") == 0
+    assert limit.attempt(first) == 0
     for i in range(2000):
-        limit.failed(str(i))
+        limit.attempt(f"10.0.{i // 250}.{i % 250}")
     assert len(limit._seen) == 1000
+    assert limit.attempt("x" * 10_000) == limit.attempt(None) == 0
+    assert limit.attempt("") > 0, "what is not an address counts as one"
 
 
 def test_tokens_file(tmp_path: Path) -> None:
@@ -686,6 +862,21 @@ def test_tokens_file(tmp_path: Path) -> None:
     assert accounts.by_name("ann", found.sha256) is None
     path.unlink()
     assert accounts.all() == ()
+
+
+def test_a_half_written_tokens_file_withdraws_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "tokens.json"
+    token = add_token(path, "ann", "reviewer")
+    accounts = Accounts(path)
+    whole = path.read_text()
+    for part in ("", whole[:40]):
+        path.write_text(part)
+        assert accounts.by_token(token) is not None
+        assert accounts.by_token(token) is not None
+    assert len(caplog.records) == 2, "once for each version of the file"
+    assert "stay valid until the file is corrected" in caplog.text
+    path.write_text(whole.replace("ann", "bob"))
+    assert [account.name for account in accounts.all()] == ["bob"]
 
 
 def test_accounts_that_cannot_be(tmp_path: Path) -> None:

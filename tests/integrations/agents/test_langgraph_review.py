@@ -34,6 +34,7 @@ from tests import postgres
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of, sending
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
+APPROVAL = {"action": "approve"}
 CONFIG: Any = {"configurable": {"thread_id": "1"}}
 APPROVE: Any = Command(resume={"decisions": [{"type": "approve"}]})
 
@@ -363,6 +364,54 @@ def test_a_decision_that_cannot_be_carried_out_runs_nothing_and_ends(
     assert [event.what for event in store.trail(item.id)][-2:] == ["not_carried_out", "lapsed"]
     assert "cannot be carried out" in caplog.text
     assert bridge.resume(agent, CONFIG) is None
+
+
+def tampered(saver: Any, what: str) -> None:
+    """Somebody who can write to the checkpoints sends the money to eve: in the note, or in what the person is asked."""
+    changed = 0
+    if what in ("note", "both"):
+        for key, (kind, data) in saver.blobs.items():
+            if key[2] == "guardrail":
+                saver.blobs[key] = (kind, data.replace(b"bob", b"eve"))
+                changed += saver.blobs[key] != (kind, data)
+    if what in ("interrupt", "both"):
+        for writes in saver.writes.values():
+            for key, (task, channel, (kind, data), path) in writes.items():
+                if channel == "__interrupt__":
+                    writes[key] = (task, channel, (kind, data.replace(b"bob", b"eve")), path)
+                    changed += writes[key][2][1] != data
+    assert changed >= (2 if what == "both" else 1)
+
+
+@pytest.mark.parametrize("what", ["note", "interrupt", "both"])
+@pytest.mark.parametrize("edited", [False, True])
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_an_approval_of_something_else_than_what_waits_lapses(
+    store: Any, what: str, edited: bool, is_async: bool
+) -> None:
+    """It sent the money to somebody else under the approval."""
+    agent = transferring(5, 0, 1, 2, 3)
+    bridge, item = queued(store, agent)
+    mended = ToolCall(name="transfer", arguments={"to": "bob", "amount": 7})
+    decide(store, item, **({"action": "edit", "candidate": {"tool_calls": [mended]}} if edited else APPROVAL))
+    tampered(agent.checkpointer, what)
+    result = await bridge.aresume(agent, CONFIG) if is_async else bridge.resume(agent, CONFIG)
+    texts = said(result)
+    assert not any("sent" in one for one in texts)
+    assert "What waits is not what was decided about" in texts[2]
+    trail = store.trail(item.id)
+    assert [event.what for event in trail][-2:] == ["not_carried_out", "lapsed"]
+    assert "changed after the reviewer saw it" in trail[-2].detail["reason"]
+    assert bridge.resume(agent, CONFIG) is None
+
+
+def test_a_rejection_of_what_was_changed_stands(store: Any) -> None:
+    agent = transferring(5, 0, 1, 2, 3)
+    bridge, item = queued(store, agent)
+    decide(store, item, action="reject", note="not to him")
+    tampered(agent.checkpointer, "both")
+    assert "A person rejected this call" in said(bridge.resume(agent, CONFIG))[2]
+    assert happened(store, item)[-2:] == ["handed_over", "carried_out"]
 
 
 def test_what_expires_ends_even_where_the_person_may_not_reject(tmp_path: Path) -> None:

@@ -564,6 +564,24 @@ def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
     assert ("lapsed" if kind == "expired" else "carried_out") in [event.what for event in store.trail(item.id)]
 
 
+def test_an_approval_of_another_call_than_the_one_that_waits_lapses(tmp_path: Path) -> None:
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    store = review.ReviewStore(tmp_path / "reviews.db")
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
+    one, bridge = reviewing(bank), ReviewBridge(store)
+    result = run(one, "Pay what I owe")
+    (item,) = asyncio.run(bridge.enqueue(bank.model, result))
+    with store.database.write() as connection:  # the reviewer saw one amount, another one waits
+        connection.exec_driver_sql("""UPDATE review_items SET content = replace(content, '"amount":', '"amount":1')""")
+    store.decide(store.claim("ann"), review.Decision(action="approve"))
+    asyncio.run(bridge.resume(bank.model, one, result))
+    assert bank.paid == []
+    trail = store.trail(item.id)
+    assert [event.what for event in trail][-2:] == ["not_carried_out", "lapsed"]
+    assert "changed after the reviewer saw it" in trail[-2].detail["reason"]
+    store.close()
+
+
 # -- a held-back answer ------------------------------------------------------------------------------------------------
 
 ANSWER_EDIT = {"type": "edit", "edited_action": {"name": "answer", "args": {"text": "Poseidonis"}}}

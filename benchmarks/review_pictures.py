@@ -1,0 +1,139 @@
+"""``python -m benchmarks.review_pictures --out docs/images``: the pictures of the review page in the documentation.
+
+A held-back answer in light colours, and a held-back tool call being edited in dark ones. Needs Chromium (the extra
+`dev` brings playwright).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from guardrail.errors import require
+from guardrail.review import Candidate, CandidateSet, Content, ReviewStore
+from guardrail.review.web.accounts import Accounts
+from guardrail.review.web.app import review_app
+from guardrail.review.web.server import server_of
+from guardrail.types import ToolCall, canonical_calls
+
+__all__ = ["main"]
+
+ACCOUNTS = "ann:reviewer:ann-token-0123456789ab,eve:admin:eve-token-0123456789ab"
+VERDICT = {
+    "accepted": False,
+    "detail": "Held back: semantic_entropy 1.36 > 0.61 nats, the threshold calibrated for 10% error among answers that "
+    "are given. The model's own answers disagree too much.",
+    "uncertainty": {"value": 1.36, "unit": "nats", "estimator": "semantic_entropy"},
+    "threshold": 0.61,
+    "guarantee": "Among the answers that are given, at most 10% are wrong, with 90% confidence.",
+}
+WAVES = ("Virginia Woolf", "Katherine Mansfield", "E. M. Forster", "Henry James")
+
+
+def an_answer() -> Content:
+    """A held-back answer with a calibrated list."""
+    shown = CandidateSet(
+        answers=((WAVES[0], 0.4), (WAVES[1], 0.3)), epsilon=0.2, attained=True, attainable=0.12, delta=0.1
+    )
+    return Content(
+        question="Who wrote The Waves?",
+        candidate=Candidate(text=WAVES[0]),
+        verdict=VERDICT,
+        alternatives=tuple(zip(WAVES, (0.4, 0.3, 0.2, 0.1), strict=True)),
+        candidate_set=shown,
+    )
+
+
+def a_call() -> Content:
+    """A held-back tool call."""
+    question = "Transfer 2,400 euros to Anna's new account and tell me when it is done."
+
+    def transfer(to: str) -> ToolCall:
+        return ToolCall(name="transfer", arguments={"to": to, "amount": 2400, "currency": "EUR"})
+
+    ours, other = transfer("DE89 3704 0044 0532 0130 00"), transfer("DE75 5121 0800 1245 1261 99")
+    calls = ((ours, 0.6), (other, 0.3), (ToolCall(name="balance", arguments={}), 0.1))
+    contacts = {"name": "contacts", "arguments": {"name": "Anna"}}
+    found = {"old": other.arguments["to"], "new": ours.arguments["to"]}
+    return Content(
+        question=question,
+        messages=(
+            {"role": "human", "content": question},
+            {"role": "ai", "content": "", "tool_calls": [contacts]},
+            {"role": "tool", "content": json.dumps(found)},
+        ),
+        kind="tool_call",
+        candidate=Candidate(tool_calls=(ours,)),
+        verdict=VERDICT,
+        alternatives=tuple((canonical_calls([call]), share) for call, share in calls),
+    )
+
+
+@contextmanager
+def served(store: ReviewStore) -> Iterator[str]:
+    """The page on a free port of loopback."""
+    server = server_of(review_app(store, Accounts.from_text(ACCOUNTS)))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def picture(browser: Any, content: Content, name: str, scheme: str, keys: str, age: float, **enqueued: Any) -> bytes:
+    """One item, taken by a reviewer who then presses some keys."""
+    clock = [time.time() - age]
+    with tempfile.TemporaryDirectory() as folder, ReviewStore(f"{folder}/reviews.db", clock=lambda: clock[0]) as store:
+        item = store.enqueue(content, **enqueued)
+        clock[0] += age
+        with served(store) as address:
+            context = browser.new_context(viewport={"width": 1100, "height": 900}, color_scheme=scheme)
+            page = context.new_page()
+            page.goto(address)
+            page.get_by_label("Your token").fill(f"{name}-token-0123456789ab")
+            page.get_by_role("button", name="Sign in").click()
+            page.goto(f"{address}/items/{item.id}")
+            page.wait_for_load_state("load")
+            page.keyboard.press("t")
+            page.locator("#countdown").wait_for()
+            page.wait_for_load_state("load")
+            for key in keys:
+                page.keyboard.press(key)
+            page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
+            taken: bytes = page.screenshot(full_page=True)
+            context.close()
+    return taken
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Take both pictures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.review_pictures", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("docs/images"), help="folder for the pictures")
+    given = parser.parse_args(argv)
+    playwright = require("playwright.sync_api", extra="dev")
+    with playwright.sync_playwright() as started:
+        chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        light = picture(browser, an_answer(), "ann", "light", "", 4000)
+        dark = picture(browser, a_call(), "eve", "dark", "e", 2400, expires_in=7000)
+        for name, taken in (("light", light), ("dark", dark)):
+            target = given.out / f"review-{name}.png"
+            target.write_bytes(taken)
+            print(f"wrote {target}")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""Messages to chats and other systems about the whole queue: something waits, was decided or expired, or an alarm.
+
+The messages come from the audit trail, so that they need nothing from the processes that add items. A place in the
+trail is kept for each destination. On PostgreSQL a line gets its number before others can see it, so it may appear
+below one that was read already. The lines of the latest minute are therefore read again, and the id of a message, which
+names its line, prevents a second one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, get_args
+
+from sqlalchemy import Row, String, and_, cast, delete, exists, func, insert, literal, or_, select, update
+from sqlalchemy.engine import Connection
+
+from ..errors import UsageError
+from ..plain_json import sha256_hex
+from .queue import rows
+from .queue.database import Database
+from .queue.item import Item, Kind
+from .queue.schema import events, items, meta, outbox
+
+__all__ = ["PREFIX", "Destination", "EventType", "Format", "announce"]
+
+EventType = Literal["review.created", "review.decided", "review.expired", "monitor.alarm"]
+"""What a message is about."""
+Format = Literal["json", "slack", "teams"]
+"""How a message is written."""
+PREFIX = "destination:"
+"""Beginning of what the outbox holds in place of a destination's URL, which is a secret."""
+KEPT = 86_400.0
+"""Seconds for which messages are kept, delivered or not."""
+SETTLED = 60.0
+"""Seconds after which no line of the trail can appear any more that was begun before."""
+_AT_ONCE = 200
+_WORDS: dict[str, EventType] = {
+    "enqueued": "review.created",
+    "decided": "review.decided",
+    "expired": "review.expired",
+    "alarm": "monitor.alarm",
+}
+_LONGEST_QUESTION = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where messages about the queue go.
+
+    Attributes:
+        url: http(s) address; for Slack that of an incoming webhook, for Teams that of a workflow ("when a webhook
+            request is received"). It is stored nowhere and logged nowhere.
+        format: "json" (as in docs/review.md), "slack" or "teams".
+        events: What is sent. Default: everything as JSON; to a chat what people must act on (created and alarm).
+        kinds: Kinds of items; by default no audits, which may come by the hundred.
+        page: Address of the review page, for links; None for messages without.
+        questions: Whether a chat also gets the question. By default texts stay on the page.
+    """
+
+    url: str = field(repr=False)
+    format: Format = "json"
+    events: tuple[EventType, ...] = ()
+    kinds: tuple[Kind, ...] = ("answer", "tool_call")
+    page: str | None = None
+    questions: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise UsageError("the url of a destination must begin with http:// or https://.")
+        if self.format not in get_args(Format):
+            raise UsageError(
+                f"the format of a destination is one of {', '.join(get_args(Format))}, got {self.format!r}."
+            )
+        for one in self.events:
+            if one not in get_args(EventType):
+                raise UsageError(f"an event is one of {', '.join(get_args(EventType))}, got {one!r}.")
+
+    @property
+    def name(self) -> str:
+        """What the outbox holds in place of the URL."""
+        return PREFIX + sha256_hex(f"{self.format} {self.url}", 32)
+
+    @property
+    def wanted(self) -> tuple[EventType, ...]:
+        """The events that are sent."""
+        chat: tuple[EventType, ...] = ("review.created", "monitor.alarm")
+        return self.events or (get_args(EventType) if self.format == "json" else chat)
+
+    def message(self, identity: str, line: Row[Any], item: Item | None) -> dict[str, Any]:
+        """The body about one line of the trail; ``item`` is None for an alarm."""
+        what = _WORDS[line.what]
+        link = (
+            None if self.page is None else self.page.rstrip("/") + ("/monitor" if item is None else f"/items/{item.id}")
+        )
+        if self.format == "json":
+            return {**_facts(identity, what, line, item), "link": link}
+        title, facts = _said(what, line, item)
+        question = item.content.question[:_LONGEST_QUESTION] if self.questions and item is not None else ""
+        return (_slack if self.format == "slack" else _teams)(title, facts, question, link)
+
+
+def _facts(identity: str, what: EventType, line: Row[Any], item: Item | None) -> dict[str, Any]:
+    said = {"id": identity, "type": what, "at": line.at}
+    if item is None:
+        return {**said, "alarm": json.loads(line.detail)}
+    if what == "review.created":
+        some = {"ticket": item.id, "key": item.key, "kind": item.content.kind, "deadline": item.deadline}
+        return {**said, **some, "metadata": item.content.metadata}
+    return rows.body_of(
+        item if what == "review.decided" else item.model_copy(update={"decision": None}), identity, line.at
+    )
+
+
+def _said(what: EventType, line: Row[Any], item: Item | None) -> tuple[str, dict[str, str]]:
+    """Title and facts for people."""
+    if item is None:
+        detail = json.loads(line.detail)
+        return f"Alarm of the monitor {detail['name']}", {"What": detail["detail"]}
+    kind = {"answer": "An answer", "tool_call": "A tool call", "audit": "An audit"}[item.content.kind]
+    facts = {"Ticket": item.id}
+    if what == "review.decided" and item.decision is not None:
+        return f"{kind} was decided: {item.decision.action} by {item.decision.reviewer}", facts
+    if what == "review.expired":
+        return f"{kind} was not decided in time", facts
+    if item.deadline is not None:
+        facts["Decide by"] = f"{datetime.fromtimestamp(item.deadline, UTC):%Y-%m-%d %H:%M UTC}"
+    return f"{kind} waits for review", facts
+
+
+def _slack(title: str, facts: dict[str, str], question: str, link: str | None) -> dict[str, Any]:
+    """Blocks of Slack. Escaped, since ``<!channel>`` in a question would notify everybody."""
+
+    def plain(text: str) -> str:
+        return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+    lines = [f"*{plain(title)}*", *(f"{name}: {plain(value)}" for name, value in facts.items())]
+    lines += [f">{plain(part)}" for part in question.splitlines()]
+    blocks: list[dict[str, Any]] = [{"type": "section", "text": {"type": "mrkdwn", "text": "\n".join(lines)[:3000]}}]
+    if link is not None:
+        button = {"type": "button", "text": {"type": "plain_text", "text": "Open"}, "url": link}
+        blocks.append({"type": "actions", "elements": [button]})
+    return {"text": plain(title), "blocks": blocks}
+
+
+def _teams(title: str, facts: dict[str, str], question: str, link: str | None) -> dict[str, Any]:
+    """An adaptive card in a message, as Teams workflows take it. Text blocks know Markdown, so texts are facts."""
+    shown = {**facts, **({"Question": question} if question else {})}
+    card: dict[str, Any] = {
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.4",
+        "body": [
+            {"type": "TextBlock", "text": title, "weight": "Bolder", "wrap": True},
+            {"type": "FactSet", "facts": [{"title": name, "value": value} for name, value in shown.items()]},
+        ],
+    }
+    if link is not None:
+        card["actions"] = [{"type": "Action.OpenUrl", "title": "Open", "url": link}]
+    return {
+        "type": "message",
+        "attachments": [{"contentType": "application/vnd.microsoft.card.adaptive", "content": card}],
+    }
+
+
+def announce(database: Database, destination: Destination) -> int:
+    """Put a message about each new line of the trail into the outbox, once. Returns their number.
+
+    A destination that is new begins with the lines written after this call.
+    """
+    with database.write() as connection:
+        now = database.now(connection)
+        place = _place(connection, destination)
+        words = [word for word, what in _WORDS.items() if what in destination.wanted]
+        identity = literal(destination.name.removeprefix(PREFIX) + "-") + cast(events.c.number, String)
+        found = (
+            select(events, identity.label("identity"))
+            .outerjoin(items, items.c.id == events.c.item)
+            .where(events.c.number > place, events.c.what.in_(words))
+            .where(or_(items.c.kind.in_(destination.kinds), and_(events.c.item == "", events.c.what == "alarm")))
+            .where(~exists().where(outbox.c.id == identity))
+            .order_by(events.c.number)
+            .limit(_AT_ONCE)
+        )
+        lines = connection.execute(found).all()
+        for line in lines:
+            item = rows.as_item(rows.fetch(connection, line.item)) if line.item else None
+            body = json.dumps(destination.message(line.identity, line, item), ensure_ascii=False)
+            values = {"id": line.identity, "item": "", "url": destination.name, "body": body, "created": now}
+            connection.execute(insert(outbox).values(**values, state="waiting", attempts=0, next_at=now, problem=""))
+        if len(lines) < _AT_ONCE:
+            settled = select(func.max(events.c.number)).where(events.c.number > place, events.c.at < now - SETTLED)
+            if (until := connection.execute(settled).scalar_one()) is not None:
+                connection.execute(update(meta).where(meta.c.name == destination.name).values(value=str(until)))
+            # After the place has moved on: without its message, a line would count as new.
+            old = and_(outbox.c.url == destination.name, outbox.c.created < now - KEPT)
+            connection.execute(delete(outbox).where(old))
+        return len(lines)
+
+
+def _place(connection: Connection, destination: Destination) -> int:
+    """Up to which line everything is announced, locked."""
+    found = select(meta.c.value).where(meta.c.name == destination.name).with_for_update()
+    place = connection.execute(found).scalar_one_or_none()
+    if place is None:
+        place = str(connection.execute(select(func.max(events.c.number))).scalar_one() or 0)
+        connection.execute(insert(meta).values(name=destination.name, value=place))
+    return int(place)

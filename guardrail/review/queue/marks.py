@@ -1,0 +1,52 @@
+"""Values with a name and an end that all processes on a database share."""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from .database import Database
+from .schema import marks
+
+__all__ = ["Marks"]
+
+
+class Marks:
+    """Marks of a database.
+
+    Args:
+        database: Where they are.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def get(self, name: str) -> str | None:
+        """The value of a mark that has not ended, or None."""
+        with self._database.read() as connection:
+            now = self._database.now(connection)
+            found = select(marks.c.value).where(marks.c.name == name, marks.c.until > now)
+            return connection.execute(found).scalar_one_or_none()
+
+    def add(self, name: str, value: str, seconds: float) -> str | None:
+        """Make a mark for so many seconds. If there is one already, it stays, and its value is returned."""
+        with self._database.write() as connection:
+            now = self._database.now(connection)
+            connection.execute(delete(marks).where(marks.c.until <= now))
+            insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+            new = insert(marks).values(name=name, until=now + seconds, value=value)
+            if connection.execute(new.on_conflict_do_nothing(index_elements=["name"])).rowcount:
+                return None
+            return str(connection.execute(select(marks.c.value).where(marks.c.name == name)).scalar_one())
+
+    def replace(self, name: str, before: str, value: str, seconds: float) -> bool:
+        """Give a mark another value and end, if its value is still ``before``. Returns whether it was."""
+        with self._database.write() as connection:
+            until = self._database.now(connection) + seconds
+            mine = update(marks).where(marks.c.name == name, marks.c.value == before)
+            return connection.execute(mine.values(until=until, value=value)).rowcount > 0
+
+    def remove(self, name: str, value: str) -> None:
+        """Delete a mark, if it has this value."""
+        with self._database.write() as connection:
+            connection.execute(delete(marks).where(marks.c.name == name, marks.c.value == value))

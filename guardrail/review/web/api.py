@@ -1,0 +1,240 @@
+"""The API with which another system, e.g. for tickets, reads an item and decides it. JSON, one token for each system.
+
+There is nothing to claim: a decision takes the item and decides it. It is refused while a reviewer holds the item on
+the page.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ...errors import UsageError
+from ...plain_json import sha256_hex
+from ...types import ToolCall
+from ..errors import AlreadyDecidedError, ItemExpiredError, ReviewError
+from ..limits import LONGEST_NAME
+from ..queue.item import Action, Candidate, Decision, Item
+from ..queue.marks import Marks
+from ..queue.store import ReviewStore
+from .accounts import Account
+from .items import LARGEST_DECISION, edit_of
+from .site import UNAVAILABLE, PageError, Site, described, unavailable
+
+__all__ = ["Api"]
+
+KEPT = 86_400.0
+"""Seconds for which the response to an ``Idempotency-Key`` is kept."""
+RUNNING = 60.0
+"""Seconds after which a request that has not ended counts as dead, and its lease of the item ends."""
+LONGEST_ID = 255
+"""Characters of an ``Idempotency-Key``."""
+Reply = tuple[int, dict[str, Any]]
+
+
+class _Wanted(BaseModel):
+    """The body of a decision."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    action: Action
+    reviewer: str = Field(min_length=1)
+    text: str | None = None
+    tool_calls: tuple[ToolCall, ...] | None = None
+    note: str = ""
+
+    def decision(self, item: Item) -> Decision:
+        """The decision. As on the page, an edit that changes nothing is an approval.
+
+        A field that an edit leaves out stays as it is.
+
+        Raises:
+            PageError: An edit that changes nothing, and the item does not allow approve.
+            ValidationError: A decision that is incomplete.
+            UsageError: A field that goes with another action.
+        """
+        if self.action == "edit":
+            before = item.content.candidate or Candidate()
+            text = before.text if self.text is None else self.text
+            calls = before.tool_calls if self.tool_calls is None else self.tool_calls
+            return edit_of(item.content, Candidate(text=text, tool_calls=calls), self.note)
+        if self.tool_calls is not None:
+            raise UsageError(f'tool_calls goes with the action "edit", got {self.action!r}. Leave it out.')
+        return Decision(action=self.action, text=self.text, note=self.note)
+
+
+class Api:
+    """Reads and decides items for other systems.
+
+    Args:
+        site: Knows the accounts and the limits.
+        store: The queue.
+        marks: Keeps the responses to idempotency keys.
+    """
+
+    def __init__(self, site: Site, store: ReviewStore, marks: Marks) -> None:
+        self._site, self._store, self._marks = site, store, marks
+
+    def routes(self) -> list[Route]:
+        """Paths and their handlers."""
+        return [
+            Route("/api/items/{item}", partial(self._serve, self.show)),
+            Route("/api/items/{item}/decide", partial(self._serve, self.decide), methods=["POST"]),
+        ]
+
+    async def _serve(self, handler: Callable[[Request, Account], Awaitable[Response]], request: Request) -> Response:
+        try:
+            scheme, _, token = request.headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer":
+                raise _unauthorized("Send Authorization: Bearer with the token of a system.")
+            account = await self._site.account_of(request, token.strip())
+            if account is None:
+                raise _unauthorized("This token is not valid.")
+            if account.role != "system":
+                raise PageError(403, "For systems", 'The API takes tokens of the role "system" only.')
+            return await handler(request, account)
+        except PageError as problem:
+            return _problem(problem.status, problem.title, problem.text, problem.headers)
+        except (ReviewError, UsageError) as error:
+            return _problem(*_failed(error))
+        except SQLAlchemyError as error:
+            return _problem(*unavailable(error), UNAVAILABLE)
+        except ClientDisconnect:
+            return Response(status_code=400)
+
+    async def show(self, request: Request, _: Account) -> Response:
+        """One item with its content, state and version."""
+        return _response((200, _shown(await run_in_threadpool(self._store.item, request.path_params["item"]))))
+
+    async def decide(self, request: Request, account: Account) -> Response:
+        """Decide an item.
+
+        * ``If-Match``: the item's version; 412 if it has another one now.
+        * ``Idempotency-Key``: the same key with the same body gets the same response again, for a day; 422 with another
+          body, 409 while the first request is still running.
+        """
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise PageError(415, "Not JSON", "Send the decision as application/json.")
+        with self._site.reading(request, LARGEST_DECISION):
+            body = await request.body()
+            item, match = request.path_params["item"], request.headers.get("if-match", "*").strip()
+            work = partial(self._decided, item, account.name, body, match)
+            key = request.headers.get("idempotency-key")
+            if key is None:
+                return _response(await run_in_threadpool(work))
+            if not 0 < len(key) <= LONGEST_ID:
+                raise PageError(
+                    400, "Invalid key", f"Idempotency-Key has 1 to {LONGEST_ID} characters, got {len(key)}."
+                )
+            digest = sha256_hex(f"{item}\n{match}\n".encode() + body)
+            name = "idempotency:" + sha256_hex(f"{account.name}\n{key}")
+            return _response(await run_in_threadpool(self._once, name, digest, work))
+
+    def _once(self, name: str, digest: str, work: Callable[[], Reply]) -> Reply:
+        """The reply to a request with an idempotency key: made now, or kept from the first time."""
+        mine = json.dumps({"digest": digest, "run": uuid4().hex})
+        found = self._marks.add(name, mine, RUNNING)
+        if found is not None:
+            kept = json.loads(found)
+            if kept["digest"] != digest:
+                raise PageError(422, "Key used before", "This Idempotency-Key was sent with another request.")
+            if "reply" not in kept:
+                text = "The first request with this Idempotency-Key is still running. Try again in a few seconds."
+                raise PageError(409, "Still running", text, {"Retry-After": "5"})
+            return kept["reply"][0], kept["reply"][1]
+        try:
+            reply = work()
+        except BaseException:
+            self._marks.remove(name, mine)  # nothing was decided, so it can be tried again
+            raise
+        self._marks.replace(name, mine, json.dumps({"digest": digest, "reply": reply}), KEPT)
+        return reply
+
+    def _decided(self, ticket: str, system: str, body: bytes, match: str) -> Reply:
+        item = self._store.item(ticket)
+        try:
+            wanted = _Wanted.model_validate_json(body)
+            decision = wanted.decision(item)
+        except ValidationError as error:
+            one = error.errors()[0]
+            where = ".".join(str(part) for part in one["loc"])
+            raise PageError(422, "This decision cannot be read", f"{where}: {one['msg']}".removeprefix(": ")) from None
+        name = f"{wanted.reviewer} via {system}"
+        if len(name) > LONGEST_NAME or not name.isprintable():
+            text = f"reviewer: a printable name; with the system's it has at most {LONGEST_NAME} characters"
+            raise PageError(422, "This decision cannot be read", text)
+        made = decision.model_copy(update={"reviewer": name})
+        if item.decision is not None:
+            return _standing(item, made)
+        if match != "*" and f'"{_version(item)}"' not in [one.strip() for one in match.split(",")]:
+            raise PageError(412, "Another version", "The item has changed since this version was read. Read it again.")
+        lease = self._store.claim(name, seconds=RUNNING, item=ticket)
+        if lease is None:
+            return self._unclaimed(ticket, made)
+        try:
+            return 200, _shown(self._store.decide(lease, decision))
+        except AlreadyDecidedError:  # by another request of this reviewer, in between
+            return self._unclaimed(ticket, made)
+        except (ReviewError, UsageError):
+            with suppress(ReviewError):
+                self._store.release(lease)
+            raise
+
+    def _unclaimed(self, ticket: str, made: Decision) -> Reply:
+        item = self._store.item(ticket)
+        if item.decision is not None:
+            return _standing(item, made)
+        if item.state == "claimed":
+            raise PageError(409, "Held by a reviewer", f"{item.holder} is reviewing this item. Try again later.")
+        raise ItemExpiredError(f"the deadline of item {ticket} has passed, so nobody waits for a decision any more.")
+
+
+def _unauthorized(text: str) -> PageError:
+    return PageError(401, "Not authorized", text, {"WWW-Authenticate": "Bearer"})
+
+
+def _standing(item: Item, decision: Decision) -> Reply:
+    """The reply about an item that is decided: 200 if it is the same decision, 409 with the standing one otherwise."""
+    assert item.decision is not None
+    if item.decision.same_as(decision):
+        return 200, _shown(item)
+    title, text = "Already decided", f"Item {item.id} was already decided by {item.holder}; that decision stands."
+    return 409, {"error": title, "detail": text, **_shown(item)}
+
+
+def _shown(item: Item) -> dict[str, Any]:
+    content = item.model_dump(mode="json", exclude={"id", "number", "callback", "lease_until"})
+    return {"ticket": item.id, "version": _version(item), **content}
+
+
+def _version(item: Item) -> str:
+    """Changes when what is to be decided, or the decision, changes; not when a reviewer takes the item."""
+    open_ = item.state in ("pending", "claimed")
+    parts = [item.id, open_, item.content.model_dump_json(), item.decision and item.decision.model_dump_json()]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _failed(error: Exception) -> tuple[int, str, str]:
+    status, title, text = described(error)
+    return 410 if isinstance(error, ItemExpiredError) else status, title, text
+
+
+def _problem(status: int, title: str, text: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": title, "detail": text}, status, headers)
+
+
+def _response(reply: Reply) -> Response:
+    status, content = reply
+    return JSONResponse(content, status, {"ETag": f'"{content["version"]}"'} if "version" in content else None)

@@ -1,0 +1,139 @@
+"""The models that clients ask for: their artifacts and guards, and what a guard's result is as a reply."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
+from pydantic import SecretStr
+
+from guardrail import AbstainedError, CalibrationArtifact, Cascade, Guardrail
+from guardrail.artifact import CascadeArtifact
+from guardrail.errors import ArtifactError, UsageError
+from guardrail.guard.abstention import ABSTAINED
+from guardrail.guard.messages import with_verdict
+from guardrail.types import SamplingPlan
+
+from .._frameworks.chat import Latest
+from ..openai_chat import OpenAICompatibleChat
+from .config import Alias, Upstream
+from .protocol import Answer, ApiError, ChatRequest, failure, is_settled
+
+__all__ = ["ServedAlias"]
+
+CREDENTIALS = 256
+"""Upstream keys for which guards are kept; each has connections, a probe and remembered abstentions of its own."""
+log = logging.getLogger("guardrail")
+
+
+class ServedAlias:
+    """One alias of the configuration.
+
+    Args:
+        name: Its name.
+        config: Its part of the configuration.
+        other: Finds another alias by its name.
+        ticket: ``on_abstain`` for tickets.
+
+    Raises:
+        ArtifactError: The artifact cannot be read, or does not fit the upstream.
+        UsageError: The artifact is of another kind than the alias.
+    """
+
+    def __init__(self, name: str, config: Alias, other: Callable[[str], ServedAlias], ticket: Any = None) -> None:
+        self.name, self.config = name, config
+        self._other, self._ticket = other, ticket
+        kind = CascadeArtifact if len(config.upstream) > 1 else CalibrationArtifact
+        self.artifact = None if config.artifact is None else kind.load(config.artifact)
+        self._guards: Latest[Guardrail | Cascade] = Latest(CREDENTIALS)
+
+    @property
+    def upstream(self) -> Upstream:
+        """The endpoint; of a cascade the first."""
+        return self.config.upstream[0]
+
+    @property
+    def guarded(self) -> bool:
+        """Whether nothing passes without a verdict."""
+        return self.config.mode == "guard"
+
+    @property
+    def plan(self) -> SamplingPlan | None:
+        """How answers are drawn; None for an alias that passes everything through and measures nothing."""
+        return self.config.observe.plan if self.single is None else self.single.plan
+
+    @property
+    def single(self) -> CalibrationArtifact | None:
+        """The artifact; of a cascade its first stage's."""
+        return self.artifact.stages[0] if isinstance(self.artifact, CascadeArtifact) else self.artifact
+
+    @property
+    def estimator(self) -> str:
+        """Name of the estimator, for metrics; "" without an artifact."""
+        return "" if self.single is None else self.single.estimator.name
+
+    def is_same(self, other: ServedAlias) -> bool:
+        """Whether another alias would answer in the same way. One with a fallback depends on that, too."""
+        mine, theirs = (None if one.artifact is None else one.artifact.digest for one in (self, other))
+        return self.config == other.config and mine == theirs and self.config.fallback is None
+
+    def chat(self, upstream: Upstream, credential: str | None) -> OpenAICompatibleChat:
+        """An upstream as a chat model."""
+        return OpenAICompatibleChat(
+            model=upstream.model,
+            base_url=upstream.url,
+            api_key=upstream.key if credential is None else SecretStr(credential),
+            timeout=upstream.timeout,
+            max_retries=upstream.max_retries,
+            token_limit=upstream.token_limit,
+            extra_body=upstream.extra_body,
+        )
+
+    def guard(self, credential: str | None) -> Guardrail | Cascade:
+        """The guard that calls the upstream with this key; None for the upstream's own."""
+        return self._guards.get(credential, lambda: self._made(credential))
+
+    def _made(self, credential: str | None) -> Guardrail | Cascade:
+        config, chats = self.config, [self.chat(one, credential) for one in self.config.upstream]
+        common: dict[str, Any] = {"abstain_message": config.abstain_message, "turns": config.turns}
+        own = {"early_stopping": config.early_stopping, "probe": config.probe}
+        if config.fallback is not None:
+            common["on_abstain"] = self._other(config.fallback).answering()
+        else:
+            common["on_abstain"] = {"message": "message", "error": "raise", "ticket": self._ticket}[config.on_abstain]
+        if isinstance(self.artifact, CascadeArtifact):
+            return Cascade(chats, artifact=self.artifact, stage_settings=[own for _ in chats], **common)
+        return Guardrail(model=chats[0], artifact=self.artifact, **own, **common)
+
+    def answering(self) -> BaseChatModel:
+        """The chat model that takes over for another alias."""
+        return self.guard(None) if self.guarded else self.chat(self.upstream, None)
+
+    async def answer(self, request: ChatRequest, credential: str | None, segment: str | None) -> Answer | ApiError:
+        """The guard's answer to a request."""
+        message: AIMessage
+        config: Any = {"configurable": {"guardrail_segment": segment}} if segment else None
+        try:
+            message = await self.guard(credential).ainvoke(list(request.messages), config, **request.call)
+        except AbstainedError as error:  # also under "message", where a text would be taken for an answer
+            verdict = error.verdict.to_metadata()
+            if self.config.on_abstain == "error":
+                return failure(verdict, error.message)
+            message = with_verdict(AIMessage(error.message, response_metadata={ABSTAINED: True}), error.verdict)
+        except (ArtifactError, UsageError) as error:
+            return ApiError(400, str(error), "not_as_calibrated", "messages")
+        except Exception as error:  # what takes over after an abstention may raise anything
+            log.warning("guardrail serve: %s failed with %s", self.name, type(error).__name__)
+            log.debug("guardrail serve: %s", self.name, exc_info=error)
+            return ApiError(502, "The model that takes over after an abstention failed.", "fallback_failed")
+        verdict = message.response_metadata["guardrail"]
+        answer = Answer(message, verdict, self.config.finish_reason)
+        if verdict["accepted"]:
+            return answer
+        if answer.abstained and answer.ticket is None and verdict["reason"] == "unmeasured" and not is_settled(verdict):
+            return failure(verdict, str(message.text))  # an outage is an error that clients retry, not an answer
+        taken_over = self.config.fallback if not answer.abstained else None
+        return Answer(message, verdict, self.config.finish_reason, taken_over)

@@ -1,0 +1,327 @@
+"""The gateway's configuration: one strict YAML file, in which ``${NAME}`` stands for a variable of the environment."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+
+from guardrail.errors import UsageError, require
+from guardrail.guard.abstention import ABSTENTION
+from guardrail.prompting import PromptWrapping
+from guardrail.types import SamplingPlan
+
+__all__ = ["Alias", "Config", "Key", "Records", "Upstream", "is_loopback", "load_config", "new_key", "parsed_config"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine's loopback."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Upstream(_Strict):
+    """An OpenAI-compatible endpoint. Its address comes from here alone, never from a request."""
+
+    url: str
+    """Root of the API, e.g. https://api.example.com/v1. ``http:`` only to this machine, unless ``allow_http``."""
+    model: str
+    """Name of the model there."""
+    key: SecretStr | None = None
+    """Key of the upstream; default: OPENAI_API_KEY of the environment."""
+    forward_key: bool = False
+    """Send the client's bearer token upstream instead; the gateway's own key is then in ``x-guardrail-key``."""
+    allow_http: bool = False
+    """Allow ``http:`` to other machines, where the network is trusted."""
+    timeout: float = Field(default=120.0, gt=0)
+    """Seconds for one question with all its samples."""
+    max_retries: int = Field(default=2, ge=0)
+    """Retries of one failed call, within ``timeout``."""
+    token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """Name under which the longest answer is sent; reasoning models of OpenAI need the other."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of every call."""
+
+    @model_validator(mode="after")
+    def _safe_address(self) -> Self:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+            raise ValueError("url must be http(s)://HOST[:PORT]/PATH without a user or query, e.g. https://HOST/v1")
+        if parts.scheme == "http" and not (self.allow_http or is_loopback(parts.hostname)):
+            raise ValueError(
+                f"http to {parts.hostname} would send the key unencrypted. Use https, or set allow_http: true"
+            )
+        return self
+
+
+class Records(_Strict):
+    """Record file that an observing alias appends to, for `calibrate`."""
+
+    path: Path
+    """The file; made if it does not exist. It holds questions and answers."""
+    rate: float = Field(default=1.0, gt=0, le=1)
+    """Probability with which a measured request is kept, chosen by hash before it is measured."""
+
+
+class Observe(_Strict):
+    """What an observing alias measures."""
+
+    rate: float = Field(default=1.0, gt=0, le=1)
+    """Probability with which a request is measured, chosen by hash before anything is known about it."""
+    plan: SamplingPlan | None = None
+    """How samples are drawn where there is no artifact; its primary answer is what the application asks for, e.g.
+    ``{n: 10, primary: sampled, temperature: 1, top_p: 1}`` for clients that send no temperature."""
+    prompt: PromptWrapping = PromptWrapping()
+    """How the application wraps a question, where there is no artifact."""
+    records: Records | None = None
+    """Where measured sets are kept for `calibrate`; None keeps none."""
+    queue: int = Field(default=1000, ge=1)
+    """Answers that wait to be measured; later ones are dropped and counted."""
+    max_concurrency: int = Field(default=4, ge=1)
+    """Answers that are measured at once."""
+
+
+class Alias(_Strict):
+    """A model name that clients ask for."""
+
+    upstream: Annotated[tuple[Upstream, ...], BeforeValidator(lambda v: v if isinstance(v, list | tuple) else [v])]
+    """The endpoint; for a cascade's artifact a list, one a stage."""
+    artifact: Path | None = None
+    """The calibration artifact. Without one, the alias can only observe."""
+    mode: Literal["guard", "observe"] = "guard"
+    """"guard" answers only if the gate accepts; "observe" passes everything through and measures behind it."""
+    on_abstain: Literal["message", "error", "ticket"] = "message"
+    """A text, an HTTP error, or a ticket under which a person decides (needs ``reviews``)."""
+    fallback: str | None = None
+    """Alias that answers instead of an abstention. The promise does not cover its answers."""
+    abstain_message: str = ABSTENTION
+    """Text of an abstention; see `Guardrail`."""
+    finish_reason: Literal["content_filter", "stop"] = "content_filter"
+    """Of an abstention's text. "stop" is for chat pages that hide filtered messages."""
+    settings: Literal["refuse", "replace"] = "refuse"
+    """What to do with a client's sampling settings that differ from the calibrated ones."""
+    ignore: tuple[str, ...] = ()
+    """Unknown fields of requests to accept and leave out."""
+    on_disconnect: Literal["finish", "cancel"] = "finish"
+    """Whether a question is measured to its end when the client has gone. "cancel" saves calls, but a client that gives
+    up on slow questions and asks again then draws them again."""
+    turns: Literal["refuse", "mark"] = "refuse"
+    """As in `Guardrail`."""
+    early_stopping: Literal["auto", "on", "off"] = "auto"
+    """As in `Guardrail`."""
+    probe: Literal["auto", "off"] = "auto"
+    """As in `Guardrail`."""
+    observe: Observe = Observe()
+    """For ``mode: observe``."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if not self.upstream:
+            raise ValueError("upstream must name at least one endpoint")
+        if self.mode == "guard" and self.artifact is None:
+            raise ValueError("a guarded model needs an artifact. Use mode: observe to collect the data for one")
+        if self.mode == "observe" and len(self.upstream) > 1:
+            raise ValueError("a cascade cannot observe: a served answer is one model's. Give one upstream")
+        if self.mode == "observe" and self.artifact is None and self.observe.records and self.observe.plan is None:
+            raise ValueError("to collect records without an artifact, observe.plan must say how samples are drawn")
+        if self.fallback is not None and self.on_abstain != "message":
+            raise ValueError("fallback takes the place of on_abstain. Leave one of them out")
+        return self
+
+
+class Key(_Strict):
+    """A client's key."""
+
+    name: str
+    """Whose it is."""
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    """SHA-256 of the key, in hex (`guardrail serve --new-key NAME`)."""
+    models: tuple[str, ...] | None = None
+    """Aliases it may use; None for all."""
+    max_concurrency: int | None = Field(default=None, ge=1)
+    """Questions of this key that are measured at once."""
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    """Requests of this key in any minute."""
+    upstream_key: SecretStr | None = None
+    """Key that is sent upstream for this client."""
+
+
+class Config(_Strict):
+    """The whole configuration."""
+
+    version: Literal[1]
+    """Version of this layout."""
+    models: dict[str, Alias] = Field(min_length=1)
+    """Model names of clients."""
+    host: str = "127.0.0.1"
+    """Address to listen on. Any other than this machine's loopback needs ``keys``."""
+    port: int = Field(default=8700, ge=0, le=65535)
+    """Port; 0 for any free one."""
+    keys: tuple[Key, ...] = ()
+    """Keys of clients. Without any, every program on this machine may ask."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Further host names by which clients without keys may reach the gateway."""
+    reviews: str | None = None
+    """Review store (SQLite path or postgresql:// URL) for ``on_abstain: ticket``."""
+    max_body: int = Field(default=10 * 2**20, ge=1)
+    """Bytes of a request."""
+    max_concurrency: int = Field(default=64, ge=1)
+    """Questions that are measured at once, of all clients."""
+    stream_hold: float = Field(default=10.0, ge=0)
+    """Seconds for which a stream's status waits for the verdict; after that the stream begins, with keep-alives."""
+    keep_alive: float = Field(default=15.0, gt=0)
+    """Seconds between the keep-alive comments of a stream that waits for its verdict."""
+    remember: float = Field(default=600.0, ge=0)
+    """Seconds for which an identical request that a client repeats gets the same verdict."""
+    drain: float = Field(default=30.0, ge=0)
+    """Seconds for which requests and observed answers may finish after a signal to stop."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not is_loopback(self.host) and not self.keys:
+            raise ValueError(
+                f"host {self.host} can be reached from other machines, so keys are needed. Make one with "
+                "`guardrail serve --new-key NAME`, or use host: 127.0.0.1"
+            )
+        for name, alias in self.models.items():
+            if alias.fallback is not None and (alias.fallback == name or alias.fallback not in self.models):
+                raise ValueError(f"models.{name}.fallback must be another alias, got {alias.fallback!r}")
+            if alias.on_abstain == "ticket" and self.reviews is None:
+                raise ValueError(f"models.{name}: on_abstain: ticket needs reviews: PATH of the review store")
+        for key in self.keys:
+            missing = sorted(set(key.models or ()) - self.models.keys())
+            if missing:
+                raise ValueError(f"keys: {key.name} names models that do not exist: {', '.join(missing)}")
+        return self
+
+    @classmethod
+    def checked(cls, content: Mapping[str, Any], name: str) -> Self:
+        """The configuration of a mapping.
+
+        Raises:
+            UsageError: It is wrong; the message names the field.
+        """
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            raise UsageError(f"{name}: {_first_fault(error)}") from None  # pydantic's text would quote keys
+
+    def key_of(self, given: str | None) -> Key | None:
+        """The key a client has given; None if it is unknown. Compares with every hash, each in constant time."""
+        digest, found = hashlib.sha256((given or "").encode("utf-8", "surrogatepass")).hexdigest(), None
+        for key in self.keys:
+            if hmac.compare_digest(digest, key.sha256):
+                found = key
+        return found
+
+
+def new_key(name: str) -> tuple[str, str]:
+    """A fresh key of 256 random bits, and the line of the configuration that admits it."""
+    key = f"gr-{secrets.token_urlsafe(32)}"
+    return key, f"  - {{name: {name}, sha256: {hashlib.sha256(key.encode()).hexdigest()}}}"
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+_VARIABLE = re.compile(r"\$(?:\$|\{(?P<what>[^}]*)\})")
+
+
+def load_config(path: str | Path) -> Config:
+    """Read a configuration file.
+
+    Raises:
+        UsageError: It cannot be read, is not such a file, or names a variable that is not set (with the line).
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}).") from error
+    return parsed_config(text, str(path))
+
+
+def parsed_config(text: str, name: str = "configuration", environment: Mapping[str, str] | None = None) -> Config:
+    """`load_config` of a text.
+
+    Args:
+        text: The YAML.
+        name: What messages call it.
+        environment: Values for ``${NAME}``; default: the process's.
+    """
+    yaml = require("yaml", extra="serve")
+    variables = os.environ if environment is None else environment
+
+    def put(value: str, line: int) -> str:
+        def one(found: re.Match[str]) -> str:
+            return "$" if found["what"] is None else _value(found["what"], variables, f"{name}:{line}")
+
+        return _VARIABLE.sub(one, value)
+
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        _fill(node, put, name)
+        content = None if node is None else yaml.SafeLoader("").construct_document(node)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{name}: cannot be read as YAML ({' '.join(str(error).split())}).") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{name}: must hold version: 1 and models:, got {type(content).__name__}.")
+    return Config.checked(content, name)
+
+
+def _fill(node: Any, put: Callable[[str, int], str], name: str) -> None:
+    """Put variables into the values of a YAML tree, never into its keys; refuse a key that is given twice."""
+    if node is None:
+        return
+    if isinstance(node.value, str):
+        if node.tag.endswith(":str"):
+            node.value = put(node.value, node.start_mark.line + 1)
+        return
+    seen: set[str] = set()
+    for part in node.value:
+        key, value = part if isinstance(part, tuple) else (None, part)
+        if key is not None and key.value in seen:
+            raise UsageError(f"{name}:{key.start_mark.line + 1}: {key.value!r} is given twice. Give it once.")
+        if key is not None and isinstance(key.value, str):
+            seen.add(key.value)
+        _fill(value, put, name)
+
+
+def _value(what: str, variables: Mapping[str, str], where: str) -> str:
+    if what.startswith("file:"):
+        try:
+            return Path(what.removeprefix("file:")).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise UsageError(f"{where}: the file of ${{{what}}} cannot be read ({error.strerror}).") from error
+    variable, given, default = what.partition(":-")
+    if variable in variables:
+        return variables[variable]
+    if not given:
+        raise UsageError(
+            f"{where}: the variable {variable} is not set. Set it, or write ${{{variable}:-DEFAULT}} (and $$ for a $)."
+        )
+    return default
+
+
+def _first_fault(error: ValidationError) -> str:
+    first = error.errors(include_input=False, include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    if first["type"] != "extra_forbidden":
+        return f"{where or 'file'}: {first['msg'].removeprefix('Value error, ')}."
+    known = sorted({name for kind in (Config, Alias, Upstream, Key, Observe, Records) for name in kind.model_fields})
+    near = get_close_matches(str(first["loc"][-1]), known, n=1)
+    return f"{where} is unknown{f'; did you mean {near[0]!r}?' if near else '.'}"

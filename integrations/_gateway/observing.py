@@ -1,0 +1,279 @@
+"""An alias that only observes: bytes pass unchanged, and what was served is measured behind them."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, message_chunk_to_message
+
+from guardrail import Guardrail
+from guardrail.errors import GuardrailError, UsageError, require
+from guardrail.guard.observe import ObserveQueue, chosen, fate_of, unlike_served
+from guardrail.prompting import ONE_QUESTION, PromptWrapping, turns_of
+from guardrail.sampling.effects import run
+from guardrail.sampling.replies import read_reply
+from guardrail.sampling.sampler import Sampler
+from guardrail.specs import identify
+from guardrail.types import Sample, SampleSet, SamplingPlan
+
+from .._openai.replies import MalformedReplyError, choices_of, chunks_of, message_of, parsed, usage_of
+from .aliases import ServedAlias
+from .metrics import Metrics
+from .protocol import ApiError, bindings_of, drawing_fields, messages_of
+
+httpx = require("httpx", extra="serve")
+_responses = require("starlette.responses", extra="serve")
+
+__all__ = ["Observing"]
+
+PASSED = (
+    "accept", "content-type", "idempotency-key", "openai-beta", "openai-organization", "openai-project", "traceparent",
+    "tracestate",
+)  # fmt: skip
+"""Headers of a client that go upstream."""
+KEPT_BACK = frozenset(
+    {
+        "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
+        "upgrade", "server", "date", "x-request-id",
+    }
+)  # fmt: skip
+"""Headers of the upstream that concern its own connection, or that the gateway sends itself."""
+LARGEST = 4 * 2**20
+"""Bytes of an answer that is measured."""
+
+
+class Observing:
+    """Passes requests of one alias through, and measures the answers that a hash chose.
+
+    Args:
+        alias: The alias.
+        metrics: Counts its verdicts.
+
+    Raises:
+        UsageError: The record file is of another collection.
+    """
+
+    def __init__(self, alias: ServedAlias, metrics: Metrics) -> None:
+        self.alias, self._metrics, self._settings = alias, metrics, alias.config.observe
+        self.queue = ObserveQueue(most=self._settings.queue, at_once=self._settings.max_concurrency)
+        self._client: Any = None
+        self._records: _RecordLines | None = None
+        if self._settings.records is not None:
+            assert alias.plan is not None, "checked in the configuration"
+            self._records = _RecordLines(self._settings.records.path, alias, alias.plan, self._prompt)
+
+    @property
+    def _prompt(self) -> PromptWrapping:
+        return self._settings.prompt if self.alias.single is None else self.alias.single.prompt
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            await self._client.aclose()
+
+    # -- passing through -----------------------------------------------------------------------------------------------
+
+    async def respond(
+        self, content: bytes, body: Mapping[str, Any], headers: Mapping[str, str], credential: str | None, key: str
+    ) -> Any:
+        """The upstream's reply, byte for byte.
+
+        Args:
+            content: The request's body.
+            body: The same, read.
+            headers: The request's headers.
+            credential: Key for the upstream; None for the alias's own.
+            key: Names the request: its hash decides whether it is measured.
+        """
+        upstream = self.alias.upstream
+        own = upstream.key.get_secret_value() if upstream.key is not None else os.environ.get("OPENAI_API_KEY", "")
+        sent = {name: headers[name] for name in PASSED if name in headers}
+        sent |= {"authorization": f"Bearer {credential or own}", "accept-encoding": "identity"}
+        if body["model"] != upstream.model:
+            content = json.dumps({**body, "model": upstream.model}, ensure_ascii=False).encode()
+        if self._client is None:
+            self._client = httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None))
+        request = self._client.build_request(
+            "POST", f"{upstream.url.rstrip('/')}/chat/completions", content=content, headers=sent,
+            timeout=upstream.timeout,
+        )  # fmt: skip
+        try:
+            reply = await self._client.send(request, stream=True)
+        except httpx.HTTPError as error:
+            raise ApiError(
+                502, "The model behind the gateway cannot be reached.", "upstream_failed", kind="server_error"
+            ) from error
+        self.queue.count("served")
+        is_chosen = self.alias.plan is not None and chosen(key, self._settings.rate, salt="observe")
+        if is_chosen:
+            self.queue.count("chosen")
+        kept = {name: value for name, value in reply.headers.items() if name not in KEPT_BACK}
+        return _responses.StreamingResponse(
+            self._bytes(reply, body, credential, key if is_chosen else None), reply.status_code, headers=kept
+        )
+
+    async def _bytes(
+        self, reply: Any, body: Mapping[str, Any], credential: str | None, key: str | None
+    ) -> AsyncIterator[bytes]:
+        """What comes, as it comes; a chosen answer is kept beside it."""
+        seen, whole = bytearray(), False
+        try:
+            async for part in reply.aiter_raw():
+                if key is not None and len(seen) <= LARGEST:
+                    seen += part
+                yield part
+            whole = True
+        finally:
+            await reply.aclose()
+            if key is not None and not whole:
+                self.queue.drop("incomplete")
+        if key is None:
+            return
+        if reply.status_code != 200:
+            self.queue.drop("upstream_error")  # there is no answer, so no guard could have given it
+            return
+        try:
+            several = body.get("n") not in (None, 1)  # not comparable, and then the first one is as good as any
+            message = await _message(bytes(seen), streamed=body.get("stream") is True, several=several)
+            answer = read_reply(message)
+        except Exception:  # nothing that is wrong with an answer may reach the client it was served to
+            self.queue.drop("unreadable")
+            return
+        self.queue.offer(lambda: self._measure(body, message, answer, credential, key))
+
+    # -- measuring -----------------------------------------------------------------------------------------------------
+
+    def _measure(
+        self, body: Mapping[str, Any], message: AIMessage, answer: Sample, credential: str | None, key: str
+    ) -> str:
+        """Measure one served answer; returns the field of `Observed` that it counts under."""
+        alias, plan = self.alias, self.alias.plan
+        assert plan is not None, "nothing else is chosen"
+        try:
+            messages = messages_of(body)
+            if self._unlike(body, message, plan):
+                return "not_comparable"
+            if alias.artifact is None:
+                self._check(messages, plan)
+                drawn = run(Sampler(alias.chat(alias.upstream, credential), plan).draw_behind_steps(messages, answer))
+                fate = "collected" if drawn.problem is None else "unmeasured"
+            else:
+                guard = alias.guard(credential)
+                assert isinstance(guard, Guardrail), "a cascade cannot observe"
+                found = guard.assess_served(messages, answer)
+                assert found.verdict is not None, "the one gate judges every candidate"
+                drawn, fate = found.drawn, fate_of(found.verdict)
+                self._metrics.decided(
+                    found.verdict.to_metadata(), mode="observe", model=alias.name, estimator=alias.estimator
+                )
+        except (ApiError, GuardrailError):  # tools, a prompt or turns other than the calibrated ones
+            return "not_comparable"
+        kept = self._settings.records
+        if self._records is not None and kept is not None and chosen(key, kept.rate, salt="label"):
+            self._records.append(key, messages, drawn)
+        return fate
+
+    def _unlike(self, body: Mapping[str, Any], message: AIMessage, plan: SamplingPlan) -> bool:
+        """Whether the answer was drawn otherwise than the plan's primary answer."""
+        given = {name: value for name, value in body.items() if value is not None}
+        bindings_of(given, plan)
+        usage = message.usage_metadata
+        return bool(
+            unlike_served(
+                drawing_fields(given, self.alias.config.ignore),
+                plan,
+                finish=message.response_metadata.get("finish_reason"),
+                tokens=None if usage is None else usage["output_tokens"] or None,
+                fixed=self.alias.upstream.extra_body,
+            )
+        )
+
+    def _check(self, messages: tuple[BaseMessage, ...], plan: SamplingPlan) -> None:
+        self._prompt.check(messages, plan.options)
+        if turns_of(messages, plan.bindings) != ONE_QUESTION:
+            raise UsageError("records hold prompts of one question")
+
+
+async def _message(content: bytes, *, streamed: bool, several: bool) -> AIMessage:
+    """The answer in a reply's bytes.
+
+    Raises:
+        MalformedReplyError: There is no whole answer, or more than one although one was asked for.
+    """
+    if not streamed:
+        reply = parsed(content)
+        (choice, *more) = choices_of(reply)
+        if more and not several:
+            raise MalformedReplyError("the reply has several answers")
+        return message_of(choice, reply, usage_of(reply))
+
+    async def events() -> AsyncIterator[Any]:
+        for line in content.splitlines():
+            data = line.removeprefix(b"data:").strip()
+            if line.startswith(b"data:") and data != b"[DONE]":
+                yield json.loads(data)
+
+    found = [chunk.message async for chunk in chunks_of(events())]
+    message: Any = message_chunk_to_message(reduce(add, found))
+    return AIMessage(**message.model_dump(exclude={"type"}))
+
+
+class _RecordLines:
+    """Appends to a record file, in the form that `calibrate.data.records` reads.
+
+    Args:
+        path: The file; made with its header if it does not exist. A torn last line is removed.
+        alias: Whose answers it holds.
+        plan: How they are drawn.
+        prompt: How questions are wrapped.
+
+    Raises:
+        UsageError: The file holds answers of another model, plan or prompt.
+    """
+
+    def __init__(self, path: Path, alias: ServedAlias, plan: SamplingPlan, prompt: PromptWrapping) -> None:
+        if prompt.slots:
+            raise UsageError(f"models.{alias.name}: records cannot be kept of a prompt with slots {prompt.slots}.")
+        self._path, self._prompt, self._lock = path, prompt, threading.Lock()
+        same = {
+            "model": identify(alias.chat(alias.upstream, None)).model_dump(mode="json"),
+            "plan": plan.model_dump(mode="json"),
+            "prompt": prompt.model_dump(mode="json"),
+        }
+        if path.exists() and path.stat().st_size:
+            content = path.read_bytes()
+            try:
+                header = json.loads(content.partition(b"\n")[0])["header"]
+            except (ValueError, LookupError, TypeError) as error:
+                raise UsageError(f"{path} is not a record file. Give another path for the records.") from error
+            differ = [name for name, value in same.items() if header.get(name) != value]
+            if differ:
+                raise UsageError(f"{path} holds records of another {differ[0]}. Give another path for the records.")
+            os.truncate(path, content.rfind(b"\n") + 1)
+            return
+        known = {"format": 1, "created": datetime.now(UTC).isoformat(timespec="seconds"), **same}
+        name = {"questions_name": f"observed: {alias.name}", "questions_sha256": "", "n_questions": 0}
+        self._write({"header": {**known, **name}})
+
+    def append(self, key: str, messages: tuple[BaseMessage, ...], drawn: SampleSet) -> None:
+        """Write one record; it is on disk when this returns."""
+        before, _, after = self._prompt.template.partition("{question}")
+        question = drawn.question.removeprefix(before).removesuffix(after)
+        self._write(
+            {"id": key, "question": question, "turns": turns_of(messages), "drawn": drawn.model_dump(mode="json")}
+        )
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        line = f"{json.dumps(row, ensure_ascii=False)}\n".encode()
+        with self._lock, open(os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb") as stream:
+            stream.write(line)
+            stream.flush()
+            os.fsync(stream.fileno())

@@ -1,0 +1,480 @@
+"""OpenAI's chat completions as a server speaks them: requests in; completions, streams and errors out. No I/O.
+
+The tables follow OpenAI's ``openapi.yaml`` 2.3.0 and what its clients do with a reply: which statuses they retry,
+and in which shape of an abstention all of them show the text (docs/gateway.md).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
+
+from guardrail.bindings import bindings_for, check_bindings
+from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.guard.abstention import ABSTAINED
+from guardrail.guard.observe import unlike_plan
+from guardrail.plain_json import DEEPEST, PACKED, json_fault, too_deep
+from guardrail.types import Bindings, SamplingPlan, Unmeasured
+
+__all__ = [
+    "Answer",
+    "ApiError",
+    "ChatRequest",
+    "bindings_of",
+    "chunks",
+    "completion",
+    "drawing_fields",
+    "failure",
+    "headers_of",
+    "is_settled",
+    "messages_of",
+    "read_body",
+    "read_request",
+    "refuse_endpoint",
+]
+
+Shape = Literal["content_filter", "stop"]
+
+FREE = frozenset(
+    {
+        "user", "safety_identifier", "metadata", "service_tier", "prompt_cache_key", "prompt_cache_retention",
+        "prompt_cache_options",
+    }
+)  # fmt: skip
+"""Fields that cannot change an answer. They are accepted and not sent on: the guard makes calls of its own."""
+READ = frozenset(
+    {
+        "model", "messages", "stream", "stream_options", "n", "store", "logprobs", "top_logprobs", "tools",
+        "tool_choice", "response_format",
+    }
+)  # fmt: skip
+"""Fields that `read_request` reads by itself."""
+DRAWING = frozenset(
+    {
+        "temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logit_bias", "stop", "max_tokens",
+        "max_completion_tokens", "reasoning_effort", "verbosity", "prediction", "modalities", "audio",
+        "web_search_options", "moderation", "parallel_tool_calls",
+    }
+)  # fmt: skip
+"""Fields that change how an answer is drawn: they must equal the calibrated ones."""
+FINISHED = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
+_SWITCHES = {
+    "/v1/responses": 'set_default_openai_api("chat_completions"), openai.chat("NAME") or use_responses_api=False',
+    "/v1/completions": "the chat completions of your client",
+    "/v1/messages": "an OpenAI client",
+}
+
+
+@dataclass(eq=False)
+class ApiError(Exception):
+    """An error reply in OpenAI's shape.
+
+    Attributes:
+        status: HTTP status. Clients retry 408, 409, 429 and every 5xx by themselves; never 400, 401, 403, 404 or 413.
+        message: Text for the caller; it names no address and no key.
+        code: Name of the cause.
+        param: Field of the request that is wrong.
+        kind: OpenAI's ``type``.
+        headers: Further headers, e.g. Retry-After.
+        settled: Whether an identical request that a client repeats gets this again.
+        verdict: The abstention that it stands for, if any.
+    """
+
+    status: int
+    message: str
+    code: str | None = None
+    param: str | None = None
+    kind: str = "invalid_request_error"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    settled: bool = False
+    verdict: Mapping[str, Any] | None = None
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The reply's body, with all four keys."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A request that the guard may answer.
+
+    Attributes:
+        messages: The prompt.
+        call: Tools and answer format, as keywords for the guard.
+        stream: Whether the answer is streamed.
+        include_usage: Whether the stream ends with the token counts.
+        logprobs: Whether the answer's log-probabilities are given.
+        formatted: Whether the caller parses the answer.
+        replaced: Settings of the client that were replaced by the calibrated ones.
+    """
+
+    messages: tuple[BaseMessage, ...]
+    call: Mapping[str, Any]
+    stream: bool
+    include_usage: bool
+    logprobs: bool
+    formatted: bool
+    replaced: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the guard gives for a request.
+
+    Attributes:
+        message: The answer, or the text of the abstention.
+        verdict: ``Verdict.to_metadata()``.
+        shape: ``finish_reason`` of an abstention's text.
+        fallback: Name of the model that answered in the guarded one's place.
+    """
+
+    message: AIMessage
+    verdict: Mapping[str, Any]
+    shape: Shape = "content_filter"
+    fallback: str | None = None
+
+    @property
+    def abstained(self) -> bool:
+        """Whether the message is the text of an abstention, which answers nothing."""
+        return ABSTAINED in self.message.response_metadata or self.ticket is not None
+
+    @property
+    def settled(self) -> bool:
+        """Whether an identical request that a client repeats gets this again."""
+        return is_settled(self.verdict)
+
+    @property
+    def ticket(self) -> str | None:
+        """Ticket under which a person decides."""
+        found: str | None = (self.message.response_metadata.get("review") or {}).get("ticket")
+        return found
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+def read_body(content: bytes) -> dict[str, Any]:
+    """A request's body as a JSON object.
+
+    Raises:
+        ApiError: It is not JSON, is nested too deeply, or has numbers or characters that JSON or UTF-8 do not have.
+    """
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"the number {constant}, which JSON does not have")
+
+    try:
+        body = json.loads(content.decode(), parse_constant=refuse)
+        fault = f"values nested more than {DEEPEST} deep" if too_deep(body) else json_fault(body)
+        if fault is None and _has_large_number(body):
+            fault = "an integer of more than 64 bits"
+    except (ValueError, RecursionError) as error:
+        fault = str(error)
+    if fault is not None:
+        raise ApiError(400, f"The body cannot be read as JSON: {fault}.", "invalid_json")
+    if not isinstance(body, dict) or not isinstance(body.get("model"), str):
+        raise ApiError(400, "The body must be a JSON object with a text 'model'.", "missing_field", "model")
+    return body
+
+
+def _has_large_number(value: Any) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (type(value) is int and value not in PACKED) or any(map(_has_large_number, inner))
+
+
+def messages_of(body: Mapping[str, Any]) -> tuple[BaseMessage, ...]:
+    """The messages of a request.
+
+    Raises:
+        ApiError: There is none, or one cannot be read.
+    """
+    listed = body.get("messages")
+    if not isinstance(listed, list) or not listed or not all(isinstance(one, dict) for one in listed):
+        raise ApiError(400, "'messages' must be a list of at least one message.", "invalid_messages", "messages")
+    try:
+        return tuple(convert_to_messages([{**one, "content": one.get("content") or ""} for one in listed]))
+    except Exception as error:  # LangChain raises whatever reading such a dict raises
+        why = f"{type(error).__name__}: {error}"[:300]
+        raise ApiError(400, f"'messages' cannot be read ({why}).", "invalid_messages", "messages") from error
+
+
+def read_request(
+    body: Mapping[str, Any],
+    plan: SamplingPlan,
+    *,
+    fixed: Mapping[str, Any],
+    settings: Literal["refuse", "replace"] = "refuse",
+    ignore: Sequence[str] = (),
+) -> ChatRequest:
+    """What the guard needs of a request; refuses what would make run time differ from calibration.
+
+    A field that is null counts as absent, since some clients send nulls.
+
+    Args:
+        body: The request's body.
+        plan: The artifact's plan.
+        fixed: Fields that every call to the upstream has (``extra_body``).
+        settings: "refuse" sampling settings that differ from the calibrated ones, or "replace" them by these.
+        ignore: Further fields to accept and leave out.
+
+    Raises:
+        ApiError: Status 400 with the field in ``param``.
+    """
+    given = {name: value for name, value in body.items() if value is not None and name not in ignore}
+    drawing = {name: value for name, value in drawing_fields(given).items() if name != "n"}
+    unknown = next((name for name in drawing if name not in DRAWING), None)
+    if unknown is not None:
+        raise ApiError(
+            400,
+            f"The field {unknown[:100]!r} may change how the answer is drawn, so it is refused. Leave it out; the "
+            "operator may accept it with 'ignore' in the configuration.",
+            "unknown_field",
+            unknown[:100],
+        )
+    _refuse_several(given)
+    wrong = unlike_plan(drawing, plan, fixed)
+    if wrong and settings == "refuse":
+        name = wrong[0]
+        raise ApiError(
+            400,
+            f"{name}={str(given[name])[:60]} would change how the answer is drawn; calibration fixed it. Leave it out "
+            "(the calibrated settings are used), or ask the operator for 'settings: replace'.",
+            "setting_not_calibrated",
+            name,
+        )
+    _refuse_logprobs(given, plan)
+    call = bindings_of(given, plan)
+    options = given.get("stream_options")
+    return ChatRequest(
+        messages=messages_of(given),
+        call=call,
+        stream=given.get("stream") is True,
+        include_usage=isinstance(options, Mapping) and options.get("include_usage") is True,
+        logprobs=given.get("logprobs") is True,
+        formatted="response_format" in call,
+        replaced=tuple(wrong),
+    )
+
+
+def _refuse_several(given: Mapping[str, Any]) -> None:
+    if given.get("n", 1) != 1:
+        raise ApiError(400, "A guarded model gives one answer: 'n' must be 1 or absent.", "setting_not_calibrated", "n")
+    if given.get("store"):
+        raise ApiError(400, "'store' must be false: the samples must not be kept.", "setting_not_calibrated", "store")
+
+
+def _refuse_logprobs(given: Mapping[str, Any], plan: SamplingPlan) -> None:
+    """Log-probabilities are given if they were measured, and never silently left out."""
+    if given.get("top_logprobs") or (given.get("logprobs") and not plan.logprobs):
+        param = "top_logprobs" if given.get("top_logprobs") else "logprobs"
+        raise ApiError(400, f"'{param}' is not measured for this model. Leave it out.", "logprobs_not_measured", param)
+
+
+def drawing_fields(given: Mapping[str, Any], ignore: Sequence[str] = ()) -> dict[str, Any]:
+    """The fields of a request that may change how its answer is drawn, apart from tools and answer format."""
+    return {name: value for name, value in given.items() if name == "n" or name not in {*FREE, *READ, *ignore}}
+
+
+def bindings_of(given: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]:
+    """Tools and answer format of the request as keywords of the guard; exactly those of the artifact.
+
+    Raises:
+        ApiError: They differ.
+    """
+    known, asked = plan.bindings or Bindings(), dict[str, Any]()
+    for name in ("tools", "tool_choice", "response_format"):
+        value = given.get(name)
+        if value in (None, []) or value == {"type": "text"} or (name == "tool_choice" and value == "auto"):
+            continue
+        asked[name] = value
+        try:
+            check_bindings(plan.bindings, bindings_for(**asked))
+        except (ArtifactMismatchError, UsageError) as error:
+            raise ApiError(400, str(error), "binding_not_calibrated", name) from error
+    for name, calibrated in (("tools", known.tools), ("response_format", known.response_format)):
+        if calibrated and name not in asked:
+            raise ApiError(
+                400,
+                f"This model was calibrated with {name}, and the request has none: every answer would be drawn with "
+                f"them. Send the calibrated {name}.",
+                "binding_not_calibrated",
+                name,
+            )
+    return asked
+
+
+# -- replies ----------------------------------------------------------------------------------------------------------
+
+
+def verdict_object(answer: Answer, request_id: str) -> dict[str, Any]:
+    """The ``guardrail`` object of a reply; it quotes no answer."""
+    found = answer.verdict
+    measured = found["uncertainty"]
+    shown = {name: found[name] for name in ("accepted", "reason", "threshold", "alpha", "artifact")}
+    more = {name: found[name] for name in ("segment", "turns", "stage") if found.get(name) is not None}
+    if measured["reason"] is not None:
+        more["unmeasured"] = measured["reason"]
+    if answer.fallback is not None:
+        more["fallback"] = answer.fallback
+    return {
+        **shown, **more, "abstained": answer.abstained, "uncertainty": measured["value"], "ticket": answer.ticket,
+        "request": request_id,
+    }  # fmt: skip
+
+
+def headers_of(answer: Answer, replaced: Sequence[str] = ()) -> dict[str, str]:
+    """The verdict as headers, named as in the guardrail of the LiteLLM proxy."""
+    found, number = answer.verdict, answer.verdict["uncertainty"]["value"]
+    headers = {
+        "x-guardrail-accepted": str(found["accepted"]).lower(),
+        "x-guardrail-abstained": str(answer.abstained).lower(),
+        "x-guardrail-reason": str(found["reason"]),
+        "x-guardrail-uncertainty": "" if number is None else f"{number:.6g}",
+        "x-guardrail-threshold": "" if found["threshold"] is None else f"{found['threshold']:.6g}",
+        "x-guardrail-artifact": str(found["artifact"]),
+    }
+    if answer.fallback is not None:
+        headers["x-guardrail-fallback"] = answer.fallback
+    if answer.ticket is not None:
+        headers["x-guardrail-ticket"] = answer.ticket
+    if replaced:
+        headers["x-guardrail-replaced"] = ", ".join(replaced)
+    return headers
+
+
+def completion(answer: Answer, request: ChatRequest, *, request_id: str, model: str) -> dict[str, Any]:
+    """The reply to a request: a ``chat.completion``.
+
+    An abstention is a text with ``finish_reason: content_filter``, which every client shows and recognises; to a caller
+    that parses the answer it is OpenAI's refusal, since a text would look like a broken answer.
+    """
+    message, finish = answer.message, answer.message.response_metadata.get("finish_reason")
+    content: str | None = str(message.text)
+    said: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if answer.abstained and request.formatted:
+        said, finish = {**said, "content": None, "refusal": content}, "stop"
+    elif answer.abstained:
+        finish = answer.shape
+    elif message.tool_calls:
+        calls = [
+            {
+                "id": str(call["id"]),
+                "type": "function",
+                "function": {"name": call["name"], "arguments": json.dumps(call["args"], ensure_ascii=False)},
+            }
+            for call in message.tool_calls
+        ]
+        said, finish = {**said, "content": content or None, "tool_calls": calls}, "tool_calls"
+    usage = message.usage_metadata
+    prompt, made = (usage["input_tokens"], usage["output_tokens"]) if usage else (0, 0)
+    choice = {
+        "index": 0,
+        "message": said,
+        "finish_reason": finish if finish in FINISHED else "stop",
+        "logprobs": _logprobs(answer) if request.logprobs and answer.verdict["accepted"] else None,
+    }
+    return {
+        "id": f"chatcmpl-{request_id}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [choice],
+        "usage": {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made},
+        "guardrail": verdict_object(answer, request_id),
+    }
+
+
+def _logprobs(answer: Answer) -> dict[str, Any] | None:
+    found = answer.verdict.get("candidate") or {}
+    if not found.get("tokens"):
+        return None
+    spelled = found.get("token_bytes") or [token.encode().hex() for token in found["tokens"]]
+    listed = [
+        {"token": token, "logprob": value, "bytes": list(bytes.fromhex(raw)), "top_logprobs": []}
+        for token, value, raw in zip(found["tokens"], found["logprobs"], spelled, strict=True)
+    ]
+    return {"content": listed, "refusal": None}
+
+
+def chunks(reply: Mapping[str, Any], *, include_usage: bool) -> Iterator[dict[str, Any]]:
+    """A completion as the chunks of a stream: role, content, reason and verdict, and the token counts if wanted."""
+    (choice,) = reply["choices"]
+    said = choice["message"]
+    common = {name: reply[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    common |= {"usage": None} if include_usage else {}
+
+    def chunk(delta: dict[str, Any], finish: str | None = None, logprobs: Any = None) -> dict[str, Any]:
+        one = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
+        return {**common, "choices": [one]}
+
+    yield chunk({"role": "assistant", "content": ""})
+    for name in ("content", "refusal"):
+        if said[name]:
+            yield chunk({name: said[name]}, logprobs=choice["logprobs"] if name == "content" else None)
+    for place, call in enumerate(said.get("tool_calls", ())):
+        function = call["function"]
+        begun = {"index": place, "id": call["id"], "type": "function"}
+        yield chunk({"tool_calls": [{**begun, "function": {"name": function["name"], "arguments": ""}}]})
+        yield chunk({"tool_calls": [{"index": place, "function": {"arguments": function["arguments"]}}]})
+    yield {**chunk({}, choice["finish_reason"]), "guardrail": reply["guardrail"]}
+    if include_usage:
+        yield {**common, "choices": [], "usage": reply["usage"]}
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+
+def is_settled(verdict: Mapping[str, Any]) -> bool:
+    """Whether an identical request gets this verdict again: an acceptance, or an abstention that is a result.
+
+    Not what the transport failed on, or an alarm held back: another attempt selects nothing there.
+    """
+    if verdict["accepted"]:
+        return True
+    if verdict.get("stages"):
+        return any(is_settled(stage) for stage in verdict["stages"])
+    if verdict["reason"] == "unmeasured":
+        return Unmeasured(verdict["uncertainty"]["reason"]).depends_on_question
+    return bool(verdict["reason"] != "suspended")
+
+
+def failure(verdict: Mapping[str, Any], message: str) -> ApiError:
+    """An abstention as an error.
+
+    A measured one has a status that no client retries: a retry would draw until a wrong answer looks certain. Only what
+    the transport failed on is worth another attempt.
+    """
+    reason, unmeasured = verdict["reason"], verdict["uncertainty"]["reason"]
+    said = headers_of(Answer(AIMessage(content="", response_metadata={ABSTAINED: True}), verdict))
+    never = {**said, "x-should-retry": "false"}
+    common: dict[str, Any] = {"settled": is_settled(verdict), "verdict": verdict}
+    if reason == "infeasible":
+        return ApiError(500, message, reason, kind="guardrail_unavailable", headers=never, **common)
+    if is_settled(verdict) or reason != "unmeasured":
+        return ApiError(400, message, unmeasured or reason, kind="guardrail_abstained", headers=said, **common)
+    if unmeasured == Unmeasured.MISCONFIGURED:  # never 401: the client would blame its own key
+        text = "The model behind the gateway cannot be reached with its configuration."
+        return ApiError(502, text, unmeasured, kind="guardrail_unmeasured", headers=never, **common)
+    if unmeasured == Unmeasured.DEGENERATE_SAMPLES:
+        text = "The model behind the gateway does not sample as the guard needs, so nothing is answered."
+        return ApiError(500, text, unmeasured, kind="guardrail_unavailable", headers=never, **common)
+    text = "The model behind the gateway failed, so the answer could not be measured. Try again."
+    again = {**said, "Retry-After": "5"}
+    return ApiError(503, text, unmeasured, kind="guardrail_unmeasured", headers=again, **common)
+
+
+def refuse_endpoint(path: str, method: str) -> ApiError:
+    """The error for anything the gateway does not serve: nothing passes the gate by accident."""
+    way_out = next((text for start, text in _SWITCHES.items() if path.startswith(start)), None)
+    hint = "" if way_out is None else f" Switch your client to chat completions: {way_out}."
+    return ApiError(
+        404,
+        f"{method} {path[:100]} is not served; the gateway serves POST /v1/chat/completions and GET /v1/models.{hint}",
+        "unknown_endpoint",
+    )

@@ -1,0 +1,125 @@
+"""`guardrail serve`: an OpenAI-compatible server in front of a model that answers only when the gate accepts.
+
+    guardrail serve --upstream https://HOST/v1 --model NAME --artifact artifact.json
+    guardrail serve --config guardrail.yaml
+
+An application changes one URL, its client's ``base_url``; see docs/gateway.md. `Gateway` is the same as an ASGI
+application.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from guardrail.errors import UsageError, require
+
+from ._gateway.app import Gateway
+from ._gateway.config import Config, load_config, new_key
+
+__all__ = ["Gateway", "add_arguments", "load_config", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = (
+        "One model:\n"
+        "  guardrail serve --upstream http://127.0.0.1:8000/v1 --model NAME --artifact artifact.json\n"
+        "Several, keys, limits:\n"
+        "  guardrail serve --config guardrail.yaml     (docs/gateway.md; SIGHUP reads it and the artifacts again)\n"
+        "The key of the upstream comes from OPENAI_API_KEY, or from the configuration."
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the configuration")
+    parser.add_argument("--upstream", metavar="URL", help="without --config: root of the model's API")
+    parser.add_argument("--model", metavar="NAME", help="without --config: name of the model there, and here")
+    parser.add_argument("--artifact", metavar="FILE", help="without --config: the calibration artifact")
+    parser.add_argument("--mode", choices=("guard", "observe"), default="guard", help="without --config (guard)")
+    parser.add_argument("--host", help="address to listen on (default: 127.0.0.1, this machine)")
+    parser.add_argument("--port", type=int, help="port (default: 8700)")
+    parser.add_argument("--check", action="store_true", help="check configuration and artifacts, print them, and exit")
+    parser.add_argument("--new-key", metavar="NAME", help="make a key for NAME, print it once, and exit")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; returns the exit code."""
+    if arguments.new_key is not None:
+        key, line = new_key(arguments.new_key)
+        _print(f"Key for {arguments.new_key}, shown only this once: {key}", "Add to the configuration:", "keys:", line)
+        return 0
+    config = _configured(arguments)
+    uvicorn = require("uvicorn", extra="serve")
+    gateway = Gateway(config if arguments.config is None else arguments.config)
+    gateway.config = config  # with the flags
+    if arguments.check:
+        _print(
+            config.model_dump_json(indent=1, exclude_defaults=True), "The configuration and its artifacts are valid."
+        )
+        return 0
+    _serve(uvicorn, gateway)
+    return 0
+
+
+def _configured(arguments: argparse.Namespace) -> Config:
+    """The configuration: the file's, or that of the flags; ``--host`` and ``--port`` come before the file's."""
+    single = {name: getattr(arguments, name) for name in ("upstream", "model", "artifact")}
+    given = {name: value for name in ("host", "port") if (value := getattr(arguments, name)) is not None}
+    if arguments.config is not None:
+        if any(single.values()):
+            raise UsageError("--upstream, --model and --artifact are for a gateway without --config. Leave them out.")
+        content = load_config(arguments.config).model_dump(exclude_unset=True)
+        return _checked({**content, **given})
+    if single["upstream"] is None or single["model"] is None:
+        raise UsageError("give --config FILE, or --upstream URL and --model NAME (and --artifact FILE to guard).")
+    endpoint = {"url": single["upstream"], "model": single["model"]}
+    alias = {"upstream": endpoint, "artifact": single["artifact"], "mode": arguments.mode}
+    return _checked({"version": 1, "models": {single["model"]: alias}, **given})
+
+
+def _checked(content: dict[str, Any]) -> Config:
+    return Config.checked(content, "guardrail serve")
+
+
+def _serve(uvicorn: Any, gateway: Gateway) -> None:
+    config = gateway.config
+
+    class Server(uvicorn.Server):  # type: ignore[misc]
+        """Says that it is not ready any more before it stops."""
+
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            gateway.draining = True
+            super().handle_exit(sig, frame)
+
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            port = self.servers[0].sockets[0].getsockname()[1]
+            _print(
+                f"Serving {', '.join(gateway.aliases)} at http://{config.host}:{port}/v1  (Ctrl-C stops it)",
+            )
+
+    # No access log: it would have no use for prompts, but paths and addresses. No proxy headers: any client sends them.
+    server = Server(
+        uvicorn.Config(
+            gateway,
+            host=config.host,
+            port=config.port,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=75,  # longer than a proxy in front keeps a connection
+            timeout_graceful_shutdown=int(config.drain) or None,
+        )
+    )
+    if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGHUP, lambda *_: gateway.reload())
+    server.run()
+
+
+def _print(*lines: str) -> None:
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()

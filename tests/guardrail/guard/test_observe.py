@@ -1,0 +1,182 @@
+"""`Guardrail(mode="observe")`: the model's own answers pass, and verdicts on them come behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.outputs import ChatGenerationChunk
+
+from guardrail import Guardrail, UsageError, Verdict
+from guardrail.guard.observe import Observed, ObserveQueue, chosen, unlike_plan, unlike_served
+from guardrail.review import audits
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import SamplingPlan
+
+SURE, UNSURE = "sure?", "unsure?"
+SCRIPT = {SURE: ["Paris"], UNSURE: ["Rome", "Oslo", "Bern", "Riga", "Lima"]}
+GREEDY: dict[str, Any] = {"temperature": 0}
+
+
+class Streaming(ScriptedChat):
+    """Streams its answer word by word."""
+
+    def _stream(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+        words = str(self._generate(messages, stop, run_manager, **kwargs).generations[0].text).split()
+        for word in words:
+            yield ChatGenerationChunk(message=AIMessageChunk(content=f"{word} "))
+        usage = {"input_tokens": 1, "output_tokens": len(words), "total_tokens": 1 + len(words)}
+        end = AIMessageChunk(content="", response_metadata={"finish_reason": "stop"}, usage_metadata=usage)
+        yield ChatGenerationChunk(message=end)
+
+
+def guard(script: Mapping[str, Sequence[Any]] = SCRIPT, **settings: Any) -> tuple[Guardrail, list[Verdict]]:
+    model, seen = settings.pop("model", None) or ScriptedChat(script=script), list[Verdict]()
+
+    def watch(verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
+        seen.append(verdict)
+
+    artifact = settings.pop("artifact", None) or make_artifact(model, threshold=0.1, n=4)
+    return Guardrail(model=model, artifact=artifact, mode="observe", on_verdict=watch, **settings), seen
+
+
+def without_id(message: BaseMessage) -> dict[str, Any]:
+    return message.model_dump(exclude={"id"})
+
+
+def test_the_models_own_answer_passes_and_the_verdict_is_on_it() -> None:
+    observing, seen = guard()
+    for question in SCRIPT:
+        answer = observing.invoke(question, **GREEDY)
+        assert without_id(answer) == without_id(observing.model.invoke(question, **GREEDY))
+        assert "guardrail" not in answer.response_metadata
+    assert observing.drain(20)
+    assert observing.observed == Observed(served=2, chosen=2, accepted=1, abstained=1)
+    assert observing.observed.acceptance == 0.5
+    by_answer = {one.candidate.text: one for one in seen if one.candidate is not None}
+    assert (by_answer["Paris"].accepted, by_answer["Rome"].accepted) == (True, False)
+    assert len(by_answer["Rome"].samples) == 4
+    assert by_answer["Rome"].cost.calls == 4  # the answer itself was not drawn again
+
+
+async def test_async_calls_and_streams_pass_too() -> None:
+    observing, seen = guard()
+    assert (await observing.ainvoke(SURE, **GREEDY)).content == "Paris"
+    left: Any = observing.stream(UNSURE, **GREEDY)
+    assert next(left).content == "Rome"
+    left.close()
+    assert observing.drain(20)
+    assert observing.observed == Observed(served=2, chosen=2, accepted=1, dropped={"incomplete": 1})
+    streaming, seen = guard(model=Streaming(script={SURE: ["Paris it is"]}))
+    own = [one.content for one in streaming.model.stream(SURE, **GREEDY)]
+    assert len(own) > 3
+    assert [one.content for one in streaming.stream(SURE, **GREEDY)] == own
+    assert [one.content async for one in streaming.astream(SURE, **GREEDY)] == own
+    assert streaming.drain(20)
+    assert streaming.observed == Observed(served=2, chosen=2, accepted=2)
+    assert {one.candidate.text for one in seen if one.candidate is not None} == {"Paris it is"}
+
+
+def test_an_answer_that_was_drawn_otherwise_gets_no_verdict() -> None:
+    observing, seen = guard()
+    observing.invoke(SURE)  # the model's own temperature, not the plan's 0
+    observing.invoke(SURE, **GREEDY, stop=["x"])
+    observing.invoke([HumanMessage(UNSURE), AIMessage("Rome"), HumanMessage(SURE)], **GREEDY)
+    observing.bind_tools([unlike_plan]).invoke(SURE, **GREEDY)
+    assert observing.drain(20)
+    assert observing.observed == Observed(served=4, chosen=4, not_comparable=4)
+    assert observing.observed.acceptance is None
+    assert not seen
+
+
+def test_what_is_measured_is_chosen_beforehand_by_hash() -> None:
+    keys = [f"{number}" for number in range(4000)]
+    taken = [key for key in keys if chosen(key, 0.25, salt="observe")]
+    assert abs(len(taken) - 1000) < 5 * (4000 * 0.25 * 0.75) ** 0.5
+    assert set(taken) <= {key for key in keys if chosen(key, 0.5, salt="observe")}
+    assert [chosen(key, 0.25, salt="audit") for key in keys] == [audits.chosen(key, 0.25) for key in keys]
+    observing, seen = guard(observe_rate=0.5)
+    for _ in range(40):
+        observing.invoke(SURE, **GREEDY)
+    assert observing.drain(20)
+    counts = observing.observed
+    assert (counts.served, counts.accepted, len(seen)) == (40, counts.chosen, counts.chosen)
+    assert 0 < counts.chosen < 40
+
+
+def test_drops_are_counted_and_the_newest_goes() -> None:
+    queue, release, order = ObserveQueue(most=2, at_once=1), threading.Event(), list[int]()
+    begun = threading.Event()
+
+    def measure(number: int) -> str:
+        begun.set()
+        release.wait(20)
+        order.append(number)
+        if number == 1:
+            raise RuntimeError("broken")
+        return "accepted"
+
+    assert queue.offer(lambda: measure(0))
+    assert begun.wait(20)
+    assert [queue.offer(partial(measure, number)) for number in (1, 2, 3)] == [True, True, False]
+    release.set()
+    assert queue.drain(20)
+    assert order == [0, 1, 2]
+    assert queue.observed == Observed(accepted=2, dropped={"queue_full": 1, "failed": 1})
+
+
+def test_what_waits_at_the_end_is_dropped_and_counted() -> None:
+    queue, release, begun = ObserveQueue(at_once=1), threading.Event(), threading.Event()
+
+    def measure() -> str:
+        begun.set()
+        release.wait(20)
+        return "accepted"
+
+    for _ in range(3):
+        queue.offer(measure)
+    assert begun.wait(20)
+    assert not queue.drain(0)
+    release.set()
+    assert queue.drain(20)
+    assert queue.observed == Observed(accepted=1, dropped={"stopping": 2})
+
+
+def test_a_failure_behind_the_answer_never_reaches_the_caller() -> None:
+    observing, _ = guard({SURE: ["Paris", ValueError("no")]})
+    assert observing.invoke(SURE, **GREEDY).content == "Paris"
+    assert observing.drain(20)
+    assert observing.observed == Observed(served=1, chosen=1, unmeasured=1)
+    with pytest.raises(ValueError, match="down"):  # the model's own error passes, as its answers do
+        guard({SURE: [ValueError("down")]})[0].invoke(SURE)
+    with pytest.raises(UsageError, match="observe"):
+        observing.with_structured_output(dict)
+
+
+def test_the_settings_of_a_served_answer() -> None:
+    greedy, drawn = SamplingPlan(max_tokens=5), SamplingPlan(primary="sampled", temperature=1, top_p=1, max_tokens=5)
+    whole: dict[str, Any] = {"finish": "stop", "tokens": 5}
+    assert unlike_served({"temperature": 0, "seed": 7, "top_p": None}, greedy, **whole) == []
+    assert unlike_served({}, greedy, **whole) == ["temperature"]
+    assert unlike_served({}, drawn, **whole) == []
+    assert unlike_served({"max_tokens": 99}, drawn, **whole) == []
+    for more in ({"tokens": 6}, {"tokens": None}, {"finish": "length"}):
+        assert unlike_served({}, drawn, **{**whole, **more}) == ["max_tokens"]
+        assert unlike_served({"max_tokens": 5}, drawn, **{**whole, **more}) == []
+    assert unlike_served({}, drawn.model_copy(update={"stop": ("x",)}), **whole) == ["stop"]
+    assert unlike_served({"top_k": 3, "n": 2}, drawn, **whole) == ["n", "top_k"]
+    assert unlike_served({}, drawn, **whole, fixed={"reasoning_effort": "low"}) == ["reasoning_effort"]
+    assert unlike_served({"reasoning_effort": "low"}, drawn, **whole, fixed={"reasoning_effort": "low"}) == []
+
+
+def test_the_mode_is_written_down_where_it_is_not_the_default() -> None:
+    model = ScriptedChat()
+    artifact = make_artifact(model)
+    assert "mode" not in Guardrail(model=model, artifact=artifact).to_config()["settings"]
+    config = Guardrail(model=model, artifact=artifact, mode="observe", observe_rate=0.5).to_config()
+    again = Guardrail.from_config(config, model=model)
+    assert (again.mode, again.observe_rate) == ("observe", 0.5)

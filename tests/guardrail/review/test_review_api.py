@@ -1,0 +1,251 @@
+"""The API for other systems: who may decide what, versions, and requests that are sent again."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("starlette", reason="the review extra is not installed")
+
+from sqlalchemy.exc import OperationalError
+
+from guardrail.review import Candidate, Content, Decision, ReviewStore
+from guardrail.review.web.accounts import Accounts
+from guardrail.review.web.app import review_app
+from guardrail.review.web.sessions import RateLimit
+from tests.review_pages import REVIEWERS, held_back, served
+
+SYSTEMS = f"{REVIEWERS},zendesk:system:zendesk-token-0123456789ab,jira:system:jira-token-0123456789ab"
+APPROVE = {"action": "approve", "reviewer": "Dora"}
+
+
+@pytest.fixture
+def now() -> list[float]:
+    return [1_800_000_000.0]
+
+
+@pytest.fixture
+def store(tmp_path: Path, now: list[float]) -> Iterator[ReviewStore]:
+    with ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0]) as made:
+        yield made
+
+
+@pytest.fixture
+def system(store: ReviewStore) -> Iterator[httpx.Client]:
+    app = review_app(store, Accounts.from_text(SYSTEMS), limit=RateLimit(failures=3, pause=0))
+    bearer = {"Authorization": "Bearer zendesk-token-0123456789ab"}
+    with served(app) as url, httpx.Client(base_url=url, headers=bearer, timeout=60, trust_env=False) as client:
+        yield client
+
+
+def decide(system: httpx.Client, ticket: str, body: dict[str, Any] = APPROVE, **headers: str) -> httpx.Response:
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return system.post(f"/api/items/{ticket}/decide", json=body, headers=names)
+
+
+def test_a_ticket_system_reads_an_item_and_decides_it(store: ReviewStore, system: httpx.Client) -> None:
+    item = store.enqueue(held_back(metadata={"thread": 7}), key="k", callback="https://example.org/decided")
+    shown = system.get(f"/api/items/{item.id}")
+    found = shown.json()
+    assert (found["ticket"], found["state"], found["key"]) == (item.id, "pending", "k")
+    assert Content.model_validate(found["content"]) == item.content
+    assert "callback" not in found, "it may hold a secret"
+    body = {"action": "edit", "text": "V. Woolf", "note": "checked", "reviewer": "Dora"}
+    decided = decide(system, item.id, body, If_Match=shown.headers["ETag"])
+    assert decided.status_code == 200
+    assert decided.json()["decision"]["candidate"]["text"] == "V. Woolf"
+    decision = store.item(item.id).decision
+    assert decision is not None
+    assert (decision.action, decision.reviewer, decision.note) == ("edit", "Dora via zendesk", "checked")
+    assert [event.what for event in store.trail(item.id)] == ["enqueued", "claimed", "decided"]
+    assert store.stats().undelivered == 1, "the caller's callback is queued as after a decision on the page"
+
+
+def test_only_systems_use_the_api_and_only_people_the_page(store: ReviewStore, system: httpx.Client) -> None:
+    item = store.enqueue(held_back())
+    path = f"/api/items/{item.id}/decide"
+    for token, status in (("wrong", 401), ("ann-token-0123456789ab", 403), ("eve-token-0123456789ab", 403)):
+        answer = system.post(path, json=APPROVE, headers={"Authorization": f"Bearer {token}"})
+        assert (answer.status_code, "error" in answer.json()) == (status, True), token
+    assert system.post(path, json=APPROVE, headers={"Authorization": "Basic x"}).status_code == 401
+    assert system.get(f"/api/items/{item.id}", headers={"Authorization": ""}).headers["www-authenticate"] == "Bearer"
+    assert store.item(item.id).state == "pending"
+    page = system.get("/sign-in").text
+    form = {"form_token": page.split('name="form_token" value="')[1][:64], "token": "zendesk-token-0123456789ab"}
+    answer = system.post("/sign-in", data=form)
+    assert (answer.status_code, "not valid here" in answer.text) == (403, True)
+    assert system.get("/history").status_code == 303
+    for _ in range(4):
+        system.get(f"/api/items/{item.id}", headers={"Authorization": "Bearer guess"})
+    guess = system.get(f"/api/items/{item.id}", headers={"Authorization": "Bearer guess"})
+    assert (guess.status_code, "retry-after" in guess.headers) == (429, True)
+    assert system.get(f"/api/items/{item.id}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"action": "approve"}, 422),
+        ({"action": "maybe", "reviewer": "Dora"}, 422),
+        ({"action": "respond", "reviewer": "Dora"}, 422),
+        ({"action": "approve", "reviewer": "Dora", "text": "b"}, 422),
+        ({"action": "approve", "reviewer": "Dora", "unknown": 1}, 422),
+        ({"action": "approve", "reviewer": "D\x1b[2J"}, 422),
+        ({"action": "approve", "reviewer": "D" * 256}, 422),
+        ({"action": "edit", "reviewer": "Dora", "text": ""}, 422),
+        ({"action": "reject", "reviewer": "Dora", "tool_calls": []}, 400),
+        ({"action": "edit", "reviewer": "Dora", "tool_calls": [{"name": "f", "arguments": {"x": float("nan")}}]}, 422),
+        ({"action": "respond", "reviewer": "Dora", "text": "not allowed here"}, 400),
+    ],
+)
+def test_a_decision_that_cannot_be_is_refused_and_leaves_the_item_free(
+    store: ReviewStore, system: httpx.Client, body: dict[str, Any], status: int
+) -> None:
+    item = store.enqueue(held_back(allowed=("approve", "edit", "reject")))
+    headers = {"Content-Type": "application/json"}
+    answer = system.post(f"/api/items/{item.id}/decide", content=json.dumps(body), headers=headers)
+    assert (answer.status_code, set(answer.json())) == (status, {"error", "detail"})
+    assert store.item(item.id).state == "pending"
+
+
+def test_an_edit_that_changes_nothing_approves(store: ReviewStore, system: httpx.Client) -> None:
+    item = store.enqueue(held_back())
+    answer = decide(system, item.id, {"action": "edit", "text": "Virginia Woolf", "reviewer": "Dora"})
+    assert answer.json()["decision"]["action"] == "approve"
+
+
+def test_bodies_that_are_not_json_or_too_large(store: ReviewStore, system: httpx.Client) -> None:
+    path = f"/api/items/{store.enqueue(held_back()).id}/decide"
+    assert system.post(path, data={"action": "approve"}).status_code == 415
+    assert system.post(path, content=b"x" * 16_000_001, headers={"Content-Type": "application/json"}).status_code == 413
+    chunks = system.post(path, content=iter([b"{}"]), headers={"Content-Type": "application/json"})
+    assert chunks.status_code == 411
+    assert system.post(path, content=b"{", headers={"Content-Type": "application/json"}).status_code == 422
+    assert decide(system, "unknown").status_code == 404
+
+
+def test_a_reviewer_who_holds_the_item_keeps_it(store: ReviewStore, system: httpx.Client) -> None:
+    item = store.enqueue(held_back())
+    lease = store.claim("ann", item=item.id)
+    assert lease is not None
+    answer = decide(system, item.id, Idempotency_Key="k")
+    assert (answer.status_code, answer.json()["error"]) == (409, "Held by a reviewer")
+    store.release(lease)
+    assert decide(system, item.id, Idempotency_Key="k").status_code == 200, "what was refused can be sent again"
+
+
+def test_a_decision_is_final(store: ReviewStore, system: httpx.Client) -> None:
+    item = store.enqueue(held_back())
+    assert decide(system, item.id).status_code == 200
+    again = decide(system, item.id)
+    assert (again.status_code, again.json()["decision"]["reviewer"]) == (200, "Dora via zendesk")
+    other = decide(system, item.id, {"action": "reject", "reviewer": "Dora"})
+    assert (other.status_code, other.json()["decision"]["action"]) == (409, "approve")
+    assert len([event for event in store.trail(item.id) if event.what == "decided"]) == 1
+
+
+def test_an_item_nobody_waits_for_is_gone(store: ReviewStore, system: httpx.Client, now: list[float]) -> None:
+    item = store.enqueue(held_back(), expires_in=10)
+    now[0] += 10
+    assert decide(system, item.id).status_code == 410
+    store.expire()
+    assert decide(system, item.id).status_code == 410
+
+
+def test_only_the_version_that_was_read_is_decided(store: ReviewStore, system: httpx.Client, now: list[float]) -> None:
+    item = store.enqueue(held_back(), key="k", expires_in=10)
+    other = store.enqueue(held_back("Another question?"))
+    read = system.get(f"/api/items/{item.id}").headers["ETag"]
+    assert decide(system, other.id, If_Match=read).status_code == 412
+    assert decide(system, item.id, If_Match='"old"').status_code == 412
+    now[0] += 10
+    store.expire()
+    closed = system.get(f"/api/items/{item.id}").headers["ETag"]
+    assert closed != read
+    store.enqueue(held_back(), key="k", expires_in=100, reopen=True)
+    lease = store.claim("ann", item=item.id)
+    assert lease is not None
+    store.release(lease)
+    assert decide(system, item.id, If_Match=closed).status_code == 412
+    assert decide(system, item.id, If_Match=f'"x", {read}').status_code == 200
+    assert decide(system, other.id, If_Match="*").status_code == 200
+
+
+def test_a_key_makes_a_request_that_is_sent_again_one_request(
+    store: ReviewStore, system: httpx.Client, now: list[float]
+) -> None:
+    item = store.enqueue(held_back())
+    first = decide(system, item.id, Idempotency_Key="k")
+    with store.database.write() as connection:  # a second execution would show
+        connection.exec_driver_sql("UPDATE review_items SET holder = 'changed'")
+    again = decide(system, item.id, Idempotency_Key="k")
+    assert (again.status_code, again.content, again.headers["ETag"]) == (200, first.content, first.headers["ETag"])
+    reject = {"action": "reject", "reviewer": "Dora"}
+    assert decide(system, item.id, reject, Idempotency_Key="k").status_code == 422
+    assert decide(system, store.enqueue(held_back()).id, Idempotency_Key="k").status_code == 422
+    jira = {"Authorization": "Bearer jira-token-0123456789ab"}
+    assert decide(system, item.id, reject, Idempotency_Key="k", **jira).status_code == 409, "a key is its system's own"
+    now[0] += 86_400
+    assert decide(system, item.id, reject, Idempotency_Key="k").status_code == 409
+    for key in ("", "k" * 256):
+        assert decide(system, item.id, Idempotency_Key=key).status_code == 400
+
+
+def test_a_request_that_is_still_running_is_not_run_twice(
+    store: ReviewStore, system: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item = store.enqueue(held_back())
+    running, release, decides = threading.Event(), threading.Event(), store.decide
+
+    def slow(*given: Any) -> Any:
+        running.set()
+        assert release.wait(60)
+        return decides(*given)
+
+    monkeypatch.setattr(store, "decide", slow)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(decide, system, item.id, Idempotency_Key="k")
+        assert running.wait(60)
+        second = decide(system, item.id, Idempotency_Key="k")
+        release.set()
+    assert (second.status_code, second.json()["error"]) == (409, "Still running")
+    assert second.headers["retry-after"] == "5"
+    assert first.result().status_code == decide(system, item.id, Idempotency_Key="k").status_code == 200
+
+
+def test_a_request_that_met_a_broken_database_can_be_sent_again(
+    store: ReviewStore, system: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item = store.enqueue(held_back())
+
+    def fails(*_: object) -> None:
+        raise OperationalError("UPDATE ...", {}, Exception("server closed the connection"))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store, "decide", fails)
+        answer = decide(system, item.id, Idempotency_Key="k")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "30")
+    assert decide(system, item.id, Idempotency_Key="k").status_code == 200
+
+
+def test_two_decisions_at_the_same_time_are_one(store: ReviewStore, system: httpx.Client) -> None:
+    item = store.enqueue(held_back())
+    bodies = [{"action": action, "reviewer": name} for action in ("approve", "reject") for name in ("Dora", "Emil")] * 3
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda body: decide(system, item.id, body), bodies))
+    decision = store.item(item.id).decision
+    assert isinstance(decision, Decision)
+    for body, answer in zip(bodies, answers, strict=True):
+        if answer.status_code == 200:
+            assert (decision.action, decision.reviewer) == (body["action"], f"{body['reviewer']} via zendesk")
+        else:
+            assert answer.status_code == 409, answer.text
+    assert len([event for event in store.trail(item.id) if event.what == "decided"]) == 1
+    assert Candidate(text="Virginia Woolf") == item.content.candidate

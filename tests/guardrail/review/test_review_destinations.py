@@ -1,0 +1,193 @@
+"""Messages about the whole queue: what each receiver gets, once, and never the address it goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, select
+
+from guardrail.__main__ import main
+from guardrail.errors import UsageError
+from guardrail.monitor import Alarm
+from guardrail.review import Candidate, Content, Decision, Deliverer, Destination, ReviewStore
+from guardrail.review.destinations import KEPT, announce
+from guardrail.review.queue.schema import events, outbox
+from tests.guardrail.review.test_review_outbox import SECRET, Receiver, receiver
+from tests.review_pages import REVIEWERS
+
+__all__ = ["receiver"]  # a fixture
+EVIL = "<!channel> & <https://evil.example|click>\nsecond line"
+ALARM = Alarm(monitor="risk", at=3, wealth=20.0, delta=0.05, detail="The error rate exceeds 10 %.")
+
+
+@pytest.fixture
+def now() -> list[float]:
+    return [1_800_000_000.0]
+
+
+@pytest.fixture
+def store(store_url: str, now: list[float]) -> Iterator[ReviewStore]:
+    with ReviewStore(store_url, clock=lambda: now[0]) as made:
+        yield made
+
+
+def content(question: str = "q", **changes: Any) -> Content:
+    values = {"question": question, "candidate": Candidate(text="a"), "metadata": {"thread": 7}, **changes}
+    return Content.model_validate(values)
+
+
+def alarm(store: ReviewStore) -> None:
+    store.note_event("alarm", {"name": "errors", **ALARM.model_dump(mode="json")})
+
+
+def test_everything_that_happens_as_json(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
+    store.enqueue(content("before anybody listened"))
+    destination = Destination(receiver.url, page="https://review.example.org/")
+    deliverer = Deliverer(store, SECRET, destinations=(destination,))
+    assert deliverer.run_once() == 0
+    first = store.enqueue(content("secret?"), key="k", expires_in=100)
+    late = store.enqueue(content(), expires_in=5)
+    store.enqueue(content(kind="audit", allowed=("approve", "reject")))
+    alarm(store)
+    assert deliverer.run_once() == 3
+    created, _, alarmed = receiver.accepted
+    assert created == {
+        "id": created["id"],
+        "type": "review.created",
+        "at": now[0],
+        "ticket": first.id,
+        "key": "k",
+        "kind": "answer",
+        "deadline": now[0] + 100,
+        "metadata": {"thread": 7},
+        "link": f"https://review.example.org/items/{first.id}",
+    }
+    assert (alarmed["type"], alarmed["alarm"]["name"]) == ("monitor.alarm", "errors")
+    assert alarmed["link"] == "https://review.example.org/monitor"
+    lease = store.claim("ann", item=first.id)
+    assert lease is not None
+    store.decide(lease, Decision(action="respond", text="b"))
+    now[0] += 10
+    assert deliverer.run_once() == 2
+    decided, expired = receiver.accepted[3:]
+    assert (decided["type"], decided["ticket"], decided["outcome"]["text"]) == ("review.decided", first.id, "b")
+    assert (expired["type"], expired["ticket"], expired["outcome"]) == ("review.expired", late.id, None)
+    assert all(receiver.signed)
+
+
+def test_each_message_goes_out_once(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
+    destination = Destination(receiver.url)
+    deliverers = [Deliverer(store, SECRET, destinations=(destination,)) for _ in range(2)]
+    deliverers[0].run_once()
+    for step in (1, 30, 31, 100, KEPT + 1, 100):
+        store.enqueue(content(), key=str(now[0]))
+        assert sum(one.run_once() for one in deliverers) == 1
+        now[0] += step
+    assert sum(one.run_once() for one in deliverers) == 0
+    assert len({got["id"] for got in receiver.accepted}) == 6
+    with store.database.read() as connection:
+        assert len(connection.execute(select(outbox)).all()) < 6, "what is old is deleted"
+
+
+def test_a_line_that_becomes_visible_late_is_not_left_out(store: ReviewStore, now: list[float]) -> None:
+    """Two transactions on PostgreSQL: the one that began later ends first."""
+    destination = Destination("https://example.org/hook")
+    announce(store.database, destination)
+
+    def line(number: int) -> None:
+        with store.database.write() as connection:
+            values = {"number": number, "item": "", "at": now[0], "who": "system", "what": "alarm", "detail": "{}"}
+            connection.execute(insert(events).values(values))
+
+    line(101)
+    assert announce(store.database, destination) == 1
+    line(100)
+    assert [announce(store.database, destination) for _ in range(2)] == [1, 0]
+
+
+def test_many_lines_at_once(store: ReviewStore, now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("guardrail.review.destinations._AT_ONCE", 2)
+    destination = Destination("https://example.org/hook")
+    announce(store.database, destination)
+    for _ in range(5):
+        alarm(store)
+    assert [announce(store.database, destination) for _ in range(4)] == [2, 2, 1, 0]
+
+
+def test_slack_gets_what_people_must_act_on(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
+    chat = Destination(receiver.url, format="slack", page="https://review.example.org", questions=True)
+    deliverer = Deliverer(store, SECRET, destinations=(chat,))
+    deliverer.run_once()
+    item = store.enqueue(content(EVIL + "x" * 5000), expires_in=60)
+    now[0] += 61
+    assert deliverer.run_once() == 1, "that it expired is no news for a chat"
+    (body,) = receiver.plain
+    section, actions = body["blocks"]
+    assert body["text"] == "An answer waits for review"
+    text = section["text"]["text"]
+    assert text.startswith(f"*An answer waits for review*\nTicket: {item.id}\nDecide by: 2027-01-15 08:01 UTC\n")
+    assert "\n>&lt;!channel&gt; &amp; &lt;https://evil.example|click&gt;\n>second linex" in text
+    assert len(text) <= 3000
+    assert actions["elements"][0]["url"] == f"https://review.example.org/items/{item.id}"
+
+
+def test_teams_gets_a_card(store: ReviewStore, receiver: Receiver) -> None:
+    deliverer = Deliverer(store, SECRET, destinations=(Destination(receiver.url, format="teams"),))
+    deliverer.run_once()
+    item = store.enqueue(content("secret?", kind="tool_call"))
+    alarm(store)
+    assert deliverer.run_once() == 2
+    (attachment,) = receiver.plain[0]["attachments"]
+    assert attachment["contentType"] == "application/vnd.microsoft.card.adaptive"
+    title, facts = attachment["content"]["body"]
+    assert (title["text"], facts["facts"]) == ("A tool call waits for review", [{"title": "Ticket", "value": item.id}])
+    assert "actions" not in attachment["content"]
+    assert "secret?" not in str(receiver.plain), "texts stay on the page unless they are asked for"
+    title, facts = receiver.plain[1]["attachments"][0]["content"]["body"]
+    assert (title["text"], facts["facts"][0]["value"]) == ("Alarm of the monitor errors", ALARM.detail)
+
+
+def test_the_address_is_stored_and_shown_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    destination = Destination("http://user:hunter2@127.0.0.1:9/services/hunter2", format="slack")
+    with ReviewStore(tmp_path / "reviews.db") as store:
+        deliverer = Deliverer(store, SECRET, attempts=1, destinations=(destination,))
+        deliverer.run_once()
+        store.enqueue(content())
+        assert deliverer.run_once() == 0
+        (failed,) = [event for event in store.trail() if event.what == "delivery_failed"]
+        assert failed.detail["destination"] == "127.0.0.1:9"
+        assert "hunter2" not in f"{store.trail()} {deliverer!r} {destination!r}"
+    assert "hunter2" not in caplog.text
+    assert all(b"hunter2" not in file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_a_process_without_the_destination_leaves_its_messages(store: ReviewStore, receiver: Receiver) -> None:
+    destination = Destination(receiver.url)
+    announce(store.database, destination)
+    store.enqueue(content())
+    announce(store.database, destination)
+    assert Deliverer(store, SECRET).run_once() == 0
+    assert Deliverer(store, SECRET, destinations=(destination,)).run_once() == 1
+
+
+def test_destinations_that_cannot_be(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"url": "ftp://hunter2"}, "http"),
+        ({"url": "https://a", "format": "irc"}, "json, slack, teams"),
+        ({"url": "https://a", "events": ("review.lost",)}, "review.created"),
+    ]
+    for wrong, message in cases:
+        with pytest.raises(UsageError, match=message) as caught:
+            Destination(**wrong)
+        assert "hunter2" not in str(caught.value)
+    monkeypatch.setenv("GUARDRAIL_REVIEW_TOKENS", REVIEWERS)
+    monkeypatch.delenv("GUARDRAIL_WEBHOOK_SECRET", raising=False)
+    for given in ("slack=https://hunter2", "https://hunter2", "irc=https://hunter2"):
+        monkeypatch.setenv("GUARDRAIL_NOTIFY", given)
+        assert main(["review"]) == 1
+        said = capsys.readouterr().err
+        assert "GUARDRAIL_NOTIFY" in said
+        assert "hunter2" not in said

@@ -1,0 +1,133 @@
+"""A gateway on a real socket of the loopback, in front of a scripted endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import uvicorn
+
+from guardrail.testing import make_artifact
+from integrations._gateway.config import Config
+from integrations.gateway import Gateway
+from integrations.openai_chat import OpenAICompatibleChat
+from tests.integrations.openai.faulty_endpoint import Endpoint, serving
+
+SURE, UNSURE = "sure?", "unsure?"
+ANSWERS = {SURE: ["Paris"], UNSURE: ["Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel"]}
+MODEL = OpenAICompatibleChat(model="m", base_url="http://127.0.0.1:1/v1", api_key="unused")
+
+
+class Served:
+    """A gateway that serves, with clients for it."""
+
+    def __init__(self, gateway: Gateway, url: str, stack: ExitStack) -> None:
+        self.gateway, self.url, self._stack = gateway, url, stack
+        self.http = stack.enter_context(httpx.Client(base_url=url, timeout=30))
+
+    def openai(self, key: str = "any", **settings: Any) -> openai.OpenAI:
+        made = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, **{"max_retries": 0, **settings})
+        return self._stack.enter_context(made)
+
+    def ask(self, question: str = SURE, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+        body = {"model": "support", "messages": [{"role": "user", "content": question}], **fields}
+        return self.http.post("/v1/chat/completions", json=body, headers=headers)
+
+    def leave(self, question: str, when: Callable[[], None]) -> None:
+        """Ask, close the connection at a certain moment, and wait until the gateway has seen it."""
+        address = httpx.URL(self.url)
+        body = json.dumps({"model": "support", "messages": [{"role": "user", "content": question}]})
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        with socket.create_connection((address.host, address.port or 80), timeout=20) as client:
+            client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+            when()
+        self.http.get("/healthz")
+
+
+@contextmanager
+def running(app: Any) -> Iterator[str]:
+    """Serve an application on a free port; gives its address."""
+    started = threading.Event()
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            started.set()
+
+    server = Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=5))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        assert started.wait(20)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@dataclass
+class Held(Endpoint):
+    """An endpoint that answers when it is released, where ``holding`` is set."""
+
+    holding: bool = False
+    arrived: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    """Counts the requests that have arrived."""
+    released: threading.Event = field(default_factory=threading.Event)
+
+    async def _answer(self, body: dict[str, Any], reader: Any, writer: Any) -> bool:
+        self.arrived.release()
+        if self.holding:
+            await asyncio.to_thread(self.released.wait, 20)
+        return await super()._answer(body, reader, writer)
+
+    def wait_for(self, requests: int) -> None:
+        """Wait until so many more requests have arrived."""
+        assert all(self.arrived.acquire(timeout=20) for _ in range(requests))
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Held]:
+    held = Held(answers=ANSWERS)
+    with serving(held):
+        yield held
+        held.released.set()
+
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture
+def serve(endpoint: Held, tmp_path: Path) -> Iterator[Serve]:
+    """Makes a gateway of one alias, "support"; ``alias`` and ``settings`` come on top of the defaults.
+
+    Each of ``more`` aliases has the same artifact if it says so.
+    """
+    with ExitStack() as stack:
+
+        def start(
+            alias: dict[str, Any] | None = None, artifact: Any = None, more: Any = None, **settings: Any
+        ) -> Served:
+            given = make_artifact(MODEL, threshold=0.1, n=4) if artifact is None else artifact
+            path = given.save(tmp_path / "artifact.json")
+            upstream = {"url": endpoint.url, "model": "m", "key": "sk-upstream", "timeout": 10, "max_retries": 0}
+            one = {"upstream": upstream, "artifact": path, "probe": "off", **(alias or {})}
+            more = {
+                name: {**other, "artifact": path if other.get("artifact") else None}
+                for name, other in (more or {}).items()
+            }
+            models = {"support": one, **more}
+            gateway = Gateway(Config.checked({"version": 1, "models": models, "drain": 5, **settings}, "test"))
+            return Served(gateway, stack.enter_context(running(gateway)), stack)
+
+        yield start

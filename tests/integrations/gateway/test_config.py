@@ -1,0 +1,165 @@
+"""The gateway's configuration and command line."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from guardrail.__main__ import main
+from guardrail.errors import UsageError
+from guardrail.testing import make_artifact
+from integrations import gateway
+from integrations._gateway.config import Alias, Config, Upstream, load_config, new_key, parsed_config
+from integrations.gateway import Gateway
+from tests.integrations.gateway.conftest import MODEL
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "gateway.md").read_text(encoding="utf-8")
+WHOLE = """\
+version: 1
+port: ${PORT:-8700}
+keys:
+  - {name: ann, sha256: KEYHASH, models: [support], requests_per_minute: 60}
+models:
+  support:
+    upstream: {url: https://models.example/v1, model: m, key: "${UPSTREAM_KEY}"}
+    artifact: ARTIFACT
+    abstain_message: Ask us at $$5 a call.
+    on_abstain: message
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    artifact = make_artifact(MODEL, threshold=0.1).save(tmp_path / "artifact.json")
+    digest = new_key("ann")[1].partition("sha256: ")[2].rstrip("}")
+    path = tmp_path / "guardrail.yaml"
+    path.write_text(WHOLE.replace("ARTIFACT", str(artifact)).replace("KEYHASH", digest), encoding="utf-8")
+    return path
+
+
+def test_a_file_with_variables(file: Path) -> None:
+    config = parsed_config(file.read_text(), "x.yaml", {"UPSTREAM_KEY": "sk-1", "PORT": "9000"})
+    alias = config.models["support"]
+    assert (config.port, alias.abstain_message) == (9000, "Ask us at $5 a call.")
+    assert alias.upstream[0].key is not None
+    assert alias.upstream[0].key.get_secret_value() == "sk-1"
+    assert parsed_config(file.read_text(), "x.yaml", {"UPSTREAM_KEY": "sk-1"}).port == 8700
+    with pytest.raises(UsageError, match=r"x.yaml:7: the variable UPSTREAM_KEY is not set"):
+        parsed_config(file.read_text(), "x.yaml", {})
+    secret = file.with_name("secret")
+    secret.write_text("sk-2\n", encoding="utf-8")
+    found = parsed_config(file.read_text().replace("UPSTREAM_KEY", f"file:{secret}"), "x.yaml", {})
+    assert found.models["support"].upstream[0].key is not None
+    assert found.models["support"].upstream[0].key.get_secret_value() == "sk-2"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("on_abstain: message", "on_abstian: message", r"did you mean 'on_abstain'\?"),
+        ("on_abstain: message", "on_abstain: shrug", "'message', 'error' or 'ticket'"),
+        ("on_abstain: message", "on_abstain: ticket", "needs reviews"),
+        ("on_abstain: message", "fallback: large", "another alias"),
+        ("on_abstain: message", "model: x\n    model: y", "given twice"),
+        ("version: 1", "version: 2", "version"),
+        ("https://models.example", "http://models.example", "unencrypted"),
+        ("https://models.example", "https://user@models.example", "without a user"),
+        ("[support]", "[none]", "do not exist"),
+        ("artifact:", "# artifact:", "needs an artifact"),
+        ("version: 1", "version: 1\n  a: [", "cannot be read as YAML"),
+    ],
+)
+def test_faults_are_named(file: Path, old: str, new: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why) as error:
+        parsed_config(file.read_text().replace(old, new), "x.yaml", {"UPSTREAM_KEY": "sk-secret"})
+    assert "sk-secret" not in str(error.value)
+
+
+def test_the_page_shows_a_configuration_that_is_valid() -> None:
+    (shown,) = re.findall(r"^```yaml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    config = parsed_config(shown, "docs/gateway.md", {"UPSTREAM_KEY": "k"})
+    assert (config.models["support"].settings, config.models["watched"].observe.rate) == ("replace", 0.2)
+    for name in ("stream_hold", "remember", "on_disconnect", "forward_key", "allow_http"):
+        assert any(name in kind.model_fields for kind in (Config, Alias, Upstream))
+        assert f"`{name}" in PAGE
+
+
+def test_other_machines_need_keys(file: Path) -> None:
+    open_to_all = file.read_text().replace("version: 1", "version: 1\nhost: 0.0.0.0")
+    assert parsed_config(open_to_all, "x.yaml", {"UPSTREAM_KEY": "k"}).host == "0.0.0.0"
+    start, end = open_to_all.index("keys:"), open_to_all.index("models:\n")
+    with pytest.raises(UsageError, match="keys are needed"):
+        parsed_config(open_to_all[:start] + open_to_all[end:], "x.yaml", {"UPSTREAM_KEY": "k"})
+
+
+def test_check_prints_no_secret_and_finds_a_wrong_artifact(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UPSTREAM_KEY", "sk-secret")
+    assert main(["serve", "--config", str(file), "--check"]) == 0
+    shown = capsys.readouterr().out
+    assert ("valid" in shown, "**********" in shown, "sk-secret" in shown) == (True, True, False)
+    file.write_text(file.read_text().replace("model: m,", "model: other,"))
+    assert main(["serve", "--config", str(file), "--check"]) == 1
+    assert "'other'" in capsys.readouterr().err
+
+
+def test_the_command_for_one_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = make_artifact(MODEL, threshold=0.1).save(tmp_path / "artifact.json")
+    made: list[Gateway] = []
+    monkeypatch.setattr(gateway, "_serve", lambda uvicorn, one: made.append(one))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-env")
+    single = ["serve", "--upstream", "http://127.0.0.1:1/v1", "--model", "m"]
+    assert main([*single, "--artifact", str(artifact), "--port", "0"]) == 0
+    assert (list(made[0].aliases), made[0].config.port) == (["m"], 0)
+    assert main([*single, "--mode", "observe"]) == 0
+    assert list(made[1].observing) == ["m"]
+    capsys.readouterr()
+    for wrong, why in (
+        (single, "needs an artifact"),
+        (["serve"], "give --config"),
+        ([*single, "--mode", "observe", "--host", "0.0.0.0"], "keys are needed"),
+        ([*single, "--config", "x.yaml"], "without --config"),
+    ):
+        assert main(wrong) == 1
+        assert why in capsys.readouterr().err
+    assert main(["serve", "--new-key", "ann"]) == 0
+    key, line = (part.strip() for part in capsys.readouterr().out.split("\n") if "gr-" in part or "sha256" in part)
+    config = Config.checked(
+        {
+            "version": 1,
+            "models": {"m": {"upstream": {"url": "https://h/v1", "model": "m"}, "mode": "observe"}},
+            "keys": [{"name": "ann", "sha256": line.partition("sha256: ")[2].rstrip("}")}],
+        },
+        "test",
+    )
+    assert config.key_of(key.rpartition(" ")[2]) is not None
+    assert config.key_of("gr-another") is config.key_of(None) is None
+
+
+def test_it_serves_until_it_is_stopped_and_a_signal_reads_the_file_again(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UPSTREAM_KEY", "sk-secret")
+    former = signal.getsignal(signal.SIGHUP)
+    seen: list[str] = []
+
+    async def stop_at_once(self: object, sockets: object = None) -> None:
+        signal.raise_signal(signal.SIGHUP)
+        seen.append("served")
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("uvicorn.Server.main_loop", stop_at_once)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            main(["serve", "--config", str(file), "--port", "0"])
+    finally:
+        signal.signal(signal.SIGHUP, former)
+    assert seen == ["served"]
+    assert "Serving support at http://127.0.0.1:" in capsys.readouterr().out
+    assert load_config(file).models["support"].mode == "guard"

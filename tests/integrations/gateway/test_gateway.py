@@ -1,0 +1,462 @@
+"""`guardrail serve` on a real socket: what clients send and get."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import openai
+import pytest
+from langchain_openai import ChatOpenAI
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from pydantic import BaseModel
+
+from guardrail.bindings import bindings_for, json_format
+from guardrail.guard.abstention import ABSTENTION
+from guardrail.review.queue.store import ReviewStore
+from guardrail.testing import make_artifact
+from integrations._gateway.config import new_key
+from tests.integrations.gateway.conftest import MODEL, SURE, UNSURE, Held, Serve
+
+NULLS: dict[str, Any] = {"temperature": None, "tools": None, "stop": None}
+ADD: Any = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Add.",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
+    },
+}
+
+
+def asked(question: str) -> Any:
+    return {"model": "support", "messages": [{"role": "user", "content": question}]}
+
+
+def key_named(name: str, **more: Any) -> tuple[str, dict[str, Any]]:
+    key, line = new_key(name)
+    return key, {"name": name, "sha256": line.partition("sha256: ")[2].rstrip("}"), **more}
+
+
+# -- answers, abstentions, streams, through the clients ----------------------------------------------------------------
+
+
+def test_openai_gets_answer_and_abstention(serve: Serve, endpoint: Held) -> None:
+    served = serve()
+    client = served.openai()
+    answer = client.chat.completions.with_raw_response.create(**asked(SURE), **NULLS, user="ann", seed=None)
+    found: Any = answer.parse()
+    assert (found.choices[0].message.content, found.choices[0].finish_reason) == ("Paris", "stop")
+    assert (found.usage.prompt_tokens, found.usage.total_tokens) == (35, 40)  # of all five calls
+    assert found.guardrail["accepted"]
+    assert found.guardrail["request"] == answer.headers["x-request-id"]
+    assert answer.headers["x-guardrail-uncertainty"] == "0"
+    held = client.chat.completions.with_raw_response.create(**asked(UNSURE))
+    found = held.parse()
+    assert (found.choices[0].message.content, found.choices[0].finish_reason) == (ABSTENTION, "content_filter")
+    assert (found.guardrail["reason"], found.guardrail["abstained"]) == ("above_threshold", True)
+    assert held.headers["x-guardrail-accepted"] == "false"
+    assert "Rome" not in held.text
+    assert {one["authorization"] for one in endpoint.headers} == {"Bearer sk-upstream"}
+
+
+def test_openai_gets_streams(serve: Serve, endpoint: Held) -> None:
+    client = serve().openai()
+    for question, text, finish in ((SURE, "Paris", "stop"), (UNSURE, ABSTENTION, "content_filter")):
+        events: Any = list(
+            client.chat.completions.create(**asked(question), stream=True, stream_options={"include_usage": True})
+        )
+        assert events[0].choices[0].delta.role == "assistant"
+        assert "".join(one.choices[0].delta.content or "" for one in events if one.choices) == text
+        assert [one.choices[0].finish_reason for one in events if one.choices][-1] == finish
+        assert [one.usage is None for one in events] == [True] * (len(events) - 1) + [False]
+        assert events[-2].guardrail["accepted"] == (question == SURE)
+        assert len({(one.id, one.created, one.model) for one in events}) == 1
+    assert len(endpoint.bodies) == 10
+    assert not any(body.get("stream") for body in endpoint.bodies)
+
+
+def test_langchain_gets_answer_abstention_and_stream(serve: Serve, endpoint: Held) -> None:
+    url = f"{serve().url}/v1"
+    chat = ChatOpenAI(
+        base_url=url, api_key="any", model="support", max_retries=0, include_response_headers=True, stream_usage=True
+    )
+    answer, held = chat.invoke(SURE), chat.invoke(UNSURE)
+    assert (answer.content, answer.response_metadata["finish_reason"]) == ("Paris", "stop")
+    assert (held.content, held.response_metadata["finish_reason"]) == (ABSTENTION, "content_filter")
+    assert held.response_metadata["headers"]["x-guardrail-reason"] == "above_threshold"
+    chunks = list(chat.stream(UNSURE))
+    assert "".join(str(one.content) for one in chunks) == ABSTENTION
+    endpoint.mode = "500"
+    with pytest.raises(openai.InternalServerError):
+        chat.invoke("another?")
+
+
+def test_what_is_sent_is_what_openai_describes(serve: Serve) -> None:
+    served = serve()
+    for question in (SURE, UNSURE):
+        ChatCompletion.model_validate(served.ask(question).json(), strict=True)
+        lines = [one.removeprefix("data: ") for one in served.ask(question, stream=True).text.split("\n\n") if one]
+        assert lines.pop() == "[DONE]"
+        for line in lines:
+            ChatCompletionChunk.model_validate(json.loads(line), strict=True)
+
+
+def test_a_conversation_is_judged_as_it_is(serve: Serve, endpoint: Held) -> None:
+    artifact = make_artifact(MODEL, threshold=0.1, n=4, turns=("human,ai,human",))
+    turns = [
+        {"role": "user", "content": [{"type": "text", "text": "hello"}]},
+        {"role": "assistant", "content": "Hi", "refusal": None},
+        {"role": "user", "content": SURE},
+    ]
+    served = serve(artifact=artifact)
+    assert served.ask(messages=turns).json()["choices"][0]["message"]["content"] == "Paris"
+    assert [one["content"] for one in endpoint.bodies[0]["messages"]] == ["hello", "Hi", SURE]
+    refused = served.ask()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "not_as_calibrated")
+
+
+class Sum(BaseModel):
+    total: int
+
+
+def test_tools_and_formats_are_exactly_the_calibrated_ones(serve: Serve, endpoint: Held) -> None:
+    served = serve(artifact=make_artifact(MODEL, threshold=0.1, n=4, bindings=bindings_for([ADD])))
+    endpoint.mode = "tool"
+    reply = served.ask(tools=[ADD], tool_choice="auto", parallel_tool_calls=True).json()
+    (call,) = reply["choices"][0]["message"]["tool_calls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("add", {"a": 1, "b": 2})
+    assert reply["choices"][0]["finish_reason"] == "tool_calls"
+    with served.openai().chat.completions.stream(**asked(SURE), tools=[ADD]) as stream:
+        message = stream.get_final_completion().choices[0].message
+    assert message.tool_calls is not None
+    assert json.loads(message.tool_calls[0].function.arguments) == {"a": 1, "b": 2}
+    other = {**ADD, "function": {**ADD["function"], "name": "subtract"}}
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({}, "tools"),
+        ({"tools": [other]}, "tools"),
+        ({"tools": [ADD], "tool_choice": "none"}, "tool_choice"),
+    ]
+    for fields, param in wrong:
+        refused = served.ask(**fields)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+def test_an_abstention_is_a_refusal_to_whom_parses(serve: Serve, endpoint: Held) -> None:
+    served = serve(artifact=make_artifact(MODEL, threshold=0.1, n=4, bindings=bindings_for((), response_format=Sum)))
+    found = (
+        served.openai().chat.completions.parse(**asked(UNSURE), response_format=cast(Any, json_format(Sum))).choices[0]
+    )
+    assert (found.message.content, found.message.refusal, found.finish_reason) == (None, ABSTENTION, "stop")
+    events = served.ask(UNSURE, response_format=json_format(Sum), stream=True).text
+    assert f'"refusal": "{ABSTENTION}"' in events
+    assert served.ask(UNSURE).json()["error"]["param"] == "response_format"
+
+
+def test_log_probabilities_are_given_or_refused(serve: Serve) -> None:
+    served = serve(artifact=make_artifact(MODEL, threshold=9, n=4, estimator="length_normalised_entropy"))
+    (token,) = served.ask(logprobs=True).json()["choices"][0]["logprobs"]["content"]
+    assert token == {"token": "Paris", "logprob": -1.5, "bytes": list(b"Paris"), "top_logprobs": []}
+    assert served.ask(logprobs=True, top_logprobs=2).json()["error"]["param"] == "top_logprobs"
+    assert serve().ask(logprobs=True).json()["error"]["param"] == "logprobs"
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+OTHER: dict[str, Any] = {
+    "temperature": 0.7, "top_p": 0.5, "seed": 1, "n": 2, "max_tokens": 5, "max_completion_tokens": 5, "stop": "x",
+    "frequency_penalty": 1, "logit_bias": {"1": 2}, "reasoning_effort": "low", "store": True,
+    "parallel_tool_calls": False, "top_k": 3, "functions": [{"name": "add"}], "modalities": ["audio"],
+}  # fmt: skip
+
+
+def test_settings_other_than_the_calibrated_ones_are_refused(serve: Serve, endpoint: Held) -> None:
+    served = serve()
+    for name, value in OTHER.items():
+        reply = served.ask(**{name: value})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
+        assert reply.json()["error"].keys() == {"message", "type", "param", "code"}
+    assert not endpoint.requests
+
+
+def test_calibrated_settings_pass_and_others_may_be_replaced(serve: Serve, endpoint: Held) -> None:
+    same: dict[str, Any] = {
+        "temperature": 0,
+        "top_p": 1,
+        "max_tokens": 64,
+        "n": 1,
+        "frequency_penalty": 0,
+        "store": False,
+        "stop": [],
+    }
+    served = serve()
+    assert served.ask(**same, metadata={"a": "b"}, response_format={"type": "text"}).status_code == 200
+    served = serve({"settings": "replace", "ignore": ["top_k"]})
+    reply = served.ask(temperature=0.3, seed=4, top_k=5)
+    assert (reply.status_code, reply.headers["x-guardrail-replaced"]) == (200, "seed, temperature")
+    assert "top_k" not in endpoint.bodies[-1]
+    assert served.ask(n=2).status_code == 400  # never replaced
+
+
+MALFORMED = [
+    (b"", 400), (b"{", 400), (b"[1]", 400), (b'{"model": 1}', 400), (b'{"model": "support"}', 400),
+    (b'{"model": "support", "x": NaN}', 400), (b'{"model": "support", "x": 1e999}', 400),
+    (b'{"model": "support", "seed": ' + b"9" * 30 + b"}", 400), (b'{"model": "support", "x": "\\ud800"}', 400),
+    (b'{"model": "support", "x": ' + b"[" * 5000 + b"]" * 5000 + b"}", 400), (b'{"model": "\xff"}', 400),
+    (b'{"model": "support", "messages": [{"role": "robot", "content": "x"}]}', 400),
+    (b'{"model": "support", "messages": []}', 400), (b'{"model": "other"}', 404), (b"x" * 30_000, 413),
+]  # fmt: skip
+
+
+def test_malformed_bodies_are_refused_in_openais_shape(serve: Serve) -> None:
+    served, head = serve(max_body=20_000), {"content-type": "application/json"}
+    for content, status in MALFORMED:
+        for body in (content, iter([content])):  # with a Content-Length, and in chunks without
+            reply = served.http.post("/v1/chat/completions", content=body, headers=head)
+            assert reply.status_code == status
+            assert reply.json()["error"].keys() == {"message", "type", "param", "code"}
+
+
+def test_everything_else_is_404_and_names_the_switch(serve: Serve) -> None:
+    served = serve()
+    assert "use_responses_api=False" in served.http.post("/v1/responses", json={}).json()["error"]["message"]
+    for method, path in (
+        ("POST", "/v1/embeddings"),
+        ("GET", "/v1/chat/completions"),
+        ("GET", "/"),
+        ("PUT", "/v1/models"),
+    ):
+        reply = served.http.request(method, path)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (404, "unknown_endpoint")
+    assert [one.id for one in served.openai().models.list()] == ["support"]
+    assert served.openai().models.retrieve("support").object == "model"
+    assert served.http.get("/v1/models/none").status_code == 404
+    assert (served.http.get("/healthz").status_code, served.http.get("/readyz").json()["ready"]) == (200, True)
+    wrong = served.http.post("/v1/chat/completions", content=b"{}", headers={"content-type": "text/plain"})
+    assert wrong.status_code == 415
+    assert served.http.get("/v1/models", headers={"host": "evil.example"}).status_code == 403
+
+
+# -- errors and their retries ------------------------------------------------------------------------------------------
+
+
+def test_a_measured_abstention_as_an_error_is_never_retried(serve: Serve, endpoint: Held) -> None:
+    client = serve({"on_abstain": "error"}).openai(max_retries=2)
+    with pytest.raises(openai.BadRequestError) as error:
+        client.chat.completions.create(**asked(UNSURE))
+    assert (error.value.type, error.value.code) == ("guardrail_abstained", "above_threshold")
+    assert error.value.response.headers["x-guardrail-reason"] == "above_threshold"
+    assert error.value.request_id
+    assert endpoint.requests == 5
+
+
+def test_an_outage_is_an_error_that_is_retried_and_then_drawn_again(serve: Serve, endpoint: Held) -> None:
+    served = serve()
+    endpoint.mode = "500"
+    reply = served.ask()
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "model_failed")
+    assert reply.headers["retry-after"] == "5"
+    assert endpoint.url not in reply.text
+    endpoint.mode = "ok"
+    assert served.ask(headers={"x-stainless-retry-count": "1"}).json()["guardrail"]["accepted"]
+    endpoint.mode = "echo_401"
+    wrong = served.ask("other?")
+    assert (wrong.status_code, wrong.headers["x-should-retry"]) == (502, "false")
+    assert "sk-upstream" not in wrong.text
+
+
+def test_where_nothing_is_feasible_no_client_retries(serve: Serve, endpoint: Held) -> None:
+    served = serve({"on_abstain": "error"}, artifact=make_artifact(MODEL, threshold=None, n=4))
+    with pytest.raises(openai.InternalServerError) as error:
+        served.openai(max_retries=2).chat.completions.create(**asked(SURE))
+    assert error.value.code == "infeasible"
+    assert endpoint.requests == 1
+
+
+def test_a_repeated_request_gets_the_remembered_verdict(serve: Serve, endpoint: Held) -> None:
+    served = serve()
+    again = {"x-stainless-retry-count": "1"}
+    first, repeated = served.ask().json(), served.ask(headers=again).json()
+    assert endpoint.requests == 5
+    assert repeated["choices"] == first["choices"]
+    assert repeated["guardrail"]["request"] != first["guardrail"]["request"]
+    served.ask()  # nobody says that this is a repetition: it is another question
+    assert endpoint.requests == 10
+    once = {"idempotency-key": "k1"}
+    for _ in range(2):
+        served.ask(headers=once)
+    assert endpoint.requests == 15
+    served.ask(headers={"idempotency-key": "k2"})
+    served.ask(headers=again, user="another body")
+    assert endpoint.requests == 25
+    forgetful = serve(remember=0)  # the control: without the memory a repetition draws again
+    for _ in range(2):
+        forgetful.ask(headers=again)
+    assert endpoint.requests == 35
+
+
+def test_a_client_that_gives_up_and_asks_again_joins(serve: Serve, endpoint: Held) -> None:
+    endpoint.holding = True
+    served = serve()
+    served.leave(SURE, lambda: endpoint.wait_for(5))
+    with ThreadPoolExecutor() as pool:
+        reply = pool.submit(served.ask)  # without any header: the first one is gone
+        endpoint.released.set()
+        assert reply.result(20).json()["guardrail"]["accepted"]
+    assert endpoint.requests == 5
+
+
+def test_a_client_that_leaves_may_stop_the_calls(serve: Serve, endpoint: Held) -> None:
+    endpoint.holding = True
+    served = serve({"on_disconnect": "cancel"})
+    served.leave(SURE, lambda: endpoint.wait_for(5))
+    endpoint.released.set()
+    assert served.ask().json()["guardrail"]["accepted"]
+    assert endpoint.requests == 10  # drawn again
+
+
+# -- streams that wait -------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_that_waits_is_kept_alive(serve: Serve, endpoint: Held) -> None:
+    endpoint.holding = True
+    served = serve(stream_hold=0, keep_alive=0.05)
+    body = {**asked(UNSURE), "stream": True}
+    with served.http.stream("POST", "/v1/chat/completions", json=body) as reply:
+        lines = reply.iter_lines()
+        assert [next(lines), next(lines), next(lines)] == [": keep-alive", "", ": keep-alive"]
+        endpoint.released.set()
+        rest = [one for one in lines if one and not one.startswith(":")]
+    assert rest[-1] == "data: [DONE]"
+    finish = json.loads(rest[-2].removeprefix("data: "))
+    assert (finish["guardrail"]["accepted"], finish["choices"][0]["finish_reason"]) == (False, "content_filter")
+    endpoint.mode = "500"
+    with pytest.raises(openai.APIError, match="could not be measured"):
+        list(served.openai().chat.completions.create(**asked("other?"), stream=True))
+    chat = ChatOpenAI(base_url=f"{served.url}/v1", api_key="any", model="support", max_retries=0)
+    with pytest.raises(openai.APIError, match="could not be measured"):
+        list(chat.stream("third?"))
+
+
+def test_a_stream_whose_verdict_comes_in_time_has_its_status(serve: Serve, endpoint: Held) -> None:
+    endpoint.mode = "500"
+    with pytest.raises(openai.InternalServerError):
+        serve().openai().chat.completions.create(**asked(SURE), stream=True)
+
+
+# -- keys and limits ---------------------------------------------------------------------------------------------------
+
+
+def test_keys_models_and_limits(serve: Serve, endpoint: Held) -> None:
+    ann, row = key_named("ann", models=["support"], requests_per_minute=3)
+    bob, other = key_named("bob", models=[], upstream_key="sk-of-bob")
+    cat, third = key_named("cat", upstream_key="sk-of-cat")
+    served = serve(keys=[row, other, third])
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {ann}"}):
+        for path in ("/v1/models", "/metrics", "/anything"):
+            assert served.http.get(path, headers=headers).status_code == 401
+    assert served.http.get("/healthz").status_code == 200
+    with pytest.raises(openai.PermissionDeniedError):
+        served.openai(bob).chat.completions.create(**asked(SURE))
+    assert not list(served.openai(bob).models.list())
+    served.openai(cat).chat.completions.create(**asked(SURE))
+    assert endpoint.headers[-1]["authorization"] == "Bearer sk-of-cat"
+    for header in ({"api-key": ann}, {"x-guardrail-key": ann}, {"authorization": f"Bearer {ann}"}):
+        assert served.ask(headers=header).status_code == 200
+        assert endpoint.headers[-1]["authorization"] == "Bearer sk-upstream"
+    limited = served.ask(headers={"api-key": ann})
+    assert (limited.status_code, int(limited.headers["retry-after"]) > 0) == (429, True)
+
+
+def test_a_forwarded_key_goes_upstream_and_the_gateways_own_never_does(serve: Serve, endpoint: Held) -> None:
+    ann, row = key_named("ann")
+    upstream = {"url": endpoint.url, "model": "m", "forward_key": True}
+    served = serve({"upstream": upstream}, keys=[row])
+    assert served.ask(headers={"authorization": f"Bearer {ann}"}).status_code == 401
+    assert endpoint.requests == 0
+    both = {"x-guardrail-key": ann, "authorization": "Bearer sk-client"}
+    assert served.ask(headers={**both, "idempotency-key": "k"}).status_code == 200
+    assert {one["authorization"] for one in endpoint.headers} == {"Bearer sk-client"}
+    served.ask(headers={**both, "authorization": "Bearer sk-other", "idempotency-key": "k"})
+    assert endpoint.requests == 10  # what is remembered belongs to a credential
+
+
+def test_more_questions_than_the_limits_are_refused(serve: Serve, endpoint: Held) -> None:
+    ann, row = key_named("ann", max_concurrency=1)
+    bob, other = key_named("bob")
+    endpoint.holding = True
+    served = serve(keys=[row, other], max_concurrency=2)
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(served.ask, SURE, {"api-key": ann})]
+        endpoint.wait_for(5)
+        assert served.ask(UNSURE, {"api-key": ann}).status_code == 429
+        waiting.append(pool.submit(served.ask, SURE, {"api-key": bob}))
+        endpoint.wait_for(5)
+        full = served.ask(UNSURE, {"api-key": bob})
+        assert (full.status_code, full.json()["error"]["code"]) == (503, "overloaded")
+        endpoint.released.set()
+        assert [one.result(20).status_code for one in waiting] == [200, 200]
+
+
+# -- what follows an abstention, artifacts, metrics --------------------------------------------------------------------
+
+
+def test_another_alias_may_answer_instead(serve: Serve, endpoint: Held) -> None:
+    large = {"upstream": {"url": endpoint.url, "model": "large", "key": "k"}, "mode": "observe"}
+    reply = serve({"fallback": "large"}, more={"large": large}).ask(UNSURE)
+    assert (reply.headers["x-guardrail-fallback"], reply.headers["x-guardrail-abstained"]) == ("large", "false")
+    assert reply.json()["guardrail"]["fallback"] == "large"
+    assert reply.json()["choices"][0]["message"]["content"] in ("Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel")
+    assert endpoint.bodies[-1]["model"] == "large"
+
+
+def test_a_ticket_instead_of_an_answer(serve: Serve, tmp_path: Path) -> None:
+    served = serve({"on_abstain": "ticket"}, reviews=str(tmp_path / "reviews.db"))
+    found = served.ask(UNSURE).json()
+    with ReviewStore(str(tmp_path / "reviews.db")) as store:
+        assert store.item(found["guardrail"]["ticket"]).content.question == UNSURE
+    assert found["choices"][0]["finish_reason"] == "content_filter"
+    assert found["guardrail"]["ticket"] in found["choices"][0]["message"]["content"]
+
+
+def test_an_artifact_is_swapped_while_serving(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
+    served = serve()
+    gateway, path = served.gateway, tmp_path / "artifact.json"
+    guard = gateway.aliases["support"].guard(None)
+    assert gateway.reload()
+    assert gateway.aliases["support"].guard(None) is guard  # nothing changed
+    endpoint.holding = True
+    with ThreadPoolExecutor() as pool:
+        before = pool.submit(served.ask, UNSURE)
+        endpoint.wait_for(5)
+        lenient = make_artifact(MODEL, threshold=9, n=4)
+        path.unlink()
+        lenient.save(path)
+        assert gateway.reload()
+        endpoint.released.set()
+        assert not before.result(20).json()["guardrail"]["accepted"]  # it keeps what it began with
+    assert served.ask(UNSURE).json()["guardrail"]["artifact"] == lenient.digest
+    path.write_text("{}")
+    assert not gateway.reload()
+    assert served.http.get("/readyz").json() == {"ready": False, "reasons": ["reload_failed"]}
+    assert served.ask(UNSURE).json()["guardrail"]["artifact"] == lenient.digest
+
+
+def test_metrics_count_and_name_nothing_of_a_user(serve: Serve, endpoint: Held) -> None:
+    served = serve()
+    served.ask()
+    served.ask(UNSURE, user="marker-of-a-user")
+    served.http.get("/marker-of-a-user")
+    page = served.http.get("/metrics").text
+    for outcome, reason in (("accepted", "within_threshold"), ("abstained", "above_threshold")):
+        labels = (
+            f'estimator="discrete_semantic_entropy",mode="guard",model="support",outcome="{outcome}",reason="{reason}"'
+        )
+        assert f"guardrail_decisions_total{{{labels}}} 1.0" in page
+    assert 'guardrail_model_calls_total{model="support"} 10.0' in page
+    assert 'guardrail_http_requests_total{route="other",status="4xx"} 1.0' in page
+    assert "marker" not in page
+    assert SURE not in page

@@ -1,0 +1,177 @@
+"""An alias that observes: what passes, what is measured behind it, and what the estimate is worth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from calibrate.data.records import read_records, write_records
+from calibrate.scoring.scores import score_records
+from guardrail.errors import UsageError
+from guardrail.guard.observe import Observed
+from guardrail.review.audits import chosen
+from guardrail.uncertainty import make_estimator
+from integrations._gateway.config import Config
+from integrations.gateway import Gateway
+from tests.integrations.gateway.conftest import SURE, UNSURE, Held, Serve, Served
+
+GREEDY: dict[str, Any] = {"model": "m", "temperature": 0}
+COLLECT = {"n": 4, "primary": "sampled", "temperature": 1, "top_p": 1}
+
+
+def observing(serve: Serve, endpoint: Held, *, artifact: bool = True, probe: str = "off", **observe: Any) -> Served:
+    """A gateway that observes "m" under its upstream name, so that requests pass unchanged."""
+    upstream = {"url": endpoint.url, "model": "m", "key": "sk-upstream", "timeout": 10, "max_retries": 0}
+    alias = {"upstream": upstream, "mode": "observe", "observe": observe, "probe": probe, "artifact": artifact}
+    return serve({"probe": probe}, more={"m": alias})
+
+
+def counts(served: Served) -> Observed:
+    queue = served.gateway.observing["m"].queue
+    assert queue.drain(20)
+    return queue.observed
+
+
+def test_bytes_pass_unchanged_and_the_verdict_is_on_the_answer_that_was_served(serve: Serve, endpoint: Held) -> None:
+    served = observing(serve, endpoint)
+    body = json.dumps({"messages": [{"role": "user", "content": UNSURE}], **GREEDY, "user": "ann"}, indent=3)
+    head = {"content-type": "application/json", "authorization": "Bearer any", "x-secret": "s"}
+    through = served.http.post("/v1/chat/completions", content=body, headers=head)
+    seen = endpoint.headers[0]
+    direct = httpx.post(f"{endpoint.url}/chat/completions", content=body, headers=head)
+    assert (through.content, through.status_code) == (direct.content, direct.status_code)
+    assert through.headers["content-type"] == direct.headers["content-type"]
+    assert endpoint.bodies[0] == json.loads(body)
+    assert (seen["authorization"], "x-secret" in seen) == ("Bearer sk-upstream", False)
+    assert counts(served) == Observed(served=1, chosen=1, abstained=1)
+    samples = [one for one in endpoint.bodies if one.get("temperature")]
+    assert len(samples) == 4  # the served answer was not drawn again
+    shown = served.http.get("/guardrail/v1/observed").json()["m"]
+    assert (shown["abstained"], shown["acceptance"]) == (1, 0.0)
+    page = served.http.get("/metrics").text
+    assert 'guardrail_observations_total{fate="abstained",model="m"} 1.0' in page
+    assert 'mode="observe"' in page
+
+
+def test_streams_errors_and_what_cannot_be_judged_pass(serve: Serve, endpoint: Held) -> None:
+    served = observing(serve, endpoint)
+    client = served.openai()
+    asked: Any = {"messages": [{"role": "user", "content": SURE}], **GREEDY}
+    events: Any = list(client.chat.completions.create(**asked, stream=True))
+    assert "".join(one.choices[0].delta.content or "" for one in events if one.choices) == "Paris"
+    endpoint.mode = "tool"
+    assert client.chat.completions.create(**asked).choices[0].message.tool_calls
+    endpoint.mode = "429"
+    with pytest.raises(openai.RateLimitError, match="slow down"):
+        client.chat.completions.create(**asked)
+    endpoint.mode = "html"
+    assert served.http.post("/v1/chat/completions", json=asked).text == "<html>It works!</html>"
+    endpoint.mode = "ok"
+    several: tuple[dict[str, Any], ...] = ({"temperature": 1}, {"n": 2}, {"top_k": 5}, {"max_tokens": 0}, {"tools": []})
+    for fields in several:
+        client.post("/chat/completions", body={**asked, **fields}, cast_to=object)
+    found = counts(served)
+    assert (found.served, found.chosen, found.accepted) == (9, 9, 3)  # also no tools, and a limit that was not reached
+    assert found.not_comparable == 4  # with them the tool call, whose length the upstream does not say
+    assert found.dropped == {"upstream_error": 1, "unreadable": 1}
+
+
+def test_an_upstream_that_is_gone_is_an_error(serve: Serve, endpoint: Held) -> None:
+    served = observing(serve, endpoint)
+    endpoint.mode = "reset"
+    reply = served.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x"}], **GREEDY})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (502, "upstream_failed")
+    assert endpoint.url not in reply.text
+
+
+def test_without_an_artifact_it_collects_records_that_calibrate_reads(
+    serve: Serve, endpoint: Held, tmp_path: Path
+) -> None:
+    path = tmp_path / "observed.jsonl"
+    prompt = {"system": "Be brief.", "template": "Q: {question}"}
+    settings: dict[str, Any] = {"plan": COLLECT, "prompt": prompt, "records": {"path": path, "rate": 0.5}}
+    served = observing(serve, endpoint, artifact=False, **settings)
+    wrapped = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"Q: {UNSURE}"}]
+    keys = [f"request-{number}" for number in range(12)]
+    for key in keys:
+        served.http.post(
+            "/v1/chat/completions", json={"model": "m", "messages": wrapped}, headers={"idempotency-key": key}
+        )
+    served.http.post("/v1/chat/completions", json={"model": "m", "messages": wrapped[1:]})  # another prompt
+    assert counts(served) == Observed(served=13, chosen=13, collected=12, not_comparable=1)
+    file = read_records(path)
+    assert sorted(one.id for one in file.records) == sorted(key for key in keys if chosen(key, 0.5, salt="label"))
+    for record in file.records:
+        assert (record.question, record.turns) == (UNSURE, "human")
+        assert record.drawn is not None
+        assert len(record.drawn.samples) == 4
+    scored = score_records(file, [make_estimator("discrete_semantic_entropy")])
+    assert all(one.scores for one in scored.records)
+    assert path.stat().st_mode & 0o077 == 0
+    with path.open("a") as stream:
+        stream.write('{"id": "torn')
+    alias = served.gateway.config.models["m"]
+    again = Gateway(served.gateway.config)
+    again.observing["m"]._records.append("more", (), file.records[0].drawn)  # type: ignore[union-attr, arg-type]
+    assert len(read_records(path).records) == len(file.records) + 1
+    other = alias.model_copy(
+        update={"observe": alias.observe.model_copy(update={"prompt": type(alias.observe.prompt)()})}
+    )
+    with pytest.raises(UsageError, match="another prompt"):
+        Gateway(Config(version=1, models={"m": other}))
+
+
+def test_the_estimate_agrees_with_later_enforcement(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
+    """What observing says would be accepted, and how much of it is wrong, is what the guard then does.
+
+    150 questions, of which a third are certain, a third uncertain and a third certain and wrong half of the time.
+    """
+    path = tmp_path / "observed.jsonl"
+    questions = [f"question {number}" for number in range(150)]
+    endpoint.answers = {
+        one: [["right"], ["wrong", "right", "else", "more"], [("right", "wrong")[number % 2]]][number % 3]
+        for number, one in enumerate(questions)
+    }
+    records = {"path": path}
+    half = observing(serve, endpoint, probe="auto", records=records, rate=0.5)
+    for one in questions:
+        half.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": one}], **GREEDY})
+    watched = counts(half)
+    file = read_records(path)
+    judged = score_records(file, [make_estimator("discrete_semantic_entropy")])
+    taken = [one for one in judged.records if next(iter(one.scores.values())).value is not None]
+    passed = [one for one in taken if (next(iter(one.scores.values())).value or 0.0) <= 0.1]
+    estimate = (len(passed) / len(taken), sum(one.answer == "wrong" for one in passed) / len(passed))
+    assert watched.acceptance == estimate[0]
+    assert watched.chosen == len(file.records) < 150
+
+    enforced = {one: half.ask(one).json() for one in questions}
+    accepted = {
+        one: reply["choices"][0]["message"]["content"]
+        for one, reply in enforced.items()
+        if reply["guardrail"]["accepted"]
+    }
+    # The same requests, the same verdicts: exactly. And the sample, chosen by hash, speaks for all of them.
+    assert {one.question for one in passed} == accepted.keys() & {one.question for one in taken}
+    rates = (len(accepted) / 150, sum(text == "wrong" for text in accepted.values()) / len(accepted))
+    for guess, truth, size in zip(estimate, rates, (len(taken), len(passed)), strict=True):
+        assert abs(guess - truth) <= 4.5 * (truth * (1 - truth) / size) ** 0.5  # fails once in 100,000 runs
+    write_records(path, file.header, file.records)  # what it wrote is what `calibrate` writes
+    assert read_records(path).records == file.records
+
+
+def test_a_configuration_that_cannot_observe_is_refused(tmp_path: Path) -> None:
+    one = {"url": "http://127.0.0.1:1/v1", "model": "m"}
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"upstream": [one, one]}, "cascade"),
+        ({"upstream": one, "observe": {"records": {"path": tmp_path / "x"}}}, "observe.plan"),
+        ({"upstream": one, "observe": {"rate": 0}}, "greater than 0"),
+    ]
+    for alias, why in wrong:
+        with pytest.raises(UsageError, match=why):
+            Config.checked({"version": 1, "models": {"m": {"mode": "observe", **alias}}}, "test")
