@@ -1,5 +1,7 @@
 """How fast monitors notice a real change, and how often they cry wolf: `python -m benchmarks.monitoring FOLDER`.
 
+`python -m benchmarks.monitoring --speed` measures what they cost instead, on a private PostgreSQL.
+
 Recorded scores and errors of real models. A monitor is begun on 1,000 questions of some topics, watches 300 more of the
 same topics, and then questions of other topics. Everything is repeated over random splits; a delay is the number of
 questions asked after the change. The second table is simulated: streams in which nothing ever changes.
@@ -10,15 +12,19 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from calibrate.thresholds import fit
+from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.gate import accepts
 from guardrail.monitor import DriftMonitor, RiskMonitor, jump
@@ -26,10 +32,13 @@ from guardrail.monitor.betting import JUMPS
 from guardrail.monitor.drift import DRIFT_BETS
 from guardrail.monitor.risk import RISK_BETS
 from guardrail.outcome import Feasible
+from guardrail.review import Monitors, ReviewStore
+from guardrail.review.monitors.folding import FOLD_AT_ONCE, Inbox, put
 from guardrail.testing import ScriptedChat, make_artifact
 
 CALIBRATION, QUIET, LONGEST = 1_000, 300, 2_000
 DELTA = 0.05
+THREADS, LATENCY = 16, 0.2
 AUDITS = (1.0, 0.3, 0.1)
 REASONING = {  # the published hierarchy of MMBench: reasoning, as against perception
     "physical_property_reasoning", "function_reasoning", "identity_reasoning", "social_relation", "nature_relation",
@@ -144,13 +153,11 @@ def drift(change: Change, seed: int) -> tuple[Run, list[float]]:
     """One stream through a drift monitor; also its log-wealth over the questions."""
     stream = stream_of(change, seed)
     monitor = DriftMonitor(artifact_of(stream.known[0]), delta=DELTA, seed=seed)
-    wealth = []
-    for at, score in enumerate(stream.u.tolist(), start=1):
-        wealth.append(monitor.update(score).log_wealth)
-        if monitor.alarmed:
-            early = at <= QUIET
-            return Run(early, None if early else at - QUIET, at), wealth
-    return Run(False, None, len(wealth)), wealth
+    state, _, wealth = monitor.state.after(monitor.grid, stream.u.tolist())
+    at = state.alarmed_at
+    if at is None:
+        return Run(False, None, len(wealth)), wealth
+    return Run(at <= QUIET, None if at <= QUIET else at - QUIET, at), wealth[:at]
 
 
 def risk(change: Change, seed: int, rate: float) -> tuple[Run, list[float], tuple[int, int, int]]:
@@ -248,13 +255,97 @@ def draw(paths: dict[str, list[list[float]]], titles: dict[str, str], path: Path
     figure.savefig(path, format="png", dpi=110, metadata={"Software": None})
 
 
+def speed(seconds: float) -> None:
+    """Print what an update costs: in memory, in the inbox of a PostgreSQL, in folding, and to a guard."""
+    from tests import postgres
+
+    scores = np.random.default_rng(0).normal(size=101_000).tolist()
+    artifact = artifact_of(np.array(scores[:1_000]))
+    monitor = DriftMonitor(artifact)
+    start = time.perf_counter()
+    state = monitor.state
+    for first in range(1_000, 101_000, FOLD_AT_ONCE):
+        state, _, _ = state.after(monitor.grid, scores[first : first + FOLD_AT_ONCE])
+    print(f"updates in memory: {state.n / (time.perf_counter() - start):,.0f}/s")
+    late = state.model_copy(update={"n": 10**6, "counts": tuple(10**6 // len(state.counts) for _ in state.counts)})
+    size = len(late.model_dump_json()) + len(monitor.grid.model_dump_json())
+    print(f"state and grid after 10^6 updates: {size / 1000:,.1f} kB")
+    with postgres.server() as url, ReviewStore(url) as store:
+        monitors = Monitors(store)
+        monitors.drift("drift", artifact)
+        for count in (THREADS, 8 * THREADS):
+            rate = _inserts(store, count, seconds)
+            print(f"inserts into the inbox, {count} threads, each waits for its commit: {rate:,.0f}/s")
+        rows = [{"key": f"more {i}", "value": score} for i, score in enumerate(scores[: 20 * FOLD_AT_ONCE])]
+        with store.database.write(600.0) as connection:
+            put(connection, "drift", rows, 0.0)
+        start = time.perf_counter()
+        folded = monitors.fold()
+        print(f"updates folded: {folded / (time.perf_counter() - start):,.0f}/s")
+        plain, watched = (_guarded(store, observed, seconds) for observed in (False, True))
+        print(
+            f"guard with {THREADS} threads, a call takes {LATENCY * 1000:g} ms: {plain:,.0f} questions/s unwatched, "
+            f"{watched:,.0f} watched ({watched / plain:.0%})"
+        )
+
+
+def _inserts(store: ReviewStore, count: int, seconds: float) -> float:
+    """Scores a second that threads write, each of which waits until its score is on disk."""
+    box, written = Inbox(store.database, "drift"), [0] * count
+    end = time.perf_counter() + seconds
+
+    def write(number: int) -> None:
+        while time.perf_counter() < end:
+            box.add(number / count, f"{count}-{number}-{written[number]}")
+            written[number] += 1
+
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(write, range(count)))
+    return sum(written) / seconds
+
+
+class SlowChat(ScriptedChat):
+    """A model that takes its time."""
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        time.sleep(LATENCY)
+        return super()._generate(*args, **kwargs)
+
+
+def _guarded(store: ReviewStore, observed: bool, seconds: float) -> float:
+    """Questions a second of a guard that is asked by many threads."""
+    model = SlowChat(default=["Paris"])
+    artifact = make_artifact(model)
+    drift = Monitors(store).drift("guard", artifact)
+    guard = Guardrail(
+        model=model, artifact=artifact, early_stopping="off", on_verdict=[drift.watch] if observed else []
+    )
+    done, end = [0] * THREADS, time.perf_counter() + seconds
+
+    def ask(number: int) -> None:
+        while time.perf_counter() < end:
+            if not guard.assess(f"question {number} {done[number]}").accepted:
+                raise RuntimeError("the guard holds answers back")
+            done[number] += 1
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(ask, range(THREADS)))
+    return sum(done) / seconds
+
+
 def main() -> None:
     """Print the tables and draw the picture."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="folder with the recorded scores")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", help="folder with the recorded scores")
+    parser.add_argument("--speed", type=float, nargs="?", const=10.0, metavar="SECONDS", help="measure what they cost")
     parser.add_argument("--splits", type=int, default=100)
     parser.add_argument("--png", type=Path, default=None)
     arguments = parser.parse_args()
+    if arguments.speed is not None:
+        speed(arguments.speed)
+        return
+    if arguments.folder is None:
+        parser.error("give the folder with the recorded scores, or --speed")
     paths: dict[str, list[list[float]]] = {"drift": [], "risk": []}
     titles = {}
     print("| data | change | monitor | answered, wrong after it | alarm before | alarm after | median delay |")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["missing", "server"]
+__all__ = ["missing", "restart", "server", "stopped"]
 
 FOLDERS = ("/usr/local/bin", *sorted((str(p) for p in Path("/usr/lib/postgresql").glob("*/bin")), reverse=True))
 
@@ -81,3 +82,52 @@ def server() -> Iterator[str]:
             run("pg_ctl", "-D", str(data), "-w", "-m", "immediate", "stop")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def restart(url: str) -> None:
+    """Kill the server as a crash would, and start it again on the same port."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        (data,) = connection.execute("SHOW data_directory").fetchone() or ("",)
+    user, prefix = _user(), list[str]()
+    if user:
+        owner = pwd.getpwnam(user)
+        prefix = ["setpriv", f"--reuid={owner.pw_uid}", f"--regid={owner.pw_gid}", "--clear-groups"]
+    log = str(Path(data).parent / "log")
+    command = [*prefix, str(_binary("pg_ctl")), "-D", data, "-w", "-t", "60", "-m", "immediate", "-l", log, "restart"]
+    subprocess.run(command, cwd=Path(data).parent, check=True, capture_output=True, stdin=subprocess.DEVNULL)
+
+
+@contextmanager
+def stopped(url: str) -> Iterator[None]:
+    """Stop all processes of the server (SIGSTOP), so that it keeps its sockets open and answers nothing."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        backend = connection.info.backend_pid
+        main = _parent(backend)
+    found = [main, *(pid for pid in _pids() if _parent(pid) == main)]
+    for pid in found:
+        _signal(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in reversed(found):
+            _signal(pid, signal.SIGCONT)
+
+
+def _pids() -> list[int]:
+    return [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:  # it has ended
+        return -1
+
+
+def _signal(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -20,6 +20,9 @@ __all__ = ["Alarm", "Monitor", "check_unit", "parse_state", "read_state"]
 
 _WAY_OUT = "Copy the file again, or start a new monitor."
 
+_FORMATS = (None, 1, 2)
+"""Formats of any kind of monitor so far."""
+
 State = TypeVar("State", bound=BettingState)
 
 
@@ -122,7 +125,12 @@ def parse_state(text: str, kind: type[State], where: str) -> State:
     except ValueError as error:
         raise UsageError(f"{where}: cannot be read as a monitor state ({error}). {_WAY_OUT}") from error
     if isinstance(content, dict):
-        check_version(content.get("format"), 1, where, "start a new monitor")
+        content = kind.upgraded(content)
+        found = content.get("format")
+        required = {name for name, field in kind.model_fields.items() if field.is_required()}
+        if found in _FORMATS and required - set(content):  # of the other monitor, whose format may be another one
+            raise UsageError(f"{where}: not a {kind.__name__} that `save` wrote. {_WAY_OUT}")
+        check_version(content.get("format"), kind.FORMAT, where, "start a new monitor")
     try:
         return kind.from_stored(content)
     except ValidationError as error:

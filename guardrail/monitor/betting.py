@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal, Self
+from functools import cache
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ __all__ = ["JUMPS", "BettingState", "amount", "even", "jump"]
 JUMPS = (1e-4, 1e-3, 1e-2, 1e-1)
 """Rates at which money is redistributed over the bets before each bet; the rates start with equal shares.
 Without jumps every bet loses its money during a long quiet period, and a late change would be detected late."""
+
+_SPREAD = np.array(JUMPS)[:, None]
+_KEPT = 1 - _SPREAD
 
 
 def jump(capital: NDArray[np.float64], gains: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -30,9 +34,16 @@ def jump(capital: NDArray[np.float64], gains: NDArray[np.float64]) -> NDArray[np
     Returns:
         The money after the bet, same shape as ``capital``. Its sum is the wealth.
     """
-    rates = np.array(JUMPS)[:, None]
-    spread = (1 - rates) * capital + rates * capital.mean(axis=-1, keepdims=True)
+    spread = _KEPT * capital + _SPREAD * capital.mean(axis=-1, keepdims=True)
     return np.asarray(spread * gains[..., None, :], dtype=np.float64)
+
+
+@cache
+def _mix(bets: int) -> NDArray[np.float64]:
+    """`jump` without gains as a matrix over all money in a row, which is faster for a single stream."""
+    each = len(JUMPS) * bets
+    units = np.eye(each).reshape(each, len(JUMPS), bets)
+    return np.ascontiguousarray(jump(units, np.ones(bets)).reshape(each, each).T)
 
 
 def even(bets: int) -> tuple[tuple[float, ...], ...]:
@@ -51,7 +62,10 @@ class BettingState(Frozen):
     BETS: ClassVar[tuple[float, ...]]
     """The bets of the monitor, over which the money is divided."""
 
-    format: Literal[1] = 1
+    FORMAT: ClassVar[int] = 1
+    """Version of the layout that is written."""
+
+    format: int = 1
     """Version of this layout; a state without one is of the first."""
     delta: float
     """Probability of ever raising a false alarm."""
@@ -86,6 +100,11 @@ class BettingState(Frozen):
             raise ValueError("the wealth has reached 1/delta, but the state has no alarm")
         return self
 
+    @classmethod
+    def upgraded(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """Stored content in today's layout; what is in no earlier layout stays as it is."""
+        return content
+
     @property
     def wealth(self) -> float:
         """The betting wealth."""
@@ -96,16 +115,34 @@ class BettingState(Frozen):
         """Whether the wealth has ever reached 1/delta."""
         return self.alarmed_at is not None
 
-    def bet(self, gains: NDArray[np.float64]) -> dict[str, Any]:
-        """The fields that change with one bet."""
-        capital = jump(np.array(self.shares), gains)
-        total = float(capital.sum())
-        log_wealth = self.log_wealth + math.log(total)
-        reached = log_wealth >= -math.log(self.delta)
-        return {
-            "n": self.n + 1,
+    def bet(self, gains: NDArray[np.float64]) -> tuple[dict[str, Any], list[float]]:
+        """Bet once or several times, one after another.
+
+        Args:
+            gains: What a unit of money in each bet becomes, by time and bet; shape (T, B).
+
+        Returns:
+            The fields that change, and the log-wealth after each bet.
+        """
+        capital = np.array(self.shares).ravel()
+        log_wealth, peak = self.log_wealth, self.peak_log_wealth
+        line, path, alarmed_at = -math.log(self.delta), list[float](), None
+        mix = _mix(len(self.BETS))
+        for n, row in enumerate(np.tile(gains, len(JUMPS)), start=self.n + 1):
+            capital = np.add.reduce(mix * capital, axis=1)  # not `@`, whose rounding depends on the processor
+            capital *= row
+            total = float(np.add.reduce(capital))
+            capital /= total
+            log_wealth += math.log(total)
+            peak = max(peak, log_wealth)
+            if alarmed_at is None and log_wealth >= line:
+                alarmed_at = n
+            path.append(log_wealth)
+        changed = {
+            "n": self.n + len(path),
             "log_wealth": log_wealth,
-            "peak_log_wealth": max(self.peak_log_wealth, log_wealth),
-            "shares": tuple(tuple(row) for row in (capital / total).tolist()),
-            "alarmed_at": self.n + 1 if reached and self.alarmed_at is None else self.alarmed_at,
+            "peak_log_wealth": peak,
+            "shares": tuple(tuple(row) for row in capital.reshape(len(JUMPS), -1).tolist()),
+            "alarmed_at": alarmed_at if self.alarmed_at is None else self.alarmed_at,
         }
+        return changed, path

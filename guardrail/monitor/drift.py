@@ -2,56 +2,186 @@
 
 from __future__ import annotations
 
-import bisect
+import hashlib
 import logging
 import math
 import os
-import random
-from collections.abc import Callable, Sequence
-from typing import Self
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Self
 
 import numpy as np
 from langchain_core.messages import BaseMessage
+from numpy.typing import NDArray
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError
+from ..types import Frozen
 from ..verdict import Verdict
 from .base import Alarm, Monitor, check_unit, read_state
 from .betting import BettingState, even
 
-__all__ = ["DRIFT_BETS", "DriftMonitor", "DriftState", "Reference"]
+__all__ = ["CELLS", "DRIFT_BETS", "DriftMonitor", "DriftState", "Grid", "Reference", "drift_detail"]
 
 log = logging.getLogger("guardrail")
 
 DRIFT_BETS = (-2.0, -1.0, 0.0, 1.0, 2.0)
 """Slopes of the betting function 1 + s (p - 1/2), which averages 1 over uniform p and is >= 0 for |s| <= 2."""
+CELLS = 256
+"""Largest number of cells of a grid, which bounds the state of a monitor."""
+_AT_ONCE = 256
+"""Scores whose p-values are computed together."""
+_RECENT = 0.02
+"""Weight of the newest p-value in `DriftState.recent`."""
+
+
+class Grid(Frozen):
+    """Cells between calibration scores; fixed before the first score of the stream, so that counts are enough.
+
+    Every calibration score gets a uniform tie-breaker. The boundaries are every k-th of the sorted pairs (score,
+    tie-breaker), and a cell reaches from one boundary (exclusive) to the next (inclusive). Cell j spans ``gaps[j]`` of
+    the n + 1 gaps between the n calibration pairs.
+
+    Let N_j scores of the stream be in cell j, t in all. The rank of the next pair among the n + t pairs before it is
+    uniform over n + t + 1 places whatever the earlier ranks were, because the pairs are exchangeable and never equal.
+    Cell j holds exactly gaps[j] + N_j of these places, as each pair in it splits one place into two. So
+
+        P(next score in cell j | all earlier cells) = (gaps[j] + N_j) / (n + 1 + t)    exactly (a Pólya urn),
+
+    and a p-value that is uniform within the cell's share is uniform and independent of all earlier ones. Boundaries
+    that depend on calibration scores are no problem here, because the urn starts with the gaps, not with the number of
+    calibration scores in a cell: counting those would be wrong.
+    """
+
+    scores: tuple[float, ...]
+    """Scores of the boundaries, ascending."""
+    ties: tuple[float, ...]
+    """Their tie-breakers in [0, 1); ascending among equal scores."""
+    gaps: tuple[PositiveInt, ...]
+    """Gaps between calibration scores in each cell; one more than there are boundaries."""
+
+    @classmethod
+    def of(cls, calibration: Sequence[float], seed: int, *, cells: int = CELLS) -> Self:
+        """The grid of an artifact's calibration scores.
+
+        Args:
+            calibration: The scores.
+            seed: Seed of the tie-breakers.
+            cells: Largest number of cells.
+        """
+        n = len(calibration)
+        pairs = sorted((float(u), _uniform(seed, f"calibration {i}")[0]) for i, u in enumerate(calibration))
+        count = min(cells, n + 1)
+        ranks = [round(j * (n + 1) / count) for j in range(count + 1)]  # 0, ..., n + 1; strictly increasing
+        chosen = [pairs[rank - 1] for rank in ranks[1:-1]]
+        gaps = tuple(later - earlier for earlier, later in pairwise(ranks))
+        return cls(scores=tuple(u for u, _ in chosen), ties=tuple(v for _, v in chosen), gaps=gaps)
+
+    def cells(self, scores: Sequence[float], ties: Sequence[float] | NDArray[np.float64]) -> NDArray[np.intp]:
+        """The cell of each score, from 0 (most certain) on; of equal scores the tie-breaker decides."""
+        bounds, breakers, _ = self._arrays
+        first = np.searchsorted(bounds, scores, side="left")
+        last = np.searchsorted(bounds, scores, side="right")
+        for i in np.flatnonzero(first < last):
+            first[i] += np.searchsorted(breakers[first[i] : last[i]], float(ties[int(i)]))
+        return first
+
+    def p_values(
+        self, counts: Sequence[int], cells: NDArray[np.intp], thetas: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """The p-values of scores, one after another, and the counts after them.
+
+        Args:
+            counts: Earlier scores by cell; empty for none.
+            cells: Cells of the new scores, in order.
+            thetas: Uniform numbers, one for each.
+        """
+        places = self._arrays[2] + np.array(counts or 0)
+        found = []
+        for first in range(0, len(cells), _AT_ONCE):
+            some = cells[first : first + _AT_ONCE]
+            earlier = np.tri(len(some), k=-1, dtype=bool)  # in row t: the new scores before t
+            above = places.sum() - places.cumsum()[some] + (earlier & (some > some[:, None])).sum(axis=1)
+            within = places[some] + (earlier & (some == some[:, None])).sum(axis=1)
+            total = places.sum() + np.arange(len(some))
+            found.append((above + thetas[first : first + _AT_ONCE] * within) / total)
+            places = places + np.bincount(some, minlength=len(places))
+        return np.concatenate(found), places - self._arrays[2]
+
+    @cached_property
+    def _arrays(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+        return np.array(self.scores), np.array(self.ties), np.array(self.gaps)
 
 
 class DriftState(BettingState):
-    """What a `DriftMonitor` remembers."""
+    """What a `DriftMonitor` remembers; of bounded size."""
 
     BETS = DRIFT_BETS
+    FORMAT = 2
 
+    format: int = 2
     seed: int
     """Seed of the randomiser that breaks ties."""
     calibration_digest: str
     """Digest of the artifact whose calibration scores are the reference."""
-    stream: tuple[float, ...] = ()
-    """Scores seen, in order."""
-    p_values: tuple[float, ...] = ()
-    """Their conformal p-values, in order; uniform and independent while nothing has changed."""
+    counts: tuple[NonNegativeInt, ...] = ()
+    """Scores seen by cell of the `Grid`; empty before the first."""
+    recent: float = 0.5
+    """Mean p-value, exponentially weighted towards the latest; below 0.5: less certain than at calibration."""
+    uncounted: tuple[float, ...] = Field((), exclude=True)
+    """Scores of a state of the first format, which listed them; counted when a monitor continues from it."""
+
+    @classmethod
+    def upgraded(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """As `BettingState.upgraded`. The first format had all scores (stream) and their p-values."""
+        found, p = content.get("format"), content.get("p_values")
+        if not (found is None or (type(found) is int and found == 1)):
+            return content
+        known = p[-100:] if isinstance(p, list) and all(isinstance(one, float | int) for one in p[-100:]) else []
+        recent = sum(known) / len(known) if known else 0.5
+        return {**content, "format": cls.FORMAT, "uncounted": content.get("stream", ()), "recent": recent}
+
+    def after(self, grid: Grid, scores: Sequence[float]) -> tuple[DriftState, list[float], list[float]]:
+        """The state after more scores, with the p-value and the log-wealth of each; see `DriftMonitor`."""
+        if not scores:
+            return self, [], []
+        uniforms = np.array([_uniform(self.seed, str(self.n + i)) for i in range(len(scores))])
+        cells = grid.cells(scores, uniforms[:, 0])
+        p_values, counts = grid.p_values(self.counts, cells, uniforms[:, 1])
+        changed, path = self.bet(1 + np.array(DRIFT_BETS) * (p_values[:, None] - 0.5))
+        recent = self.recent
+        for p in p_values.tolist():
+            recent += _RECENT * (p - recent)
+        changed |= {"counts": tuple(counts.tolist()), "recent": recent}
+        return self.model_copy(update=changed), p_values.tolist(), path
+
+    def counted(self, grid: Grid, scores: Iterable[float] | None = None) -> DriftState:
+        """A state of the first format with its scores counted; their p-values stay what they were.
+
+        Args:
+            grid: The grid of its artifact.
+            scores: The scores; default: those that the state lists.
+        """
+        seen = [float(score) for score in (self.uncounted if scores is None else scores)]
+        cells = grid.cells(seen, [_uniform(self.seed, str(i))[0] for i in range(len(seen))])
+        counts = np.bincount(cells, minlength=len(grid.gaps)).tolist()
+        return self.model_copy(update={"counts": tuple(counts), "uncounted": ()})
 
 
 class DriftMonitor(Monitor):
     """Tests "run-time uncertainty scores are exchangeable with the calibration scores" without any label.
 
-    Every new score u_t is ranked among the calibration scores and all scores before it:
+    Every new score is ranked among the calibration scores and all scores before it, as far as a `Grid` of the
+    calibration scores resolves: of the n + t places that the t-th score can take among the n + t - 1 before it,
+    W_j = gaps[j] + (earlier scores of the stream in cell j) are in cell j. A score in cell j has
 
-        p_t = (#{i < t: u_i > u_t} + theta_t (1 + #{i < t: u_i = u_t})) / (n_calibration + t),  theta_t uniform.
+        p_t = (sum_{i > j} W_i + theta_t W_j) / (n + t),  theta_t uniform.
 
-    While calibration and stream are exchangeable the p-values are independent and uniform *exactly*, because each new
-    score joins those it will be compared with; ranking against the calibration scores alone would not give that. Small
+    While calibration and stream are exchangeable the p-values are independent and uniform *exactly*; see `Grid`. Small
     p means less certain than usual. The money bets on p by the functions 1 + s (p - 1/2) with jumps between slopes.
+    Only the counts are kept, so that the state stays small and an update costs the same after any number of them.
 
     An alarm says that the questions or the model changed, not that the error rate did: the guarantee of the artifact no
     longer applies, whichever way the scores moved.
@@ -59,7 +189,7 @@ class DriftMonitor(Monitor):
     Args:
         artifact: Its stored calibration scores are the reference.
         delta: Probability of ever raising a false alarm, in (0, 1).
-        seed: Seed of the randomiser theta.
+        seed: Seed of the randomiser theta and of the tie-breakers.
         on_alarm: Called once with the `Alarm`, immediately if the state already has one; and again at the next update
             while it raises.
         state: Continue from this state; see `load`.
@@ -89,8 +219,14 @@ class DriftMonitor(Monitor):
         self.state = state or DriftState(
             delta=delta, seed=seed, calibration_digest=artifact.digest, shares=even(len(DRIFT_BETS))
         )
-        self._known = sorted((*artifact.calibration.uncertainty, *self.state.stream))
-        self._cut = None if artifact.reach is None else artifact.reach.cut
+        self.grid = Grid.of(artifact.calibration.uncertainty, self.state.seed)
+        if self.state.uncounted:
+            self.state = self.state.counted(self.grid)
+        if len(self.state.counts) not in (0, len(self.grid.gaps)):
+            raise UsageError(
+                f"the saved monitor counts {len(self.state.counts)} cells, but the artifact has {len(self.grid.gaps)}. "
+                "Copy the file again, or start a new monitor."
+            )
         self._reference = Reference(artifact)
         self._report()
 
@@ -108,10 +244,10 @@ class DriftMonitor(Monitor):
             UsageError: The file cannot be read, is damaged, or belongs to another monitor or artifact.
         """
         state = read_state(path, DriftState)
-        if not state.n == len(state.stream) == len(state.p_values):
+        seen = sum(state.counts) + len(state.uncounted)
+        if state.n != seen:
             raise UsageError(
-                f"{path}: n is {state.n}, but there are {len(state.stream)} scores and {len(state.p_values)} p-values. "
-                "Copy the file again, or start a new monitor."
+                f"{path}: n is {state.n}, but there are {seen} scores. Copy the file again, or start a new monitor."
             )
         return cls(artifact, delta=state.delta, seed=state.seed, on_alarm=on_alarm, state=state)
 
@@ -124,29 +260,13 @@ class DriftMonitor(Monitor):
         Raises:
             UsageError: The score is not finite. Leave out questions that could not be measured, and count them.
         """
-        score = float(uncertainty)
-        if not math.isfinite(score):
-            raise UsageError(f"uncertainty must be finite, got {uncertainty}. Leave out what could not be measured.")
-        if self._cut is not None and score > self._cut:
+        if not self._reference.within_reach(uncertainty):
             return self.state
         with self._lock:
-            before = self.state
-            p = self._p_value(score)
-            bisect.insort(self._known, score)
-            gains = 1 + np.array(DRIFT_BETS) * (p - 0.5)
-            self.state = before.model_copy(
-                update={**before.bet(gains), "stream": (*before.stream, score), "p_values": (*before.p_values, p)}
-            )
+            self.state, _, _ = self.state.after(self.grid, [float(uncertainty)])
             after = self.state
         self._report()
         return after
-
-    def follow(self, state: DriftState) -> None:
-        """Replace the state by a later one of the same monitor, e.g. one that another process has written."""
-        with self._lock:
-            for score in state.stream[self.state.n :]:
-                bisect.insort(self._known, score)
-            self.state = state
 
     def watch(self, verdict: Verdict, messages: Sequence[BaseMessage] = ()) -> None:
         """Take in the score of a verdict, accepted or not: ``Guardrail(on_verdict=monitor.watch)``.
@@ -161,19 +281,24 @@ class DriftMonitor(Monitor):
         """Accept a guard of this artifact or refuse it; called by `Guardrail`. See `Reference.admit`."""
         self._reference.admit(artifact)
 
-    def _p_value(self, score: float) -> float:
-        below, up_to = bisect.bisect_left(self._known, score), bisect.bisect_right(self._known, score)
-        theta = random.Random(f"{self.state.seed}:{self.state.n}").random()
-        return (len(self._known) - up_to + theta * (1 + up_to - below)) / (len(self._known) + 1)
-
     def _detail(self) -> str:
-        recent = self.state.p_values[-100:]
-        way = "less" if sum(recent) / len(recent) < 0.5 else "more"
-        return (
-            f"Questions are answered {way} certainly than at calibration: {self.state.n} scores refute that they are "
-            f"alike (false alarm probability {self.state.delta:g}). The calibrated guarantee no longer applies: look "
-            "at recent questions, audit accepted answers, and calibrate again on questions like them."
-        )
+        return drift_detail(self.state)
+
+
+def drift_detail(state: DriftState) -> str:
+    """Text of the alarm of a drift monitor."""
+    way = "less" if state.recent < 0.5 else "more"
+    return (
+        f"Questions are answered {way} certainly than at calibration: {state.n} scores refute that they are "
+        f"alike (false alarm probability {state.delta:g}). The calibrated guarantee no longer applies: look "
+        "at recent questions, audit accepted answers, and calibrate again on questions like them."
+    )
+
+
+def _uniform(seed: int, what: str) -> tuple[float, float]:
+    """Two independent uniform numbers in [0, 1) that depend on seed and name only, on every machine."""
+    digest = hashlib.blake2b(f"{seed}:{what}".encode(), digest_size=16).digest()
+    return (int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53, (int.from_bytes(digest[8:], "big") >> 11) * 2.0**-53
 
 
 class Reference:
@@ -185,6 +310,7 @@ class Reference:
 
     def __init__(self, artifact: CalibrationArtifact) -> None:
         self._artifact = artifact
+        self._cut = None if artifact.reach is None else artifact.reach.cut
         self._admitted = {artifact.digest}
         self._ignored: set[str] = set()
 
@@ -219,6 +345,16 @@ class Reference:
                 f'score ({verdict.uncertainty.detail}). Give early_stopping="off" to the guard.'
             )
         return verdict.uncertainty.value
+
+    def within_reach(self, uncertainty: float) -> bool:
+        """Whether a score is compared: not if it lies above the cut of the artifact's reach.
+
+        Raises:
+            UsageError: It is not finite.
+        """
+        if not math.isfinite(float(uncertainty)):
+            raise UsageError(f"uncertainty must be finite, got {uncertainty}. Leave out what could not be measured.")
+        return self._cut is None or float(uncertainty) <= self._cut
 
     def _leave_out(self, artifact: str) -> None:
         if artifact in self._ignored:

@@ -41,7 +41,7 @@ class RiskState(BettingState):
         audited, wrong = counts.get(audit_rate, (0, 0))
         counts[audit_rate] = (audited + 1, wrong + int(error))
         tallies = tuple((rate, *pair) for rate, pair in sorted(counts.items()))
-        return self.model_copy(update={**self.bet(gains), "tallies": tallies})
+        return self.model_copy(update={**self.bet(gains[None])[0], "tallies": tallies})
 
 
 class RiskMonitor(Monitor):

@@ -21,6 +21,7 @@ from .errors import (  # noqa: E402
     ItemExpiredError,
     LeaseLostError,
     ReviewError,
+    StoreUnavailableError,
     UnknownItemError,
     UnstorableError,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "SharedRisk",
     "SharedSwitch",
     "Stats",
+    "StoreUnavailableError",
     "Ticket",
     "UnknownItemError",
     "UnstorableError",

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage
 
 from ..errors import UsageError
 from ..verdict import Verdict
+from .errors import StoreUnavailableError
 from .hooks import content_of
-from .limits import LONGEST_KEY, check_text
+from .limits import LONGEST_KEY, check_text, passes
 from .queue.item import Action
 from .queue.store import ReviewStore
 
@@ -27,11 +29,17 @@ _ALLOWED: tuple[Action, ...] = (
     "reject",
 )  # "respond" would not say whether the accepted answer is right
 
+_log = logging.getLogger("guardrail")
 Key = Callable[[Verdict, Sequence[BaseMessage]], str]
 
 
 def audit_sample(
-    store: ReviewStore, rate: float, *, key: Key | None = None, metadata: dict[str, Any] | None = None
+    store: ReviewStore,
+    rate: float,
+    *,
+    key: Key | None = None,
+    metadata: dict[str, Any] | None = None,
+    on_watch_failure: Literal["hold", "pass"] = "hold",
 ) -> AuditSample:
     """An observer that sends accepted answers to the review queue with a known probability.
 
@@ -47,13 +55,16 @@ def audit_sample(
         key: Names the request. Default: the id of the last message if it has one (LangGraph gives ids), so that a
             graph that runs again makes the same choice; otherwise a new name for every call.
         metadata: Stored with the item, e.g. a tenant, or the "group" (conversation, user) it belongs to.
+        on_watch_failure: While the database does not answer, a chosen answer is held back ("hold"), or it passes
+            without an audit, is logged and counted in ``unwritten`` ("pass").
 
     Raises:
-        UsageError: A rate outside (0, 1].
+        UsageError: A rate outside (0, 1], or another word than these two.
     """
     if not 0 < rate <= 1:
         raise UsageError(f"rate must be in (0, 1], got {rate}. Write 0.1 to audit one answer in ten.")
-    return AuditSample(store, float(rate), key, metadata or {})
+    passes(on_watch_failure)
+    return AuditSample(store, float(rate), key, metadata or {}, on_watch_failure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +75,20 @@ class AuditSample:
     rate: float
     key: Key | None
     metadata: dict[str, Any]
+    on_watch_failure: Literal["hold", "pass"] = "hold"
+    _unwritten: list[str] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def unwritten(self) -> int:
+        """Chosen answers that passed without an audit."""
+        return len(self._unwritten)
 
     def __call__(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
-        """Queue an accepted answer if it is chosen; ignore any other verdict."""
+        """Queue an accepted answer if it is chosen; ignore any other verdict.
+
+        Raises:
+            StoreUnavailableError: It could not be queued; not under ``on_watch_failure="pass"``.
+        """
         if not verdict.accepted:
             return
         name = f"audit:{_request(verdict, messages) if self.key is None else self.key(verdict, messages)}"
@@ -74,7 +96,13 @@ class AuditSample:
         if chosen(name, self.rate):
             metadata = {**self.metadata, AUDIT_RATE: self.rate}
             content = content_of(verdict, messages, kind="audit", allowed=_ALLOWED, metadata=metadata)
-            self.store.enqueue(content, key=name)
+            try:
+                self.store.enqueue(content, key=name)
+            except StoreUnavailableError as error:
+                if self.on_watch_failure == "hold":
+                    raise
+                self._unwritten.append(name)
+                _log.error("guardrail: an answer passes without its audit: %s", error)
 
 
 def chosen(key: str, rate: float, *, salt: str = "audit") -> bool:

@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"  {ENV_SECRET}  signs session cookies; without it, a restart signs everybody out\n"
         f"  {ENV_WEBHOOK}  signs callbacks; if it is set, this process delivers them\n"
         f"  {ENV_NOTIFY}           where to say that something waits: slack=URL teams=URL json=URL\n\n"
+        "While it serves it also folds the scores of drift monitors, like `guardrail monitor`.\n\n"
         "First time:\n"
         "  guardrail review --add-token ann\n"
         "  guardrail review"
@@ -102,6 +103,8 @@ def _purge(arguments: argparse.Namespace) -> int:
     said = "Would delete" if arguments.dry_run else "Deleted"
     older = f"that arrived more than {arguments.purge:g} days ago"
     _print(f"{said} {purged.items} decided or expired items {older}, and {purged.callbacks} of their callbacks.")
+    if purged.steps:
+        _print(f"{said} {purged.steps} steps of monitors that are as old; what the monitors found stays.")
     if purged.kept:
         _print(f"{purged.kept} older items stay: their callers may not have received the decision yet.")
     if purged.open:
@@ -126,6 +129,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     for package in ("starlette", "jinja2", "python_multipart", "uvicorn"):
         require(package, extra="review")
     from .delivery import Deliverer
+    from .monitors.folding import Folder
     from .queue.store import ReviewStore
     from .web.app import review_app
     from .web.server import check_proxies, server_of
@@ -160,11 +164,14 @@ def _serve(arguments: argparse.Namespace) -> int:
             )
         if deliverer is not None:
             deliverer.start()
+        folder = Folder(store.database)
+        folder.start()
         try:
             server.run(sockets=[listener])
         except KeyboardInterrupt:
             pass
         finally:
+            folder.stop()
             if deliverer is not None:
                 deliverer.stop()
     return 0

@@ -6,6 +6,7 @@
   - AlreadyDecidedError   another decision was recorded first
   - ItemExpiredError      the deadline of the item has passed
   - UnstorableError       a content or a decision that cannot be written as it is
+  - StoreUnavailableError the database did not answer in time, or cannot be reached
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ __all__ = [
     "ItemExpiredError",
     "LeaseLostError",
     "ReviewError",
+    "StoreUnavailableError",
     "UnknownItemError",
     "UnstorableError",
 ]
@@ -44,3 +46,10 @@ class ItemExpiredError(ReviewError):
 
 class UnstorableError(ReviewError):
     """A content or a decision cannot be written and read back: nested too deeply, not JSON, or broken characters."""
+
+
+class StoreUnavailableError(ReviewError):
+    """The database did not answer within the deadline, or cannot be reached.
+
+    If it was broken off while committing, the operation may have happened: repeat it under the same key.
+    """

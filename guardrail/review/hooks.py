@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -17,7 +19,7 @@ from ..guard.abstention import Abstention
 from ..prompting import question_text
 from ..verdict import Verdict
 from .candidates import CandidateRule
-from .errors import UnstorableError
+from .errors import StoreUnavailableError, UnstorableError
 from .limits import check_seconds
 from .queue.item import ACTIONS, Action, Candidate, Content, Decision, Item, Kind
 from .queue.store import ReviewStore
@@ -27,6 +29,8 @@ __all__ = ["TICKET", "AskReviewer", "Ticket", "ask_reviewer", "content_of", "tic
 TICKET = "I am not sure enough to answer this. A person will look at it; your ticket is {ticket}."
 """Default reply of `ticket`."""
 Key = Callable[[Verdict, Sequence[BaseMessage]], str | None]
+_GRACE = 1.0
+"""Seconds that a call which no longer waits spends on closing its item."""
 Metadata = dict[str, Any] | Callable[[Verdict, Sequence[BaseMessage]], dict[str, Any] | None]
 _log = logging.getLogger(__name__)
 
@@ -160,11 +164,12 @@ class AskReviewer:
 
     def on_abstention(self, abstention: Abstention) -> AIMessage | None:
         """Queue, wait, and return the reply; None after "reject", without a decision in time, or if queueing failed."""
+        until = time.monotonic() + self.wait
         item = self._enqueue(abstention)
         if item is None:
             return None
         try:
-            decision = self.store.wait(item.id, self.wait)
+            decision = self.store.wait(item.id, until - time.monotonic())
         except BaseException:
             self._stop_waiting(item)
             raise
@@ -172,26 +177,35 @@ class AskReviewer:
 
     async def aon_abstention(self, abstention: Abstention) -> AIMessage | None:
         """`on_abstention` for async callers; it holds no thread while it waits."""
+        until = time.monotonic() + self.wait
         queued = asyncio.ensure_future(asyncio.to_thread(self._enqueue, abstention))
         try:
             item = await asyncio.shield(queued)
             if item is None:
                 return None
-            decision = await self.store.await_decision(item.id, self.wait)
-        except BaseException:
-            item = await queued  # cancelled, perhaps while it was being queued
-            if item is not None:
-                await asyncio.to_thread(self._stop_waiting, item)
+            decision = await self.store.await_decision(item.id, until - time.monotonic())
+        except BaseException:  # cancelled, perhaps while it was being queued
+            # A database that hangs must not hold the cancellation up; then this goes on in the background.
+            await asyncio.wait({asyncio.ensure_future(self._aclose(queued))}, timeout=_GRACE)
             raise
         return _reply(item, decision or await asyncio.to_thread(self._stop_waiting, item))
 
     def _enqueue(self, abstention: Abstention) -> Item | None:
         allowed: tuple[Action, ...] = ("approve", "edit", "reject") if abstention.form == "calls" else ACTIONS
-        return _enqueue(self, abstention, allowed, expires_in=self.wait)
+        return _enqueue(self, abstention, allowed, expires_in=self.wait, within=self.wait)
+
+    async def _aclose(self, queued: asyncio.Future[Item | None]) -> None:
+        item = await queued
+        if item is not None:
+            await asyncio.to_thread(self._stop_waiting, item)
 
     def _stop_waiting(self, item: Item) -> Decision | None:
         """This call stops waiting. An item with a key stays open until its deadline: other calls may wait for it."""
-        return self.store.give_up(item.id, only_if_late=item.key != item.id)
+        try:
+            return self.store.give_up(item.id, only_if_late=item.key != item.id, within=_GRACE)
+        except StoreUnavailableError as error:  # the item has a deadline in the database, too
+            _log.warning("Nobody waits for item %s any more, but it could not be closed: %s", item.id, error)
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,17 +244,24 @@ def _enqueue(
     *,
     expires_in: float | None,
     callback: str | None = None,
+    within: float | None = None,
 ) -> Item | None:
-    """The item; None if the model's output cannot be stored, and then the call is an ordinary abstention."""
+    """The item; None if it cannot be stored, or not now, and then the call is an ordinary abstention."""
     verdict, messages = abstention.verdict, abstention.messages
     key = None if hook.key is None else hook.key(verdict, messages)
     try:
         metadata = hook.metadata if isinstance(hook.metadata, dict) else _json(hook.metadata(verdict, messages))
         content = content_of(verdict, messages, allowed=allowed, candidates=hook.candidates, metadata=metadata)
-        return hook.store.enqueue(content, key=key, expires_in=expires_in, callback=callback, reopen=key is not None)
+        return hook.store.enqueue(
+            content, key=key, expires_in=expires_in, callback=callback, reopen=key is not None, within=within
+        )
     except UnstorableError as error:
         _log.warning("A held-back answer could not be added to the review queue: %s", error)
-        hook.store.note_event("not_queued", {"reason": str(error)})
+        with suppress(StoreUnavailableError):
+            hook.store.note_event("not_queued", {"reason": str(error)})
+        return None
+    except StoreUnavailableError as error:
+        _log.error("A held-back answer could not be added to the review queue: %s", error)
         return None
 
 

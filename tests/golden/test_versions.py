@@ -496,8 +496,9 @@ def test_a_saved_monitor_ignores_new_fields_and_refuses_another_format(name: str
 
     path.write_text(json.dumps(grown(plain(name))), encoding="utf-8")
     assert load().state.n == 2
-    path.write_text(json.dumps(plain(name) | {"format": 2}), encoding="utf-8")
-    with pytest.raises(UsageError, match=r"format version '2'.*reads '1'.*start a new monitor"):
+    newer = plain(name)["format"] + 1
+    path.write_text(json.dumps(plain(name) | {"format": newer}), encoding="utf-8")
+    with pytest.raises(UsageError, match=rf"format version '{newer}'.*reads '{newer - 1}'.*start a new monitor"):
         load()
     path.write_text("{", encoding="utf-8")
     with pytest.raises(UsageError, match="cannot be read as a monitor state"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import math
+from fractions import Fraction
+from itertools import pairwise, permutations
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.errors import UsageError
 from guardrail.monitor import Alarm, DriftMonitor, RiskMonitor, SafetySwitch, jump
 from guardrail.monitor.betting import JUMPS
-from guardrail.monitor.drift import DRIFT_BETS
+from guardrail.monitor.drift import DRIFT_BETS, Grid
 from guardrail.monitor.risk import RISK_BETS
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Uncertainty
@@ -99,17 +101,99 @@ def test_exchangeable_scores_are_rarely_called_drifted_though_they_tie() -> None
     assert ever(gains) <= bound
 
 
+def places_of(order: tuple[int, ...], known: int, cells: int) -> list[tuple[Fraction, Fraction, int]]:
+    """For each score of a stream the ends of the interval in which its p-value is uniform, and its cell.
+
+    ``order`` ranks calibration and stream; the grid is the library's.
+    """
+    grid = Grid.of([float(u) for u in order[:known]], seed=0, cells=cells)
+    found, counts = [], [0] * len(grid.gaps)
+    for u in order[known:]:
+        (cell,) = grid.cells([float(u)], [0.5])
+        low, _ = grid.p_values(counts, np.array([cell]), np.array([0.0]))
+        high, after = grid.p_values(counts, np.array([cell]), np.array([1.0]))
+        found.append((Fraction(low[0]).limit_denominator(100), Fraction(high[0]).limit_denominator(100), int(cell)))
+        counts = after.tolist()
+    return found
+
+
+def is_exact(streams: list[list[tuple[Fraction, Fraction, int]]]) -> bool:
+    """Whether the p-values of equally likely streams are uniform, whatever the earlier cells were."""
+    steps = len(streams[0])
+    for t in range(steps):
+        by_past: dict[tuple[int, ...], list[tuple[Fraction, Fraction]]] = {}
+        for stream in streams:
+            by_past.setdefault(tuple(cell for _, _, cell in stream[:t]), []).append(stream[t][:2])
+        for intervals in by_past.values():
+            ends = sorted({end for interval in intervals for end in interval})
+            if ends[0] != 0 or ends[-1] != 1:
+                return False
+            for start, end in pairwise(ends):  # the density between two ends
+                inside = [1 / (high - low) for low, high in intervals if low <= start and end <= high]
+                if sum(inside) != len(intervals):
+                    return False
+    return True
+
+
+@pytest.mark.parametrize(("known", "steps", "cells"), [(3, 3, 256), (4, 2, 2), (1, 4, 256)])
+def test_p_values_from_counts_on_the_grid_are_exactly_uniform_and_independent(
+    known: int, steps: int, cells: int
+) -> None:
+    """Every order of calibration and stream is equally likely, and all are counted; fractions, no simulation."""
+    streams = [places_of(order, known, cells) for order in permutations(range(known + steps))]
+    assert is_exact(streams)
+
+
+def test_counting_calibration_scores_in_cells_would_not_be_exact() -> None:
+    """The negative control: the usual conformal p-value on the same cells, which are made of the calibration scores."""
+    known, steps = 3, 2
+    streams = []
+    for order in permutations(range(known + steps)):
+        grid = Grid.of([float(u) for u in order[:known]], seed=0)
+        cells = grid.cells([float(u) for u in order], [0.5] * len(order)).tolist()
+        stream = []
+        for t in range(known, known + steps):
+            above = sum(one > cells[t] for one in cells[:t])
+            equal = sum(one == cells[t] for one in cells[:t])
+            stream.append((Fraction(above, t + 1), Fraction(above + equal + 1, t + 1), cells[t]))
+        streams.append(stream)
+    assert not is_exact(streams)
+
+
+def test_ties_are_broken_at_random_by_scores_that_are_never_equal() -> None:
+    """Equal scores take all places among each other equally often: their tie-breakers are exchangeable pairs."""
+    known, levels = 3, (0.0, 0.0, 1.0, 0.0)
+    grids = [Grid.of(levels[:known], seed) for seed in range(4_000)]
+    draws = np.random.default_rng(1).random(len(grids))
+    cells = [int(grid.cells([levels[known]], [tie])[0]) for grid, tie in zip(grids, draws, strict=True)]
+    share = np.bincount(cells, minlength=4) / len(cells)
+    assert np.abs(share[:3] - 1 / 3).max() < 4 * math.sqrt(2 / 9 / len(cells))
+    assert share[3] == 0
+
+
 def test_p_values_of_the_drift_monitor_are_uniform_with_ties() -> None:
     rng = np.random.default_rng(6)
-    levels = rng.integers(0, 4, size=600) / 4
-    artifact = artifact_with(levels[:100])
-    monitor = DriftMonitor(artifact)
-    for score in levels[100:]:
-        monitor.update(score)
-    p = np.sort(monitor.state.p_values)
+    levels = (rng.integers(0, 4, size=600) / 4).tolist()
+    monitor = DriftMonitor(artifact_with(np.array(levels[:100])))
+    state, p_values, _ = monitor.state.after(monitor.grid, levels[100:])
+    p = np.sort(p_values)
     distance = np.abs(p - (np.arange(p.size) + 0.5) / p.size).max()
     assert distance < 1.95 / math.sqrt(p.size)  # Kolmogorov-Smirnov at .001
-    assert not monitor.alarmed
+    assert not state.alarmed
+
+
+def test_scores_in_one_go_are_scores_one_by_one_and_the_state_stays_small() -> None:
+    rng = np.random.default_rng(8)
+    scores = rng.normal(size=700).tolist()
+    one = DriftMonitor(artifact_with(rng.normal(size=2_000)))
+    start = one.state
+    for score in scores:
+        one.update(score)
+    state, _, path = start.after(one.grid, scores)
+    assert state == one.state
+    assert len(path) == state.n == sum(state.counts) == len(scores)
+    millions = state.model_copy(update={"counts": tuple(10**9 for _ in state.counts)})
+    assert len(millions.model_dump_json()) + len(one.grid.model_dump_json()) < 20_000
 
 
 def test_a_shift_is_found_once_and_told_in_words(tmp_path: Path) -> None:
@@ -234,7 +318,7 @@ def test_a_drift_monitor_leaves_out_what_another_artifact_judged(caplog: pytest.
         for score in (0.1, 0.2):
             monitor.watch(verdict_of(own, score))
             monitor.watch(verdict_of(other, 9.0))
-    assert monitor.state.stream == (0.1, 0.2)
+    assert monitor.state.n == 2
     (line,) = caplog.messages
     assert own.digest in line
     assert other.digest in line
@@ -370,7 +454,7 @@ def test_a_stricter_switch_fits_what_accepts_less_or_nothing() -> None:
         ({"peak_log_wealth": 9.0}, "no alarm"),
         ({"alarmed_at": 2}, "at update 2 of 1"),
         ({"alarmed_at": 0}, "at update 0 of 1"),
-        ({"format": 2}, "format version"),
+        ({"format": 3}, "format version"),
         ({"n": 5}, "n is 5"),
     ],
 )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import Column, Float, Integer, String, Table, Text, UniqueConstraint, select
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, String, Table, Text, UniqueConstraint, select
 from sqlalchemy.engine import Connection
 
 from ...errors import UsageError
 from ...files import problem_of
-from ...monitor import Alarm, DriftState, RiskState
+from ...monitor import Alarm
 from ...monitor.base import parse_state
 from ...monitor.betting import BettingState
 from ..limits import LONGEST_KEY, storable
@@ -19,8 +19,9 @@ from ..queue.schema import metadata
 __all__ = [
     "LONGEST_MONITOR",
     "alarm_of",
-    "dump",
     "fetch",
+    "grids",
+    "inbox",
     "monitors",
     "seen",
     "state_of",
@@ -32,8 +33,6 @@ State = TypeVar("State", bound=BettingState)
 
 LONGEST_MONITOR = 128
 """Characters of a monitor's name."""
-_IN_STEPS = ("stream", "p_values")
-"""Fields of a drift monitor's state that are stored step by step, so that an update does not rewrite them."""
 
 monitors = Table(
     "review_monitors",
@@ -58,14 +57,41 @@ steps = Table(
     Column("log_wealth", Float(53), nullable=False),
     UniqueConstraint("name", "key"),
 )
+grids = Table(
+    "review_monitor_grids",
+    metadata,
+    Column("name", String(LONGEST_MONITOR), primary_key=True),
+    Column("grid", Text, nullable=False),
+)
+"""The `Grid` of each drift monitor, which never changes: a process without the artifact can fold."""
+inbox = Table(
+    "review_monitor_inbox",
+    metadata,
+    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("name", String(LONGEST_MONITOR), nullable=False),
+    Column("key", String(LONGEST_KEY), nullable=False),
+    Column("at", Float(53), nullable=False),
+    Column("value", Float(53), nullable=False),
+    UniqueConstraint("name", "key"),
+    sqlite_autoincrement=True,
+)
+"""Scores that guards have written and nobody has folded into the monitor yet."""
+Index("review_monitor_inbox_order", inbox.c.name, inbox.c.number)
 
 
-def fetch(connection: Connection, name: str, *, lock: bool = False) -> Any:
-    """The row of a monitor, or None; with ``lock`` nobody else can write it before the transaction ends."""
+def fetch(connection: Connection, name: str, *, lock: bool = False, skip: bool = False) -> Any:
+    """The row of a monitor, or None.
+
+    Args:
+        connection: In a transaction.
+        name: The monitor.
+        lock: Nobody else can write it before the transaction ends.
+        skip: With ``lock``: None if somebody else has locked it.
+    """
     if not storable(name):
         return None
     found = select(monitors).where(monitors.c.name == name)
-    return connection.execute(found.with_for_update() if lock else found).one_or_none()
+    return connection.execute(found.with_for_update(skip_locked=skip) if lock else found).one_or_none()
 
 
 def steps_of(name: str) -> Any:
@@ -80,7 +106,7 @@ def seen(connection: Connection, name: str, key: str) -> bool:
 
 
 def state_of(row: Any, kind: type[State]) -> State:
-    """The state in a row, without the fields stored in the steps.
+    """The state in a row. One of the first format has no counts; see `guardrail.review.monitors.folding`.
 
     Raises:
         UsageError: It cannot be read, or is of a newer version; the monitor is named.
@@ -101,8 +127,3 @@ def alarm_of(name: str, text: str | None) -> Alarm | None:
             f"the alarm of monitor {name!r} of the review store cannot be read ({problem_of(error)}). Upgrade "
             "acrc-guardrail to the version that wrote it, or start a new monitor."
         ) from error
-
-
-def dump(state: RiskState | DriftState) -> str:
-    """A state as its row stores it, without the fields stored in the steps."""
-    return state.model_dump_json(exclude=set(_IN_STEPS))

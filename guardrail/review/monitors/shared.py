@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
+import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage
-from sqlalchemy import update
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import Connection
 
 from ...artifact import CalibrationArtifact
-from ...errors import UsageError
+from ...errors import UsageError, describe_error
 from ...monitor import Alarm, DriftMonitor, DriftState, RiskMonitor, RiskState
 from ...monitor.drift import Reference
 from ...verdict import Verdict
-from ..errors import ReviewError
-from ..limits import LONGEST_KEY, check_text
-from ..queue.rows import SYSTEM
-from ..queue.rows import log as note
+from ..errors import StoreUnavailableError
+from ..limits import LONGEST_KEY, check_text, passes
 from ..queue.store import ReviewStore
-from .rows import LONGEST_MONITOR, alarm_of, dump, fetch, monitors, seen, state_of, steps, steps_of
+from .folding import FOLD_AT_ONCE, Inbox, add_grid, fold, fold_all, put, write_state
+from .rows import LONGEST_MONITOR, alarm_of, fetch, monitors, seen, state_of
 
 __all__ = ["SharedDrift", "SharedRisk", "risk_monitor"]
 
 log = logging.getLogger("guardrail")
+
+_POLL = 1.0
+"""Seconds between two folds of a process that watches."""
 
 
 class _Shared:
@@ -44,7 +46,7 @@ class _Shared:
         with self._store.database.write() as connection:
             now = self._store.database.now(connection)
             insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-            values = {"name": self.name, "kind": kind, "n": 0, "state": dump(state), "created": now}
+            values = {"name": self.name, "kind": kind, "n": 0, "state": state.model_dump_json(), "created": now}
             connection.execute(insert(monitors).values(**values).on_conflict_do_nothing(index_elements=["name"]))
             row = fetch(connection, self.name)
             assert row is not None
@@ -70,22 +72,6 @@ class _Shared:
         if acknowledged is None and self._on_alarm is not None:
             self._on_alarm(known)
         self._reported = True  # not if it raised: it is called again at the next update
-
-    def _write(
-        self, connection: Connection, row: Any, state: RiskState | DriftState, step: dict[str, Any], alarm: Alarm | None
-    ) -> str | None:
-        """Write row, step and alarm, if the row has not changed since it was read. Returns the row's alarm."""
-        now = self._store.database.now(connection)
-        stored = row.alarm if alarm is None else alarm.model_dump_json()
-        mine = update(monitors).where(monitors.c.name == self.name, monitors.c.n == row.n)
-        changed = connection.execute(mine.values(n=state.n, state=dump(state), alarm=stored)).rowcount
-        if changed != 1:
-            raise ReviewError(f"monitor {self.name!r} was updated by another process in between; update it again.")
-        values = {"name": self.name, "n": state.n, "at": now, "log_wealth": state.log_wealth, **step}
-        connection.execute(steps.insert().values(**values))
-        if alarm is not None:
-            note(connection, "", now, SYSTEM, "alarm", {"name": self.name, **alarm.model_dump(mode="json")})
-        return str(stored) if stored is not None else None
 
 
 class SharedRisk(_Shared):
@@ -124,10 +110,13 @@ class SharedRisk(_Shared):
                     return monitor.state
                 rate = self._asked.min_audit_rate if audit_rate is None else audit_rate
                 state = monitor.update(error, audit_rate=rate)
-                step = {"key": key, "value": float(bool(error)), "chance": rate}
-                alarm = self._write(connection, row, state, step, monitor.alarm if row.alarm is None else None)
+                step = {"n": state.n, "key": key, "value": float(bool(error)), "chance": rate}
+                step["log_wealth"] = state.log_wealth
+                alarm = monitor.alarm if row.alarm is None else None
+                write_state(connection, row, state, [step], alarm, self._store.database.now(connection))
+                row = fetch(connection, self.name)
             self._warn_if_over(row)
-            self._report(alarm, row.acknowledged)
+            self._report(row.alarm, row.acknowledged)
             return state
 
     def interval(self, level: float = 0.95) -> tuple[float, float, float] | None:
@@ -139,7 +128,12 @@ class SharedRisk(_Shared):
 
 
 class SharedDrift(_Shared):
-    """A `DriftMonitor` in a database. Made by `Monitors.drift`."""
+    """A `DriftMonitor` in a database. Made by `Monitors.drift`.
+
+    `watch` writes the score into the inbox of the database and returns when it is on disk. The scores are folded into
+    the monitor by any process: by ``guardrail monitor`` or ``guardrail review``, or by a thread of this one, which runs
+    while scores are watched; alarms that another process has raised are reported here by the same thread.
+    """
 
     needs_scores = True
 
@@ -150,25 +144,36 @@ class SharedDrift(_Shared):
         fresh: DriftMonitor,
         artifact: CalibrationArtifact,
         on_alarm: Callable[[Alarm], object] | None,
+        on_watch_failure: Literal["hold", "pass"] = "hold",
     ) -> None:
         super().__init__(store, name, on_alarm)
-        self._artifact = artifact
+        self.unwritten = 0
+        """Scores that could not be written at once and were let pass, by ``on_watch_failure="pass"``."""
+        self._pass = passes(on_watch_failure)
         self._reference = Reference(artifact)
-        self._local: DriftMonitor | None = None
-        self._settings = (fresh.state.delta, fresh.state.seed)
+        self._inbox = Inbox(store.database, name)
+        self._watching: threading.Thread | None = None
+        self._watched = False
+        self._starting = threading.Lock()
         row = self._begin("drift", fresh.state)
-        with self._store.database.read() as connection:
-            self._caught_up(connection, row)  # refuses another artifact or different settings
+        state = state_of(row, DriftState)
+        if (state.delta, state.seed) != (fresh.state.delta, fresh.state.seed):
+            raise UsageError(
+                f"monitor {name!r} has delta {state.delta} and seed {state.seed}; the arguments are "
+                f"{fresh.state.delta} and {fresh.state.seed}. Give the same values, or use another name."
+            )
+        DriftMonitor(artifact, delta=state.delta, seed=state.seed, state=state)  # refuses another artifact
+        with store.database.write() as connection:
+            add_grid(connection, name, fresh.grid)
         self._report(row.alarm, row.acknowledged)
 
     @property
     def state(self) -> DriftState:
-        """The current state, with the updates of all processes."""
-        with self._lock, self._store.database.read() as connection:
-            return self._caught_up(connection, fetch(connection, self.name)).state
+        """The current state, with the updates of all processes; what is in the inbox is folded first."""
+        return self._fold(())
 
     def update(self, uncertainty: float, *, key: str | None = None) -> DriftState:
-        """Take in the score of one question; see `DriftMonitor.update`.
+        """Take in the score of one question, and fold it; see `DriftMonitor.update`.
 
         Args:
             uncertainty: The score.
@@ -176,58 +181,88 @@ class SharedDrift(_Shared):
         """
         if key is not None:
             check_text("key", key, LONGEST_KEY)
-        with self._lock:
-            try:
-                with self._store.database.write() as connection:
-                    row = fetch(connection, self.name, lock=True)
-                    monitor = self._caught_up(connection, row)
-                    if key is not None and seen(connection, self.name, key):
-                        return monitor.state
-                    state = monitor.update(uncertainty)
-                    if state.n == row.n:  # above the artifact's reach
-                        return state
-                    step = {"key": key, "value": float(uncertainty), "chance": state.p_values[-1]}
-                    alarm = self._write(connection, row, state, step, monitor.alarm if row.alarm is None else None)
-            except BaseException:
-                self._local = None  # it may be ahead of the database, so read it again
-                raise
-            self._warn_if_over(row)
-            self._report(alarm, row.acknowledged)
-            return state
+        if not self._reference.within_reach(uncertainty):
+            return self.state
+        return self._fold([{"key": key or secrets.token_hex(16), "value": float(uncertainty)}])
 
     def watch(self, verdict: Verdict, messages: Sequence[BaseMessage] = ()) -> None:
-        """Take in the score of a verdict, as `DriftMonitor.watch`: ``Guardrail(on_verdict=drift.watch)``."""
+        """Take in the score of a verdict, as `DriftMonitor.watch`: ``Guardrail(on_verdict=drift.watch)``.
+
+        A score that could not be written is kept in memory and written with later ones.
+
+        Raises:
+            StoreUnavailableError: The score could not be written within the store's deadline, so that a guard holds the
+                answer back; not under ``on_watch_failure="pass"``, where it is logged and counted.
+        """
         score = self._reference.score(verdict)
-        if score is not None:
-            self.update(score)
+        if score is None or not self._reference.within_reach(score):
+            return
+        try:
+            self._inbox.add(score, secrets.token_hex(16))
+        except StoreUnavailableError as error:
+            if not self._pass:
+                raise
+            with self._starting:
+                self.unwritten += 1
+            log.error("guardrail: a score of monitor %r is not written yet: %s", self.name, error)
+        finally:
+            self._watch_on()
 
     def admit(self, artifact: CalibrationArtifact) -> None:
         """Accept a guard of this artifact or refuse it, as `DriftMonitor.admit`."""
         self._reference.admit(artifact)
 
-    def _caught_up(self, connection: Connection, row: Any) -> DriftMonitor:
-        """The monitor in memory, with the updates that other processes wrote since."""
-        if self._local is not None and self._local.state.n == row.n:
-            return self._local
-        own = () if self._local is None else self._local.state.stream
-        seen = () if self._local is None else self._local.state.p_values
-        found = connection.execute(steps_of(self.name).where(steps.c.n > len(own), steps.c.n <= row.n)).all()
-        state = state_of(row, DriftState).model_copy(
-            update={
-                "stream": (*own, *(step.value for step in found)),
-                "p_values": (*seen, *(step.chance for step in found)),
-            }
-        )
-        if (state.delta, state.seed) != self._settings:
-            raise UsageError(
-                f"monitor {self.name!r} has delta {state.delta} and seed {state.seed}; the arguments are "
-                f"{self._settings[0]} and {self._settings[1]}. Give the same values, or use another name."
-            )
-        if self._local is None:
-            self._local = DriftMonitor(self._artifact, delta=state.delta, state=state)
-        else:
-            self._local.follow(state)
-        return self._local
+    def _fold(self, rows: Sequence[dict[str, Any]]) -> DriftState:
+        """Write scores and fold all that wait; the state after it."""
+        database, updated = self._store.database, bool(rows)
+        with self._lock:
+            folded = FOLD_AT_ONCE
+            while folded >= FOLD_AT_ONCE:
+                with database.write() as connection:
+                    row = fetch(connection, self.name, lock=True)
+                    if rows:
+                        put(connection, self.name, rows, database.now(connection))
+                    state, folded = fold(database, connection, row)
+                    row, rows = fetch(connection, self.name), ()
+            if updated:
+                self._warn_if_over(row)
+            self._report(row.alarm, row.acknowledged)
+            return state
+
+    def _watch_on(self) -> None:
+        """See to it that a thread folds, as long as scores are watched."""
+        with self._starting:
+            self._watched = True
+            if self._watching is None or not self._watching.is_alive():  # not alive: this process was forked
+                name = f"guardrail-monitor {self.name}"
+                self._watching = threading.Thread(target=self._keep_up, name=name, daemon=True)
+                self._watching.start()
+
+    def _keep_up(self) -> None:
+        database = self._store.database
+        opened = database.closings
+        while True:
+            with self._starting:
+                self._watched = False
+            try:
+                self._inbox.flush()
+                while fold_all(database) >= FOLD_AT_ONCE:
+                    pass
+                with database.read() as connection:
+                    row = fetch(connection, self.name)
+                if row is not None:
+                    self._warn_if_over(row)
+                    self._report(row.alarm, row.acknowledged)
+                behind = False
+            except Exception as error:  # also of a hook: the next score must not wait for a restart
+                behind = True
+                why = describe_error(error)
+                log.warning("guardrail: monitor %r could not be brought up to date: %s", self.name, why)
+            time.sleep(_POLL)
+            with self._starting:
+                if database.closings != opened or not (behind or self._watched):
+                    self._watching = None  # the next score starts another thread
+                    return
 
 
 def risk_monitor(asked: RiskState, state: RiskState) -> RiskMonitor:

@@ -5,8 +5,8 @@
     drift = monitors.drift("drift", artifact)
     guard = Guardrail(..., switch=switch, on_verdict=[drift.watch, audit_sample(store, rate=0.1)])
 
-Every update is one transaction: it locks the row, reads what other processes wrote, bets, and writes row, history and
-alarm, provided that nobody wrote in between. An alarm is also a line of the audit trail.
+Every update is one transaction: it locks the row, bets, and writes row, history and alarm. Scores that guards watch go
+through an inbox; see `guardrail.review.monitors.folding`. An alarm is also a line of the audit trail.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ...types import Frozen
 from ..limits import LONGEST_NAME, check_text
 from ..queue.rows import log
 from ..queue.store import ReviewStore
+from .folding import fold_all
 from .rows import alarm_of, fetch, monitors, state_of, steps, steps_of
 from .shared import SharedDrift, SharedRisk, risk_monitor
 from .switch import SharedSwitch
@@ -115,13 +116,38 @@ class Monitors:
         delta: float = 0.05,
         seed: int = 0,
         on_alarm: Callable[[Alarm], object] | None = None,
+        on_watch_failure: Literal["hold", "pass"] = "hold",
     ) -> SharedDrift:
-        """The `DriftMonitor` of this name, started if there is none. Arguments as in `DriftMonitor` and `risk`.
+        """The `DriftMonitor` of this name, started if there is none.
+
+        Args:
+            name: Its name in this store; use a new one for a new artifact.
+            artifact: Its stored calibration scores are the reference.
+            delta: Probability of ever raising a false alarm.
+            seed: As in `DriftMonitor`.
+            on_alarm: As in `risk`. In a process that watches it is called within about a second.
+            on_watch_failure: While the database does not take scores, `SharedDrift.watch` raises, so that guards hold
+                accepted answers back ("hold"); or they pass, and are logged and counted in ``unwritten`` ("pass").
 
         Raises:
             UsageError: The monitor of this name has another artifact.
         """
-        return SharedDrift(self.store, name, DriftMonitor(artifact, delta=delta, seed=seed), artifact, on_alarm)
+        fresh = DriftMonitor(artifact, delta=delta, seed=seed)
+        return SharedDrift(self.store, name, fresh, artifact, on_alarm, on_watch_failure)
+
+    def fold(self) -> int:
+        """Fold the scores that guards have written into the drift monitors; the number taken in.
+
+        Guards do this themselves about once a second while they watch. ``guardrail monitor`` and ``guardrail review``
+        do it five times a second, so that guards have less to do.
+
+        Raises:
+            StoreUnavailableError: The database does not answer.
+        """
+        folded = 0
+        while (more := fold_all(self.store.database)) > 0:
+            folded += more
+        return folded
 
     def switch(
         self,

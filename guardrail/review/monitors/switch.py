@@ -12,14 +12,17 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ...errors import UsageError
 from ...monitor import Alarm, SafetySwitch
+from ..errors import StoreUnavailableError
 from ..limits import check_text
 from ..queue.store import ReviewStore
-from .rows import LONGEST_MONITOR, alarm_of, monitors
+from .rows import LONGEST_MONITOR, alarm_of, inbox, monitors
 
 __all__ = ["SharedSwitch"]
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 5.0
 """Limits of the time a thread waits for another thread that reads the database."""
+BEHIND = 60.0
+"""Seconds for which a score may wait to be folded before nothing is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,9 @@ class _Read:
 class SharedSwitch(SafetySwitch):
     """A switch that follows the alarms of a database. Made by `Monitors.switch`.
 
-    Nothing is accepted while an alarm may be unknown: while the database cannot be read, or a monitor in ``names``
-    does not exist. One thread reads; others wait for it, at most ``every`` seconds (1 to 5), and then accept nothing.
+    Nothing is accepted while an alarm may be unknown: while the database cannot be read, a monitor in ``names`` does
+    not exist, or scores have waited longer than a minute to be folded. One thread reads; others wait for it, at most
+    ``every`` seconds (1 to 5), and then accept nothing.
     `reset` clears the alarms given to this object; `Monitors.acknowledge` clears alarms in the database.
     """
 
@@ -113,17 +117,25 @@ class SharedSwitch(SafetySwitch):
         open_alarm = columns.alarm.is_not(None) & columns.acknowledged.is_(None)
         wanted = select(columns.name, columns.alarm, columns.acknowledged).order_by(columns.name)
         wanted = wanted.where(open_alarm if self._names is None else columns.name.in_(self._names))
+        oldest = select(inbox.c.name, inbox.c.at).order_by(inbox.c.number).limit(1)
+        if self._names is not None:
+            oldest = oldest.where(inbox.c.name.in_(self._names))
         try:
             with self._store.database.read() as connection:
                 rows = connection.execute(wanted).all()
-        except SQLAlchemyError as error:
+                waiting = connection.execute(oldest).one_or_none()
+                now = self._store.database.now(connection)
+        except (SQLAlchemyError, StoreUnavailableError) as error:
             return self._failed(f"The monitors cannot be read, so there may be an alarm ({type(error).__name__}).")
         try:
             found = [alarm_of(row.name, row.alarm) for row in rows if row.acknowledged is None]
         except UsageError as error:
             return self._failed(f"There may be an alarm: {error}")
         missing = sorted(set(self._names or ()) - {row.name for row in rows})
-        return _Read(began, tuple(alarm for alarm in found if alarm is not None), _missing(missing) if missing else "")
+        problem = _missing(missing) if missing else ""
+        if waiting is not None and now - waiting.at > BEHIND:
+            problem = f"{problem} {_behind(waiting.name, now - waiting.at)}".strip()
+        return _Read(began, tuple(alarm for alarm in found if alarm is not None), problem)
 
 
 def _missing(names: list[str]) -> str:
@@ -131,6 +143,13 @@ def _missing(names: list[str]) -> str:
     return (
         f"The switch follows {listed}, but the review store has no such monitor, so nothing is watched. Start it "
         "(Monitors.risk or Monitors.drift), or correct Monitors.switch(names=...)."
+    )
+
+
+def _behind(name: str, seconds: float) -> str:
+    return (
+        f"Scores of monitor {name!r} have waited {seconds:.0f} s to be folded, so there may be an alarm. Run "
+        "`guardrail monitor`; its log says why it cannot fold."
     )
 
 

@@ -11,24 +11,42 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from socket import SHUT_RDWR, socket
 from typing import Any
 from weakref import WeakSet, finalize
 
 from sqlalchemy import create_engine, delete, event, insert, inspect, select, text
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    DBAPIError,
+    NoSuchModuleError,
+    OperationalError,
+    SQLAlchemyError,
+)
+from sqlalchemy.exc import TimeoutError as NoTurnError
 
 from ...errors import UsageError, require
 from ...files import SQLITE_PATIENCE, prepare_sqlite
+from ..errors import StoreUnavailableError
+from ..limits import check_seconds
 from . import schema
+from .deadline import DEADLINE, Circuit, Operation, watched
 from .writers import Writers
 
 __all__ = ["Database", "migrate"]
 
 _LOCK = 0x61637263
 """Advisory lock of PostgreSQL under which the tables are made."""
+CONNECTIONS = 8
+"""Largest number of connections that a process opens to PostgreSQL; further operations wait for one."""
+_OPENING = 60.0
+"""Seconds in which tables are made or migrated; other processes that start at that time wait for it."""
 _MIGRATING = threading.Lock()
 """Alembic runs one migration at a time in a process: what it runs is in a global variable."""
 _MIGRATIONS = Path(__file__).parent.parent / "migrations"
@@ -40,22 +58,41 @@ _OLDER = tuple(str(number) for number in range(int(schema.LAYOUT)))
 class Database:
     """One database, opened when it is first used.
 
+    Every operation ends within its deadline, also while it connects and while the server hangs; see
+    `guardrail.review.queue.deadline`. After three failures in a row operations fail at once for five seconds.
+
     Args:
         url: ``sqlite:///path``, a bare path (SQLite), or ``postgresql://...``.
         clock: Now, in seconds since 1970; default: the server's clock for PostgreSQL, this machine's for SQLite.
+        deadline: Seconds for one operation, with connecting and committing.
     """
 
-    def __init__(self, url: str | os.PathLike[str], clock: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        clock: Callable[[], float] | None = None,
+        *,
+        deadline: float = DEADLINE,
+    ) -> None:
+        check_seconds("deadline", deadline, "Use 5.")
         self.url = _parsed(os.fspath(url))
+        self.deadline = deadline
+        self.circuit = Circuit()
+        self.closings = 0
         self._clock = clock
-        self._engine = _engine(self.url)
+        self._current = threading.local()
+        self._slots = threading.BoundedSemaphore(CONNECTIONS)
+        self._engine = _engine(self.url, deadline)
+        # Not methods: the engine must not keep this object, which closes it when it goes.
+        event.listen(self._engine, "do_connect", partial(_dial, self._current))
+        event.listen(self._engine, "checkout", partial(_checked_out, self._current))
         self._owner = os.getpid()
         self._writers = self._new_writers()
         self._sqlite = self.url.get_backend_name() == "sqlite"
         if self._sqlite:
             self._file = _identity(self.url)
             _open.add(self)
-            finalize(self, self._engine.dispose)
+        finalize(self, self._engine.dispose)
         self._prepare()
 
     @property
@@ -67,20 +104,88 @@ class Database:
         return self._engine
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
-        """A transaction that may write; committed at the end, rolled back after an error."""
-        if self._sqlite:
-            with self._writers.write(SQLITE_PATIENCE) as connection:
-                yield connection
-            return
-        with self._connect() as connection, connection.begin():
+    def write(self, within: float | None = None) -> Iterator[Connection]:
+        """A transaction that may write; committed at the end, rolled back after an error.
+
+        Args:
+            within: Seconds it may take; default: the deadline of the database.
+
+        Raises:
+            StoreUnavailableError: It took longer, the database cannot be reached, or the circuit is open.
+        """
+        with self._transaction(within, writes=True) as connection:
             yield connection
 
     @contextmanager
-    def read(self) -> Iterator[Connection]:
-        """A transaction that only reads: one consistent view."""
-        with self._connect() as connection, connection.begin():
+    def read(self, within: float | None = None) -> Iterator[Connection]:
+        """A transaction that only reads: one consistent view. Arguments and errors as for `write`."""
+        with self._transaction(within, writes=False) as connection:
             yield connection
+
+    @contextmanager
+    def _transaction(self, within: float | None, *, writes: bool) -> Iterator[Connection]:
+        self.circuit.enter()
+        with watched(self.deadline if within is None else within) as operation:
+            try:
+                with self._connected(operation, writes) as connection:
+                    yield connection
+            except (SQLAlchemyError, StoreUnavailableError) as error:
+                why = _unavailable(error, operation)
+                if why is None:
+                    self.circuit.note(failed=False)
+                    raise
+                if operation.seconds >= self.deadline:  # otherwise the caller was in a hurry
+                    self.circuit.note(failed=True)
+                raise StoreUnavailableError(
+                    f"the review store {why}. If this was written, it may or may not be stored: repeat it under the "
+                    "same key. Check that the database runs and answers."
+                ) from error
+            except Exception:  # the database answered
+                self.circuit.note(failed=False)
+                raise
+            self.circuit.note(failed=False)
+
+    @contextmanager
+    def _connected(self, operation: Operation, writes: bool) -> Iterator[Connection]:
+        """A connection on which a transaction has begun; it is committed at the end."""
+        opened, self._current.operation = self.closings, operation
+        try:
+            if self._sqlite and writes:
+                with self._writers.write(operation.left) as connection:
+                    # Several threads write in one transaction: it is interrupted only where this one is late.
+                    operation.break_off = getattr(connection.connection.dbapi_connection, "interrupt", None)
+                    try:
+                        yield connection
+                    finally:
+                        operation.break_off = None
+                return
+            if not self._slots.acquire(timeout=operation.left):
+                raise StoreUnavailableError(f"has all {CONNECTIONS} connections of this process in use")
+            try:
+                with self._begun(operation) as connection:
+                    try:
+                        yield connection
+                        connection.commit()
+                    finally:
+                        if self.closings != opened:  # closed meanwhile by another thread: its pool is gone
+                            connection.invalidate()
+            finally:
+                self._slots.release()
+        finally:
+            self._current.operation = None
+
+    def _begun(self, operation: Operation) -> Connection:
+        connection = self._connect()
+        try:
+            _begin(connection, operation)
+        except DBAPIError as error:
+            connection.close()
+            if operation.late or not error.connection_invalidated:
+                raise
+            # The server closed it while it was idle, e.g. in a restart. The pool has dropped the others as well.
+            connection = self._connect()
+            _begin(connection, operation)
+        return connection
 
     def _connect(self) -> Connection:
         # An open connection would go on writing to a file that was moved away or deleted, where nobody reads.
@@ -96,12 +201,12 @@ class Database:
         """Now, in seconds since 1970; PostgreSQL's clock is the same for every machine."""
         if self._clock is not None:
             return self._clock()
-        if connection.dialect.name == "postgresql":
-            return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
-        return time.time()
+        found = connection.info.get("review_now")  # PostgreSQL: when the transaction began
+        return time.time() if found is None else float(found)
 
     def close(self) -> None:
         """Close all connections. They are opened again when needed."""
+        self.closings += 1
         self.engine.dispose()
 
     def _prepare(self) -> None:
@@ -109,22 +214,105 @@ class Database:
             with self.read() as connection:
                 layout = _layout(connection)
             if layout != schema.LAYOUT:
-                with self.write() as connection:
+                with self.write(_OPENING) as connection:
                     if connection.dialect.name == "postgresql":
                         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
                     layout = _layout(connection)  # another process may have done it in between
                     if layout in _OLDER:
                         migrate(connection)
                         layout = schema.LAYOUT
-        except DatabaseError as error:
+        except (DatabaseError, StoreUnavailableError) as error:
             self.close()
-            raise UsageError(f"cannot open the review store {self.url!r}: {error.orig}.") from error
+            raise UsageError(f"cannot open the review store {self.url!r}: {_first_line(error)}.") from error
         if layout != schema.LAYOUT:
             self.close()
             raise UsageError(
                 f"the review store {self.url!r} has layout {layout!r}; this version reads {schema.LAYOUT!r} and older "
                 "ones. Upgrade acrc-guardrail to the version that wrote it, or use another database."
             )
+
+
+_BEGIN = text(
+    "SELECT extract(epoch FROM clock_timestamp()), set_config('statement_timeout', :work, true), "
+    "set_config('idle_in_transaction_session_timeout', :idle, true)"
+)
+
+
+def _begin(connection: Connection, operation: Operation) -> None:
+    """Begin the transaction, with limits for the server: it must not hold locks for a client that has gone."""
+    if connection.dialect.name != "postgresql":
+        connection.begin()
+        return
+    limits = {"work": f"{int(operation.seconds * 1000)}ms", "idle": f"{int(2 * operation.seconds * 1000)}ms"}
+    connection.info["review_now"] = float(connection.execute(_BEGIN, limits).one()[0])
+
+
+def _dial(current: threading.local, dialect: Any, _record: Any, given: Any, named: Any) -> Any:
+    """Connect in a thread: a look-up of the name or a server that hangs cannot be broken off."""
+    operation: Operation | None = getattr(current, "operation", None)
+    if operation is None or dialect.name != "postgresql":
+        return None  # SQLAlchemy connects
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(dialect.connect(*given, **named))
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="guardrail-connect", daemon=True).start()
+    try:
+        made = future.result(operation.left)
+    except TimeoutError:
+        future.add_done_callback(_close_unused)
+        operation.late = True
+        raise StoreUnavailableError("cannot be reached") from None
+    operation.break_off = partial(_shut_down, made)
+    return made
+
+
+def _checked_out(current: threading.local, connection: Any, _record: Any, _proxy: Any) -> None:
+    operation: Operation | None = getattr(current, "operation", None)
+    if operation is None:
+        return
+    interrupt = getattr(connection, "interrupt", None)
+    if interrupt is not None:  # SQLite
+        connection.execute(f"PRAGMA busy_timeout={int(operation.left * 1000)}").close()
+    operation.break_off = interrupt or partial(_shut_down, connection)
+
+
+def _unavailable(error: Exception, operation: Operation) -> str | None:
+    """Why the database could not be used, in words; None if it answered and refused a statement."""
+    if operation.late:
+        return f"did not answer within {operation.seconds:g} s"
+    if isinstance(error, StoreUnavailableError):
+        return str(error)
+    if isinstance(error, NoTurnError):
+        return f"is busy: {error}"
+    if not isinstance(error, DBAPIError):
+        return None
+    kind = type(error.orig).__name__
+    connecting = error.statement is None
+    if error.connection_invalidated or connecting or kind in ("QueryCanceled", "IdleInTransactionSessionTimeout"):
+        return f"failed: {_first_line(error)}"
+    locked = kind == "OperationalError" and "locked" in str(error.orig)
+    return f"is locked by another process for more than {operation.seconds:g} s" if locked else None
+
+
+def _first_line(error: Exception) -> str:
+    """What the driver says, without statements and values, which are questions and answers."""
+    return str(getattr(error.__cause__ or error, "orig", None) or error).strip().partition("\n")[0].rstrip(".")
+
+
+def _shut_down(connection: Any) -> None:
+    """Shut the socket of a psycopg connection down, so that the thread that waits for it gets an error."""
+    with suppress(Exception), socket(fileno=os.dup(connection.fileno())) as one:  # it may be closed already
+        one.shutdown(SHUT_RDWR)
+
+
+def _close_unused(connecting: Future[Any]) -> None:
+    if connecting.exception() is None:
+        connecting.result().close()
 
 
 _open: WeakSet[Database] = WeakSet()
@@ -198,27 +386,31 @@ def _parsed(given: str) -> URL:
     return url
 
 
-def _engine(url: URL) -> Engine:
+def _engine(url: URL, deadline: float) -> Engine:
     try:
         if url.get_backend_name() == "postgresql":
-            return create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED", hide_parameters=True)
+            # `Database._slots` limits the connections and waits for a free one, so the pool itself never waits.
+            return create_engine(
+                url, pool_size=CONNECTIONS, max_overflow=0, isolation_level="READ COMMITTED", hide_parameters=True
+            )
         assert url.database is not None
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
         # Only the owner may read held-back answers; SQLite gives the WAL files the same mode.
         os.close(os.open(url.database, os.O_RDWR | os.O_CREAT, 0o600))
-        engine = create_engine(url, connect_args={"timeout": SQLITE_PATIENCE}, max_overflow=-1, hide_parameters=True)
+        patience = min(deadline, SQLITE_PATIENCE)
+        engine = create_engine(url, connect_args={"timeout": patience}, max_overflow=-1, hide_parameters=True)
     except OSError as error:
         raise UsageError(f"cannot open the review store {url.database!r}: {error.strerror}.") from error
     except NoSuchModuleError as error:
         raise UsageError(f"no driver for {url!r}: {error}.") from error
-    event.listen(engine, "connect", _on_connect)
+    event.listen(engine, "connect", partial(_on_connect, min(deadline, SQLITE_PATIENCE)))
     event.listen(engine, "begin", _on_begin)
     return engine
 
 
-def _on_connect(connection: Any, _record: Any) -> None:
+def _on_connect(patience: float, connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # transactions are begun below, not by the driver
-    prepare_sqlite(connection)
+    prepare_sqlite(connection, patience=patience)
 
 
 def _on_begin(connection: Connection) -> None:

@@ -10,6 +10,9 @@ to learn of it: an item stays if it was decided, expired or carried out within t
 to be delivered. The items that stay are not a fair sample, not even once they are decided: leave them out when learning
 (``--since`` the cut).
 
+Steps of monitors that are older than the cut are deleted, too, but not that of an item that stays: its key keeps it
+from being counted again. What monitors have found is in their state and stays.
+
 Dead callbacks are deleted with their item; the trail still says that they failed. The key of a deleted item is free: a
 call with it makes a new item.
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from sqlalchemy import and_, case, delete, exists, func, select
+from sqlalchemy import and_, case, column, delete, exists, func, select, table
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql import ColumnElement
 
@@ -29,10 +32,15 @@ from .schema import items, outbox
 
 __all__ = ["Purged", "purge"]
 
+_steps = table("review_monitor_steps", column("name"), column("key"), column("at"))
+_monitors = table("review_monitors", column("name"), column("kind"))
+_grids = table("review_monitor_grids", column("name"))
 _AT_ONCE = 500
 """Items deleted with one statement; SQLite takes at most 999 parameters."""
 _TO_BE_KNOWN = 86_400.0
 """Seconds that a caller has to learn of a decision, e.g. by asking for the ticket."""
+_DELETING = 600.0
+"""Least seconds that a purge may take: nobody waits for it."""
 _PATIENCE = 5.0
 """Seconds to wait for readers of an SQLite file; writers are blocked meanwhile."""
 
@@ -48,6 +56,8 @@ class Purged(Frozen):
     """Older items that stay because the caller may not have learned of the decision yet."""
     open: int
     """Older items that stay because they can still be decided."""
+    steps: int = 0
+    """Steps of the monitors' histories."""
     since: float
     """The cut, in seconds since 1970 UTC: items that arrived then or later stay."""
     in_log: bool = False
@@ -63,7 +73,7 @@ def purge(database: Database, older_than: float, who: str, *, dry_run: bool) -> 
 
 
 def _purge(database: Database, older_than: float, who: str, dry_run: bool) -> Purged:
-    with database.write() as connection:
+    with database.write(max(_DELETING, database.deadline)) as connection:
         now = database.now(connection)
         since = now - older_than
         old, ended = items.c.created < since, items.c.state.in_(("decided", "expired"))
@@ -80,10 +90,23 @@ def _purge(database: Database, older_than: float, who: str, dry_run: bool) -> Pu
         callbacks = 0
         for first in range(0, len(found), _AT_ONCE):
             callbacks += _delete(connection, found[first : first + _AT_ONCE], dry_run)
-        if found and not dry_run:
+        folded = _delete_steps(connection, min(since, now - _TO_BE_KNOWN), and_(old, ended, known), dry_run)
+        if (found or folded) and not dry_run:
             detail = {"items": len(found), "callbacks": callbacks, "older_than_seconds": older_than}
+            detail |= {"steps": folded} if folded else {}
             log(connection, "", now, who, "purged", detail)
-        return Purged(items=len(found), callbacks=callbacks, kept=kept, open=still_open, since=since)
+        return Purged(items=len(found), callbacks=callbacks, kept=kept, open=still_open, steps=folded, since=since)
+
+
+def _delete_steps(connection: Connection, since: float, gone: ColumnElement[bool], dry_run: bool) -> int:
+    """Delete the steps of monitors before a time at least a day ago: until then a guard may write a score again."""
+    stays = exists().where(items.c.id == _steps.c.key, ~gone)
+    # A drift monitor of an earlier version: its counts are made from its steps when it is opened with its artifact.
+    uncounted = select(_monitors.c.name).where(_monitors.c.kind == "drift", _monitors.c.name.not_in(select(_grids)))
+    old = and_(_steps.c.at < since, ~stays, _steps.c.name.not_in(uncounted))
+    if dry_run:
+        return int(connection.execute(select(func.count()).select_from(_steps).where(old)).scalar_one())
+    return connection.execute(delete(_steps).where(old)).rowcount
 
 
 def _known(now: float, seconds: float) -> ColumnElement[bool]:

@@ -6,7 +6,7 @@ from sqlalchemy import Column, Float, Index, Integer, MetaData, String, Table, T
 
 __all__ = ["LAYOUT", "ended", "events", "items", "marks", "meta", "metadata", "outbox"]
 
-LAYOUT = "3"
+LAYOUT = "4"
 """Version of the tables: the last revision in ``guardrail/review/migrations``, which makes and changes them."""
 metadata = MetaData()
 

@@ -10,6 +10,7 @@ shared memory); use PostgreSQL for several machines.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import time
@@ -22,10 +23,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import ColumnElement
 
 from ...errors import UsageError
-from ..errors import AlreadyDecidedError, ItemExpiredError, LeaseLostError, ReviewError
+from ..errors import AlreadyDecidedError, ItemExpiredError, LeaseLostError, ReviewError, StoreUnavailableError
 from ..limits import LONGEST_KEY, LONGEST_NAME, check_callback, check_seconds, check_text, storable
 from . import rows
 from .database import Database
+from .deadline import DEADLINE
 from .item import Content, Decision, Event, Item, Kind, State, Stats, frozen, writable
 from .purging import Purged, purge
 from .schema import ended, events, items, meta, outbox
@@ -35,7 +37,10 @@ __all__ = ["Charge", "Lease", "ReviewStore"]
 LEASE = 600.0
 """Default lease, in seconds, of a reviewer and of a worker that carries out a decision."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_LAST_LOOK = 0.5
+"""Seconds that the last look of a wait may take beyond it."""
 _LONGEST_WORD = 32
+_log = logging.getLogger(__name__)
 _ADD: dict[str, Any] = {
     dialect.__name__.rpartition(".")[2]: dialect.insert(items)
     .on_conflict_do_nothing(index_elements=["key"])
@@ -81,13 +86,24 @@ class ReviewStore:
     Args:
         url: ``sqlite:///reviews.db``, a path, or ``postgresql://user@host/name``. Tables are made if missing.
         clock: Now, in seconds since 1970; for tests.
+        deadline: Seconds that an operation may take, with connecting, also if the database hangs. Monitors and switches
+            of this store have the same. Opening, purging and folding may take longer.
 
     Raises:
         UsageError: The database cannot be opened, or has another layout.
+
+    Every operation raises `StoreUnavailableError` if the database cannot be reached or did not answer in time, and,
+    after three failures in a row, at once for five seconds.
     """
 
-    def __init__(self, url: str | os.PathLike[str], *, clock: Callable[[], float] | None = None) -> None:
-        self.database = Database(url, clock)
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        clock: Callable[[], float] | None = None,
+        deadline: float = DEADLINE,
+    ) -> None:
+        self.database = Database(url, clock, deadline=deadline)
 
     def __enter__(self) -> ReviewStore:
         return self
@@ -110,6 +126,7 @@ class ReviewStore:
         callback: str | None = None,
         who: str = rows.SYSTEM,
         reopen: bool = False,
+        within: float | None = None,
     ) -> Item:
         """Add an item, or find the item with this key. It is on disk when this returns.
 
@@ -122,6 +139,7 @@ class ReviewStore:
             who: Name in the audit trail.
             reopen: If the key exists: extend the deadline of an undecided item to ``expires_in`` from now, and open an
                 expired item again. Without it a deadline never changes.
+            within: Seconds it may take, if that is less than the store's deadline.
 
         Raises:
             UsageError: A callback that is not an http(s) URL or holds a secret, a time that is not positive or above
@@ -137,7 +155,7 @@ class ReviewStore:
         check_text("who", who, LONGEST_NAME)
         content = frozen(content)
         ticket = secrets.token_hex(16)
-        with self.database.write() as connection:
+        with self.database.write(self._shorter(within)) as connection:
             now = self.database.now(connection)
             deadline = None if expires_in is None else now + expires_in
             values = {
@@ -393,13 +411,16 @@ class ReviewStore:
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     def wait(self, item: str, seconds: float) -> Decision | None:
-        """Block until the item is decided or expired, at most so many seconds. Returns None without a decision."""
+        """Block until the item is decided or expired, at most so many seconds. Returns None without a decision.
+
+        While the database fails or hangs it goes on waiting.
+        """
         until, pause = time.monotonic() + seconds, _FIRST_PAUSE
         while True:
-            found = self.item(item)
+            found = self._look(item, until)
             left = until - time.monotonic()
-            if found.state in ("decided", "expired") or left <= 0:
-                return found.decision
+            if left <= 0 or (found is not None and found.state in ("decided", "expired")):
+                return None if found is None else found.decision
             time.sleep(min(pause, left))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
@@ -407,21 +428,39 @@ class ReviewStore:
         """`wait` for async callers; it holds no thread while it waits."""
         until, pause = time.monotonic() + seconds, _FIRST_PAUSE
         while True:
-            found = await asyncio.to_thread(self.item, item)
+            try:
+                async with asyncio.timeout(max(until - time.monotonic(), _LAST_LOOK)):  # threads may be scarce
+                    found = await asyncio.to_thread(self._look, item, until)
+            except TimeoutError:
+                return None
             left = until - time.monotonic()
-            if found.state in ("decided", "expired") or left <= 0:
-                return found.decision
+            if left <= 0 or (found is not None and found.state in ("decided", "expired")):
+                return None if found is None else found.decision
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
-    def give_up(self, item: str, *, only_if_late: bool = False) -> Decision | None:
+    def _shorter(self, seconds: float | None) -> float:
+        return self.database.deadline if seconds is None else min(seconds, self.database.deadline)
+
+    def _look(self, item: str, until: float) -> Item | None:
+        """The item as it is now; None if the database does not answer, by then at the latest."""
+        left = max(until - time.monotonic(), _LAST_LOOK)
+        try:
+            with self.database.read(self._shorter(left)) as connection:
+                return rows.as_item(rows.fetch(connection, item))
+        except StoreUnavailableError as error:
+            _log.warning("Waiting for a decision goes on: %s", error)
+            return None
+
+    def give_up(self, item: str, *, only_if_late: bool = False, within: float | None = None) -> Decision | None:
         """Stop waiting: close the item, or return the decision if there is one.
 
         Args:
             item: Its id.
             only_if_late: Close it only if its deadline has passed, because others may still wait for it.
+            within: Seconds it may take, if that is less than the store's deadline.
         """
-        with self.database.write() as connection:
+        with self.database.write(self._shorter(within)) as connection:
             now = self.database.now(connection)
             row = rows.fetch(connection, item, lock=True)
             late = row.deadline is not None and row.deadline <= now

@@ -9,6 +9,7 @@ Nothing returns before it is on disk.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,9 +42,11 @@ class Writers:
         """A transaction, committed when this returns.
 
         Raises:
-            sqlalchemy.exc.TimeoutError: The threads before took longer than ``patience`` seconds.
+            sqlalchemy.exc.TimeoutError: The threads before took longer than ``patience`` seconds, or those after, with
+                which it commits; then it may be stored.
             sqlalchemy.exc.OperationalError: The commit failed; nothing that was in it is stored.
         """
+        end = time.monotonic() + patience
         self._take_turn(patience)
         try:
             batch = self._batch = self._batch or _Batch(self._connect())
@@ -51,7 +54,7 @@ class Writers:
                 yield connection
         finally:
             self._end_turn()
-        batch.wait()
+        batch.wait(max(0.0, end - time.monotonic()))
 
     def _take_turn(self, patience: float) -> None:
         mine, got = threading.Lock(), False
@@ -137,9 +140,10 @@ class _Batch:
             self._connection.close()
             self._done.set()
 
-    def wait(self) -> None:
+    def wait(self, patience: float) -> None:
         """Wait for the commit, and raise its error."""
-        self._done.wait()
+        if not self._done.wait(patience):
+            raise NoTurnError("threads that commit together took too long")
         if self._error is not None:
             cause = getattr(self._error, "orig", None) or self._error
             raise OperationalError(None, None, cause) from self._error

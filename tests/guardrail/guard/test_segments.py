@@ -179,7 +179,7 @@ def test_monitors_and_switches_see_all_segments() -> None:
     guard = Guardrail(model=MODEL, artifact=ARTIFACT, on_verdict=monitor.watch, early_stopping="off")
     for name in ("easy", "hard", "other"):
         guard.assess(HALF, named(name))
-    assert len(monitor.state.stream) == 3
+    assert monitor.state.n == 3
     with pytest.raises(ValueError, match="not stricter"):  # than that of "hard", though than that of "easy"
         Guardrail(model=MODEL, artifact=ARTIFACT, switch=SafetySwitch("stricter", threshold=0.5))
     Guardrail(model=MODEL, artifact=ARTIFACT, switch=SafetySwitch("stricter", threshold=0.05))

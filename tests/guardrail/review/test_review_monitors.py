@@ -9,23 +9,29 @@ import multiprocessing
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from sqlalchemy import update
+from sqlalchemy import func, select, update
 from sqlalchemy.engine import Connection
 
 from guardrail import Guardrail, Reason
+from guardrail.__main__ import main
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.errors import UsageError
 from guardrail.monitor import Alarm, DriftMonitor, RiskMonitor
 from guardrail.review import ReviewStore
 from guardrail.review.audits import AUDIT_RATE, audit_sample, chosen
+from guardrail.review.monitors.folding import FOLD_AT_ONCE, Inbox, put
+from guardrail.review.monitors.rows import inbox
 from guardrail.review.monitors.rows import monitors as table
-from guardrail.review.monitors.shared import SharedRisk
+from guardrail.review.monitors.shared import SharedDrift, SharedRisk
 from guardrail.review.monitors.store import Monitors
+from guardrail.review.monitors.switch import BEHIND
+from guardrail.review.queue.deadline import FAILURES
 from guardrail.testing import ScriptedChat, make_artifact
 
 SURE, UNSURE = "Capital of France?", "Capital of Atlantis?"
@@ -353,7 +359,7 @@ def test_a_stored_drift_monitor_takes_in_whole_scores_of_its_own_artifact_only(s
     drift = Monitors(store).drift("drift", own)
     for artifact in (own, lenient):  # with the same scores
         Guardrail(model=model, artifact=artifact, early_stopping="off", on_verdict=drift.watch).invoke(SURE)
-    assert drift.state.stream == (0.0, 0.0)
+    assert drift.state.n == 2
     other = own.model_copy(update={"calibration": ARTIFACT.calibration})
     with pytest.raises(ValidationError, match="another calibration scores: it would watch nothing"):
         Guardrail(model=model, artifact=other, early_stopping="off", on_verdict=drift.watch)
@@ -373,7 +379,7 @@ def test_an_update_that_fails_changes_nothing(store: ReviewStore) -> None:
         drift.update(0.2)
     with store.database.write() as connection:
         connection.exec_driver_sql("ALTER TABLE away RENAME TO review_monitor_steps")
-    assert drift.update(0.3).stream == (0.1, 0.3)
+    assert drift.update(0.3).n == 2
 
 
 def _updates(path: str, worker: int, each: int) -> None:
@@ -400,11 +406,178 @@ def test_processes_and_threads_lose_nothing(store: ReviewStore, store_url: str) 
     assert [process.exitcode for process in processes] == [0, 0, 0]
     assert monitors.risk("risk", 0.5).state.tallies == ((1.0, 3 * each, 3 * 7),)  # 0, 4, ..., 24
     wanted = sorted([worker + i / each for worker in range(3) for i in range(each)] + [5.0 + i for i in range(5)])
-    assert sorted(shared.state.stream) == wanted
+    stream = [step.value for step in monitors.history("drift")]
+    assert sorted(stream) == wanted
     replayed = DriftMonitor(ARTIFACT)
-    for score in shared.state.stream:
+    for score in stream:
         replayed.update(score)
     assert replayed.state == shared.state
+
+
+# -- the inbox -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process folds by itself."""
+    monkeypatch.setattr(SharedDrift, "_watch_on", lambda self: None)
+
+
+def in_inbox(store: ReviewStore) -> int:
+    with store.database.read() as connection:
+        return int(connection.execute(select(func.count()).select_from(inbox)).scalar_one())
+
+
+@pytest.mark.usefixtures("quiet")
+def test_watched_scores_are_on_disk_and_any_process_folds_them_once(store: ReviewStore, store_url: str) -> None:
+    artifact = make_artifact(MODEL)
+    monitors = Monitors(store)
+    drift = monitors.drift("drift", artifact)
+    guard = Guardrail(model=MODEL, artifact=artifact, early_stopping="off", on_verdict=drift.watch)
+    scores = [guard.assess(question).uncertainty.value for question in (SURE, UNSURE, SURE)]
+    assert in_inbox(store) == 3
+    with ReviewStore(store_url) as other:  # without the artifact
+        assert Monitors(other).fold() == 3
+        assert [view.n for view in Monitors(other).all()] == [3]
+    assert in_inbox(store) == 0
+    assert [step.value for step in monitors.history("drift")] == scores
+    lost_answer = Inbox(store.database, "drift")
+    for _ in range(2):  # the second time after the first one was folded
+        lost_answer.add(0.5, "the same score")
+        lost_answer.add(0.5, "the same score")
+        monitors.fold()
+    assert drift.state.n == 4
+
+
+@pytest.mark.usefixtures("quiet")
+def test_threads_that_write_at_the_same_time_share_a_commit(
+    store: ReviewStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box, commits = Monitors(store).drift("drift", ARTIFACT)._inbox, list[int]()
+    write = box._write
+
+    def counted(batch: Any) -> None:
+        commits.append(len(batch.rows))
+        write(batch)
+
+    monkeypatch.setattr(box, "_write", counted)
+    threads = [threading.Thread(target=box.add, args=(float(i), f"score {i}")) for i in range(8)]
+    with box._writing:  # as if another thread were writing
+        for thread in threads:
+            thread.start()
+        while len(box._batch.rows) < len(threads):
+            threading.Event().wait(0.001)
+    for thread in threads:
+        thread.join()
+    assert commits == [8]
+    assert in_inbox(store) == 8
+
+
+@pytest.mark.usefixtures("quiet")
+def test_what_cannot_be_written_is_held_back_or_passes_and_is_written_later(
+    store: ReviewStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    artifact = make_artifact(MODEL)
+    monitors = Monitors(store)
+    holds, lets = monitors.drift("drift", artifact), monitors.drift("drift", artifact, on_watch_failure="pass")
+    audits = audit_sample(store, 1.0, on_watch_failure="pass")
+    settings: dict[str, Any] = {"model": MODEL, "artifact": artifact, "early_stopping": "off"}
+    for _ in range(FAILURES):
+        store.database.circuit.note(failed=True)
+    assert Guardrail(**settings, on_verdict=holds.watch).assess(SURE).reason is Reason.SUSPENDED
+    assert Guardrail(**settings, on_verdict=[lets.watch, audits]).assess(SURE).accepted
+    assert (holds.unwritten, lets.unwritten, audits.unwritten) == (0, 1, 1)
+    assert "a score of monitor 'drift' is not written yet" in caplog.text
+    assert "passes without its audit" in caplog.text
+    store.database.circuit.note(failed=False)
+    holds._inbox.flush()
+    lets._inbox.flush()
+    lets._inbox.flush()
+    assert monitors.fold() == 2
+    word: Any = "no"
+    with pytest.raises(UsageError, match="on_watch_failure must be"):
+        monitors.drift("drift", artifact, on_watch_failure=word)
+    with pytest.raises(UsageError, match="on_watch_failure must be"):
+        audit_sample(store, 1.0, on_watch_failure=word)
+
+
+def test_a_process_that_watches_folds_and_learns_of_its_alarm(store: ReviewStore) -> None:
+    heard, told = list[Alarm](), threading.Event()
+
+    def hook(alarm: Alarm) -> None:
+        heard.append(alarm)
+        told.set()
+
+    drift = Monitors(store).drift("drift", ARTIFACT, on_alarm=hook)
+    verdict = Guardrail(model=MODEL, artifact=make_artifact(MODEL)).assess(UNSURE)
+    far = verdict.model_copy(
+        update={"artifact": ARTIFACT.digest, "uncertainty": verdict.uncertainty.model_copy(update={"value": 99.0})}
+    )
+    for _ in range(40):
+        drift.watch(far)
+    assert told.wait(60)
+    assert [alarm.monitor for alarm in heard] == ["drift"]
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_large_fold_alarms_with_the_wealth_of_that_time(store: ReviewStore) -> None:
+    monitors = Monitors(store)
+    drift = monitors.drift("drift", ARTIFACT)
+    rows = [{"key": f"score {i}", "value": 99.0} for i in range(FOLD_AT_ONCE + 1)]
+    with store.database.write() as connection:
+        put(connection, "drift", rows, 0.0)
+    assert monitors.fold() == len(rows)
+    (view,) = monitors.all()
+    assert view.alarm is not None
+    assert 20 <= view.alarm.wealth < 100
+    assert view.alarm.at == drift.state.alarmed_at
+    assert view.n == len(rows)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_nothing_passes_while_scores_wait_too_long_to_be_folded(store: ReviewStore) -> None:
+    monitors = Monitors(store)
+    monitors.drift("drift", ARTIFACT)
+    monitors.risk("risk", 0.1)
+    every, deaf = monitors.switch(every=0.0), monitors.switch(names="risk", every=0.0)
+    with store.database.write() as connection:
+        now = store.database.now(connection)
+        put(connection, "drift", [{"key": "a", "value": 0.0}], now - BEHIND / 2)
+    assert every.allows(0.0)
+    with store.database.write() as connection:
+        connection.execute(update(inbox).values(at=now - 2 * BEHIND))
+    assert not every.allows(0.0)
+    assert "Scores of monitor 'drift' have waited 120 s" in every.reason()
+    assert deaf.allows(0.0)
+    monitors.fold()
+    assert every.allows(0.0)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_monitor_that_cannot_be_folded_leaves_the_others_alone(
+    store: ReviewStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    monitors = Monitors(store)
+    for name in ("a", "b"):
+        Inbox(store.database, monitors.drift(name, ARTIFACT).name).add(0.0, "key")
+    with store.database.write() as connection:
+        connection.execute(update(table).where(table.c.name == "a").values(state='{"format": 99}'))
+    assert monitors.fold() == 1
+    assert "the inbox of monitor 'a' cannot be folded" in caplog.text
+    assert in_inbox(store) == 1
+
+
+@pytest.mark.usefixtures("quiet")
+def test_the_command_folds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "reviews.db"
+    assert main(["monitor", "--db", str(path), "--once"]) == 1
+    assert "there is no review store" in capsys.readouterr().err
+    with ReviewStore(path) as store:
+        Inbox(store.database, Monitors(store).drift("desk", ARTIFACT).name).add(0.0, "key")
+    assert main(["monitor", "--db", str(path), "--once"]) == 0
+    said = capsys.readouterr().out
+    assert "Folded 1 scores." in said
+    assert "desk (drift): 1 updates" in said
 
 
 def test_other_settings_under_the_same_name_are_refused(store: ReviewStore) -> None:

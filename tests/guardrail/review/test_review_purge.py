@@ -13,8 +13,19 @@ from pathlib import Path
 import pytest
 
 from guardrail.__main__ import main
-from guardrail.review import Candidate, Content, Decision, Deliverer, Item, Purged, ReviewStore, UnknownItemError
+from guardrail.review import (
+    Candidate,
+    Content,
+    Decision,
+    Deliverer,
+    Item,
+    Monitors,
+    Purged,
+    ReviewStore,
+    UnknownItemError,
+)
 from guardrail.review.queue import purging
+from guardrail.testing import ScriptedChat, make_artifact
 
 SECRET_TEXT = "the patient is called Erna Unbekannt"
 DAY = 86_400.0
@@ -219,3 +230,35 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     for days in ("0", "-1", "nan", "inf", "4000"):
         assert main(["review", "--purge", days]) == 1
         assert "above 0 seconds and at most ten years" in capsys.readouterr().err
+
+
+def test_steps_of_monitors_go_and_what_they_found_and_what_may_come_again_stays(
+    store: ReviewStore, now: list[float]
+) -> None:
+    monitors, drawn = Monitors(store), make_artifact(ScriptedChat())
+    drift, risk = monitors.drift("drift", drawn), monitors.risk("risk", 0.1)
+    drift.update(0.5, key="old")
+    audit, open_item = decided(store), queued(store)
+    risk.update(True, key=audit.id)
+    risk.update(False, key=open_item.id)
+    now[0] += 40 * DAY
+    drift.update(0.5, key="new")
+    states = (drift.state, risk.state)
+    counted = store.purge(30 * DAY, dry_run=True)
+    assert (counted.items, counted.steps) == (1, 2)
+    assert store.purge(30 * DAY) == counted
+    assert store.trail()[-1].detail["steps"] == 2
+    assert (drift.state, risk.state) == states
+    assert [step.n for step in monitors.history("drift")] == [2]
+    assert [step.n for step in monitors.history("risk")] == [2]  # that item can still be decided and fed again
+    assert drift.update(0.5, key="new") == states[0]
+    assert risk.update(False, key=open_item.id) == states[1]
+    assert drift.update(0.5).n == 3
+
+
+def test_steps_of_the_last_day_stay(store: ReviewStore, now: list[float]) -> None:
+    drift = Monitors(store).drift("drift", make_artifact(ScriptedChat()))
+    drift.update(0.5, key="score")
+    now[0] += 3600.0
+    assert store.purge(60.0).steps == 0  # a guard whose answer was lost may write it again
+    assert drift.update(0.5, key="score").n == 1

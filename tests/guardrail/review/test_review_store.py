@@ -22,7 +22,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import event, inspect, text, update
-from sqlalchemy.exc import DatabaseError, OperationalError, TimeoutError
+from sqlalchemy.exc import DatabaseError, TimeoutError
 
 from guardrail.errors import UsageError
 from guardrail.review import (
@@ -35,10 +35,12 @@ from guardrail.review import (
     LeaseLostError,
     Monitors,
     ReviewStore,
+    StoreUnavailableError,
     UnknownItemError,
 )
 from guardrail.review.queue import schema
 from guardrail.review.queue.database import Database, migrate
+from guardrail.review.queue.deadline import Circuit
 
 ROOT = Path(__file__).parents[3]
 APPROVE = Decision(action="approve")
@@ -527,11 +529,13 @@ def test_processes_that_open_an_old_database_at_once_migrate_it_once(store_url: 
             store.close()
 
 
-@pytest.mark.parametrize("layout", ["4", "99", "two", None])
+@pytest.mark.parametrize("layout", [str(int(schema.LAYOUT) + 1), "99", "two", None])
 def test_a_newer_layout_is_refused_with_the_way_out(store_url: str, layout: str | None) -> None:
     with ReviewStore(store_url) as store, store.database.write() as connection:
         connection.execute(update(schema.meta).values(value=layout))
-    with pytest.raises(UsageError, match=rf"layout {layout!r}; this version reads '3'.*Upgrade acrc-guardrail"):
+    with pytest.raises(
+        UsageError, match=rf"layout {layout!r}; this version reads {schema.LAYOUT!r}.*Upgrade acrc-guardrail"
+    ):
         ReviewStore(store_url)
 
 
@@ -600,7 +604,7 @@ def queued(store: ReviewStore, acts: list[Callable[[], object]]) -> list[BaseExc
 
     threads = [threading.Thread(target=run, args=(place,)) for place in range(len(acts))]
     waiting = store.database._writers._waiting
-    with suppress(OperationalError), store.database.write():
+    with suppress(StoreUnavailableError), store.database.write():
         for thread in threads:
             before = len(waiting)
             thread.start()
@@ -638,7 +642,8 @@ def test_a_commit_that_fails_fails_for_all_that_is_in_it(one: ReviewStore) -> No
             connection.connection.dbapi_connection.execute("ROLLBACK")  # type: ignore[union-attr]
 
     before, last, after = queued(one, [partial(one.enqueue, content("1")), full, partial(one.enqueue, content("2"))])
-    assert [type(error) for error in (before, last, after)] == [OperationalError] * 3
+    assert [type(error) for error in (before, last, after)] == [StoreUnavailableError] * 3
+    one.database.circuit = Circuit()
     assert one.items() == []
     one.enqueue(content("3"))
     assert len(one.items()) == 1
@@ -665,7 +670,8 @@ def test_a_connection_stays_open_and_a_moved_file_is_not_replaced(one: ReviewSto
     assert (len(connected), (tmp_path / "reviews.db-wal").exists()) == (0, True)
     (tmp_path / "reviews.db").rename(tmp_path / "away.db")
     for act in (one.items, one.stats, one.check, partial(one.enqueue, content())):
-        with pytest.raises(OperationalError, match="was moved, deleted or replaced"):
+        one.database.circuit = Circuit()
+        with pytest.raises(StoreUnavailableError, match="was moved, deleted or replaced"):
             act()
     assert not (tmp_path / "reviews.db").exists()
     (tmp_path / "away.db").rename(tmp_path / "reviews.db")

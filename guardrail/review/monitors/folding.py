@@ -1,0 +1,280 @@
+"""Guards write scores into an inbox; a worker in any process folds them into the monitors.
+
+A score is durable when `Inbox.add` returns: threads that write at the same time share one INSERT and one commit. A fold
+is one transaction that locks the monitor's row (who finds it locked leaves it alone), takes the oldest scores out of
+the inbox, bets, and writes state, history and alarm. A process that is killed at any instruction leaves all of that or
+nothing. Each score has a key, which stays in the history: one that is written twice is counted once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Table, delete, exists, insert, select, text, update
+from sqlalchemy.engine import Connection
+
+from ...errors import GuardrailError
+from ...monitor import Alarm, DriftState
+from ...monitor.betting import amount
+from ...monitor.drift import Grid, drift_detail
+from ..errors import StoreUnavailableError
+from ..queue.database import Database
+from ..queue.rows import SYSTEM
+from ..queue.rows import log as note
+from .rows import fetch, grids, inbox, monitors, state_of, steps, steps_of
+
+__all__ = ["FOLD_AT_ONCE", "Folder", "Inbox", "add_grid", "fold", "fold_all", "grid_of", "put", "write_state"]
+
+FOLD_AT_ONCE = 2_000
+"""Scores folded in one transaction."""
+_KEPT = 10_000
+"""Scores that a process keeps for the next attempt while the database fails; the oldest are dropped."""
+_FOLDING = 10.0
+"""Least seconds that a fold may take: it writes much, and nobody waits for it."""
+_log = logging.getLogger("guardrail")
+
+
+class _Batch:
+    """Scores that are written together."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.done = threading.Event()
+        self.problem: Exception | None = StoreUnavailableError("the thread that writes this score has not ended")
+        """Why they are not on disk; None once they are."""
+
+
+class Inbox:
+    """Writes the scores of one monitor, many threads at once with one commit.
+
+    Args:
+        database: Where the monitor is.
+        name: The monitor.
+    """
+
+    def __init__(self, database: Database, name: str) -> None:
+        self._database, self._name = database, name
+        self._filling, self._writing = threading.Lock(), threading.Lock()
+        self._batch = _Batch()
+        self._kept: list[dict[str, Any]] = []
+
+    def add(self, value: float, key: str) -> None:
+        """Write a score. It is on disk when this returns.
+
+        Raises:
+            StoreUnavailableError: It is not, as far as this process knows. It is kept and written with the next ones.
+        """
+        with self._filling:
+            batch = self._batch
+            batch.rows.append({"key": key, "value": float(value)})
+            first = len(batch.rows) == 1
+        if first:  # this thread writes for all that join until it is its turn
+            turn = self._writing.acquire(timeout=self._database.deadline)
+            with self._filling:
+                self._batch = _Batch()
+            try:
+                if turn:
+                    self._write(batch)
+                else:
+                    batch.problem = StoreUnavailableError(
+                        f"the review store did not take the scores before this one within {self._database.deadline:g} "
+                        "s. Check that the database runs and answers."
+                    )
+            finally:
+                batch.done.set()
+                if turn:
+                    self._writing.release()
+        else:
+            batch.done.wait(2 * self._database.deadline)  # the first thread waits for its turn, and then writes
+        if batch.problem is not None:
+            raise batch.problem
+
+    def flush(self) -> None:
+        """Write what was kept, if the database answers again."""
+        with self._writing:
+            if self._kept:
+                self._write(_Batch())
+
+    def _write(self, batch: _Batch) -> None:
+        rows = [*self._kept, *batch.rows]
+        try:
+            with self._database.write() as connection:
+                put(connection, self._name, rows, self._database.now(connection))
+            self._kept, batch.problem = [], None
+        except StoreUnavailableError as error:
+            if len(rows) > _KEPT:
+                _log.error("guardrail: %d scores of monitor %r are lost", len(rows) - _KEPT, self._name)
+            self._kept, batch.problem = rows[-_KEPT:], error
+
+
+def put(connection: Connection, name: str, rows: Sequence[dict[str, Any]], now: float) -> None:
+    """Write scores, unless their keys are in the inbox already."""
+    _insert(connection, inbox, [{"name": name, "at": now, **row} for row in rows], "ON CONFLICT (name, key) DO NOTHING")
+
+
+def _insert(connection: Connection, table: Table, rows: Sequence[dict[str, Any]], otherwise: str = "") -> None:
+    """Insert rows that have the same fields; with PostgreSQL in one statement, many times faster than one for each."""
+    if not rows:
+        return
+    names = list(rows[0])
+    columns = ", ".join(names)
+    if connection.dialect.name == "postgresql":
+        kinds = {name: table.c[name].type.compile(connection.dialect) for name in names}
+        arrays = ", ".join(f"CAST(:{name} AS {kinds[name]}[])" for name in names)
+        statement = f"INSERT INTO {table.name} ({columns}) SELECT * FROM unnest({arrays}) {otherwise}"
+        connection.execute(text(statement), {name: [row[name] for row in rows] for name in names})
+    else:
+        marks = ", ".join(f":{name}" for name in names)
+        connection.execute(text(f"INSERT INTO {table.name} ({columns}) VALUES ({marks}) {otherwise}"), list(rows))
+
+
+@lru_cache(maxsize=32)
+def grid_of(stored: str) -> Grid:
+    """A grid from its row."""
+    return Grid.from_stored(stored)
+
+
+def fold(database: Database, connection: Connection, row: Any) -> tuple[DriftState, int]:
+    """Fold the oldest scores of the inbox into a drift monitor.
+
+    Args:
+        database: For the time.
+        connection: In a transaction that has locked the row.
+        row: Of the monitor.
+
+    Returns:
+        The state after it, and the number of scores taken out of the inbox.
+    """
+    grid = grid_of(connection.execute(select(grids.c.grid).where(grids.c.name == row.name)).scalar_one())
+    state = state_of(row, DriftState)
+    oldest = select(inbox.c.number, inbox.c.key, inbox.c.value).where(inbox.c.name == row.name)
+    found = connection.execute(oldest.order_by(inbox.c.number).limit(FOLD_AT_ONCE)).all()
+    if not found:
+        return state, 0
+    known = _take_out(connection, row.name, [number for number, _, _ in found], [key for _, key, _ in found])
+    new = [(key, value) for _, key, value in found if key not in known]
+    after, p_values, path = state.after(grid, [value for _, value in new])
+    first = state.n + 1
+    history = [
+        {"n": n, "key": key, "value": value, "chance": p, "log_wealth": wealth}
+        for n, ((key, value), p, wealth) in enumerate(zip(new, p_values, path, strict=True), start=first)
+    ]
+    alarm = None
+    if row.alarm is None and after.alarmed_at is not None:
+        wealth = amount(path[after.alarmed_at - first])
+        detail = drift_detail(after.model_copy(update={"n": after.alarmed_at}))
+        alarm = Alarm(monitor="drift", at=after.alarmed_at, wealth=wealth, delta=after.delta, detail=detail)
+    write_state(connection, row, after, history, alarm, database.now(connection))
+    return after, len(found)
+
+
+def add_grid(connection: Connection, name: str, grid: Grid) -> None:
+    """Store the grid of a drift monitor, if it has none, and count the history of a state of the first format."""
+    row = fetch(connection, name, lock=True)
+    if connection.execute(select(grids.c.name).where(grids.c.name == name)).first() is not None:
+        return
+    connection.execute(insert(grids).values(name=name, grid=grid.model_dump_json()))
+    state = state_of(row, DriftState)
+    if state.n:
+        state = state.counted(grid, [step.value for step in connection.execute(steps_of(name))])
+        write_state(connection, row, state, [], None, 0.0)
+
+
+def write_state(
+    connection: Connection, row: Any, state: Any, history: list[dict[str, Any]], alarm: Alarm | None, now: float
+) -> None:
+    """Write state, history and alarm of a monitor whose row is locked."""
+    stored = row.alarm if alarm is None else alarm.model_dump_json()
+    changed = {"n": state.n, "state": state.model_dump_json(), "alarm": stored}
+    connection.execute(update(monitors).where(monitors.c.name == row.name).values(**changed))
+    _insert(connection, steps, [{"name": row.name, "at": now, **step} for step in history])
+    if alarm is not None:
+        note(connection, "", now, SYSTEM, "alarm", {"name": row.name, **alarm.model_dump(mode="json")})
+
+
+def _take_out(connection: Connection, name: str, numbers: list[int], keys: list[str]) -> set[str]:
+    """Delete scores from the inbox; returns those of their keys that the history has already.
+
+    They are deleted by number, not by range: one with a smaller number may be committed at this moment.
+    """
+    if connection.dialect.name == "postgresql":  # one parameter each, and one look into the index for each key
+        connection.execute(text("DELETE FROM review_monitor_inbox WHERE number = ANY(:numbers)"), {"numbers": numbers})
+        return set(connection.execute(_COUNTED, {"name": name, "keys": keys}).scalars())
+    counted: set[str] = set()
+    for first in range(0, len(numbers), 500):  # SQLite takes at most 999 parameters
+        some = slice(first, first + 500)
+        connection.execute(delete(inbox).where(inbox.c.number.in_(numbers[some])))
+        theirs = select(steps.c.key).where(steps.c.name == name, steps.c.key.in_(keys[some]))
+        counted.update(connection.execute(theirs).scalars())
+    return counted
+
+
+_COUNTED = text(
+    "SELECT k.key FROM unnest(CAST(:keys AS text[])) AS k (key), "
+    "LATERAL (SELECT 1 FROM review_monitor_steps s WHERE s.name = :name AND s.key = k.key LIMIT 1) AS found"
+)
+
+
+def fold_all(database: Database) -> int:
+    """Fold what is in the inbox, once for each monitor. Monitors that another process is folding are left to it.
+
+    Returns:
+        Scores taken out of the inbox.
+    """
+    with database.read() as connection:
+        waiting = exists().where(inbox.c.name == monitors.c.name)
+        names = list(connection.execute(select(monitors.c.name).where(waiting)).scalars())
+    folded = 0
+    for name in names:
+        try:
+            with database.write(max(_FOLDING, database.deadline)) as connection:
+                row = fetch(connection, name, lock=True, skip=True)
+                folded += 0 if row is None else fold(database, connection, row)[1]
+        except StoreUnavailableError:
+            raise
+        except GuardrailError as error:  # e.g. of a newer version; the others go on
+            _log.error("guardrail: the inbox of monitor %r cannot be folded: %s", name, error)
+    return folded
+
+
+class Folder:
+    """Folds in a thread until it is stopped, or until nothing is left to do.
+
+    Args:
+        database: Whose inbox is folded.
+        poll: Seconds between two looks at an empty inbox.
+    """
+
+    def __init__(self, database: Database, poll: float = 0.2) -> None:
+        self._database, self._poll = database, poll
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def run(self) -> None:
+        """Fold until `stop` is called. A failure of the database is logged and retried."""
+        while not self._stop.is_set():
+            try:
+                busy = fold_all(self._database) >= FOLD_AT_ONCE
+            except Exception as error:  # any failure: the next score must not wait for a restart
+                _log.warning("guardrail: folding failed and will be retried: %s: %s", type(error).__name__, error)
+                self._stop.wait(1.0)
+                continue
+            if not busy:
+                self._stop.wait(self._poll)
+
+    def start(self) -> None:
+        """`run` in a thread."""
+        self._stop.clear()
+        self._thread = threading.Thread(target=self.run, name="guardrail-monitor", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End `run` after the current fold."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None

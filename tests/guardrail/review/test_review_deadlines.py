@@ -1,0 +1,211 @@
+"""A database that hangs, is locked or is gone: operations end within their deadline, and nothing passes unrecorded."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guardrail import Guardrail, Reason
+from guardrail.errors import UsageError
+from guardrail.review import AuditSample, Monitors, ReviewStore, StoreUnavailableError, ask_reviewer, ticket
+from guardrail.review.queue.deadline import FAILURES, PAUSE, Circuit, watched
+from guardrail.testing import ScriptedChat, make_artifact
+from tests import postgres
+from tests.review_pages import held_back
+
+SURE, UNSURE = "Capital of France?", "Capital of Atlantis?"
+MODEL = ScriptedChat(script={SURE: ["Paris"], UNSURE: ["Hiddenton", "Maskburg", "Veilham", "Secretville"]})
+ARTIFACT = make_artifact(MODEL)
+LONG = 300.0
+"""A deadline that no test waits for: what ends before it was ended by something else."""
+
+
+on_postgres = pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+
+
+@pytest.fixture
+def impatient(store_url: str) -> Iterator[ReviewStore]:
+    with ReviewStore(store_url, deadline=5.0) as made:
+        made.database.deadline = 0.3  # not while the tables are made
+        yield made
+
+
+@on_postgres
+def test_every_operation_of_a_server_that_hangs_ends_and_the_next_succeeds(impatient: ReviewStore) -> None:
+    store, monitors = impatient, Monitors(impatient)
+    item = store.enqueue(held_back())
+    risk, drift = monitors.risk("risk", 0.1), monitors.drift("drift", ARTIFACT)
+    switch = monitors.switch(every=0.0)
+    operations: list[Callable[[], object]] = [
+        lambda: store.enqueue(held_back()),
+        lambda: store.item(item.id),
+        lambda: store.claim("ann"),
+        store.stats,
+        lambda: risk.update(False),
+        lambda: drift.update(0.5),
+        lambda: monitors.all(),
+    ]
+    with postgres.stopped(str(store.database.url.set(drivername="postgresql"))):
+        for pooled in (True, False):
+            if not pooled:
+                store.close()
+            for operation in operations:
+                store.database.circuit = Circuit()
+                with pytest.raises(StoreUnavailableError, match=r"within 0\.3 s|cannot be reached"):
+                    operation()
+        store.database.circuit = Circuit()
+        assert not switch.allows(0.0)
+        assert "cannot be read" in switch.reason()
+    store.database.circuit = Circuit()
+    store.database.deadline = 5.0
+    assert store.item(item.id).state == "pending"
+    assert risk.update(False).n == 1
+    assert switch.allows(0.0)
+
+
+@on_postgres
+def test_waiting_and_cancelling_win_over_the_deadline(store_url: str) -> None:
+    with ReviewStore(store_url) as store:
+        store.database.deadline = LONG
+        item = store.enqueue(held_back())
+        ask = Guardrail(model=MODEL, artifact=ARTIFACT, on_abstain=ask_reviewer(store, wait=0.2))
+        patient = Guardrail(model=MODEL, artifact=ARTIFACT, on_abstain=ask_reviewer(store, wait=LONG))
+
+        async def cancelled() -> None:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(patient.ainvoke(UNSURE), 0.2)
+
+        async def waited() -> None:
+            assert await store.await_decision(item.id, 0.1) is None
+
+        loops = [asyncio.new_event_loop() for _ in range(2)]
+        with postgres.stopped(str(store.database.url.set(drivername="postgresql"))):
+            assert store.wait(item.id, 0.1) is None
+            assert "rather not guess" in str(ask.invoke(UNSURE).content)
+            for loop, run in zip(loops, (cancelled, waited), strict=True):
+                loop.run_until_complete(run())
+        for loop in loops:  # threads that still waited for the database
+            for task in asyncio.all_tasks(loop):
+                loop.run_until_complete(task)
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+
+
+@on_postgres
+def test_an_abstention_stays_one_and_what_cannot_be_watched_is_held_back(impatient: ReviewStore) -> None:
+    store = impatient
+    drift = Monitors(store).drift("drift", ARTIFACT)
+    settings: dict[str, Any] = {"model": MODEL, "artifact": ARTIFACT, "early_stopping": "off"}
+    watched_guard = Guardrail(**settings, on_verdict=drift.watch, on_abstain=ticket(store))
+    audited = Guardrail(**settings, on_verdict=AuditSample(store, 1.0, None, {}))
+    with postgres.stopped(str(store.database.url.set(drivername="postgresql"))):
+        for guard in (watched_guard, audited):
+            verdict = guard.assess(SURE)
+            assert (verdict.accepted, verdict.reason) == (False, Reason.SUSPENDED)
+            assert "could not be recorded (StoreUnavailableError" in verdict.detail
+        assert "rather not guess" in str(watched_guard.invoke(UNSURE).content)
+
+
+def test_a_circuit_opens_tries_once_and_closes() -> None:
+    now = [0.0]
+    circuit = Circuit(lambda: now[0])
+    for _ in range(FAILURES):
+        circuit.enter()
+        circuit.note(failed=True)
+    with pytest.raises(StoreUnavailableError, match="failed 3 times in a row"):
+        circuit.enter()
+    now[0] += PAUSE
+    circuit.enter()
+    with pytest.raises(StoreUnavailableError):
+        circuit.enter()  # one operation tries for all
+    circuit.note(failed=True)
+    with pytest.raises(StoreUnavailableError):
+        circuit.enter()
+    now[0] += PAUSE
+    circuit.enter()
+    circuit.note(failed=False)
+    for _ in range(3):
+        circuit.enter()
+
+
+def test_an_open_circuit_does_not_ask_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ReviewStore(tmp_path / "reviews.db") as store:
+        connects = 0
+        connect = store.database.engine.connect
+
+        def counted() -> Any:
+            nonlocal connects
+            connects += 1
+            return connect()
+
+        monkeypatch.setattr(store.database.engine, "connect", counted)
+        store.stats()
+        for _ in range(FAILURES):
+            store.database.circuit.note(failed=True)
+        with pytest.raises(StoreUnavailableError, match="in a row"):
+            store.stats()
+        assert connects == 1
+
+
+def test_a_locked_sqlite_file_ends_the_operation_and_a_refused_one_does_not_open_the_circuit(tmp_path: Path) -> None:
+    with ReviewStore(tmp_path / "reviews.db") as store:
+        store.database.deadline = 0.1
+        with closing(sqlite3.connect(tmp_path / "reviews.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StoreUnavailableError, match=r"locked by another process|within 0\.1 s"):
+                store.enqueue(held_back())
+            other.execute("ROLLBACK")
+        store.database.deadline = 5.0
+        store.enqueue(held_back())
+        for _ in range(FAILURES + 1):
+            with pytest.raises(UsageError):
+                store.enqueue(held_back(), callback="no url")
+            with pytest.raises(Exception, match="no such table"), store.database.read() as connection:
+                connection.exec_driver_sql("SELECT 1 FROM nowhere")
+        assert store.stats().pending == 1
+
+
+def test_a_long_statement_of_sqlite_is_interrupted(tmp_path: Path) -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    with ReviewStore(tmp_path / "reviews.db") as store:
+        with pytest.raises(StoreUnavailableError, match=r"within 0\.1 s"), store.database.read(0.1) as connection:
+            connection.exec_driver_sql(endless)
+        assert store.stats().pending == 0
+
+
+@on_postgres
+def test_connections_that_the_server_closed_are_replaced(store_url: str) -> None:
+    import psycopg
+
+    with ReviewStore(store_url) as store:
+        item = store.enqueue(held_back())
+        with psycopg.connect(str(store.database.url.set(drivername="postgresql")), autocommit=True) as other:
+            ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+            other.execute(f"{ended} AND pid <> pg_backend_pid()")
+        assert store.item(item.id).state == "pending"
+
+
+def test_a_database_that_cannot_be_reached_is_said_at_once() -> None:
+    with pytest.raises(UsageError, match="cannot open the review store"):
+        ReviewStore("postgresql://nobody@127.0.0.1:9/none", deadline=5.0)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
+def test_a_deadline_is_a_time(tmp_path: Path, seconds: float) -> None:
+    with pytest.raises(UsageError, match="deadline must be above 0"):
+        ReviewStore(tmp_path / "reviews.db", deadline=seconds)
+
+
+def test_only_the_operation_that_is_late_is_broken_off() -> None:
+    broken = threading.Event()
+    with watched(LONG) as other, watched(0.05) as late:
+        other.break_off, late.break_off = (lambda: pytest.fail("in time")), broken.set
+        assert broken.wait(60)
+    assert (other.late, late.late) == (False, True)
