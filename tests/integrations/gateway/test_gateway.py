@@ -20,6 +20,7 @@ from guardrail.testing import make_artifact
 from integrations._gateway.config import new_key
 from tests.integrations.gateway.conftest import MODEL, SURE, UNSURE, Held, Serve
 
+PLAN = make_artifact(MODEL, threshold=0.1, n=4).plan
 NULLS: dict[str, Any] = {"temperature": None, "tools": None, "stop": None}
 ADD: Any = {
     "type": "function",
@@ -186,7 +187,7 @@ def test_calibrated_settings_pass_and_others_may_be_replaced(serve: Serve, endpo
     same: dict[str, Any] = {
         "temperature": 0,
         "top_p": 1,
-        "max_tokens": 64,
+        "max_tokens": PLAN.max_tokens,
         "n": 1,
         "frequency_penalty": 0,
         "store": False,
