@@ -131,8 +131,8 @@ def examine(
     if path is None:
         if not models:
             raise UsageError("name an artifact, a model to probe (--model), or both.")
-        for given in models:
-            yield from _alone(given)
+        for alone in models:
+            yield from _alone(alone)
         return
     try:
         artifact = CascadeArtifact.load(path) if _is_cascade(path) else CalibrationArtifact.load(path)

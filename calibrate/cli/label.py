@@ -405,7 +405,7 @@ def print_label_checks(file: RecordFile) -> None:
         label, style = ("right", "green") if record.correct else ("wrong", "red")
         references = " | ".join(record.references)
         console.print(
-            f"  [{style}]{label}[/{style}]  {escape(shortened(record.answer or ''))}  "
+            f"  [{style}]{label}[/{style}]  {escape(shortened(record.shown_answer or ''))}  "
             f"[dim]reference {escape(shortened(references))}, {escape(record.id)}[/dim]",
             highlight=False,
             soft_wrap=True,

@@ -219,7 +219,7 @@ class Missed:
 
 def labelled_answers(records: Sequence[Record], k: int = 6) -> list[Record]:
     """A few labelled answers to read: half of them wrong where there are so many, picked by a hash of their ids."""
-    known = [record for record in records if record.correct is not None and record.answer]
+    known = [record for record in records if record.correct is not None and record.shown_answer]
     known.sort(key=lambda record: sha256_hex(record.id))
     wrong, right = ([one for one in known if one.correct is label] for label in (False, True))
     n_wrong = min(len(wrong), max(k // 2, k - len(right)))

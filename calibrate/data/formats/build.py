@@ -223,6 +223,7 @@ class Builder:
     def _beside(self, row: Row, name: str, n: int) -> Sequence[Any]:
         """A value for each sample, from one column with a list or from a column each; None for each where absent."""
         columns = self.columns.of(name)
+        found: Any
         if len(columns) > 1:
             found = [row.values.get(column) for column in columns]
         else:

@@ -400,7 +400,7 @@ def test_a_connection_that_fails_names_the_address_without_its_secrets() -> None
 
 
 def test_settings_of_transport_reach_the_server(endpoint: Endpoint) -> None:
-    sent = {"user": "alice", "service_tier": "flex", "store": False, "safety_identifier": "a"}
+    sent: dict[str, Any] = {"user": "alice", "service_tier": "flex", "store": False, "safety_identifier": "a"}
     model = chat(endpoint)
     model.invoke("q", **sent)
     [drawn] = model.draw_samples([[HumanMessage("q")]], SamplingPlan(n=2), seeds=[1], **sent)
