@@ -134,7 +134,8 @@ class Database:
                 if why is None:
                     self.circuit.note(failed=False)
                     raise
-                if operation.seconds >= self.deadline:  # otherwise the caller was in a hurry
+                waited = operation.left < 0.9 * operation.seconds  # what fails at once costs nothing to try again
+                if waited and operation.seconds >= self.deadline:  # not of a caller who was in a hurry
                     self.circuit.note(failed=True)
                 raise StoreUnavailableError(
                     f"the review store {why}. If this was written, it may or may not be stored: repeat it under the "

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from ...errors import UsageError
 from ...plain_json import sha256_hex
 from ...types import ToolCall
-from ..errors import AlreadyDecidedError, ItemExpiredError, ReviewError
+from ..errors import AlreadyDecidedError, ItemExpiredError, ReviewError, StoreUnavailableError
 from ..limits import LONGEST_NAME
 from ..queue.item import Action, Candidate, Decision, Item
 from ..queue.marks import Marks
@@ -107,10 +107,10 @@ class Api:
             return await handler(request, account)
         except PageError as problem:
             return _problem(problem.status, problem.title, problem.text, problem.headers)
+        except (SQLAlchemyError, StoreUnavailableError) as error:
+            return _problem(*unavailable(error), UNAVAILABLE)
         except (ReviewError, UsageError) as error:
             return _problem(*_failed(error))
-        except SQLAlchemyError as error:
-            return _problem(*unavailable(error), UNAVAILABLE)
         except ClientDisconnect:
             return Response(status_code=400)
 

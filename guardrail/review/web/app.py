@@ -21,6 +21,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..errors import StoreUnavailableError
 from ..limits import check_seconds
 from ..queue.marks import Marks
 from ..queue.store import LEASE, ReviewStore
@@ -79,7 +80,7 @@ def review_app(
         """For a load balancer: whether the store answers."""
         try:
             await run_in_threadpool(store.check)
-        except SQLAlchemyError:
+        except (SQLAlchemyError, StoreUnavailableError):
             return JSONResponse({"status": "the database is not available"}, 503, UNAVAILABLE)
         return JSONResponse({"status": "ok"})
 

@@ -25,6 +25,7 @@ from ..errors import (
     ItemExpiredError,
     LeaseLostError,
     ReviewError,
+    StoreUnavailableError,
     UnknownItemError,
     UnstorableError,
 )
@@ -139,10 +140,10 @@ class Site:
                 response = await handler(call)
         except PageError as problem:
             response = self.error(call, problem.status, problem.title, problem.text, problem.headers)
+        except (SQLAlchemyError, StoreUnavailableError) as error:
+            response = self.error(call, *unavailable(error), UNAVAILABLE)
         except (ReviewError, UsageError) as error:
             response = self.error(call, *described(error))
-        except SQLAlchemyError as error:
-            response = self.error(call, *unavailable(error), UNAVAILABLE)
         except ClientDisconnect:  # in the middle of its form; nobody gets this response
             return Response(status_code=400)
         if session is None and COOKIE not in response.headers.get("set-cookie", ""):
@@ -239,10 +240,11 @@ def _ended(session: Session) -> str:
     return f"signed_out:{session.nonce}"
 
 
-def unavailable(error: SQLAlchemyError) -> tuple[int, str, str]:
+def unavailable(error: SQLAlchemyError | StoreUnavailableError) -> tuple[int, str, str]:
     """Log a failure of the database, and say it on a page."""
     # Only the first line: the others hold the values, which are questions and answers.
-    why = ": " + str(error.orig).partition("\n")[0] if isinstance(error, DBAPIError) else ""
+    cause = error.__cause__ if isinstance(error, StoreUnavailableError) else error
+    why = ": " + str(cause.orig).partition("\n")[0] if isinstance(cause, DBAPIError) else ""
     _log.warning("the database of the reviews failed: %s%s", type(error).__name__, why)
     text = (
         "The database does not answer. Try again in a minute; the page then shows whether your last step was recorded."
