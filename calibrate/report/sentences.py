@@ -101,8 +101,9 @@ def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:
         return _headline_of_segments(artifact)
     if isinstance(outcome, Infeasible):
         return (
-            f"No safe threshold was found: on {outcome.n} questions, no cut of {artifact.estimator.name} keeps the "
-            f"errors of {model} at {percent(outcome.alpha)} of the answers it gives. This gate abstains on everything."
+            f"No safe threshold was found: on {outcome.n} questions, no cut of {artifact.estimator.name} was shown to "
+            f"keep the errors of {model} at {percent(outcome.alpha)} of the answers it gives. This gate abstains on "
+            "everything."
         )
     of_what = f"the {outcome.n} calibration questions"
     if artifact.reach is not None:

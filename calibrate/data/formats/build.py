@@ -64,6 +64,7 @@ class Builder:
     _labels: tuple[str, ...] | None = None
     _n_empty: int = 0
     _n_lists: int = 0
+    _unread: set[str] = field(default_factory=set)
     _other: Counter[str] = field(default_factory=Counter)
 
     def expect(self, row: Row) -> None:
@@ -115,6 +116,9 @@ class Builder:
             yield f'{self._n_lists} references are lists written as text (["a", "b"]) and were read as lists.'
         if self._n_empty:
             yield f"{self._n_empty} rows have an empty accepted answer among others; it was left out."
+        if self._unread:
+            unread = ", ".join(sorted(self._unread))
+            yield f"These fields of the answers were not read: {unread}. Log-probabilities are read from 'logprobs'."
         for word, count in self._other.most_common():
             yield f"{count} labels are {word!r}, neither right nor wrong: counted as {self.other_labels}."
 
@@ -217,6 +221,9 @@ class Builder:
             items = get_list(row, columns[0], textual=self.textual)
         if not items:
             raise row.fail(columns[0], row.values.get(columns[0]), "every row must have its samples, a list of texts")
+        for item in items:
+            if isinstance(item, dict):
+                self._unread.update(name for name, value in item.items() if name not in _READ and value is not None)
         logprobs, tokens = self._beside(row, "logprobs", len(items)), self._beside(row, "tokens", len(items))
         return [_sample(row, columns[0], *one) for one in zip(items, logprobs, tokens, strict=True)]
 
@@ -305,6 +312,13 @@ def _same(text: str) -> str:
 
 def _is_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
+
+
+_READ = {
+    *("text", "content", "observation", "tool_calls", "correct", "finish_reason"),
+    *("logprobs", "log_probs", "token_logprobs", "tokens"),
+}
+"""Fields of a sample that `_sample` reads."""
 
 
 def _sample(row: Row, column: str, item: Any, logprobs: Any = None, tokens: Any = None) -> _Drawn:

@@ -344,6 +344,13 @@ def test_a_list_as_text_in_json_is_read_as_a_list_and_said(tmp_path: Path) -> No
 SPOKEN = [{"text": "Paris", "tokens": ["Pa", "ris"], "logprobs": [-0.25, -0.5]}, {"text": "Rome", "logprobs": [-1.0]}]
 
 
+@pytest.mark.parametrize(("name", "said"), [("lps", True), ("token_logprobs", False)])
+def test_fields_of_samples_that_are_not_read_are_named(tmp_path: Path, name: str, said: bool) -> None:
+    samples = [{"text": "Paris", "tokens": ["Pa", "ris"], name: [-0.25, -0.5]}, {"text": "Rome", "seed": None}]
+    found = import_file(jsonl(tmp_path / "s.jsonl", [{"question": "q?", "samples": samples}]))
+    assert any(note.startswith("These fields of the answers were not read: lps.") for note in found.notes) is said
+
+
 def test_log_probabilities_of_samples_are_kept(tmp_path: Path) -> None:
     found = import_file(jsonl(tmp_path / "s.jsonl", [{"question": "q?", "samples": SPOKEN}])).file
     assert found.header.plan.logprobs is True
