@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from guardrail.artifact import CalibrationArtifact, EstimatorChoice, Looks, Reach
-from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
+from guardrail.outcome import Feasible, Infeasible
 from guardrail.uncertainty import list_estimators, make_estimator
 
 from ..evaluation.audit import Audit
@@ -360,27 +360,15 @@ def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
     outcome, diagnostics = artifact.outcome, artifact.outcome.diagnostics
     steps = []
     ranked = ranking(artifact)
-    if ranked is not None:
+    if isinstance(outcome, Infeasible):
+        steps.append(outcome.detail.rsplit(". ", 1)[-1])  # each reason ends with the one step that helps most
+    elif ranked is not None:
         steps.append(ranked)
     elif diagnostics.auroc is not None and diagnostics.auroc < USEFUL_AUROC:
         steps.append(
             f"Use another estimator: an AUROC of {diagnostics.auroc:.2f} says that this uncertainty hardly tells "
             "right from wrong (0.5 is a coin). `calibrate fit --estimator auto` chooses one."
         )
-    if isinstance(outcome, Infeasible):
-        smallest = diagnostics.smallest_feasible_alpha
-        if smallest is not None and smallest > outcome.alpha:
-            steps.append(
-                f"Accept more errors: alpha {smallest:g} is the smallest at which this rule finds a threshold."
-            )
-        floor = diagnostics.zero_error_floor
-        if floor is not None and outcome.n < 10 * floor:
-            steps.append(
-                f"Label more questions: {floor} error-free ones are the least this alpha needs, and there are "
-                f"{outcome.n}."
-            )
-        elif outcome.reason is InfeasibleReason.TOO_FEW_ITEMS:
-            steps.append(f"Label more questions: {outcome.n} are too few for alpha {outcome.alpha:g}.")
     if diagnostics.base_error > 0.5:
         steps.append(f"Use a better model or prompt: {percent(diagnostics.base_error)} of its answers are wrong.")
     if isinstance(outcome, Feasible) and outcome.tie_block > 0.2 * outcome.n:

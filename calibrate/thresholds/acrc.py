@@ -122,9 +122,9 @@ class Acrc(Rule):
                 f"{min_accept_of(n, request)} this rule cannot accept anything here. Leave min_accept at its default."
             )
         return reason, (
-            f"Of the {k} most certain items {e} are wrong ({e / k:.1%}), above alpha = {alpha:g} after correction, and "
-            f"the prefix maximum does not forgive it, though the first {int(prefix.k[index])} items "
-            f"would pass ({int(prefix.e[index])} wrong). Look at those confident errors, and at their labels."
+            f"Of the {k} most certain items {e} are wrong ({e / k:.1%}), above alpha = {alpha:g} after correction. "
+            f"This rule then accepts no larger set either, though the first {int(prefix.k[index])} items would pass "
+            f"({int(prefix.e[index])} wrong). Look at those confident errors, and at their labels."
         )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from calibrate.data.records import Record, RecordFile
 from calibrate.pipeline import fit_artifact, split
-from calibrate.report import compare_rules, write_report
+from calibrate.report import compare_rules, sentences, write_report
 from calibrate.report.page import sweep
 from calibrate.report.panels import violations
 from calibrate.thresholds.registry import swept_rules
@@ -167,7 +167,9 @@ def test_infeasible_page_explains(labelled: RecordFile, tmp_path: Path) -> None:
     text = Page(path.read_text(encoding="utf-8")).text
     assert "Must not answer by itself" in text
     assert "Wrong, and the model was most certain" in text
-    assert "Accept more errors" in text
+    step = artifact.outcome.detail.rsplit(". ", 1)[-1]
+    assert sentences.next_steps(artifact)[0] == step  # one next step, the same wherever it is shown
+    assert step in text
     assert "threshold in use" not in text
     assert "With another rule" not in text
     assert "Promised" not in text

@@ -23,7 +23,7 @@ from calibrate.report.sentences import (
     unguardable,
 )
 from guardrail.artifact import CalibrationArtifact
-from guardrail.outcome import Feasible
+from guardrail.outcome import Feasible, Infeasible
 from guardrail.types import Uncertainty, Unmeasured
 
 KEY = "discrete_semantic_entropy"
@@ -64,16 +64,14 @@ def test_infeasible_says_why_and_what_next(labelled: RecordFile) -> None:
     assert "was shown to keep" in headline(artifact)
     assert "Nothing can be certified at 1 % with 90 % confidence" in certificate(artifact)
     assert "no threshold" in dict(facts(artifact))
-    steps = " ".join(next_steps(artifact))
-    smallest = artifact.outcome.diagnostics.smallest_feasible_alpha
-    assert smallest is not None
-    assert f"alpha {smallest:g}" in steps
-    assert "Guardrail(" not in steps
+    assert isinstance(artifact.outcome, Infeasible)
+    assert artifact.outcome.detail.endswith(next_steps(artifact)[0])  # one next step, the same in all places
+    assert "Guardrail(" not in " ".join(next_steps(artifact))
 
 
 def test_a_score_without_signal_is_called_out(labelled: RecordFile) -> None:
     artifact = fit_artifact(labelled, estimator="perplexity", alpha=0.15)  # the fakes give every word probability .5
-    assert any("Use another estimator" in step for step in next_steps(artifact))
+    assert "Use another estimator" in (ranking(artifact) or "")
 
 
 def test_left_out_questions_are_told(labelled: RecordFile) -> None:
@@ -165,7 +163,7 @@ def test_an_upside_down_score_is_asked_about_before_reversed_labels(labelled: Re
     artifact = fit_artifact(RecordFile(labelled.path, labelled.header, turned), estimator=KEY, alpha=0.15)
     text = ranking(artifact) or ""
     assert 0 < text.index("upside down") < text.index("labels may be reversed")
-    assert next_steps(artifact)[0] == text
+    assert "upside down" in next_steps(artifact)[0]
 
 
 def test_imported_scores_need_another_way(labelled: RecordFile) -> None:
