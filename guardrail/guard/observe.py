@@ -201,7 +201,7 @@ class ObserveQueue:
         self._counts: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._started = False
+        self._running = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ObserveQueue:
         return ObserveQueue(most=self._most, at_once=self._at_once)
@@ -237,10 +237,10 @@ class ObserveQueue:
             self.drop("queue_full")
             return False
         with self._lock:
-            started, self._started = self._started, True
-        if not started:
-            for place in range(self._at_once):
-                threading.Thread(target=self._work, name=f"guardrail-observe-{place}", daemon=True).start()
+            start = self._running < self._at_once
+            self._running += start
+        if start:
+            threading.Thread(target=self._work, name="guardrail-observe", daemon=True).start()
         return True
 
     def drain(self, seconds: float) -> bool:
@@ -265,7 +265,12 @@ class ObserveQueue:
 
     def _work(self) -> None:
         while True:
-            measure = self._waiting.get()
+            with self._lock:  # so that an answer that is offered now is seen by this thread, or starts another
+                try:
+                    measure = self._waiting.get_nowait()
+                except queue.Empty:
+                    self._running -= 1
+                    return
             try:
                 self.count(measure())
             except Exception as error:  # it must not end the thread, nor reach whom the answer was served

@@ -426,7 +426,8 @@ def test_a_test_part_that_refutes_ends_with_1(records_path: Path, labelled: Reco
     assert "That neither refutes nor proves" in shown or "The error rate is at most" in shown
     shown = run("fit", records_path, *flags, "--test", bad, code=1)
     assert "Refuted by the test questions" in shown
-    assert f"calibrate fit {records_path} {bad} --estimator semantic_entropy --alpha 0.15 --rule acrc" in shown
+    command = f"calibrate fit {records_path} {bad} --estimator semantic_entropy --alpha 0.15 --rule acrc"
+    assert "".join(command.split()) in "".join(shown.replace("\u2502", "").split())  # the box breaks long paths
     assert "May answer" not in shown
     assert "Guardrail(" not in shown
     page = tmp_path / "r.html"
