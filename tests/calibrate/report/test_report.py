@@ -15,6 +15,7 @@ from calibrate.report.page import sweep
 from calibrate.report.panels import violations
 from calibrate.thresholds.registry import swept_rules
 from guardrail.errors import UsageError
+from guardrail.outcome import Infeasible
 from guardrail.types import SampleSet
 
 KEY = "discrete_semantic_entropy"
@@ -167,6 +168,7 @@ def test_infeasible_page_explains(labelled: RecordFile, tmp_path: Path) -> None:
     text = Page(path.read_text(encoding="utf-8")).text
     assert "Must not answer by itself" in text
     assert "Wrong, and the model was most certain" in text
+    assert isinstance(artifact.outcome, Infeasible)
     step = artifact.outcome.detail.rsplit(". ", 1)[-1]
     assert sentences.next_steps(artifact)[0] == step  # one next step, the same wherever it is shown
     assert step in text
