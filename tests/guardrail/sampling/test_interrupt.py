@@ -71,7 +71,7 @@ def test_a_signal_reaches_a_caller_whose_calls_are_under_way(config: Any) -> Non
     finally:
         model.release.set()
     for thread in threading.enumerate():  # the two threads end without another call
-        if thread.name.startswith("guardrail"):
+        if thread.name.startswith("guardrail_"):  # of the pool of calls; others last as long as the process
             thread.join(PATIENCE)
     assert next(model.begun) == 2
 
