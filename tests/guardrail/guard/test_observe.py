@@ -180,3 +180,11 @@ def test_the_mode_is_written_down_where_it_is_not_the_default() -> None:
     config = Guardrail(model=model, artifact=artifact, mode="observe", observe_rate=0.5).to_config()
     again = Guardrail.from_config(config, model=model)
     assert (again.mode, again.observe_rate) == ("observe", 0.5)
+
+
+def test_answers_are_measured_after_the_threads_have_ended() -> None:
+    waiting = ObserveQueue(at_once=2)
+    for _ in range(5):
+        assert waiting.offer(lambda: "accepted")
+        assert waiting.drain(30.0)
+    assert waiting.observed.accepted == 5
