@@ -48,10 +48,10 @@ from guardrail.verdict import Reason, Verdict
 from ._agents.agent_model import AgentModel, DecidedModel, HeldBack, Outcome, carrying, this_step, this_thread
 from ._agents.artifact_set import ArtifactSet, EarlyStopping, highest_agreement, load, load_gated
 from ._agents.collecting import (
-    COLLECT,
     RECORDS,
     StepRecords,
     collecting_artifact,
+    collects_only,
     is_collecting,
     refuse_unreviewed,
     with_collected,
@@ -219,8 +219,8 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             )
         gated = {name: load_gated(one) for name, one in (tools or {}).items()}
         refuse_unreviewed(gated, reviewed=on_abstain in (REVIEW, "interrupt") and mode == "guard")
-        self._collects_only = artifact is None and bool(gated) and set(gated.values()) == {COLLECT}
         answer = None if artifact is None else load(artifact)
+        self._collects_only = collects_only(answer, gated)
         unknown_model = ModelIdentity(provider="unknown", model="unknown")  # until the first request tells
         empty = partial(collecting_artifact, unknown_model, plan=plan, system=None, bindings=Bindings())
         self._artifacts = ArtifactSet(

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
@@ -372,19 +373,18 @@ class RecordLines:
         self._path, self._lock = path, threading.Lock()
         parts = {"model": model, "plan": plan, "prompt": prompt}
         same = {what: part.model_dump(mode="json") for what, part in parts.items()}
-        if path.exists() and path.stat().st_size:
-            content = path.read_bytes()
-            try:
-                header = json.loads(content.partition(b"\n")[0])["header"]
-            except (ValueError, LookupError, TypeError) as error:
-                raise UsageError(f"{path} is not a record file. Give another path for the records.") from error
-            differ = [what for what, value in same.items() if header.get(what) != value]
-            if differ:
-                raise UsageError(f"{path} holds records of another {differ[0]}. Give another path for the records.")
-            os.truncate(path, content.rfind(b"\n") + 1)
-            return
-        known = {"format": 1, "created": datetime.now(UTC).isoformat(timespec="seconds"), **same}
-        self._write({"header": {**known, "questions_name": name, "questions_sha256": "", "n_questions": 0}})
+        if not path.exists() or not path.stat().st_size:
+            known = {"format": 1, "created": datetime.now(UTC).isoformat(timespec="seconds"), **same}
+            self._begin({"header": {**known, "questions_name": name, "questions_sha256": "", "n_questions": 0}})
+        content = path.read_bytes()
+        try:
+            header = json.loads(content.partition(b"\n")[0])["header"]
+        except (ValueError, LookupError, TypeError) as error:
+            raise UsageError(f"{path} is not a record file. Give another path for the records.") from error
+        differ = [what for what, value in same.items() if header.get(what) != value]
+        if differ:
+            raise UsageError(f"{path} holds records of another {differ[0]}. Give another path for the records.")
+        os.truncate(path, content.rfind(b"\n") + 1)
 
     def append(self, key: str, question: str, drawn: SampleSet, more: Mapping[str, Any]) -> None:
         """Write one record; it is on disk when this returns.
@@ -397,9 +397,22 @@ class RecordLines:
         """
         self._write({"id": key, "question": question, **more, "drawn": drawn.model_dump(mode="json")})
 
-    def _write(self, row: Mapping[str, Any]) -> None:
+    def _begin(self, header: Mapping[str, Any]) -> None:
+        """Make the file with its header, or leave it to another process that does so now."""
+        self._path.unlink(missing_ok=True)
+        part = self._path.with_name(f".{self._path.name}.{uuid4().hex}.part")
+        try:
+            self._write(header, part)
+            os.link(part, self._path)
+        except FileExistsError:
+            pass
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _write(self, row: Mapping[str, Any], path: Path | None = None) -> None:
         line = f"{json.dumps(row, ensure_ascii=False)}\n".encode("utf-8", "replace")  # half a pair would break the file
-        with self._lock, open(os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb") as stream:
+        opened = os.open(path or self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with self._lock, open(opened, "wb") as stream:
             stream.write(line)
             stream.flush()
             os.fsync(stream.fileno())

@@ -34,6 +34,7 @@ __all__ = [
     "StepRecords",
     "collecting_artifact",
     "collects",
+    "collects_only",
     "is_collecting",
     "refuse_unreviewed",
     "with_collected",
@@ -50,6 +51,11 @@ Gated: TypeAlias = CalibrationArtifact | Literal["collect"]
 def collects(tools: Mapping[str, Any]) -> bool:
     """Whether some tools have no artifact yet."""
     return COLLECT in [one for one in tools.values() if isinstance(one, str)]
+
+
+def collects_only(answer: object, tools: Mapping[str, Gated]) -> bool:
+    """Whether an agent has no artifact at all, so that its first request says how its samples are drawn."""
+    return answer is None and bool(tools) and all(isinstance(one, str) for one in tools.values())
 
 
 def refuse_unreviewed(tools: Mapping[str, Any], *, reviewed: bool) -> None:
