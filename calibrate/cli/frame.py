@@ -119,6 +119,7 @@ _ORDER = (
     "audit",
     "drift",
     "from-reviews",
+    "steps",
     "candidates",
     "inspect",
 )

@@ -433,7 +433,7 @@ class FrameworkGuard:
         self.holds = is_reviewed(on_abstain)
         if ANSWER_TOOL in {*exempt, *(tools or {})}:
             raise UsageError(f"{ANSWER_TOOL!r} is the guard's own tool. Leave it out of tools= and exempt=.")
-        identify(model)  # its complaints come as they are, not as a validation error of the guard
+        running = identify(model)  # its complaints come as they are, not as a validation error of the guard
         # An agent's conversation grows with every tool it calls, so it is marked where a plain guard would refuse it.
         options = {"turns": "mark", **guard_options}
         judge = options.pop("judge", judge)
@@ -447,7 +447,7 @@ class FrameworkGuard:
         path, kept_in = "message" if self.holds else on_abstain, Path(records)
 
         def gates(system: str | None, bindings: Bindings) -> _Gates:
-            empty = partial(collecting_artifact, identify(model), plan=plan, system=system, bindings=bindings)
+            empty = partial(collecting_artifact, running, plan=plan, system=system, bindings=bindings)
             gated = with_collected(answer, given, empty)
             key = (
                 id(model),
@@ -459,16 +459,7 @@ class FrameworkGuard:
             return _gates.get(
                 key,
                 lambda: _made(
-                    model,
-                    answer,
-                    gated,
-                    self.exempt,
-                    judge,
-                    path,
-                    options,
-                    Path(records),
-                    alone=alone,
-                    shown=self.holds,
+                    model, answer, gated, self.exempt, judge, path, options, kept_in, alone=alone, shown=self.holds
                 ),
             )
 
