@@ -97,7 +97,8 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             run_commands()
             names["bridge"].store.close()
     fitted = CalibrationArtifact.load("transfers.json")
-    assert (fitted.outcome.n, fitted.threshold, fitted.turns) == (30, 0.0, ("human",))
+    # Wrong are 7 (3 of 10 samples differ) and 8 (none does): the other 28 are below 0.2 wrong with both of them.
+    assert (fitted.outcome.n, fitted.outcome.n_errors, fitted.turns) == (30, 2, ("human",))  # type: ignore[union-attr]
     answers = create_agent(chat, tools=[balance, transfer], system_prompt=SYSTEM, middleware=[names["gate"]])
     sent = answers.invoke({"messages": "Send 3 to Bob"})["messages"][2]
     assert sent.text == "sent 3 to bob"  # nobody was asked
