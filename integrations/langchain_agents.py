@@ -401,7 +401,8 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         for message in response.result:
             if isinstance(message, AIMessage):
                 self._observe(request, message)
-        if request.state.get("guardrail") is None:
+        state: Mapping[str, Any] = request.state
+        if state.get("guardrail") is None:
             return response
         # What was decided in an earlier turn, under "guard", is not about this message.
         return ExtendedModelResponse(model_response=response, command=Command(update={"guardrail": None}))
