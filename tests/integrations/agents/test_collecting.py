@@ -109,7 +109,7 @@ def test_every_call_waits_for_a_person_and_its_samples_are_recorded() -> None:
     assert record.messages == ({"role": "user", "content": "send"},)
     assert file.header.prompt.system == SYSTEM
     assert file.header.plan.bindings is not None
-    assert file.header.plan.bindings.tool_names == ["balance", "close", "transfer"]
+    assert set(file.header.plan.bindings.tool_names) == {"balance", "close", "transfer"}
     assert record.drawn is not None
     amounts = [sample.tool_calls[0].arguments["amount"] for sample in record.drawn.samples]
     assert sorted(amounts) == [4] * 5 + [40] * 5
@@ -246,7 +246,7 @@ def test_the_command_reads_a_checkpointers_file_and_the_records() -> None:
     assert "Give --records" in " ".join(refused.output.split())
 
 
-MODEL = chat(**{name: [sending(40)] for name in ASKED})
+MODEL = chat(**{name: [sending(40), sending(40), sending(4)] for name in ASKED})
 
 
 def test_samples_of_decisions_without_records_are_drawn_from_the_model() -> None:
