@@ -300,10 +300,12 @@ class CalibrationArtifact(Persisted):
         if self.segments is None:
             share = f"{percent(proven.acceptance)} of its questions" if isinstance(proven, Feasible) else "nothing"
             facts.append(("certified", f"a gate that answers {share} (confidence {percent(1 - (proven.delta or 0))})"))
-        if self.estimator.name.startswith("imported:"):
-            facts.append(("use", "evaluation only: no guard can compute this score for a new question"))
         title = "Calibration artifact: answers, within limits" if answered else "Calibration artifact: answers nothing"
-        return as_html(title, facts, good=bool(answered))
+        imported = self.estimator.name.startswith("imported:")
+        if imported:
+            facts.append(("use", "evaluation only: no guard can compute this score for a new question"))
+            title = "Calibration artifact: for evaluation only, no guard can use it" if answered else title
+        return as_html(title, facts, good=answered > 0 and not imported)
 
     def plot(self, ax: Any = None) -> Any:
         """Error rate among answered questions against the share answered, with target and threshold.

@@ -364,7 +364,6 @@ def print_verdict(artifact: CalibrationArtifact, test: Audit | None = None, merg
         body = [sentences.promise(artifact), certificate(artifact)]
         body += steps[:-1] if artifact.segments is not None else []
         body += [*tested, *(sentences.audited(test) if test is not None else ())]
-        body += [text for text in (sentences.unguardable(artifact),) if text is not None]
     else:
         body = [*(sentences.audited(test)[1:] if test is not None else ()), *tested, *steps[:2]]
     ranked = ranking(artifact)

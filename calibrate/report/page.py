@@ -280,7 +280,6 @@ def _render(page: _Page, estimator: str) -> str:
         "caveats": sentences.caveats(page.artifact),
         "steps": sentences.next_steps(page.artifact, page.test, page.merged),
         "extra": sentences.not_fitted_on(page.artifact, len(arrays(page.parts[0].records, estimator).ids)),
-        "useless": sentences.unguardable(page.artifact),
         "tiles": tiles(page.artifact, page.parts),
         "test": page.test,
         "test_words": None if page.test is None else sentences.held_out(page.artifact, page.test.held_out),

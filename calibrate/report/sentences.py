@@ -79,6 +79,8 @@ def standing(artifact: CalibrationArtifact, test: Audit | None = None) -> Standi
         return Standing("refuted", "Refuted by the test questions", "red")
     if test is not None and test.verdict == "refuted":
         return Standing("above", "Above the target on the test questions", "yellow")
+    if unguardable(artifact) is not None:
+        return Standing("answers", "For evaluation only: no guard can use it", "yellow")
     return Standing("answers", "May answer, within limits", "green")
 
 
@@ -108,11 +110,14 @@ def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:
     of_what = f"the {outcome.n} calibration questions"
     if artifact.reach is not None:
         of_what = f"all questions ({outcome.n_accepted} of {outcome.n} that were labelled within reach)"
+    share, end = percent(artifact.acceptance), " It hands the other questions over."
+    start = f'The model "{model}" may answer by itself where its uncertainty is low: {share} of {of_what}.'
+    if (useless := unguardable(artifact)) is not None:
+        start, end = f"{useless} The scores of {share} of {of_what} are at most the threshold.", ""
     return (
-        f'The model "{model}" may answer by itself where its uncertainty is low: {percent(artifact.acceptance)} of '
-        f"{of_what}. Of those answers {percent(outcome.error_rate)} were wrong "
+        f"{start} Of those answers {percent(outcome.error_rate)} were wrong "
         f"({outcome.n_errors} of {outcome.n_accepted}; target {percent(outcome.alpha)}). {_without(artifact)} "
-        f"{percent(outcome.diagnostics.base_error)} are wrong. It hands the other questions over."
+        f"{percent(outcome.diagnostics.base_error)} are wrong.{end}"
     )
 
 
@@ -123,6 +128,8 @@ def _headline_of_segments(artifact: CalibrationArtifact) -> str:
         f'The model "{artifact.model.model}" may answer by itself where its uncertainty is at most the threshold of '
         f"the question's segment. {able} of {len(rows)} segments have a threshold"
     )
+    if (useless := unguardable(artifact)) is not None:
+        start = f"{useless} {able} of {len(rows)} segments have a threshold"
     if not artifact.n_accepted:
         return f"{start}: this gate abstains on everything."
     return (

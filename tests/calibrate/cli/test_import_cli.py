@@ -57,7 +57,8 @@ def imported(tmp_path: Path) -> Path:
 def test_imported_scores_are_fitted_evaluated_and_reported(imported: Path, tmp_path: Path) -> None:
     artifact = tmp_path / "a.json"
     shown = run("fit", imported, "--alpha", "0.15", "--test-fraction", "0.3", "--out", artifact)
-    assert "May answer, within limits" in shown
+    assert "For evaluation only: no guard can use it" in shown
+    assert "May answer, within limits" not in shown
     loaded = CalibrationArtifact.load(artifact)
     assert loaded.estimator.name == "imported:stated"
     assert loaded.correctness.name == "imported"
@@ -67,7 +68,10 @@ def test_imported_scores_are_fitted_evaluated_and_reported(imported: Path, tmp_p
     assert "imported:stated: 3 splits" in shown
     page, test = tmp_path / "p.html", tmp_path / "a.test.jsonl"
     run("report", imported, "--artifact", artifact, "--test", test, "--out", page, "--splits", "2")
-    assert "imported:stated" in page.read_text(encoding="utf-8")
+    html = page.read_text(encoding="utf-8")
+    assert "imported:stated" in html
+    assert "<b>For evaluation only: no guard can use it</b>" in html
+    assert "may answer by itself" not in html
     assert "imported:stated" in run("inspect", artifact)
     assert loaded.at(alpha=0.3).alpha == 0.3
 

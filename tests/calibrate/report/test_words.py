@@ -176,6 +176,13 @@ def test_imported_scores_need_another_way(labelled: RecordFile) -> None:
     assert next_steps(imported)[-1] == text
     assert "Guardrail(" not in " ".join(next_steps(imported))
     assert dict(facts(imported))["at run time"] == text
+    assert headline(imported).startswith(text)  # first, not after "may answer by itself"
+    assert "may answer" not in headline(imported)
+    found = standing(imported)
+    assert (found.title, found.colour) == ("For evaluation only: no guard can use it", "yellow")
+    assert standing(artifact).title == "May answer, within limits"
+    assert "for evaluation only" in imported._repr_html_()
+    assert "answers, within limits" in artifact._repr_html_()
 
 
 def test_the_papers_names_stand_beside_those_of_commands() -> None:
