@@ -62,6 +62,9 @@ class DataFingerprint(Frozen):
     n_cut_off: int | None = None
     """Questions whose primary answer was cut off, most often at ``max_tokens``. None if they were not counted (in older
     files, and for imported scores)."""
+    questions: tuple[str, ...] | None = Field(default=None, repr=False, exclude_if=lambda questions: questions is None)
+    """Short hashes of id and text of every question of the calibration part, sorted: they tell its records from others
+    in one file. None in older files."""
 
     @property
     def covers_early_stopping(self) -> bool:

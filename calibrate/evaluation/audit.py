@@ -17,7 +17,7 @@ from guardrail.uncertainty import from_spec
 from ..correctness import label_records, make_rule
 from ..data.questions import fingerprint
 from ..data.records import GIVEN, Record, RecordFile
-from ..pipeline import HeldOut, at_calibration, is_accepted, refuse_choice, require_same
+from ..pipeline import HeldOut, at_calibration, is_accepted, refuse_choice, refuse_fitted, require_same
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.metrics import ks_two_sample
 from ..scoring.scores import estimator_key, score_records
@@ -162,6 +162,7 @@ def audit(
     if not labelled:
         raise UsageError("no fresh record has a label. Run: calibrate label RECORDS")
     refuse_overlap(artifact.estimator, labelled, what="test")
+    refuse_fitted(artifact, labelled, "test")
     accepted = [record for record in records if is_accepted(artifact, record, estimator)]
     judged = [record for record in accepted if record.correct is not None]
     errors = sum(not record.correct for record in judged)

@@ -335,20 +335,18 @@ def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, merged:
     return [*rest, f"Put the artifact in front of the model: Guardrail(model=..., artifact=...{by_segment})."]
 
 
-def not_fitted_on(artifact: CalibrationArtifact, n_labelled: int) -> str | None:
-    """That a record file holds labelled questions that were not fitted on and that no test part names; None if not.
+def not_fitted_on(n_left_out: int, n_shown: int) -> str | None:
+    """That a record file holds labelled questions that were not fitted on; None if not.
 
     Args:
-        artifact: The artifact.
-        n_labelled: Records with a score and a label, without the test part.
+        n_left_out: Those that are in no part of the report.
+        n_shown: Those that are its test part although no file of them was named.
     """
-    extra = n_labelled - artifact.data.n_used
-    if extra <= 0 or artifact.calibration.group is not None or artifact.looks is not None:
-        return None  # of clusters one question each is fitted on, and of looks the first labels
-    return (
-        f"{extra} labelled questions of the record file were not fitted on. The comparison of rules, the categories "
-        "and the answers to read count them as calibration questions. Name the part that was kept out with --test."
-    )
+    if n_left_out:
+        return f"{n_left_out} labelled questions of the record file were not fitted on. This report leaves them out."
+    if n_shown:
+        return f"{n_shown} labelled questions of the record file were not fitted on. They are the test part here."
+    return None
 
 
 def unguardable(artifact: CalibrationArtifact) -> str | None:
