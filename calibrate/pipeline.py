@@ -39,6 +39,7 @@ __all__ = [
     "at_calibration",
     "calibration_part",
     "fit_artifact",
+    "fitted_hashes",
     "held_out",
     "is_accepted",
     "looked_before",
@@ -335,6 +336,11 @@ def calibration_part(
     return kept, [record for record, own in zip(records, ours, strict=True) if not own]
 
 
+def fitted_hashes(artifact: CalibrationArtifact, records: Sequence[Record]) -> set[str]:
+    """Hashes of the records' questions that are of the calibration part; none where the artifact does not know them."""
+    return set(artifact.data.questions or ()) & set(map(_question_hash, records))
+
+
 def refuse_fitted(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
     """Refuse to test on questions that the threshold was chosen on: it fits them.
 
@@ -343,7 +349,7 @@ def refuse_fitted(artifact: CalibrationArtifact, records: Sequence[Record], what
     Raises:
         UsageError: Naming how many there are.
     """
-    known = set(artifact.data.questions or ())
+    known = fitted_hashes(artifact, records)
     shared = [record.id for record in records if known and _question_hash(record) in known]
     if shared:
         raise UsageError(

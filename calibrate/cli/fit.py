@@ -51,14 +51,15 @@ __all__ = [
     "LooksOption",
     "exit_if_refuted",
     "fit",
+    "fit_flags",
     "inspect",
     "merged_command",
     "parsed_looks",
     "print_choice",
     "print_no_early_stopping",
     "print_second_look",
+    "print_tested_segments",
     "print_verdict",
-    "segment_flags",
     "warn_incomplete",
 ]
 
@@ -378,6 +379,14 @@ def print_verdict(artifact: CalibrationArtifact, test: Audit | None = None, merg
     if rows := sentences.segment_table(artifact):
         columns = ("segment", "questions", "wrong", "threshold", "answered", "wrong", "one: answered", "one: wrong")
         console.print(table("Segments", columns, rows), "one: under one threshold for all questions", highlight=False)
+    print_tested_segments(test)
+
+
+def print_tested_segments(test: Audit | None) -> None:
+    """Each segment on the test questions; nothing without segments."""
+    if test is not None and test.segments:
+        columns = ("segment", "questions", "answered", "wrong among answered", "its promise")
+        console.print(table("Segments on the test questions", columns, sentences.tested_segments(test)))
 
 
 def _counted(counts: HeldOut) -> list[str]:
@@ -388,10 +397,8 @@ def _counted(counts: HeldOut) -> list[str]:
 
 def merged_command(artifact: CalibrationArtifact, key: str, records: str, fresh: str, out: Path) -> str:
     """The command that calibrates on new record files as well: `fit` reads several as one."""
-    rule = f" --rule {artifact.outcome.rule}" if artifact.outcome.rule in rules() else ""
     files, target = f"{records} {fresh}".strip(), out.with_name(f"{out.stem}-new.json")
-    flags = f"--estimator {shlex.quote(key)} --alpha {artifact.alpha:g}{rule}{segment_flags(artifact)}"
-    return f"calibrate fit {files} {flags} --out {target}"
+    return f"calibrate fit {files} {fit_flags(artifact, key)} --out {shlex.quote(str(target))}"
 
 
 def exit_if_refuted(artifact: CalibrationArtifact, test: Audit | None) -> None:
@@ -400,15 +407,23 @@ def exit_if_refuted(artifact: CalibrationArtifact, test: Audit | None) -> None:
         raise typer.Exit(1)
 
 
-def segment_flags(artifact: CalibrationArtifact) -> str:
-    """The options of `fit` that make an artifact with these segments; empty for one threshold."""
-    own = artifact.segments
-    if own is None:
-        return ""
-    return (
-        f" --delta {own.delta:g} --by group --segment-delta {own.share} --unknown-segment {own.unknown} "
-        f"--min-labels {own.min_labels}"
-    )
+def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
+    """The options of `fit` that make such an artifact; a rule of one's own has none."""
+    outcome, own = artifact.outcome, artifact.segments
+    flags = [f"--estimator {shlex.quote(key)} --alpha {artifact.alpha:g}"]
+    known = outcome.rule in rules()
+    if known:
+        flags.append(f"--rule {outcome.rule}")
+    if artifact.calibration.group is not None:
+        flags.append("--cluster-by-group")
+    if own is not None:
+        flags.append(
+            f"--delta {own.delta:g} --by group --segment-delta {own.share} --unknown-segment {own.unknown} "
+            f"--min-labels {own.min_labels}"
+        )
+    elif known and outcome.delta is not None and artifact.looks is None:
+        flags.append(f"--delta {outcome.delta:g}")
+    return " ".join(flags)
 
 
 def print_no_early_stopping(artifact: CalibrationArtifact, where: str = "") -> None:

@@ -17,7 +17,7 @@ from ..evaluation.label_checks import judge_to_look_at
 from ..pipeline import require_same
 from ..report import compare_rules, parts_of, sentences, write_report
 from ..scoring.names import stored_key
-from .fit import exit_if_refuted, merged_command, print_verdict, segment_flags
+from .fit import exit_if_refuted, fit_flags, merged_command, print_verdict
 from .frame import app, console, finish, keep_inputs, print_line
 from .score import chosen_estimator, pair_cache
 
@@ -65,8 +65,7 @@ def report(
             evaluation = compare_rules(loaded, parts.fitted, key, splits=splits, progress=progress)
     tail = "".join(f" --test {shlex.quote(str(path))}" for path in test or ())
     commands = (
-        f"calibrate fit {file.path} --estimator {shlex.quote(key)} --alpha {loaded.alpha:g} "
-        f"--rule {loaded.outcome.rule}{segment_flags(loaded)} --out {artifact}",
+        f"calibrate fit {file.path} {fit_flags(loaded, key)} --out {artifact}",
         f"calibrate report {file.path} --artifact {artifact}{tail} --out {out}",
     )
     inside = {(record.id, record.question) for record in file.records}

@@ -310,6 +310,7 @@ def _render(page: _Page, estimator: str) -> str:
         "good": page.artifact.n_accepted > 0,
         "parts": [(part.name, *reading(page.artifact, part.records, estimator)) for part in page.parts],
         "segments": sentences.segment_table(page.artifact),
+        "tested_segments": [] if page.test is None else sentences.tested_segments(page.test),
         "promise": sentences.promise(page.artifact),
         "headline": sentences.headline(page.artifact, page.test),
         "audited": [] if page.test is None else sentences.audited(page.test),

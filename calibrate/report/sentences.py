@@ -40,6 +40,7 @@ __all__ = [
     "segment_table",
     "shifted",
     "standing",
+    "tested_segments",
     "unguardable",
 ]
 
@@ -451,9 +452,19 @@ def audited(found: Audit) -> list[str]:
     if not found.n:
         return [f"No accepted answer has a label, so nothing can be said about a rate of {target}."]
     seen = _seen(found)
+    bad = {name: one for name, one in found.segments.items() if one.verdict == "refuted"}
+    if bad:
+        listed = " ".join(f"In segment {name}, {_seen(one)} {_unlikely(one)}" for name, one in bad.items())
+        return [f"{listed} The promise, which is for each segment, does not hold on these questions.", _cause(found)]
     if found.verdict == "refuted":
         return [f"{seen} {_unlikely(found)} The promise does not hold on these questions.", _cause(found)]
     sure = percent(1 - found.level)
+    if found.segments and found.verdict == "supported":
+        return [f"{seen} In each segment the error rate is at most {target} with {sure} confidence."]
+    if found.segments:
+        return [
+            f"{seen} That neither refutes nor proves an error rate of {target} in every segment at {sure} confidence."
+        ]
     if found.verdict == "supported":
         return [
             f"{seen} The error rate is at most {percent(found.upper or 0.0)} with {sure} confidence (target {target})."
@@ -502,8 +513,23 @@ def shifted(found: Audit) -> list[str]:
     return lines
 
 
+def tested_segments(found: Audit) -> list[tuple[str, ...]]:
+    """A row for each segment that was tested: name, questions, answered, wrong among these, verdict."""
+    return [
+        (
+            name,
+            str(one.held_out.n),
+            percent(one.held_out.acceptance[0]),
+            f"{percent(one.n_errors / one.n)} ({one.n_errors} of {one.n})",
+            one.verdict,
+        )
+        for name, one in found.segments.items()
+    ]
+
+
 def _cause(found: Audit) -> str:
     """What most likely stands behind a refutation."""
+    found = found.worst
     here, there = (percent(_base_error(counts)) for counts in (found.held_out, found.at_calibration))
     base = f"{here} of all answers are wrong, {there} at calibration"
     if found.cause == "questions":

@@ -115,10 +115,12 @@ def test_fit_says_it_in_a_line(labelled: RecordFile, capsys: pytest.CaptureFixtu
 
 
 def audited_at(artifact: CalibrationArtifact, labelled: RecordFile, wrong: float) -> Audit:
-    """An audit of the same questions with a share of wrong labels, spread evenly."""
+    """An audit of questions like those of the fit with a share of wrong labels, spread evenly."""
     ranked = sorted(labelled.records, key=lambda r: (r.scores[KEY].value or 0.0, r.id))
     marked = [int((i + 1) * wrong) > int(i * wrong) for i in range(len(ranked))]
-    records = [r.model_copy(update={"correct": not bad}) for r, bad in zip(ranked, marked, strict=True)]
+    records = [
+        r.model_copy(update={"id": f"new-{r.id}", "correct": not bad}) for r, bad in zip(ranked, marked, strict=True)
+    ]
     return audit(artifact, records, KEY)
 
 
