@@ -26,7 +26,7 @@ from ..pipeline import fitted_hashes, require_same
 from ..report import sentences
 from ..scoring.names import stored_key
 from .fit import merged_command, print_tested_segments
-from .frame import RecordsArgument, app, console, finish, print_line
+from .frame import RecordsArgument, app, console, finish, print_line, read_pool
 
 __all__ = ["audit", "drift"]
 
@@ -68,10 +68,10 @@ def audit(
     """
     with _two_for_failures():
         loaded = CalibrationArtifact.load(artifact)
-        file = read_records(*records)
+        file = read_pool(records)
         header = file.header
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
-        fitted = read_records(*calibration) if calibration else None
+        fitted = read_pool(calibration) if calibration else None
         file, key = prepared(file, loaded, key, calibration=fitted)
         found = run_audit(loaded, file.records, key, level=level, target=at_most)
     if as_json:
@@ -104,7 +104,7 @@ def drift(
     Example: [cyan]calibrate drift fresh.jsonl --artifact artifact.json[/cyan]
     """
     with _two_for_failures():
-        loaded, file = CalibrationArtifact.load(artifact), read_records(*records)
+        loaded, file = CalibrationArtifact.load(artifact), read_pool(records)
         header = file.header
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
         file, key = prepared(file, loaded, key, labels=False)

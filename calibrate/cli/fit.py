@@ -19,7 +19,7 @@ from guardrail.errors import ArtifactError, UsageError
 from guardrail.outcome import Infeasible
 
 from ..data.labels import GivenLabels, read_labels
-from ..data.records import Record, RecordFile, read_records, write_records
+from ..data.records import Record, RecordFile, write_records
 from ..data.split import Groups, split
 from ..evaluation.audit import Audit, audit
 from ..evaluation.choice import AUTO, Chosen, choose_estimator
@@ -43,7 +43,7 @@ from ..scoring.reach import waits_for_label
 from ..scoring.scores import arrays
 from ..segments import BySegment
 from ..thresholds.registry import rules
-from .frame import RecordsArgument, app, console, finish, keep_inputs, print_line, table
+from .frame import RecordsArgument, app, console, finish, keep_inputs, print_line, read_pool, table
 from .label import print_structured, shortened
 from .score import chosen_estimator
 
@@ -133,7 +133,7 @@ def fit(
     kept_out, asked_people = out.with_suffix(".test.jsonl"), out.with_suffix(".human.jsonl")
     also = [kept_out] if test_fraction else [asked_people] if human_labels is not None else []
     keep_inputs([*records, *(test or ()), human_labels, estimator], [out, *also])
-    file = read_records(*records)
+    file = read_pool(records)
     key = _key(file, estimator, reads_all=human_labels is not None or look is not None)
     print_structured(file, key)
     groups: Groups = "cluster" if cluster_by_group else "category"
@@ -154,7 +154,7 @@ def fit(
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
     if test_fraction and look is not None:
         raise UsageError("a look reads all labels up to it: leave out --test-fraction, and test on other questions.")
-    tested = read_records(*test) if test else None
+    tested = read_pool(test) if test else None
     if tested is not None:
         rest = list(tested.records)
     elif test_fraction:

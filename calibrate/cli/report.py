@@ -11,14 +11,14 @@ import typer
 from guardrail.artifact import CalibrationArtifact
 
 from ..data.progress import bar
-from ..data.records import RecordFile, read_records
+from ..data.records import RecordFile
 from ..evaluation.audit import audit
 from ..evaluation.label_checks import judge_to_look_at
 from ..pipeline import require_same
 from ..report import compare_rules, parts_of, sentences, write_report
 from ..scoring.names import stored_key
 from .fit import exit_if_refuted, fit_flags, merged_command, print_verdict
-from .frame import app, console, finish, keep_inputs, print_line
+from .frame import app, console, finish, keep_inputs, print_line, read_pool
 from .score import chosen_estimator, pair_cache
 
 __all__ = ["estimator_of", "report"]
@@ -48,10 +48,10 @@ def report(
     Example: [cyan]calibrate report records.jsonl --artifact artifact.json --out report.html[/cyan]
     """
     keep_inputs([*records, artifact, *(test or ())], [out])
-    file, loaded = read_records(*records), CalibrationArtifact.load(artifact)
+    file, loaded = read_pool(records), CalibrationArtifact.load(artifact)
     key = estimator_of(file, loaded, estimator)
     require_same(loaded, file, key)
-    test_file = read_records(*test) if test else None
+    test_file = read_pool(test) if test else None
     if test_file is not None:
         require_same(loaded, test_file, key)
     parts = parts_of(loaded, file.records, key, () if test_file is None else test_file.records)

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrate.cli import app
-from calibrate.data.records import read_records
+from calibrate.data.records import read_records, write_records
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactMismatchError
@@ -103,6 +103,15 @@ def test_commands_take_several_files_as_one(tmp_path: Path) -> None:
     run("label", one, two, "--labels", labels, "--out", out)
     assert sum(record.correct is True for record in read_records(out).records) == 200
     assert sum(record.correct is True for record in read_records(one, two).records) < 200  # as they were
+    second = read_records(two)
+    repeated = [r.model_copy(update={"question": f"(question c{i})"}) for i, r in enumerate(second.records)]
+    write_records(two, second.header, repeated)
+    for command in (
+        ("fit", "--alpha", "0.15", "--out", artifact),
+        ("evaluate", "-a", ".15", "--rule", "lec", "--splits", "1"),
+    ):
+        shown = run(command[0], one, two, *command[1:])
+        assert "100 questions are in two of the files under other ids, e.g. 'c0' and 'c100', and count twice." in shown
     shown = run("fit", one, one, "--alpha", "0.15", "--out", artifact, code=2)
     assert "record 'c0' is in two of the files" in shown
 
