@@ -299,7 +299,7 @@ def from_frame(
 ) -> Records:
     """Records from logged generations: one row a question.
 
-    A field without a column is read from the column of its own name, if there is one.
+    A field without a column is read from the column of the same name, if there is one.
 
     Args:
         frame: A pandas or Polars data frame, a pyarrow table, anything else that narwhals reads, or a list of dicts.

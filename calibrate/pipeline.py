@@ -194,7 +194,7 @@ def refit(
     """Fit another alpha, delta or rule on the scores stored in an artifact; the model is not called.
 
     `CalibrationArtifact.at` calls this. What is not given stays as it was; the rule's options are its defaults. Of
-    several declared looks, the artifact's spends its part of a delta that is given. A rule of one's own must be given
+    several declared looks, the artifact's spends its part of a delta that is given. A custom rule must be given
     again: the artifact knows its name only.
     """
     outcome, scores, looks = artifact.outcome, artifact.calibration, artifact.looks

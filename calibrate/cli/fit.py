@@ -408,7 +408,7 @@ def exit_if_refuted(artifact: CalibrationArtifact, test: Audit | None) -> None:
 
 
 def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
-    """The options of `fit` that make such an artifact; a rule of one's own has none."""
+    """The options of `fit` that make such an artifact; a custom rule has none."""
     outcome, own = artifact.outcome, artifact.segments
     flags = [f"--estimator {shlex.quote(key)} --alpha {artifact.alpha:g}"]
     known = outcome.rule in rules()

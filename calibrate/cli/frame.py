@@ -55,7 +55,7 @@ class _Console(Console):
         return super().render_str(visible(text), **options)  # before lines are broken
 
     def render(self, *given: Any, **options: Any) -> Iterator[Segment]:
-        """All that is printed passes here; what is not a text of its own is made visible here."""
+        """All that is printed passes here; also what is not a Text is made visible here."""
         for one in super().render(*given, **options):
             yield one if one.control else one._replace(text=visible(one.text))
 

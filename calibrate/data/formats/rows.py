@@ -29,7 +29,7 @@ Found = Row | RecordError
 
 @dataclass(frozen=True, slots=True)
 class RowSource:
-    """Rows, and how their values are to be read.
+    """Rows, and how to read their values.
 
     Attributes:
         path: File or folder.
