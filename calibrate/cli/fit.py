@@ -24,7 +24,7 @@ from ..data.split import Groups, split
 from ..evaluation.audit import Audit, audit
 from ..evaluation.choice import AUTO, Chosen, choose_estimator
 from ..evaluation.label_checks import suspicious
-from ..pipeline import HeldOut, fit_artifact, looked_before, part_header, require_same
+from ..pipeline import HeldOut, fit_artifact, looked_before, part_header, refuse_fitted, require_same
 from ..prediction_powered import artifact_with_people
 from ..report import sentences
 from ..report.content import estimator_rows
@@ -138,8 +138,7 @@ def fit(
     print_structured(file, key)
     groups: Groups = "cluster" if cluster_by_group else "category"
     if human_labels is not None:
-        given = (rule, test or None, look, looks, by)
-        if any(one is not None for one in given) or test_fraction or cluster_by_group:
+        if any(one is not None for one in (rule, test or None, look, looks, by)) or test_fraction or cluster_by_group:
             raise UsageError(
                 "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
                 "--test-fraction, --look, --looks and --cluster-by-group. To test its artifact use `calibrate audit`."
@@ -182,13 +181,30 @@ def fit(
     artifact = artifact.model_copy(update=choice)
     if tested is not None:
         require_same(artifact, tested, key)
+        refuse_fitted(artifact, tested.records, "test")
     out.parent.mkdir(parents=True, exist_ok=True)
     _warn_looked_before(artifact, out)
     artifact.save(out)
     written = [out]
-    if rest is not None and not test:
+    if rest is not None and tested is None:
         write_records(kept_out, part_header(file.header, rest), rest)
         written.append(kept_out)
+    audited = _print_fit(artifact, key, file, part, rest, tested, out)
+    flag = "".join(f" --test {path}" for path in tests)
+    finish(written, f"calibrate report {file.path} --artifact {out}{flag}")
+    exit_if_refuted(artifact, audited)
+
+
+def _print_fit(
+    artifact: CalibrationArtifact,
+    key: str,
+    file: RecordFile,
+    part: Sequence[Record],
+    rest: Sequence[Record] | None,
+    tested: RecordFile | None,
+    out: Path,
+) -> Audit | None:
+    """The verdict on all evidence, with what to look at; and its test, where there is one."""
     audited = None if rest is None else audit(artifact, rest, key)
     # A part kept out by --test-fraction is in the record file, which is merged already.
     merged = merged_command(artifact, key, str(file.path), "" if tested is None else str(tested.path), out)
@@ -197,9 +213,7 @@ def fit(
     print_second_look(part, key)
     if audited is not None:
         _print_share((file if tested is None else tested).header.reach)
-    flag = "".join(f" --test {path}" for path in tests)
-    finish(written, f"calibrate report {file.path} --artifact {out}{flag}")
-    exit_if_refuted(artifact, audited)
+    return audited
 
 
 def _key(file: RecordFile, estimator: str | None, *, reads_all: bool) -> str:

@@ -424,6 +424,9 @@ def test_a_test_part_that_refutes_ends_with_1(records_path: Path, labelled: Reco
     shown = run("fit", records_path, *flags, "--test", fresh)
     assert "May answer, within limits" in shown
     assert "That neither refutes nor proves" in shown or "The error rate is at most" in shown
+    proves_nothing = run("fit", records_path, *flags[:-1], tmp_path / "no.json", "--test", records_path, code=2)
+    assert "questions that the artifact was fitted on" in " ".join(proves_nothing.split())
+    assert not (tmp_path / "no.json").exists()
     shown = run("fit", records_path, *flags, "--test", bad, code=1)
     assert "Refuted by the test questions" in shown
     command = f"calibrate fit {records_path} {bad} --estimator semantic_entropy --alpha 0.15 --rule acrc"
