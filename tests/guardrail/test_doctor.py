@@ -464,6 +464,7 @@ def test_another_package_of_our_name_is_named_with_its_path(tmp_path: Path, monk
     found = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]), "COLUMNS": "1000"},
+        cwd=tmp_path,  # the current folder comes first on the path
         capture_output=True,
         text=True,
         check=False,
