@@ -161,7 +161,7 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
     read = re.findall(r"(right|wrong) (?:'[^']*'|\S+) reference '\d+ days', f\d+", shown)
     assert read == ["right"] * 3 + ["wrong"] * 3
     assert re.search(
-        r"Judge token_f1 took \d+ pairs of short answers that differ for the same.* '\d+ days' = 'It is", shown
+        r"Judge token_f1 counts \d+ pairs of short answers that differ as the same.* '\d+ days' = 'It is", shown
     )
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "Labelled wrong, although the answer contains the reference" in page
