@@ -52,6 +52,7 @@ __all__ = [
     "exit_if_refuted",
     "fit",
     "fit_flags",
+    "following",
     "inspect",
     "merged_command",
     "parsed_looks",
@@ -189,22 +190,6 @@ def fit(
     if rest is not None and tested is None:
         write_records(kept_out, part_header(file.header, rest), rest)
         written.append(kept_out)
-    audited = _print_fit(artifact, key, file, part, rest, tested, out)
-    flag = "".join(f" --test {path}" for path in tests)
-    finish(written, f"calibrate report {file.path} --artifact {out}{flag}")
-    exit_if_refuted(artifact, audited)
-
-
-def _print_fit(
-    artifact: CalibrationArtifact,
-    key: str,
-    file: RecordFile,
-    part: Sequence[Record],
-    rest: Sequence[Record] | None,
-    tested: RecordFile | None,
-    out: Path,
-) -> Audit | None:
-    """The verdict on all evidence, with what to look at; and its test, where there is one."""
     audited = None if rest is None else audit(artifact, rest, key)
     # A part kept out by --test-fraction is in the record file, which is merged already.
     merged = merged_command(artifact, key, str(file.path), "" if tested is None else str(tested.path), out)
@@ -213,7 +198,9 @@ def _print_fit(
     print_second_look(part, key)
     if audited is not None:
         _print_share((file if tested is None else tested).header.reach)
-    return audited
+    flag = "".join(f" --test {path}" for path in tests)
+    finish(written, following(artifact, audited, merged, f"calibrate report {file.path} --artifact {out}{flag}"))
+    exit_if_refuted(artifact, audited)
 
 
 def _key(file: RecordFile, estimator: str | None, *, reads_all: bool) -> str:
@@ -413,6 +400,13 @@ def merged_command(artifact: CalibrationArtifact, key: str, records: str, fresh:
     """The command that calibrates on new record files as well: `fit` reads several as one."""
     files, target = f"{records} {fresh}".strip(), out.with_name(f"{out.stem}-new.json")
     return f"calibrate fit {files} {fit_flags(artifact, key)} --out {shlex.quote(str(target))}"
+
+
+def following(artifact: CalibrationArtifact, test: Audit | None, merged: str, otherwise: str) -> str:
+    """What to type next: what would help where the test part speaks against the gate, else the usual command."""
+    if sentences.standing(artifact, test).status in ("refuted", "above"):
+        return next_steps(artifact, test, merged)[0]
+    return otherwise
 
 
 def exit_if_refuted(artifact: CalibrationArtifact, test: Audit | None) -> None:

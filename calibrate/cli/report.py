@@ -17,7 +17,7 @@ from ..evaluation.label_checks import judge_to_look_at
 from ..pipeline import require_same
 from ..report import compare_rules, parts_of, sentences, write_report
 from ..scoring.names import stored_key
-from .fit import exit_if_refuted, fit_flags, merged_command, print_verdict
+from .fit import exit_if_refuted, fit_flags, following, merged_command, print_verdict
 from .frame import app, console, finish, keep_inputs, print_line, read_pool
 from .score import chosen_estimator, pair_cache
 
@@ -86,7 +86,7 @@ def report(
     )
     if audited is not None:
         print_verdict(loaded, audited, merged)
-    finish(written, f"open {out} in a browser")
+    finish(written, following(loaded, audited, merged, f"open {out} in a browser"))
     exit_if_refuted(loaded, audited)
 
 

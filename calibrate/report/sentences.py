@@ -109,6 +109,8 @@ def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:
             "everything."
         )
     of_what = f"the {outcome.n} calibration questions"
+    if missing := artifact.data.n_unmeasured:
+        of_what += f" that could be measured ({missing} could not, and always abstain)"
     if artifact.reach is not None:
         of_what = f"all questions ({outcome.n_accepted} of {outcome.n} that were labelled within reach)"
     share, end = percent(artifact.acceptance), " It hands the other questions over."

@@ -433,11 +433,14 @@ def test_a_test_part_that_refutes_ends_with_1(records_path: Path, labelled: Reco
     assert "".join(command.split()) in "".join(shown.replace("\u2502", "").split())  # the box breaks long paths
     assert "May answer" not in shown
     assert "Guardrail(" not in shown
+    assert re.search(r"Next: (Compare the labels|Calibrate on these questions|Use rule certified)", shown)
     page = tmp_path / "r.html"
     report = ("report", records_path, "--artifact", artifact, "--out", page, "--splits", "0")
     run(*report, "--test", fresh)
     assert "May answer" in page.read_text(encoding="utf-8")
-    assert "Refuted by the test questions" in run(*report, "--test", bad, code=1)
+    shown = run(*report, "--test", bad, code=1)
+    assert "Refuted by the test questions" in shown
+    assert "in a browser" not in shown.split("Next: ")[1]
     assert "Refuted by the test questions" in page.read_text(encoding="utf-8")
 
 

@@ -93,6 +93,8 @@ def test_where_early_stopping_is_off_by_default_is_said(labelled: RecordFile, un
     )
     rows = dict(facts(artifact))
     assert ("early stopping" in rows) == off
+    said = f"calibration questions that could be measured ({unmeasured} could not, and always abstain)"
+    assert (said in headline(artifact)) == (unmeasured > 0)
     if off:
         assert f"{unmeasured} of 240 questions could not be measured" in rows["early stopping"]
         assert 'early_stopping="on"' in rows["early stopping"]
