@@ -313,7 +313,7 @@ def pooled(files: Sequence[RecordFile]) -> RecordFile:
 def _repeated(files: Sequence[RecordFile]) -> tuple[tuple[str, str], ...]:
     """Ids of the questions that are in two files under different ids; a file may repeat its own questions."""
     first: dict[str, str] = {}
-    found = []
+    found: list[tuple[str, str]] = []
     for file in files:
         here = {canonical_json([record.to_question().asked, record.slots]): record.id for record in file.records}
         found += [(first[asked], name) for asked, name in here.items() if asked in first]
