@@ -174,10 +174,11 @@ class Telemetry:
             raise
         finally:
             self._context.detach(token)
-            span.end()
+            with _verdict_stands():
+                span.end()
 
     def _report(self, span: Any, verdict: Verdict, mode: Mode) -> None:
-        try:
+        with _verdict_stands():
             for name, value, labels in measurements(verdict, mode=mode, model=self._model):
                 self._add[name](value, labels)
             score = _score(verdict)
@@ -188,8 +189,15 @@ class Telemetry:
                 span.add_event(EVENT, score)
             else:
                 self._logger.emit(event_name=EVENT, attributes=score)
-        except Exception as error:  # of a processor or exporter; the verdict stands
-            log.warning("guardrail: telemetry failed with %s", type(error).__name__)
+
+
+@contextmanager
+def _verdict_stands() -> Iterator[None]:
+    """A processor or exporter that fails must not change what the guard decided."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("guardrail: telemetry failed with %s", type(error).__name__)
 
 
 @contextmanager
