@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Callable, Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -262,6 +264,19 @@ def test_a_request_names_the_trace_unless_one_has_begun(otel: Otel) -> None:
     traces = [span.get_span_context().trace_id for span in otel.spans]
     assert traces[:2] == [int("ab" * 16, 16), app.get_span_context().trace_id]
     assert otel.spans[2].parent is None
+
+
+def test_the_page_runs_and_lists_what_is_sent(otel: Otel, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "observability.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    monkeypatch.setattr(telemetry, "Telemetry", otel.telemetry)
+    exec(compile(code, "docs/observability.md", "exec"), {"__name__": "page"})
+    assert otel.decided() == [ACCEPTED]
+    for name, instrument in INSTRUMENTS.items():
+        unit = f", {instrument.unit}" if instrument.unit == "s" else ""
+        assert f"| `{name}` | {instrument.kind}{unit} | {', '.join(instrument.labels)} |" in page
+    sent = [name.removeprefix("guardrail.") for name in otel.spans[0].attributes or {} if name.startswith("guardrail.")]
+    assert [name for name in sent if f".{name}`" not in page] == []
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------------
