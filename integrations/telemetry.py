@@ -238,7 +238,7 @@ def _attributes(verdict: Verdict, mode: Mode, model: str) -> dict[str, Any]:
         "guardrail.mode": mode,
         "guardrail.model": model,
         "guardrail.estimator": verdict.uncertainty.estimator,
-        "guardrail.artifact": verdict.artifact[:12],
+        "guardrail.artifact": verdict.artifact.removeprefix("sha256:")[:12],
         "guardrail.uncertainty": verdict.uncertainty.value,
         "guardrail.threshold": verdict.threshold,
         "guardrail.alpha": verdict.alpha,

@@ -272,6 +272,7 @@ def test_the_page_runs_and_lists_what_is_sent(otel: Otel, monkeypatch: pytest.Mo
     monkeypatch.setattr(telemetry, "Telemetry", otel.telemetry)
     exec(compile(code, "docs/observability.md", "exec"), {"__name__": "page"})
     assert otel.decided() == [ACCEPTED]
+    assert re.fullmatch("[0-9a-f]{12}", str((otel.spans[0].attributes or {})["guardrail.artifact"]))
     for name, instrument in INSTRUMENTS.items():
         unit = f", {instrument.unit}" if instrument.unit == "s" else ""
         assert f"| `{name}` | {instrument.kind}{unit} | {', '.join(instrument.labels)} |" in page
