@@ -20,7 +20,7 @@ from langchain_core.messages import BaseMessage
 from guardrail.errors import require
 from guardrail.verdict import Reason, Verdict
 
-__all__ = ["INSTRUMENTS", "Instrument", "Telemetry", "caller", "measurements", "outcome_of"]
+__all__ = ["INSTRUMENTS", "Instrument", "Telemetry", "caller", "decision_of", "measurements"]
 
 Mode = Literal["guard", "observe"]
 SCOPE = "acrc-guardrail"
@@ -65,21 +65,13 @@ INSTRUMENTS: Mapping[str, Instrument] = {
 """What is measured of every verdict, by name."""
 
 
-def outcome_of(verdict: Verdict) -> str:
-    """One of "accepted", "abstained", "unmeasured" and "suspended"."""
-    return "accepted" if verdict.accepted else _HELD.get(verdict.reason, "abstained")
-
-
-def reason_of(verdict: Verdict) -> str:
-    """The reason; of what could not be measured with its code, as in "unmeasured.refused"."""
-    code = _code(verdict)
-    return verdict.reason.value if code is None else f"{verdict.reason}.{code}"
-
-
-def _code(verdict: Verdict) -> str | None:
-    """Why it could not be measured."""
-    code = verdict.uncertainty.reason
-    return None if code is None or verdict.reason is not Reason.UNMEASURED else code.value
+def decision_of(verdict: Verdict) -> tuple[str, str, str | None]:
+    """Outcome, reason (as in "unmeasured.refused"), and why it could not be measured; each from a closed list."""
+    code = verdict.uncertainty.reason if verdict.reason is Reason.UNMEASURED else None
+    outcome = "accepted" if verdict.accepted else _HELD.get(verdict.reason, "abstained")
+    if code is None:
+        return outcome, verdict.reason.value, None
+    return outcome, f"{verdict.reason}.{code}", code.value
 
 
 def measurements(verdict: Verdict, *, mode: Mode, model: str) -> Iterator[tuple[str, float, dict[str, str]]]:
@@ -91,13 +83,8 @@ def measurements(verdict: Verdict, *, mode: Mode, model: str) -> Iterator[tuple[
         model: The configured name of the guarded model.
     """
     cost, score = verdict.cost, verdict.uncertainty
-    known = {
-        "outcome": outcome_of(verdict),
-        "reason": reason_of(verdict),
-        "mode": mode,
-        "model": model,
-        "estimator": score.estimator,
-    }
+    outcome, reason, _ = decision_of(verdict)
+    known = {"outcome": outcome, "reason": reason, "mode": mode, "model": model, "estimator": score.estimator}
     found: list[tuple[str, float | None, dict[str, str]]] = [
         ("guardrail.decisions", 1, {}),
         ("guardrail.decision.duration", cost.seconds, {}),
@@ -181,8 +168,8 @@ class Telemetry:
         with _verdict_stands():
             for name, value, labels in measurements(verdict, mode=mode, model=self._model):
                 self._add[name](value, labels)
-            score = _score(verdict)
-            span.set_attributes(_attributes(verdict, mode, self._model))
+            attributes, score = _attributes(verdict, mode, self._model)
+            span.set_attributes(attributes)
             if verdict.reason is Reason.UNMEASURED:
                 span.set_status(self._trace.StatusCode.ERROR)
             if self._logger is None:
@@ -230,41 +217,35 @@ def _event_logger(provider: Any) -> Any:
     return found if "event_name" in signature(found.emit).parameters else None
 
 
-def _attributes(verdict: Verdict, mode: Mode, model: str) -> dict[str, Any]:
-    """Attributes of the span; the annotation is OpenInference's (spec/annotations.md)."""
-    found = {
-        "guardrail.outcome": outcome_of(verdict),
-        "guardrail.reason": reason_of(verdict),
+def _attributes(verdict: Verdict, mode: Mode, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Attributes of the span, and of the event (OpenTelemetry's conventions for generative AI)."""
+    (outcome, reason, code), value = decision_of(verdict), verdict.uncertainty.value
+    label = {"accepted": "accept", "unmeasured": "unmeasured"}.get(outcome, "abstain")
+    of_span = {
+        "guardrail.outcome": outcome,
+        "guardrail.reason": reason,
         "guardrail.mode": mode,
         "guardrail.model": model,
         "guardrail.estimator": verdict.uncertainty.estimator,
         "guardrail.artifact": verdict.artifact.removeprefix("sha256:")[:12],
-        "guardrail.uncertainty": verdict.uncertainty.value,
+        "guardrail.uncertainty": value,
         "guardrail.threshold": verdict.threshold,
         "guardrail.alpha": verdict.alpha,
         "guardrail.stage": getattr(verdict, "stage", None),  # of a cascade
         "guardrail.calls": verdict.cost.calls,
         "guardrail.calls.saved": verdict.cost.saved,
-        "error.type": _code(verdict),
+        "error.type": code,
         "openinference.span.kind": "GUARDRAIL",
-        "annotations.0.annotation.name": SCORE,
-        "annotations.0.annotation.score": verdict.uncertainty.value,
-        "annotations.0.annotation.label": _label(verdict),
+        "annotations.0.annotation.name": SCORE,  # OpenInference, spec/annotations.md
+        "annotations.0.annotation.score": value,
+        "annotations.0.annotation.label": label,
         "annotations.0.annotation.annotator_kind": "CODE",
     }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _score(verdict: Verdict) -> dict[str, Any]:
-    """Attributes of the event, by OpenTelemetry's conventions for generative AI."""
-    found = {
+    of_event = {
         "gen_ai.evaluation.name": SCORE,
-        "gen_ai.evaluation.score.value": verdict.uncertainty.value,
-        "gen_ai.evaluation.score.label": _label(verdict),
-        "error.type": _code(verdict),
+        "gen_ai.evaluation.score.value": value,
+        "gen_ai.evaluation.score.label": label,
+        "error.type": code,
     }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _label(verdict: Verdict) -> str:
-    return {"accepted": "accept", "unmeasured": "unmeasured"}.get(outcome_of(verdict), "abstain")
+    known, scored = ({k: v for k, v in one.items() if v is not None} for one in (of_span, of_event))
+    return known, scored

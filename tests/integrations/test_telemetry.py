@@ -33,7 +33,7 @@ from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, Unmeasured
 from guardrail.verdict import Reason, Verdict
 from integrations import telemetry
-from integrations.telemetry import INSTRUMENTS, Telemetry, caller, measurements, outcome_of
+from integrations.telemetry import INSTRUMENTS, Telemetry, caller, decision_of, measurements
 
 SURE, UNSURE, DOWN = "MARKER sure?", "MARKER unsure?", "MARKER down?"
 APART = ["MARKER one", "MARKER two", "MARKER three", "MARKER four", "MARKER five"]
@@ -303,7 +303,7 @@ def test_every_verdict_gives_few_series_and_words_from_closed_lists() -> None:
         for name, _, labels in measurements(one, mode=mode, model="support")
     }
     assert sum(len(INSTRUMENTS[name].buckets) + 3 if INSTRUMENTS[name].buckets else 1 for name, _ in found) < 500
-    assert {outcome_of(one) for one in EVERY} == {"accepted", "abstained", "unmeasured", "suspended"}
+    assert {decision_of(one)[0] for one in EVERY} == {"accepted", "abstained", "unmeasured", "suspended"}
     words = {*Reason, *(f"unmeasured.{code}" for code in Unmeasured)}
     assert {dict(labels)["reason"] for name, labels in found if name == "guardrail.decisions"} <= words
     assert "MARKER" not in repr(found)
