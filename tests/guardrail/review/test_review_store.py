@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -38,7 +39,7 @@ from guardrail.review import (
     StoreUnavailableError,
     UnknownItemError,
 )
-from guardrail.review.queue import schema
+from guardrail.review.queue import schema, writers
 from guardrail.review.queue.database import Database, migrate
 from guardrail.review.queue.deadline import Circuit
 
@@ -657,6 +658,30 @@ def test_a_thread_that_waits_too_long_for_its_turn_holds_up_nobody(one: ReviewSt
     assert [type(error) for error in queued(one, [impatient, partial(one.enqueue, content()), impatient])] == [
         *(TimeoutError, type(None), TimeoutError)
     ]
+    assert len(one.items()) == 1
+
+
+def test_a_thread_waits_for_the_thread_that_commits_no_longer_than_its_deadline(
+    one: ReviewStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, ended, commit = [0.0], threading.Event(), writers._Batch.commit
+
+    def blocked(batch: Any) -> None:
+        assert ended.wait(60)
+        commit(batch)
+
+    def late() -> None:
+        try:
+            with one.database._writers.write(60.0):
+                now[0] = 61.0
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(writers, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(writers._Batch, "commit", blocked)
+    failed, committed = queued(one, [late, partial(one.enqueue, content("1"))])
+    assert isinstance(failed, TimeoutError)
+    assert committed is None
     assert len(one.items()) == 1
 
 
