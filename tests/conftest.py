@@ -3,11 +3,33 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from guardrail.review import ReviewStore
 
 settings.register_profile("untimed", deadline=None)  # a busy machine must not fail a test
 settings.load_profile("untimed")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # or tests of Ctrl-C would wait for nothing
+
+
+@pytest.fixture
+def now() -> list[float]:
+    """The time of a store's clock, which a test moves."""
+    return [1_800_000_000.0]
+
+
+@pytest.fixture
+def store(tmp_path: Path, now: list[float]) -> Iterator[ReviewStore]:
+    """An empty review store on SQLite."""
+    from guardrail.review import ReviewStore  # not every test has its dependencies
+
+    with ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0]) as made:
+        yield made
