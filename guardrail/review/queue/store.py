@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import Any, get_args
 
 from sqlalchemy import (
+    Executable,
     Float,
     Integer,
     Row,
@@ -614,7 +615,7 @@ def _listing(states: tuple[State, ...], newest: bool) -> Select[Any]:
     return select(items).join(chosen, items.c.number == chosen.c.number).order_by(*order)
 
 
-def _counts() -> Select[Any]:
+def _counts() -> Executable:
     """All counters but those of actions, in one row; parameter ``now``."""
 
     def count(table: Table, *condition: ColumnElement[bool]) -> ScalarSelect[int]:
