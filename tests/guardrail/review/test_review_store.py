@@ -667,7 +667,7 @@ def test_a_thread_waits_for_the_thread_that_commits_no_longer_than_its_deadline(
     now, ended, commit = [0.0], threading.Event(), writers._Batch.commit
 
     def blocked(batch: Any) -> None:
-        assert ended.wait(60)
+        ended.wait(10)
         commit(batch)
 
     def late() -> None:
