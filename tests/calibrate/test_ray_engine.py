@@ -1,0 +1,328 @@
+"""Ray gives the files that one process gives: in order, each record once, also after kills and a second start."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.scoring import header_of, made_records
+from calibrate import ray_engine
+from calibrate.cli import app
+from calibrate.data.collect import Collected, collect_records
+from calibrate.data.questions import read_questions
+from calibrate.data.records import read_records, record_line, write_records
+from calibrate.ray_engine import RayCollector, score_on_ray
+from calibrate.scoring.scores import score_file, with_cache
+from guardrail.errors import RecordError, UsageError
+from guardrail.judges import JudgeSpec
+from guardrail.judges.cache import PairCache
+from guardrail.types import SamplingPlan, Unmeasured
+from guardrail.uncertainty import Estimator, make
+from tests.calibrate import fakes
+
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra ray")
+
+PART = 8 << 10
+"""Bytes: a few records."""
+SIZE = 40
+"""Records, or questions."""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Any]:
+    """The local engine, started once; what runs meanwhile takes it."""
+    with ray_engine._connected(None, print, 60) as cluster:
+        yield cluster
+
+
+def light(plan: SamplingPlan) -> list[Estimator]:
+    return [make("semantic_entropy"), make("lexical_similarity"), make("num_sets")]
+
+
+def written(path: Path, size: int = SIZE) -> Path:
+    """Records of eight questions."""
+    made = made_records(size, 3)
+    records = [one.model_copy(update={"question": made[i % 8].question}) for i, one in enumerate(made)]
+    write_records(path, header_of(size, 3), records)
+    return path
+
+
+class Noted:
+    """A judge that is slow enough for a cache, and writes down each pair that it is asked about."""
+
+    spec = JudgeSpec(name="noted", version=1, params={})
+
+    def __init__(self, log: Path, kills: int = 0) -> None:
+        self.log = log
+        self.kills = kills
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        if self.kills and not (killed := self.log.with_suffix(".killed")).exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        with self.log.open("a") as stream:
+            stream.writelines(json.dumps([question, *sorted(pair)]) + "\n" for pair in pairs)
+        return [first[:1] == second[:1] for first, second in pairs]
+
+
+class Heavy:
+    """Estimators with such a judge and its cache."""
+
+    def __init__(self, folder: Path, kills: int = 0) -> None:
+        self.folder = folder
+        self.kills = kills
+
+    def __call__(self, plan: SamplingPlan) -> list[Estimator]:
+        self.folder.mkdir(exist_ok=True)
+        judge = Noted(self.folder / "asked.jsonl", self.kills)
+        return [with_cache(make("num_sets", judge=judge), PairCache(self.folder / "pairs.sqlite"))]
+
+    @property
+    def asked(self) -> list[str]:
+        return (self.folder / "asked.jsonl").read_text().splitlines()
+
+
+# -- score
+
+
+@pytest.mark.usefixtures("engine")
+def test_parts_give_the_file_that_one_process_gives(tmp_path: Path) -> None:
+    path = written(tmp_path / "records.jsonl")
+    _, expected = score_file(path, tmp_path / "local.jsonl", light)
+    seen: list[tuple[int, int]] = []
+    header, summary = score_on_ray(
+        path,
+        tmp_path / "ray.jsonl",
+        light,
+        part_bytes=PART,
+        progress=lambda done, total, note="": seen.append((done, total)),
+    )
+    assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()
+    assert len(ray_engine._ranges(path, 0, PART)[0]) > 3  # or one part would prove little
+    assert header == read_records(tmp_path / "ray.jsonl").header
+    for key in header.estimators:
+        assert summary.of(key) == expected.of(key)
+        assert len(set(summary.of(key)[0])) > 1
+    assert seen[-1] == (SIZE, SIZE)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["local.jsonl", "ray.jsonl", "records.jsonl"]
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_model_is_asked_once_about_a_pair_and_never_again_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "records.jsonl")
+    score_file(path, tmp_path / "local.jsonl", Heavy(tmp_path / "local"))
+    heavy = Heavy(tmp_path / "ray")
+
+    def killed(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ray_engine, "replace_lines", killed)  # every part is done, and the target is not written
+        with pytest.raises(KeyboardInterrupt):
+            score_on_ray(path, tmp_path / "ray.jsonl", heavy, part_bytes=PART)
+    asked = heavy.asked
+    assert len(asked) == len(set(asked)) > 0
+    assert sorted(asked) == sorted(Heavy(tmp_path / "local").asked)
+    (tmp_path / "ray" / "pairs.sqlite").unlink()  # what is computed again would ask again
+    score_on_ray(path, tmp_path / "ray.jsonl", heavy, part_bytes=PART)
+    assert heavy.asked == asked
+    assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()
+    assert not list(tmp_path.glob(".*.parts"))
+
+
+def test_equal_questions_share_a_part(tmp_path: Path) -> None:
+    path = written(tmp_path / "records.jsonl")
+
+    def parts_of(spans: Sequence[ray_engine.Spans]) -> list[set[str]]:
+        return [{record.question for record in ray_engine.read_spans(path, part)} for part in spans]
+
+    start = len(path.read_bytes().splitlines(keepends=True)[0])
+    parts, order = ray_engine._buckets(path, start, PART)
+    found = parts_of(parts)
+    assert sum(map(len, found)) == len(set.union(*found)) == 8
+    assert len(order) == SIZE == sum(map(len, parts))
+    assert sum(map(len, parts_of(ray_engine._ranges(path, start, PART)[0]))) > 8  # the check sees it where they do not
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("line", ['{"id": 7}\n', "torn", "twice"])
+def test_a_bad_line_is_named_as_ever(tmp_path: Path, line: str) -> None:
+    path = written(tmp_path / "records.jsonl")
+    lines = path.read_text().splitlines(keepends=True)
+    bad = {"torn": lines[-1][:-40], "twice": lines[1]}.get(line, line)
+    path.write_text("".join([*lines, bad]))
+    target = tmp_path / "scored.jsonl"
+    if line == "torn":
+        score_on_ray(path, target, light, part_bytes=PART)
+        assert len(read_records(target).records) == SIZE
+        return
+    with pytest.raises(RecordError, match="already in record 1" if line == "twice" else f":{SIZE + 2}: field 'id'"):
+        score_on_ray(path, target, light, part_bytes=PART)
+    assert not target.exists()
+
+
+def test_what_does_not_fit_any_node_is_named(engine: Any) -> None:
+    class ReportedError(Exception):
+        pass
+
+    def say(text: str) -> None:
+        raise ReportedError(text)
+
+    impatient = ray_engine._Cluster(engine.ray, say, 0.01)
+    waiting = engine.ray.remote(num_gpus=3)(print).remote()
+    with pytest.raises(ReportedError, match=r"asks for 1 CPU and 3 GPU; 1 nodes have .* 0 GPU .*No node has that much"):
+        impatient.wait([waiting], {"CPU": 1, "GPU": 3})
+    engine.ray.cancel(waiting)
+    assert "other jobs hold the rest" in impatient.stall({"CPU": 1})
+
+
+# -- what listens
+
+
+def listening(pids: set[int], tables: dict[str, str], links: Callable[[int], list[str]]) -> list[str]:
+    """The addresses, in hexadecimal, on which processes listen: from /proc."""
+    sockets = {link[8:-1] for pid in pids for link in links(pid) if link.startswith("socket:[")}
+    rows = [line.split() for text in tables.values() for line in text.splitlines()[1:]]
+    return [row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in sockets]
+
+
+def outside(addresses: Sequence[str]) -> list[str]:
+    """Those that are not of the loopback interface: 127.0.0.1, as IPv4 or within IPv6, or ::1."""
+    return [one for one in addresses if not one.endswith("0100007F") and one != f"{'0' * 24}01000000"]
+
+
+def descendants(root: int) -> set[int]:
+    parent = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    found = {root}
+    while more := {pid for pid, above in parent.items() if above in found} - found:
+        found |= more
+    return found
+
+
+def links_of(pid: int) -> list[str]:
+    try:
+        return [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads /proc")
+@pytest.mark.usefixtures("engine")
+def test_the_local_engine_listens_on_the_loopback_interface_only() -> None:
+    tables = {
+        name: Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6") if Path(f"/proc/net/{name}").exists()
+    }
+    found = listening(descendants(os.getpid()), tables, links_of)
+    assert len(found) > 3  # its control store, scheduler and workers
+    assert outside(found) == []
+    open_to_all = (
+        "sl\n 0: 00000000:1F90 00000000:0000 0A 0 0 0 0 0 77 1\n"  # the check sees one that listens on 0.0.0.0
+    )
+    assert outside(listening({1}, {"tcp": open_to_all}, lambda _: ["socket:[77]"])) == ["00000000"]
+
+
+# -- collect
+
+
+def asked(folder: Path, engine: RayCollector | None, **options: Any) -> Collected:
+    questions = read_questions(fakes.write_questions(folder / "questions.jsonl", SIZE))
+    return collect_records(
+        questions, fakes.model(), PLAN, folder / "records.jsonl", name="questions.jsonl", engine=engine, **options
+    )
+
+
+PLAN = SamplingPlan(n=3)
+
+
+@pytest.mark.usefixtures("engine")
+def test_actors_give_the_records_that_one_process_gives_in_order(tmp_path: Path) -> None:
+    (tmp_path / "local").mkdir()
+    asked(tmp_path / "local", None)
+    done = asked(tmp_path, RayCollector(fakes.model, actors=2))
+    expected = {one.id: one for one in read_records(tmp_path / "local" / "records.jsonl").records}
+    found = read_records(tmp_path / "records.jsonl").records
+    assert [one.id for one in found] == [row["id"] for row in fakes.rows(SIZE)]
+    assert [record_line(one) for one in found] == [record_line(expected[one.id]) for one in found]
+    assert done.n_drawn == SIZE
+    assert not list(tmp_path.glob(".*"))
+    assert asked(tmp_path, RayCollector(fakes.model)).n_drawn == 0  # all are there
+
+
+@pytest.mark.usefixtures("engine")
+def test_what_a_killed_process_left_in_its_shards_is_not_asked_again(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    asked(tmp_path, None)
+    file = read_records(path)
+    kept = file.records[5].model_copy(update={"label_detail": "from the shard"})
+    assert kept.drawn is not None
+    overloaded = kept.drawn.model_copy(update={"problem": Unmeasured.MODEL_ERROR, "problem_detail": "busy"})
+    failed = file.records[6].model_copy(update={"drawn": overloaded})
+    assert failed.may_be_drawn_again
+    shard = tmp_path / ".records.jsonl.shards" / "1.jsonl"
+    shard.parent.mkdir()
+    write_records(shard, file.header, [kept, failed])
+    with shard.open("ab") as stream:
+        stream.write(b'{"id": "p7", "quest')  # torn by the kill
+    path.unlink()
+    asked(tmp_path, RayCollector(fakes.model, actors=1))
+    found = {one.id: one for one in read_records(path).records}
+    assert found[kept.id] == kept
+    assert not found[failed.id].failed
+    assert len(found) == SIZE
+    assert not shard.exists()
+
+
+def test_shards_of_another_collection_are_refused(tmp_path: Path) -> None:
+    asked(tmp_path, None)
+    path = tmp_path / "records.jsonl"
+    file = read_records(path)
+    other = file.header.model_copy(update={"plan": SamplingPlan(n=7)})
+    shard = tmp_path / ".records.jsonl.shards" / "1.jsonl"
+    shard.parent.mkdir()
+    write_records(shard, other, file.records)
+    path.unlink()
+    with pytest.raises(UsageError, match=r"another collection(.|\n)*plan.n: file 7, now 3"):
+        asked(tmp_path, RayCollector(fakes.model))
+
+
+def test_misuse_of_the_command_line(tmp_path: Path) -> None:
+    path = written(tmp_path / "records.jsonl")
+    result = CliRunner().invoke(app, ["score", str(path), "--address", "auto"])
+    assert result.exit_code == 2
+    assert "belongs to --engine ray" in result.output
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_commands(tmp_path: Path) -> None:
+    questions = fakes.write_questions(tmp_path / "questions.jsonl", 20)
+    out = tmp_path / "records.jsonl"
+    arguments = [
+        "collect",
+        str(questions),
+        "-m",
+        "python:tests.calibrate.fakes:model",
+        "-o",
+        str(out),
+        "--engine",
+        "ray",
+    ]
+    assert CliRunner().invoke(app, [*arguments, "-n", "3"]).exit_code == 0
+    result = CliRunner().invoke(app, ["score", str(out), "-e", "num_sets", "--engine", "ray", "--part-mib", "1"])
+    assert result.exit_code == 0, result.output
+    assert "num_sets" in result.output
+    assert len(read_records(out).records) == 20
