@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +21,7 @@ from calibrate import ray_engine
 from calibrate.cli import app
 from calibrate.data.collect import Collected, collect_records
 from calibrate.data.questions import read_questions
-from calibrate.data.records import read_records, record_line, write_records
+from calibrate.data.records import Record, read_records, record_line, write_records
 from calibrate.ray_engine import RayCollector, score_on_ray
 from calibrate.scoring.scores import score_file, with_cache
 from guardrail.errors import RecordError, UsageError
@@ -49,7 +52,7 @@ def light(plan: SamplingPlan) -> list[Estimator]:
 
 def written(path: Path, size: int = SIZE) -> Path:
     """Records of eight questions."""
-    made = made_records(size, 3)
+    made = list(made_records(size, 3))
     records = [one.model_copy(update={"question": made[i % 8].question}) for i, one in enumerate(made)]
     write_records(path, header_of(size, 3), records)
     return path
@@ -179,7 +182,7 @@ def test_what_does_not_fit_any_node_is_named(engine: Any) -> None:
         raise ReportedError(text)
 
     impatient = ray_engine._Cluster(engine.ray, say, 0.01)
-    waiting = engine.ray.remote(num_gpus=3)(print).remote()
+    waiting = engine.ray.remote(num_gpus=3)(ray_engine._seen).remote("")
     with pytest.raises(ReportedError, match=r"asks for 1 CPU and 3 GPU; 1 nodes have .* 0 GPU .*No node has that much"):
         impatient.wait([waiting], {"CPU": 1, "GPU": 3})
     engine.ray.cancel(waiting)
@@ -249,42 +252,40 @@ def asked(folder: Path, engine: RayCollector | None, **options: Any) -> Collecte
 PLAN = SamplingPlan(n=3)
 
 
+def untimed(path: Path) -> list[Record]:
+    """The records without how long they took."""
+    content = (one.model_dump(mode="json") for one in read_records(path).records)
+    return [
+        Record.from_stored({**one, "drawn": {**one["drawn"], "cost": {**one["drawn"]["cost"], "seconds": 0}}})
+        for one in content
+    ]
+
+
 @pytest.mark.usefixtures("engine")
-def test_actors_give_the_records_that_one_process_gives_in_order(tmp_path: Path) -> None:
+def test_actors_give_the_records_of_one_process_in_order_and_ask_nothing_twice(tmp_path: Path) -> None:
     (tmp_path / "local").mkdir()
     asked(tmp_path / "local", None)
-    done = asked(tmp_path, RayCollector(fakes.model, actors=2))
-    expected = {one.id: one for one in read_records(tmp_path / "local" / "records.jsonl").records}
-    found = read_records(tmp_path / "records.jsonl").records
-    assert [one.id for one in found] == [row["id"] for row in fakes.rows(SIZE)]
-    assert [record_line(one) for one in found] == [record_line(expected[one.id]) for one in found]
-    assert done.n_drawn == SIZE
-    assert not list(tmp_path.glob(".*"))
-    assert asked(tmp_path, RayCollector(fakes.model)).n_drawn == 0  # all are there
-
-
-@pytest.mark.usefixtures("engine")
-def test_what_a_killed_process_left_in_its_shards_is_not_asked_again(tmp_path: Path) -> None:
-    path = tmp_path / "records.jsonl"
-    asked(tmp_path, None)
-    file = read_records(path)
+    file = read_records(tmp_path / "local" / "records.jsonl")
     kept = file.records[5].model_copy(update={"label_detail": "from the shard"})
     assert kept.drawn is not None
-    overloaded = kept.drawn.model_copy(update={"problem": Unmeasured.MODEL_ERROR, "problem_detail": "busy"})
+    overloaded = kept.drawn.model_copy(update={"problem": Unmeasured.MODEL_FAILED, "problem_detail": "busy"})
     failed = file.records[6].model_copy(update={"drawn": overloaded})
     assert failed.may_be_drawn_again
-    shard = tmp_path / ".records.jsonl.shards" / "1.jsonl"
+    shard = tmp_path / ".records.jsonl.shards" / "1.jsonl"  # of a process that was killed
     shard.parent.mkdir()
     write_records(shard, file.header, [kept, failed])
     with shard.open("ab") as stream:
-        stream.write(b'{"id": "p7", "quest')  # torn by the kill
-    path.unlink()
-    asked(tmp_path, RayCollector(fakes.model, actors=1))
-    found = {one.id: one for one in read_records(path).records}
-    assert found[kept.id] == kept
-    assert not found[failed.id].failed
-    assert len(found) == SIZE
-    assert not shard.exists()
+        stream.write(b'{"id": "p7", "quest')
+    done = asked(tmp_path, RayCollector(fakes.model, actors=2))
+    expected = {one.id: one for one in untimed(tmp_path / "local" / "records.jsonl")}
+    found = untimed(tmp_path / "records.jsonl")
+    assert [one.id for one in found] == [row["id"] for row in fakes.rows(SIZE)]
+    assert [one.label_detail for one in found if one.label_detail] == ["from the shard"]
+    same = [one.model_copy(update={"label_detail": ""}) for one in found]
+    assert [record_line(one) for one in same] == [record_line(expected[one.id]) for one in found]
+    assert done.n_drawn == SIZE
+    assert not list(tmp_path.glob(".*"))
+    assert asked(tmp_path, RayCollector(fakes.model)).n_drawn == 0  # all are there
 
 
 def test_shards_of_another_collection_are_refused(tmp_path: Path) -> None:
@@ -308,21 +309,163 @@ def test_misuse_of_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("engine")
-def test_the_commands(tmp_path: Path) -> None:
-    questions = fakes.write_questions(tmp_path / "questions.jsonl", 20)
-    out = tmp_path / "records.jsonl"
-    arguments = [
-        "collect",
-        str(questions),
-        "-m",
-        "python:tests.calibrate.fakes:model",
-        "-o",
-        str(out),
-        "--engine",
-        "ray",
-    ]
-    assert CliRunner().invoke(app, [*arguments, "-n", "3"]).exit_code == 0
-    result = CliRunner().invoke(app, ["score", str(out), "-e", "num_sets", "--engine", "ray", "--part-mib", "1"])
+def test_the_command(tmp_path: Path) -> None:
+    path = written(tmp_path / "records.jsonl", 3)
+    result = CliRunner().invoke(app, ["score", str(path), "-e", "num_sets", "--engine", "ray", "--part-mib", "1"])
     assert result.exit_code == 0, result.output
-    assert "num_sets" in result.output
-    assert len(read_records(out).records) == 20
+    assert all("num_sets" in record.scores for record in read_records(path).records)
+
+
+# -- kills
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[tuple[Any, Any]]:
+    """A cluster of two nodes on the loopback interface, and its second node; this process is connected to it."""
+    quick = {
+        "RAY_health_check_period_ms": "1000",
+        "RAY_health_check_timeout_ms": "1000",
+        "RAY_health_check_failure_threshold": "3",
+        "RAY_TMPDIR": "/tmp",
+    }
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in {**ray_engine._LOOPBACK, **ray_engine._BOTH, **quick, "OMP_NUM_THREADS": "1"}.items():
+            patched.setenv(name, value)
+        import ray
+        from ray.cluster_utils import Cluster
+
+        node = {"num_cpus": 1, "node_ip_address": "127.0.0.1", "include_dashboard": False}
+        cluster = Cluster(initialize_head=True, head_node_args=node)
+        second = cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1")
+        ray.init(address=cluster.address, _node_ip_address="127.0.0.1", log_to_driver=False, logging_level="ERROR")
+        yield cluster, second
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.mark.slow
+def test_scores_survive_a_killed_worker_and_a_lost_node(tmp_path: Path, two_nodes: tuple[Any, Any]) -> None:
+    cluster, node = two_nodes
+    path = written(tmp_path / "records.jsonl", 300)
+    score_file(path, tmp_path / "local.jsonl", Heavy(tmp_path / "local"))
+    lost: list[int] = []
+
+    def lose(done: int, total: int, note: str = "") -> None:
+        if done and not lost:
+            lost.append(done)
+            cluster.remove_node(node, allow_graceful=False)
+
+    heavy = Heavy(tmp_path / "ray", kills=1)
+    score_on_ray(path, tmp_path / "ray.jsonl", heavy, part_bytes=PART, progress=lose)
+    assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()
+    assert (tmp_path / "ray" / "asked.killed").exists()
+    assert 0 < lost[0] < 300
+
+
+@pytest.mark.slow
+def test_answers_survive_a_killed_actor_and_a_lost_node(
+    tmp_path: Path, two_nodes: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, node = two_nodes
+    questions = read_questions(fakes.write_questions(tmp_path / "questions.jsonl"))
+    path = tmp_path / "records.jsonl"
+    lost: list[int] = []
+
+    def lose(done: int, total: int, note: str = "") -> None:
+        if done and not lost:
+            lost.append(done)
+            cluster.remove_node(node, allow_graceful=False)
+
+    engine = RayCollector(Mortal(tmp_path / "killed"), actors=3)
+    collect_records(questions, fakes.model(), PLAN, path, engine=engine, progress=lose)
+    collect_records(questions, fakes.model(), PLAN, tmp_path / "local.jsonl")
+    expected = {one.id: one for one in untimed(tmp_path / "local.jsonl")}
+    assert untimed(path) == [expected[question.id] for question in questions]
+    assert (tmp_path / "killed").exists()
+    assert 0 < lost[0] < len(questions)
+
+
+class Mortal:
+    """Makes the scripted model; the first process that asks it for the 30th time is killed."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __call__(self) -> fakes.MortalChat:
+        if not self.mark.exists():
+            self.mark.touch()
+            fakes._LEFT = 30
+        return fakes.model()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.calibrate import fakes
+from tests.calibrate import test_ray_engine as here
+
+def progress(done, total, note=""):
+    if len(sys.argv) > 3 and done:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+folder = Path(sys.argv[2])
+if sys.argv[1] == "score":
+    here.score_on_ray(
+        folder / "records.jsonl", folder / "ray.jsonl", here.Heavy(folder / "ray"), part_bytes=here.PART, progress=progress
+    )
+else:
+    here.asked(folder, here.RayCollector(here.Counted(folder / "asked"), actors=2), progress=progress)
+"""
+
+
+class Counted:
+    """Makes the scripted model, which notes the questions that it answers."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+
+    def __call__(self) -> fakes.MortalChat:
+        log = self.log
+
+        class Noting(fakes.MortalChat):
+            def _generate(self, messages: Any, *arguments: Any, **options: Any) -> Any:
+                with log.open("a") as stream:
+                    stream.write(f"{messages[-1].content}\n")
+                return super()._generate(messages, *arguments, **options)
+
+        return Noting(script=fakes.script(), probability=0.5)
+
+
+def started(*arguments: str) -> int:
+    """Exit code of a command of its own, whose Ray ends with it."""
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    return subprocess.run([sys.executable, "-c", KILLED, *arguments], env=environment, cwd=root, check=False).returncode
+
+
+@pytest.mark.slow
+def test_scoring_goes_on_after_its_own_process_was_killed(tmp_path: Path) -> None:
+    path = written(tmp_path / "records.jsonl", 300)
+    score_file(path, tmp_path / "local.jsonl", Heavy(tmp_path / "local"))
+    assert started("score", str(tmp_path), "kill") == -signal.SIGKILL
+    kept = {one: one.stat().st_mtime_ns for one in tmp_path.glob(".ray.jsonl.*.parts/*.jsonl")}
+    assert kept
+    assert not (tmp_path / "ray.jsonl").exists()
+    assert started("score", str(tmp_path)) == 0
+    assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()
+
+
+@pytest.mark.slow
+def test_collecting_goes_on_after_its_own_process_was_killed(tmp_path: Path) -> None:
+    (tmp_path / "local").mkdir()
+    asked(tmp_path / "local", None)
+    assert started("collect", str(tmp_path), "kill") == -signal.SIGKILL
+    before = len(read_records(tmp_path / "records.jsonl").records)
+    assert 0 < before < SIZE
+    assert started("collect", str(tmp_path)) == 0
+    expected = {one.id: one for one in untimed(tmp_path / "local" / "records.jsonl")}
+    found = untimed(tmp_path / "records.jsonl")
+    assert found == [expected[row["id"]] for row in fakes.rows(SIZE)]
+    again = Counter((tmp_path / "asked").read_text().splitlines())
+    twice = sum(count > PLAN.n + 1 for count in again.values())
+    assert twice <= 2 * ray_engine.BATCH  # what two actors had in flight
