@@ -152,17 +152,11 @@ class _Cluster:
         """
         pinned = require("ray.util.scheduling_strategies", extra="ray").NodeAffinitySchedulingStrategy
         task, here = self.ray.remote(num_cpus=0)(_seen), _seen(str(path))
-        asked = {
-            node["NodeManagerAddress"]: task.options(scheduling_strategy=pinned(node["NodeID"], soft=False)).remote(
-                str(path)
-            )
-            for node in self.nodes
-        }
-        for address, reference in asked.items():
-            there = self.result(reference)
+        for node in self.nodes:
+            there = self.result(task.options(scheduling_strategy=pinned(node["NodeID"], soft=False)).remote(str(path)))
             if there != here:
                 raise UsageError(
-                    f"node {address} has acrc-guardrail {there[0]} and sees {path} as {there[1]}; here it is {here[0]} "
+                    f"node {node['NodeManagerAddress']} has acrc-guardrail {there[0]} and sees {path} as {there[1]}; here it is {here[0]} "
                     f"and {here[1]}. All nodes need the same version, and files on storage that they share."
                 )
 
@@ -204,6 +198,7 @@ def _connected(address: str | None, say: Callable[[str], None], patience: float)
             folder = tempfile.mkdtemp(prefix="ray", dir="/tmp" if os.path.isdir("/tmp") else None)
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             options = {
+                "address": "local",  # also where RAY_ADDRESS names a cluster
                 "num_cpus": os.cpu_count() or 1,
                 "include_dashboard": False,
                 "object_store_memory": 80 << 20,  # nothing large passes through it
@@ -321,7 +316,8 @@ def _score_parts(cluster: _Cluster, job: _Job, parts: Mapping[int, tuple[Spans, 
     task = cluster.ray.remote(
         num_cpus=1, num_gpus=asks.get("GPU", 0), max_retries=RETRIES, scheduling_strategy="SPREAD"
     )(_score_part)
-    shared = cluster.ray.put(job)
+    shared, errors = cluster.ray.put(job), cluster.ray.exceptions
+    ended = (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError)
     running: dict[Any, int] = {}
     left = deque(parts.items())
     while left or running:
@@ -333,17 +329,13 @@ def _score_parts(cluster: _Cluster, job: _Job, parts: Mapping[int, tuple[Spans, 
             number = running.pop(reference)
             try:
                 yield cluster.result(reference)
-            except cluster.ray.exceptions.RaySystemError as error:
-                raise _ended(job.source, parts[number][0], error) from error
-            except cluster.ray.exceptions.WorkerCrashedError as error:
-                raise _ended(job.source, parts[number][0], error) from error
-
-
-def _ended(source: Path, spans: Spans, error: Exception) -> GuardrailError:
-    return GuardrailError(
-        f"the process that scored bytes {spans[0][0]} to {spans[-1][1]} of {source} ended {RETRIES + 1} times "
-        f"({error}). The other parts are kept. Remove the cause, e.g. too little memory, and run the command again."
-    )
+            except ended as error:
+                spans, _ = parts[number]
+                raise GuardrailError(
+                    f"the process that scored bytes {spans[0][0]} to {spans[-1][1]} of {job.source} ended "
+                    f"{RETRIES + 1} times ({error}). The other parts are kept. Remove the cause, e.g. too little "
+                    "memory, and run the same command again."
+                ) from error
 
 
 _MADE: dict[str, Scoring] = {}
@@ -536,6 +528,8 @@ class RayCollector:
             return kind.remote(self._model, asked, share, shard, header), shard
 
         actors = [started(place) for place in range(count)]
+        # A reply, too, is lost with its node, although the answers in it are in the shard.
+        gone = (cluster.ray.exceptions.RayActorError, cluster.ray.exceptions.ObjectLostError)
         running: dict[Any, tuple[int, int, Path]] = {}
         left, following, lost = deque(range(len(batches))), 0, 0
         while True:
@@ -556,7 +550,7 @@ class RayCollector:
                 try:
                     known.update((record.id, record) for record in cluster.result(reference))
                     lost = 0
-                except cluster.ray.exceptions.RayActorError as error:
+                except gone as error:
                     known.update(_in_shard(shard, header, {question.id for question in batches[number]}))
                     left.appendleft(number)
                     if actors[place][1] == shard:

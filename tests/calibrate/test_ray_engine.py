@@ -24,7 +24,7 @@ from calibrate.data.questions import read_questions
 from calibrate.data.records import Record, read_records, record_line, write_records
 from calibrate.ray_engine import RayCollector, score_on_ray
 from calibrate.scoring.scores import score_file, with_cache
-from guardrail.errors import RecordError, UsageError
+from guardrail.errors import GuardrailError, RecordError, UsageError
 from guardrail.judges import JudgeSpec
 from guardrail.judges.cache import PairCache
 from guardrail.types import SamplingPlan, Unmeasured
@@ -396,6 +396,18 @@ class Mortal:
             self.mark.touch()
             fakes._LEFT = 30
         return fakes.model()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("engine")
+def test_a_part_that_always_crashes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_engine, "RETRIES", 0)
+    path = written(tmp_path / "records.jsonl", 3)
+    with pytest.raises(GuardrailError, match=r"scored bytes \d+ to \d+ of .*records.jsonl ended 1 times"):
+        score_on_ray(path, tmp_path / "ray.jsonl", Heavy(tmp_path / "ray", kills=1))
+    assert not (tmp_path / "ray.jsonl").exists()
+    score_on_ray(path, tmp_path / "ray.jsonl", Heavy(tmp_path / "ray", kills=1))  # the cause is gone
+    assert len(read_records(tmp_path / "ray.jsonl").records) == 3
 
 
 KILLED = """
