@@ -155,8 +155,9 @@ class _Cluster:
         for node in self.nodes:
             there = self.result(task.options(scheduling_strategy=pinned(node["NodeID"], soft=False)).remote(str(path)))
             if there != here:
+                name = node["NodeManagerAddress"]
                 raise UsageError(
-                    f"node {node['NodeManagerAddress']} has acrc-guardrail {there[0]} and sees {path} as {there[1]}; here it is {here[0]} "
+                    f"node {name} has acrc-guardrail {there[0]} and sees {path} as {there[1]}; here it is {here[0]} "
                     f"and {here[1]}. All nodes need the same version, and files on storage that they share."
                 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from benchmarks.scoring import header_of, made_records
@@ -189,6 +192,32 @@ def test_what_does_not_fit_any_node_is_named(engine: Any) -> None:
     assert "other jobs hold the rest" in impatient.stall({"CPU": 1})
 
 
+def test_a_node_of_another_version_or_without_the_file_is_refused(
+    tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "records.jsonl", 3)
+    engine.refuse_strangers(path)
+    monkeypatch.setattr(ray_engine, "version", lambda name: "9.9")
+    with pytest.raises(UsageError, match=r"node 127.0.0.1 has acrc-guardrail .* here it is 9.9 and \d+ bytes"):
+        engine.refuse_strangers(path)
+
+
+def test_the_manifest_of_the_docs_runs_a_command_that_exists() -> None:
+    """Its form was compared with the schema of KubeRay by hand; nothing here can run it."""
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
+    manifest = yaml.safe_load(page.split("```yaml\n")[1].split("```")[0])
+    program, command, *arguments = shlex.split(manifest["spec"]["entrypoint"])
+    commands: Any = get_command(app)
+    known = commands.commands[command]
+    assert program == "calibrate"
+    assert {one for one in arguments if one.startswith("-")} <= {name for one in known.params for name in one.opts}
+    cluster = manifest["spec"]["rayClusterSpec"]
+    assert f"ray=={cluster['rayVersion']}" in (Path(__file__).parents[2] / "constraints.txt").read_text(
+        encoding="utf-8"
+    )
+    assert cluster["authOptions"]["mode"] == "token"
+
+
 # -- what listens
 
 
@@ -356,7 +385,7 @@ def test_scores_survive_a_killed_worker_and_a_lost_node(tmp_path: Path, two_node
             cluster.remove_node(node, allow_graceful=False)
 
     heavy = Heavy(tmp_path / "ray", kills=1)
-    score_on_ray(path, tmp_path / "ray.jsonl", heavy, part_bytes=PART, progress=lose)
+    score_on_ray(path, tmp_path / "ray.jsonl", heavy, address="auto", part_bytes=PART, progress=lose)
     assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()
     assert (tmp_path / "ray" / "asked.killed").exists()
     assert 0 < lost[0] < 300
@@ -376,7 +405,7 @@ def test_answers_survive_a_killed_actor_and_a_lost_node(
             lost.append(done)
             cluster.remove_node(node, allow_graceful=False)
 
-    engine = RayCollector(Mortal(tmp_path / "killed"), actors=3)
+    engine = RayCollector(Mortal(tmp_path / "killed"), address="auto", actors=3)
     collect_records(questions, fakes.model(), PLAN, path, engine=engine, progress=lose)
     collect_records(questions, fakes.model(), PLAN, tmp_path / "local.jsonl")
     expected = {one.id: one for one in untimed(tmp_path / "local.jsonl")}
