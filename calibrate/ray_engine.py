@@ -417,11 +417,23 @@ def _merged(files: Sequence[Path], order: array[int] | None) -> Iterator[bytes]:
             yield streams[bucket].readline()  # empty for a torn last line
 
 
+@dataclass(frozen=True, slots=True)
+class _Score:
+    value: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What is read of a scored record; the rest is not decoded."""
+
+    id: str
+    scores: dict[str, _Score]
+
+
 def _summarised(lines: Iterator[bytes], source: Path, summary: ScoreSummary) -> Iterator[bytes]:
     """The lines, once each id is known to be there once and the scores were counted."""
-    msgspec = require("msgspec", extra="ray")
-    score = msgspec.defstruct("Score", [("value", float | None, None), ("reason", str | None, None)])
-    decoder = msgspec.json.Decoder(msgspec.defstruct("Line", [("id", str), ("scores", dict[str, score])]))
+    decoder = require("msgspec", extra="ray").json.Decoder(_Line)
     seen: dict[str, int] = {}
     for line in filter(None, lines):
         found = decoder.decode(line)
