@@ -545,33 +545,37 @@ class RayCollector:
         gone = (cluster.ray.exceptions.RayActorError, cluster.ray.exceptions.ObjectLostError)
         running: dict[Any, tuple[int, int, Path]] = {}
         left, following, lost = deque(range(len(batches))), 0, 0
-        while True:
-            while following < len(batches) and all(question.id in known for question in batches[following]):
-                yield [known.pop(question.id) for question in batches[following]]
-                following += 1
-            if following == len(batches):
-                return
-            while left and left[0] < following + AHEAD and len(running) < 2 * count:
-                number = left.popleft()
-                asked = [question for question in batches[number] if question.id not in known]
-                if asked:
-                    place = min(range(count), key=lambda one: sum(busy == one for _, busy, _ in running.values()))
-                    actor, shard = actors[place]
-                    running[actor.ask.remote(asked)] = number, place, shard
-            for reference in cluster.wait(running, {"CPU": 0.25}) if running else ():
-                number, place, shard = running.pop(reference)
-                try:
-                    known.update((record.id, record) for record in cluster.result(reference))
-                    lost = 0
-                except gone as error:
-                    known.update(_in_shard(shard, header, {question.id for question in batches[number]}))
-                    left.appendleft(number)
-                    if actors[place][1] == shard:
-                        lost += 1
-                        if lost > RETRIES:
-                            raise GuardrailError(f"{lost} processes that ask the model ended: {error}") from error
-                        cluster.ray.kill(actors[place][0])  # one that only cannot be reached would go on asking
-                        actors[place] = started(place)
+        try:
+            while True:
+                while following < len(batches) and all(question.id in known for question in batches[following]):
+                    yield [known.pop(question.id) for question in batches[following]]
+                    following += 1
+                if following == len(batches):
+                    return
+                while left and left[0] < following + AHEAD and len(running) < 2 * count:
+                    number = left.popleft()
+                    asked = [question for question in batches[number] if question.id not in known]
+                    if asked:
+                        place = min(range(count), key=lambda one: sum(busy == one for _, busy, _ in running.values()))
+                        actor, shard = actors[place]
+                        running[actor.ask.remote(asked)] = number, place, shard
+                for reference in cluster.wait(running, {"CPU": 0.25}) if running else ():
+                    number, place, shard = running.pop(reference)
+                    try:
+                        known.update((record.id, record) for record in cluster.result(reference))
+                        lost = 0
+                    except gone as error:
+                        known.update(_in_shard(shard, header, {question.id for question in batches[number]}))
+                        left.appendleft(number)
+                        if actors[place][1] == shard:
+                            lost += 1
+                            if lost > RETRIES:
+                                raise GuardrailError(f"{lost} processes that ask the model ended: {error}") from error
+                            cluster.ray.kill(actors[place][0])  # one that only cannot be reached would go on asking
+                            actors[place] = started(place)
+        finally:
+            for actor, _ in actors:
+                cluster.ray.kill(actor)
 
 
 class _Asker:

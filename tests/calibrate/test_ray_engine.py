@@ -45,8 +45,10 @@ SIZE = 40
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Any]:
     """The local engine, started once; what runs meanwhile takes it."""
-    with ray_engine._connected(None, print, 60) as cluster:
-        yield cluster
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "cpu_count", lambda: 1)  # a second worker takes longer to start than it saves
+        with ray_engine._connected(None, print, 60) as cluster:
+            yield cluster
 
 
 def light(plan: SamplingPlan) -> list[Estimator]:
@@ -305,7 +307,7 @@ def test_actors_give_the_records_of_one_process_in_order_and_ask_nothing_twice(t
     write_records(shard, file.header, [kept, failed])
     with shard.open("ab") as stream:
         stream.write(b'{"id": "p7", "quest')
-    done = asked(tmp_path, RayCollector(fakes.model, actors=2))
+    done = asked(tmp_path, RayCollector(fakes.model, actors=1))
     expected = {one.id: one for one in untimed(tmp_path / "local" / "records.jsonl")}
     found = untimed(tmp_path / "records.jsonl")
     assert [one.id for one in found] == [row["id"] for row in fakes.rows(SIZE)]
