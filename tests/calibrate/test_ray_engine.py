@@ -148,6 +148,14 @@ def test_a_model_is_asked_once_about_a_pair_and_never_again_after_a_kill(
     assert not list(tmp_path.glob(".*.parts"))
 
 
+@pytest.mark.usefixtures("engine")
+def test_the_command(tmp_path: Path) -> None:
+    path = written(tmp_path / "records.jsonl", 3)
+    result = CliRunner().invoke(app, ["score", str(path), "-e", "num_sets", "--engine", "ray", "--part-mib", "1"])
+    assert result.exit_code == 0, result.output
+    assert all("num_sets" in record.scores for record in read_records(path).records)
+
+
 def test_equal_questions_share_a_part(tmp_path: Path) -> None:
     path = written(tmp_path / "records.jsonl")
 
@@ -337,14 +345,6 @@ def test_misuse_of_the_command_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["score", str(path), "--address", "auto"])
     assert result.exit_code == 2
     assert "belongs to --engine ray" in result.output
-
-
-@pytest.mark.usefixtures("engine")
-def test_the_command(tmp_path: Path) -> None:
-    path = written(tmp_path / "records.jsonl", 3)
-    result = CliRunner().invoke(app, ["score", str(path), "-e", "num_sets", "--engine", "ray", "--part-mib", "1"])
-    assert result.exit_code == 0, result.output
-    assert all("num_sets" in record.scores for record in read_records(path).records)
 
 
 # -- kills
