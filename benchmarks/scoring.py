@@ -31,7 +31,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
 from langchain_core.messages import BaseMessage
+from langchain_core.outputs import ChatResult
 
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
@@ -145,20 +147,26 @@ def _child(n: int) -> dict[str, float]:
 class Waiting(ScriptedChat):
     """Answers after 50 ms, as an endpoint does."""
 
-    async def _agenerate(self, messages: list[BaseMessage], *arguments: Any, **options: Any) -> Any:
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **options: Any,
+    ) -> ChatResult:
         await asyncio.sleep(0.05)
-        return await super()._agenerate(messages, *arguments, **options)
+        return self._generate(messages, stop, run_manager.get_sync() if run_manager else None, **options)
 
 
 def waiting() -> Waiting:
     """The model, made in each process."""
     answers = [f"answer {i}" for i in range(6)]
-    return Waiting(script={f"question {i}": list(answers) for i in range(2_000)})
+    return Waiting(script={f"question {i}": list(answers) for i in range(1_000)})
 
 
-def _engines(n: int, rounds: int = 3) -> None:
+def _engines(n: int, rounds: int = 2) -> None:
     """Print records and questions a second by one process and by Ray."""
-    questions = [Question(id=f"q{i}", question=f"question {i}") for i in range(min(n, 2_000))]
+    questions = [Question(id=f"q{i}", question=f"question {i}") for i in range(min(n, 1_000))]
     plan = SamplingPlan(n=5)
 
     def chosen(plan: SamplingPlan) -> list[Estimator]:
