@@ -179,8 +179,9 @@ def _connected(address: str | None, say: Callable[[str], None], patience: float)
         UsageError: Ray was imported too early to be kept on the loopback interface, or does not start.
         MissingDependencyError: Ray is not installed (extra "ray").
     """
-    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
-        yield _Cluster(sys.modules["ray"], say, patience)
+    imported = sys.modules.get("ray")
+    if imported is not None and imported.is_initialized():
+        yield _Cluster(imported, say, patience)
         return
     before = dict(os.environ)
     with ExitStack() as stack:
@@ -285,7 +286,6 @@ def score_on_ray(
         for other in glob.glob(f".{glob.escape(target.name)}.*.parts", root_dir=target.parent, include_hidden=True):
             if other != folder.name:  # of a file or of settings that are no longer there
                 shutil.rmtree(target.parent / other)
-        folder.mkdir(exist_ok=True)
         files = [folder / f"{number:06}.jsonl" for number in range(len(parts))]
         job = _Job(name, source, reader.header, estimators, unanimous_at)
         left = [number for number, file in enumerate(files) if not file.exists()]
@@ -296,6 +296,7 @@ def score_on_ray(
             with _connected(address, say, patience) as cluster:
                 if address is not None:
                     cluster.refuse_strangers(source)
+                folder.mkdir(exist_ok=True)
                 for found in _score_parts(
                     cluster, job, {number: (parts[number], files[number]) for number in left}, models
                 ):
@@ -305,7 +306,7 @@ def score_on_ray(
             raise UsageError(f"{source} was changed while it was scored. Run the same command again.")
         summary = ScoreSummary()
         replace_lines(target, scoring.header, _summarised(_merged(files, order), source, summary))
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
     return scoring.header, summary
 
 
@@ -498,7 +499,6 @@ class RayCollector:
             )
         path = path.absolute()
         self._folder = path.with_name(f".{path.name}.shards")
-        self._folder.mkdir(exist_ok=True)
         wanted = {question.id for question in drawing.questions}
         known: dict[str, Record] = {}
         for shard in sorted(self._folder.glob("*.jsonl")):
@@ -512,6 +512,7 @@ class RayCollector:
             with _connected(self._address, self._say, self._patience) as cluster:
                 if self._address is not None:
                     cluster.refuse_strangers(path)
+                self._folder.mkdir(exist_ok=True)
                 yield from self._asked(cluster, drawing, header, batches, known)
         self.forget()
 

@@ -340,11 +340,16 @@ def test_shards_of_another_collection_are_refused(tmp_path: Path) -> None:
         asked(tmp_path, RayCollector(fakes.model))
 
 
-def test_misuse_of_the_command_line(tmp_path: Path) -> None:
-    path = written(tmp_path / "records.jsonl")
+def test_misuse_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path / "records.jsonl", 3)
     result = CliRunner().invoke(app, ["score", str(path), "--address", "auto"])
     assert result.exit_code == 2
     assert "belongs to --engine ray" in result.output
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+    result = CliRunner().invoke(app, ["score", str(path), "-e", "num_sets", "--engine", "ray"], env={"COLUMNS": "200"})
+    assert result.exit_code == 1
+    assert "ray is not installed. Install it with: pip install 'acrc-guardrail[ray]'" in " ".join(result.output.split())
+    assert [one.name for one in tmp_path.iterdir()] == ["records.jsonl"]
 
 
 # -- kills
