@@ -73,6 +73,11 @@ MODEL_HELP = (
 )
 
 
+AddressOption = Annotated[
+    str | None,
+    typer.Option(help="With --engine ray: auto or HOST:PORT of a Ray cluster. Default: this machine alone."),
+]
+
 RecordsArgument = Annotated[list[Path], typer.Argument(help="Record files; several are read as one.")]
 
 
@@ -225,6 +230,21 @@ def warn_repeated(file: RecordFile) -> None:
 def print_line(text: str, style: str | None = None) -> None:
     """Print a line of plain text, without reading markup in it."""
     console.print(escape(text), style=style, highlight=False, soft_wrap=True)
+
+
+def say_stalled(text: str) -> None:
+    """Print why work on other processes does not get on."""
+    print_line(text, "yellow")
+
+
+def check_engine(engine: str, address: str | None) -> None:
+    """Refuse an address without the engine that it belongs to.
+
+    Raises:
+        UsageError: There is one.
+    """
+    if address is not None and engine != "ray":
+        raise UsageError(f"--address {address} belongs to --engine ray, which runs on a cluster. Add that, too.")
 
 
 def finish(written: Iterable[Path | str], following: str) -> None:
