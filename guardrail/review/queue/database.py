@@ -413,9 +413,7 @@ def _engine(url: URL, deadline: float) -> Engine:
 
 def _send_binary_lists(connection: Any, _record: Any) -> None:
     # As text each element of an array is searched for characters to quote.
-    from psycopg.types.array import ListBinaryDumper
-
-    connection.adapters.register_dumper(list, ListBinaryDumper)
+    connection.adapters.register_dumper(list, require("psycopg.types.array", extra="postgres").ListBinaryDumper)
 
 
 def _on_connect(patience: float, connection: Any, _record: Any) -> None:

@@ -674,8 +674,8 @@ def test_audits_take_a_known_share_of_accepted_answers_and_repeat(store: ReviewS
     assert {item.content.metadata[AUDIT_RATE] for item in found} == {0.25}
     assert found[0].content.allowed == ("approve", "edit", "reject")
     assert found[0].content.question == SURE
-    names = iter(f"request {i}" for i in range(100))
-    for _ in range(100):
+    names = iter(f"request {i}" for i in range(30))
+    for _ in range(30):
         guard.invoke(SURE)
     assert len(store.items(limit=200)) == len(found)
 
