@@ -299,10 +299,9 @@ def batches(questions: Sequence[Question], *, rounds: int, hidden: int, layers: 
     for _ in range(rounds):
         for size in sizes:
             count.judgements = count.forwards = 0
-            judging = _seconds(lambda size=size: ours(judge, questions, "components", size))
-            sampling = _seconds(
-                lambda size=size: [draw(model, asked[i : i + size], plan) for i in range(0, len(asked), size)]
-            )
+            judging = _seconds(partial(ours, judge, questions, "components", size))
+            batches = [asked[i : i + size] for i in range(0, len(asked), size)]
+            sampling = sum(_seconds(partial(draw, model, batch, plan)) for batch in batches)
             answers = len(asked) * (plan.n + 1)
             found[size].append(Rates(count.judgements / judging, count.judgements / count.forwards, answers / sampling))
     table = {size: Rates(*map(statistics.median, zip(*rates, strict=True))) for size, rates in found.items()}

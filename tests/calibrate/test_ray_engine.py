@@ -22,7 +22,7 @@ from calibrate import ray_engine
 from calibrate.cli import app
 from calibrate.data.collect import Collected, collect_records
 from calibrate.data.questions import read_questions
-from calibrate.data.records import Record, read_records, record_line, write_records
+from calibrate.data.records import Record, read_records, read_spans, record_line, write_records
 from calibrate.ray_engine import RayCollector, score_on_ray
 from calibrate.scoring.scores import score_file, with_cache
 from guardrail.errors import GuardrailError, RecordError, UsageError
@@ -170,7 +170,7 @@ def test_equal_questions_share_a_part(tmp_path: Path) -> None:
     path = written(tmp_path / "records.jsonl")
 
     def parts_of(spans: Sequence[ray_engine.Spans]) -> list[set[str]]:
-        return [{record.question for record in ray_engine.read_spans(path, part)} for part in spans]
+        return [{record.question for record in read_spans(path, part)} for part in spans]
 
     start = len(path.read_bytes().splitlines(keepends=True)[0])
     parts, order = ray_engine._buckets(path, start, PART)

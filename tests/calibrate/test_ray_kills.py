@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
 import os
 import signal
 import subprocess
@@ -38,13 +40,15 @@ def two_nodes() -> Iterator[tuple[Any, Any]]:
     with pytest.MonkeyPatch.context() as patched:
         for name, value in {**ray_engine._LOOPBACK, **ray_engine._BOTH, **quick, "OMP_NUM_THREADS": "1"}.items():
             patched.setenv(name, value)
-        import ray
-        from ray.cluster_utils import Cluster
+        ray: Any = importlib.import_module("ray")
+        clusters: Any = importlib.import_module("ray.cluster_utils")
 
         node = {"num_cpus": 1, "node_ip_address": "127.0.0.1", "include_dashboard": False}
-        cluster = Cluster(initialize_head=True, head_node_args=node)
+        cluster = clusters.Cluster(initialize_head=True, head_node_args=node)
         second = cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1")
-        ray.init(address=cluster.address, _node_ip_address="127.0.0.1", log_to_driver=False, logging_level="ERROR")
+        ray.init(
+            address=cluster.address, _node_ip_address="127.0.0.1", log_to_driver=False, logging_level=logging.ERROR
+        )
         yield cluster, second
         ray.shutdown()
         cluster.shutdown()

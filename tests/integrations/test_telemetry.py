@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -61,11 +61,8 @@ class Otel:
     """An OpenTelemetry that keeps what it gets."""
 
     def __init__(self) -> None:
-        self._spans, self._events, self._reader = (
-            InMemorySpanExporter(),
-            InMemoryLogRecordExporter(),
-            InMemoryMetricReader(),
-        )
+        exporter: Any = InMemoryLogRecordExporter  # it has no types
+        self._spans, self._events, self._reader = InMemorySpanExporter(), exporter(), InMemoryMetricReader()
         self.tracers = TracerProvider(shutdown_on_exit=False)
         self.tracers.add_span_processor(SimpleSpanProcessor(self._spans))
         self._loggers = LoggerProvider(shutdown_on_exit=False)
@@ -81,7 +78,7 @@ class Otel:
         return self.tracers.get_tracer("app").start_as_current_span("app")
 
     @property
-    def spans(self) -> list[ReadableSpan]:
+    def spans(self) -> list[Any]:
         return [span for span in self._spans.get_finished_spans() if span.name != "app"]
 
     @property
@@ -294,12 +291,13 @@ def verdict(reason: Reason, code: Unmeasured | None = None) -> Verdict:
 
 EVERY = [verdict(reason) for reason in Reason if reason is not Reason.UNMEASURED]
 EVERY += [verdict(Reason.UNMEASURED, code) for code in Unmeasured]
+MODES: tuple[Literal["guard", "observe"], ...] = ("guard", "observe")
 
 
 def test_every_verdict_gives_few_series_and_words_from_closed_lists() -> None:
     found = {
         (name, frozenset(labels.items()))
-        for one, mode in product(EVERY, ("guard", "observe"))
+        for one, mode in product(EVERY, MODES)
         for name, _, labels in measurements(one, mode=mode, model="support")
     }
     assert sum(len(INSTRUMENTS[name].buckets) + 3 if INSTRUMENTS[name].buckets else 1 for name, _ in found) < 500
