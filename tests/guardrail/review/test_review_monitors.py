@@ -399,16 +399,16 @@ def test_processes_and_threads_lose_nothing(store: ReviewStore, store_url: str) 
     monitors = Monitors(store)
     shared = monitors.drift("drift", ARTIFACT)
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_updates, args=(store_url, worker, each)) for worker in range(3)]
+    processes = [context.Process(target=_updates, args=(store_url, worker, each)) for worker in range(2)]
     threads = [threading.Thread(target=shared.update, args=(5.0 + i,)) for i in range(5)]
     workers: list[Any] = [*processes, *threads]
     for one in workers:
         one.start()
     for one in workers:
         one.join()
-    assert [process.exitcode for process in processes] == [0, 0, 0]
-    assert monitors.risk("risk", 0.5).state.tallies == ((1.0, 3 * each, 3 * 7),)  # 0, 4, ..., 24
-    wanted = sorted([worker + i / each for worker in range(3) for i in range(each)] + [5.0 + i for i in range(5)])
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert monitors.risk("risk", 0.5).state.tallies == ((1.0, 2 * each, 2 * 7),)  # 0, 4, ..., 24
+    wanted = sorted([worker + i / each for worker in range(2) for i in range(each)] + [5.0 + i for i in range(5)])
     stream = [step.value for step in monitors.history("drift")]
     assert sorted(stream) == wanted
     replayed = DriftMonitor(ARTIFACT)
