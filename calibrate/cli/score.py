@@ -189,7 +189,7 @@ class _Choice:
 
 
 def next_step(header: RecordHeader, path: Path, estimator: str | None = None) -> str:
-    """The next command for a record file: score, label, or fit with the estimator that it has to be told.
+    """The next command for a record file: score, label, or fit with the estimator it needs.
 
     Args:
         header: Of the file.

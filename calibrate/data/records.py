@@ -29,7 +29,7 @@ from guardrail.artifact import Reach
 from guardrail.errors import RecordError, UsageError
 from guardrail.files import atomic_write, check_version, refuse_special
 from guardrail.notebook import BLUE, RED, as_html, axis, percent
-from guardrail.plain_json import sha256_hex
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.probe import ProbeReport
 from guardrail.sampling.replies import is_cut
@@ -175,12 +175,14 @@ class RecordFile:
         header: Its first line.
         records: One record a question, in file order.
         torn: Whether a torn last line (a writer was killed) was left out.
+        repeated: Of several files: pairs of ids of one question (text, options, tools and slots) in two of them.
     """
 
     path: Path
     header: RecordHeader
     records: tuple[Record, ...]
     torn: bool = False
+    repeated: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
         """The short form, without the records."""
@@ -267,7 +269,8 @@ def _read(path: Path) -> RecordFile:
 def pooled(files: Sequence[RecordFile]) -> RecordFile:
     """Record files of one model, plan, prompt and label rule as one, in the order given; a single file as it is.
 
-    Only scores that all files have are kept. Labels that people gave may come from a file each.
+    Only scores that all files have are kept. Labels that people gave may come from a file each. A question that is in
+    two files under other ids stays, and `RecordFile.repeated` says so.
 
     Args:
         files: At least one.
@@ -308,7 +311,18 @@ def pooled(files: Sequence[RecordFile]) -> RecordFile:
             "estimators": estimators,
         }
     )
-    return RecordFile(Path(_named(files)), header, records, any(file.torn for file in files))
+    return RecordFile(Path(_named(files)), header, records, any(file.torn for file in files), _repeated(files))
+
+
+def _repeated(files: Sequence[RecordFile]) -> tuple[tuple[str, str], ...]:
+    """Ids of the questions that are in two files under different ids; a file may repeat its own questions."""
+    first: dict[str, str] = {}
+    found: list[tuple[str, str]] = []
+    for file in files:
+        here = {canonical_json([record.to_question().asked, record.slots]): record.id for record in file.records}
+        found += [(first[asked], name) for asked, name in here.items() if asked in first]
+        first = here | first
+    return tuple(found)
 
 
 def _named(files: Sequence[RecordFile]) -> str:
