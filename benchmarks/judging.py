@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from calibrate.data.questions import read_questions as read_embedded
@@ -289,7 +289,9 @@ def batches(questions: Sequence[Question], *, rounds: int, hidden: int, layers: 
         judge = NliJudge(model=temporary, device=device)
     model = TransformersChat(model=str(MODEL), device=device)
     plan = SamplingPlan(n=10, max_tokens=16)
-    asked = [[HumanMessage(one.question)] for one in read_embedded(TASKS[0].questions)[: len(questions)]]
+    asked: list[list[BaseMessage]] = [
+        [HumanMessage(one.question)] for one in read_embedded(TASKS[0].questions)[: len(questions)]
+    ]
     count = Count()
     count.watch(judge._loaded.encoder.model)
     sizes = [size for size in (1, 4, 16, 64) if size <= len(questions)]
@@ -300,8 +302,7 @@ def batches(questions: Sequence[Question], *, rounds: int, hidden: int, layers: 
         for size in sizes:
             count.judgements = count.forwards = 0
             judging = _seconds(partial(ours, judge, questions, "components", size))
-            batches = [asked[i : i + size] for i in range(0, len(asked), size)]
-            sampling = sum(_seconds(partial(draw, model, batch, plan)) for batch in batches)
+            sampling = _seconds(partial(_draw_all, model, asked, plan, size))
             answers = len(asked) * (plan.n + 1)
             found[size].append(Rates(count.judgements / judging, count.judgements / count.forwards, answers / sampling))
     table = {size: Rates(*map(statistics.median, zip(*rates, strict=True))) for size, rates in found.items()}
@@ -310,6 +311,11 @@ def batches(questions: Sequence[Question], *, rounds: int, hidden: int, layers: 
     for size, row in table.items():
         print(f"{size:18} {row.judgements:13.0f} {row.a_pass:18.1f} {row.answers:26.1f}")
     return table
+
+
+def _draw_all(model: TransformersChat, asked: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, size: int) -> None:
+    for start in range(0, len(asked), size):
+        draw(model, asked[start : start + size], plan)
 
 
 class Rates(NamedTuple):

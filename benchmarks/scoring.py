@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -183,12 +183,13 @@ def _engines(n: int, rounds: int = 2) -> None:
         for _ in range(rounds):
             collect = partial(collect_records, questions, waiting(), plan, drawn, max_concurrency=32)
             took = []
-            for work in (
+            works: tuple[Callable[[], object], ...] = (
                 lambda: score_file(path, out, chosen),
                 lambda: score_on_ray(path, out, chosen),
                 collect,
                 partial(collect, engine=RayCollector(waiting, max_concurrency=32)),
-            ):
+            )
+            for work in works:
                 drawn.unlink(missing_ok=True)
                 started = time.perf_counter()
                 work()
