@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,6 +26,8 @@ from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 
 SURE, UNSURE = "sure?", "unsure?"
 ANSWERS = {SURE: ["Paris"], UNSURE: ["Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel"]}
+PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For clients of the loopback: reading the certificates of the system takes longer than most tests."""
 MODEL = OpenAICompatibleChat(model="m", base_url="http://127.0.0.1:1/v1", api_key="unused")
 
 
@@ -33,10 +36,11 @@ class Served:
 
     def __init__(self, gateway: Gateway, url: str, stack: ExitStack) -> None:
         self.gateway, self.url, self._stack = gateway, url, stack
-        self.http = stack.enter_context(httpx.Client(base_url=url, timeout=30))
+        self.http = stack.enter_context(httpx.Client(base_url=url, timeout=30, verify=PLAIN))
 
     def openai(self, key: str = "any", **settings: Any) -> openai.OpenAI:
-        made = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, **{"max_retries": 0, **settings})
+        http = openai.DefaultHttpxClient(verify=PLAIN)
+        made = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, http_client=http, **{"max_retries": 0, **settings})
         return self._stack.enter_context(made)
 
     def ask(self, question: str = SURE, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
