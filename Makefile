@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-slow peers test-peers test-litellm test-providers test-newest postgres-test docs lint format bench clean
+.PHONY: help setup demo test test-slow peers test-peers test-litellm test-clients test-schema test-providers test-newest postgres-test docs lint format bench clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -40,6 +40,16 @@ test-litellm: ## The LiteLLM proxy tests, in an environment of their own (.venv-
 	  .venv-litellm/bin/pip install -q -e '.[litellm]' 'pytest>=8' 'pytest-asyncio>=1.0'; }
 	@LITELLM_LOCAL_MODEL_COST_MAP=True .venv-litellm/bin/python -m pytest -q -p no:cacheprovider --noconftest \
 	  tests/integrations/frameworks/test_litellm_proxy.py tests/integrations/frameworks/test_frameworks_docs.py
+
+test-clients: ## The clients of `guardrail serve` (Python, Node, curl), in environments of their own
+	@test -x .venv-clients/bin/pytest || { $(PYTHON) -m venv .venv-clients && \
+	  .venv-clients/bin/pip install -q -e '.[serve,review]' 'pytest>=8' 'openai>=2,<3' langchain-openai langchain-tests \
+	  litellm llama-index-llms-openai-like 'pydantic-ai-slim[openai]' pytest-asyncio; }
+	@which npm > /dev/null && { test -d build/clients-node/node_modules || npm install --silent --no-audit --no-fund \
+	  --prefix build/clients-node openai 'ai@6' '@ai-sdk/openai@3' '@ai-sdk/openai-compatible@2'; } || true
+	@LITELLM_LOCAL_MODEL_COST_MAP=True .venv-clients/bin/python -m pytest -q -p no:cacheprovider --noconftest \
+	  tests/peers/test_gateway_clients.py
+	@$(BIN)/python -m pytest -q -p no:cacheprovider --noconftest tests/peers/test_gateway_clients.py
 
 test-providers: ## Every provider of docs/langchain.md with its published package, in an environment of their own
 	@test -x .venv-providers/bin/pytest || { $(PYTHON) -m venv .venv-providers && \

@@ -11,10 +11,10 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from uuid import uuid4
 
-from pydantic import TypeAdapter
+from pydantic import Discriminator, Tag, TypeAdapter
 
 from guardrail.errors import GuardrailError, require
 from guardrail.plain_json import canonical_json, sha256_hex
@@ -50,7 +50,16 @@ STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 STOPPING = ApiError(503, "The gateway is stopping.", "stopping", kind="server_error", headers={"Retry-After": "5"})
 log = logging.getLogger("guardrail")
 Result = Answer | ApiError
-_RESULT: TypeAdapter[Result] = TypeAdapter(Result)
+
+
+def _kind(result: Any) -> str:
+    return "error" if isinstance(result, ApiError) or (isinstance(result, dict) and "status" in result) else "answer"
+
+
+_RESULT: TypeAdapter[Result] = TypeAdapter(
+    Annotated[Annotated[Answer, Tag("answer")] | Annotated[ApiError, Tag("error")], Discriminator(_kind)]
+)
+"""How a result stands in the store."""
 
 
 class Gateway:
@@ -277,7 +286,8 @@ class Gateway:
             body, alias.plan, fixed=alias.upstream.extra_body, settings=one.settings, ignore=one.ignore
         )
         segment = headers.get("x-guardrail-segment")
-        who = (None if key is None else key.name, credential, segment, once, canonical_json(body))
+        model = [(upstream.url, upstream.model) for upstream in one.upstream]
+        who = (None if key is None else key.name, credential, segment, once, canonical_json(body), model)
         work = self._repeats.get(
             sha256_hex(repr(who).encode("utf-8", "surrogatepass")),
             partial(self._measured, alias, asked, credential, segment, key),

@@ -35,7 +35,9 @@ class Marks:
             connection.execute(delete(marks).where(marks.c.until <= now))
             insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
             new = insert(marks).values(name=name, until=now + seconds, value=value)
-            if connection.execute(new.on_conflict_do_nothing(index_elements=["name"])).rowcount:
+            # Not the rowcount, which is -1 on PostgreSQL, whether or not there was a conflict.
+            made = new.on_conflict_do_nothing(index_elements=["name"]).returning(marks.c.name)
+            if connection.execute(made).first() is not None:
                 return None
             return str(connection.execute(select(marks.c.value).where(marks.c.name == name)).scalar_one())
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import openai
@@ -34,8 +34,10 @@ MODEL = OpenAICompatibleChat(model="m", base_url="http://127.0.0.1:1/v1", api_ke
 class Served:
     """A gateway that serves, with clients for it."""
 
-    def __init__(self, gateway: Gateway, url: str, stack: ExitStack) -> None:
-        self.gateway, self.url, self._stack = gateway, url, stack
+    def __init__(self, gateway: Gateway, running: Running, stack: ExitStack) -> None:
+        self.gateway, self.url, self._stack = gateway, running.url, stack
+        self.server, self.thread = running.server, running.thread
+        url = self.url
         self.http = stack.enter_context(httpx.Client(base_url=url, timeout=30, verify=PLAIN))
 
     def openai(self, key: str = "any", **settings: Any) -> openai.OpenAI:
@@ -58,9 +60,17 @@ class Served:
         self.http.get("/healthz")
 
 
+class Running(NamedTuple):
+    """A server on a free port."""
+
+    url: str
+    server: uvicorn.Server
+    thread: threading.Thread
+
+
 @contextmanager
-def running(app: Any) -> Iterator[str]:
-    """Serve an application on a free port; gives its address."""
+def running(app: Any) -> Iterator[Running]:
+    """Serve an application on a free port."""
     started = threading.Event()
 
     class Server(uvicorn.Server):
@@ -73,7 +83,8 @@ def running(app: Any) -> Iterator[str]:
     thread.start()
     try:
         assert started.wait(20)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield Running(url, server, thread)
     finally:
         server.should_exit = True
         thread.join(20)
