@@ -41,15 +41,22 @@ test-litellm: ## The LiteLLM proxy tests, in an environment of their own (.venv-
 	@LITELLM_LOCAL_MODEL_COST_MAP=True .venv-litellm/bin/python -m pytest -q -p no:cacheprovider --noconftest \
 	  tests/integrations/frameworks/test_litellm_proxy.py tests/integrations/frameworks/test_frameworks_docs.py
 
-test-clients: ## The clients of `guardrail serve` (Python, Node, curl), in environments of their own
+test-clients: $(READY) ## The clients of `guardrail serve` (Python, Node, curl), in environments of their own
 	@test -x .venv-clients/bin/pytest || { $(PYTHON) -m venv .venv-clients && \
 	  .venv-clients/bin/pip install -q -e '.[serve,review]' 'pytest>=8' 'openai>=2,<3' langchain-openai langchain-tests \
 	  litellm llama-index-llms-openai-like 'pydantic-ai-slim[openai]' pytest-asyncio; }
 	@which npm > /dev/null && { test -d build/clients-node/node_modules || npm install --silent --no-audit --no-fund \
 	  --prefix build/clients-node openai 'ai@6' '@ai-sdk/openai@3' '@ai-sdk/openai-compatible@2'; } || true
-	@LITELLM_LOCAL_MODEL_COST_MAP=True .venv-clients/bin/python -m pytest -q -p no:cacheprovider --noconftest \
-	  tests/peers/test_gateway_clients.py
-	@$(BIN)/python -m pytest -q -p no:cacheprovider --noconftest tests/peers/test_gateway_clients.py
+	@LITELLM_LOCAL_MODEL_COST_MAP=True .venv-clients/bin/python -m pytest -q -p no:cacheprovider -W ignore \
+	  --noconftest tests/peers/test_gateway_clients.py
+	@$(BIN)/python -m pytest -q -p no:cacheprovider -W ignore --noconftest tests/peers/test_gateway_clients.py \
+	  tests/peers/test_gateway_langchain.py
+
+test-schema: $(READY) ## The gateway against OpenAI's description of its API: make test-schema OPENAPI=openapi.json
+	@test -x .venv-schema/bin/st || { $(PYTHON) -m venv .venv-schema && \
+	  .venv-schema/bin/pip install -q 'schemathesis>=4.3,<5'; }
+	@OPENAPI='$(abspath $(OPENAPI))' SCHEMATHESIS='$(abspath .venv-schema/bin/st)' $(BIN)/python -m pytest -q \
+	  -p no:cacheprovider --noconftest tests/peers/test_gateway_schema.py
 
 test-providers: ## Every provider of docs/langchain.md with its published package, in an environment of their own
 	@test -x .venv-providers/bin/pytest || { $(PYTHON) -m venv .venv-providers && \

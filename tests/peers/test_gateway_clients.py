@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -45,8 +47,8 @@ def by_async_openai(url: str, question: str, stream: bool) -> str:
             asked: Any = {"model": "support", "messages": [{"role": "user", "content": question}]}
             if not stream:
                 return str((await client.chat.completions.create(**asked)).choices[0].message.content)
-            async with client.chat.completions.stream(**asked) as events:
-                return str((await events.get_final_completion()).choices[0].message.content)
+            events = await client.chat.completions.create(**asked, stream=True)
+            return "".join([one.choices[0].delta.content or "" async for one in events])
 
     return asyncio.run(ask())
 
@@ -152,9 +154,27 @@ def test_an_abstention_as_an_error_is_raised_and_not_drawn_again(
     ask: Ask, serve: Serve, endpoint: Held, stream: bool
 ) -> None:
     url = serve({"settings": "replace", "on_abstain": "error"}).url
-    with pytest.raises(Exception, match="guardrail|threshold|sure enough"):
+    with pytest.raises(Exception, match=r"guardrail|threshold|sure enough"):
         ask(url, UNSURE, stream)
     assert endpoint.requests == 5  # each of them with its own retries
+
+
+def test_the_stream_helper_of_openai_takes_an_abstention_for_an_error(serve: Serve, endpoint: Held) -> None:
+    """It raises on ``content_filter``; ``finish_reason: stop`` is for programs that use it."""
+    openai: Any = pytest.importorskip("openai")
+    asked: Any = {"model": "support", "messages": [{"role": "user", "content": UNSURE}]}
+
+    def finished(url: str) -> Any:
+        with (
+            openai.OpenAI(base_url=f"{url}/v1", api_key="any") as client,
+            client.chat.completions.stream(**asked) as on,
+        ):
+            return on.get_final_completion().choices[0].message.content
+
+    with pytest.raises(openai.ContentFilterFinishReasonError) as error:
+        finished(serve().url)
+    assert error.value.completion.choices[0].message.content == ABSTENTION
+    assert finished(serve({"finish_reason": "stop"}).url) == ABSTENTION
 
 
 def test_an_error_after_a_stream_began_is_raised(ask: Ask, serve: Serve, endpoint: Held) -> None:
@@ -162,3 +182,33 @@ def test_an_error_after_a_stream_began_is_raised(ask: Ask, serve: Serve, endpoin
     url = serve({"settings": "replace"}, stream_hold=0).url
     with pytest.raises(Exception, match="cannot be reached with its configuration"):
         ask(url, SURE, True)
+
+
+@pytest.mark.parametrize("mode", ["guard", "observe"])
+def test_openais_own_tests(serve: Serve, endpoint: Held, tmp_path: Path, mode: str) -> None:
+    """The requests of openai-python's own tests: all of them observed, and guarded those without further settings."""
+    if "OPENAI_PYTHON" not in os.environ:
+        pytest.skip("OPENAI_PYTHON is not set to the source of openai-python: see `make test-clients`")
+    upstream = {"url": endpoint.url, "model": "m", "key": "k", "timeout": 10, "max_retries": 0}
+    other = {
+        "upstream": upstream,
+        "mode": mode,
+        "artifact": True,
+        "settings": "replace",
+        "turns": "mark",
+        "probe": "off",
+    }
+    source = Path(os.environ["OPENAI_PYTHON"]) / "tests" / "api_resources"
+    files = [source / "chat" / "test_completions.py", source / "test_models.py"]
+    names = set(re.findall(r'model="([^"]+)"|retrieve\(\s*"([^"]+)"', "".join(one.read_text() for one in files)))
+    url = serve(more={one or two: other for one, two in names}).url
+    wanted = "(create or (models and list) or (models and retrieve)) and not path_params and not aiohttp"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", *map(str, files), "-k"]
+    if mode == "guard":
+        wanted += " and not all_params"
+    found = subprocess.run(
+        [*command, wanted], capture_output=True, text=True, check=False, cwd=source.parents[1], timeout=300,
+        env={**os.environ, "TEST_API_BASE_URL": f"{url}/v1"},
+    )  # fmt: skip
+    assert found.returncode == 0, found.stdout[-5000:]
+    assert int(re.findall(r"(\d+) passed", found.stdout)[0]) >= 20
