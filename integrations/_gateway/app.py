@@ -93,7 +93,7 @@ class Gateway:
         if config.reviews is not None and self._store is None:
             from guardrail.review.queue.store import ReviewStore
 
-            self._store = ReviewStore(config.reviews)
+            self._store = ReviewStore(config.reviews.get_secret_value())
         made: dict[str, ServedAlias] = {}
         observing: dict[str, Observing] = {}
         for name, alias in config.models.items():

@@ -182,7 +182,7 @@ class Config(_Strict):
     """Keys of clients. Without any, every program on this machine may ask."""
     allowed_hosts: tuple[str, ...] = ()
     """Further host names by which clients without keys may reach the gateway."""
-    reviews: str | None = None
+    reviews: SecretStr | None = None
     """Review store (SQLite path or postgresql:// URL) for tickets, monitors and remembered verdicts. Several processes
     on one store answer as one."""
     max_body: int = Field(default=10 * 2**20, ge=1)

@@ -152,7 +152,8 @@ class Shared(Generic[T]):
                 return self._load(known["result"])
             if "run" in known and (repeated or await asyncio.to_thread(self._marks.get, _left(known["run"])) == ""):
                 repeated = True  # it has joined, and gets that result
-                await asyncio.sleep(PAUSE)
+                while await asyncio.to_thread(self._marks.get, name) == found:
+                    await asyncio.sleep(PAUSE)
             elif await asyncio.to_thread(self._marks.replace, name, found, mine, LEASE):
                 break  # another question with the same text
         task = asyncio.ensure_future(start())

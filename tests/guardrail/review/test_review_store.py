@@ -793,3 +793,7 @@ def test_a_mark_is_made_once_and_changed_by_its_owner(store_url: str) -> None:
         assert marks.add("m", "another", 10) == "done"
         times[0] = 20.0
         assert (marks.get("m"), marks.add("m", "another", 10)) == (None, None)
+        times[0] = 30.0
+        store.purge(older_than=86_400, who="ann")
+        with store.database.read() as connection:
+            assert not connection.execute(text("SELECT * FROM review_marks")).all()

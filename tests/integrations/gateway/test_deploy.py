@@ -235,7 +235,9 @@ def test_compose_and_configuration_fit_each_other(tmp_path: Path) -> None:
         (tmp_path / name).write_text("s3cret\n", encoding="utf-8")
     variables = dict.fromkeys(gateway["environment"], "a" * 64) | {"UPSTREAM_URL": "https://models.example/v1"}
     config = parsed_config(text.replace("/run/secrets", str(tmp_path)), "guardrail.yaml", variables)
-    assert config.reviews == "postgresql://guardrail:s3cret@database/guardrail"
+    assert config.reviews is not None
+    assert config.reviews.get_secret_value() == "postgresql://guardrail:s3cret@database/guardrail"
+    assert "s3cret" not in config.model_dump_json()  # what `--check` prints
     assert str(config.models["support"].artifact) in mounted
     assert int(gateway["stop_grace_period"].removesuffix("s")) > config.drain
     user, name = (database["environment"][one] for one in ("POSTGRES_USER", "POSTGRES_DB"))
