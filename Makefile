@@ -43,8 +43,8 @@ test-litellm: ## The LiteLLM proxy tests, in an environment of their own (.venv-
 
 test-clients: $(READY) ## The clients of `guardrail serve` (Python, Node, curl), in environments of their own
 	@test -x .venv-clients/bin/pytest || { $(PYTHON) -m venv .venv-clients && \
-	  .venv-clients/bin/pip install -q -e '.[serve,review]' 'pytest>=8' 'openai>=2,<3' langchain-openai langchain-tests \
-	  litellm llama-index-llms-openai-like 'pydantic-ai-slim[openai]' pytest-asyncio; }
+	  .venv-clients/bin/pip install -q -e '.[serve,review]' 'pytest>=8' 'openai>=2.54,<3' \
+	  'litellm>=1.100,<2' 'llama-index-llms-openai-like>=0.8,<0.9' pytest-asyncio; }
 	@which npm > /dev/null && { test -d build/clients-node/node_modules || npm install --silent --no-audit --no-fund \
 	  --prefix build/clients-node openai 'ai@6' '@ai-sdk/openai@3' '@ai-sdk/openai-compatible@2'; } || true
 	@LITELLM_LOCAL_MODEL_COST_MAP=True .venv-clients/bin/python -m pytest -q -p no:cacheprovider -W ignore \

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -185,30 +186,28 @@ def test_an_error_after_a_stream_began_is_raised(ask: Ask, serve: Serve, endpoin
 
 
 @pytest.mark.parametrize("mode", ["guard", "observe"])
-def test_openais_own_tests(serve: Serve, endpoint: Held, tmp_path: Path, mode: str) -> None:
+def test_openais_own_tests(serve: Serve, endpoint: Held, mode: str) -> None:
     """The requests of openai-python's own tests: all of them observed, and guarded those without further settings."""
     if "OPENAI_PYTHON" not in os.environ:
         pytest.skip("OPENAI_PYTHON is not set to the source of openai-python: see `make test-clients`")
+    folder, installed = Path(os.environ["OPENAI_PYTHON"]), pytest.importorskip("openai").__version__
+    version = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    if version != installed:
+        pytest.skip(f"the source is of openai-python {version}, and {installed} is installed")
     upstream = {"url": endpoint.url, "model": "m", "key": "k", "timeout": 10, "max_retries": 0}
-    other = {
-        "upstream": upstream,
-        "mode": mode,
-        "artifact": True,
-        "settings": "replace",
-        "turns": "mark",
-        "probe": "off",
-    }
-    source = Path(os.environ["OPENAI_PYTHON"]) / "tests" / "api_resources"
+    other = {"upstream": upstream, "mode": mode, "artifact": True, "settings": "replace", "probe": "off"}
+    source = folder / "tests" / "api_resources"
     files = [source / "chat" / "test_completions.py", source / "test_models.py"]
     names = set(re.findall(r'model="([^"]+)"|retrieve\(\s*"([^"]+)"', "".join(one.read_text() for one in files)))
     url = serve(more={one or two: other for one, two in names}).url
     wanted = "(create or (models and list) or (models and retrieve)) and not path_params and not aiohttp"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", *map(str, files), "-k"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", "-o", "addopts="]
+    command += [*map(str, files), "-k"]
     if mode == "guard":
         wanted += " and not all_params"
     found = subprocess.run(
-        [*command, wanted], capture_output=True, text=True, check=False, cwd=source.parents[1], timeout=300,
-        env={**os.environ, "TEST_API_BASE_URL": f"{url}/v1"},
+        [*command, wanted], capture_output=True, text=True, check=False, cwd=folder, timeout=300,
+        env={**os.environ, "PYTHONPATH": "", "TEST_API_BASE_URL": f"{url}/v1"},
     )  # fmt: skip
     assert found.returncode == 0, found.stdout[-5000:]
     assert int(re.findall(r"(\d+) passed", found.stdout)[0]) >= 20
