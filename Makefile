@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-slow peers test-peers test-litellm test-clients test-schema test-providers test-newest postgres-test docs lint types style format bench clean
+.PHONY: help setup demo test test-slow peers test-peers test-litellm test-clients test-schema test-telemetry test-providers test-newest postgres-test docs lint types style format bench clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -57,6 +57,13 @@ test-schema: $(READY) ## The gateway against OpenAI's description of its API: ma
 	  .venv-schema/bin/pip install -q 'schemathesis>=4.3,<5'; }
 	@OPENAPI='$(abspath $(OPENAPI))' SCHEMATHESIS='$(abspath .venv-schema/bin/st)' $(BIN)/python -m pytest -q \
 	  -p no:cacheprovider --noconftest tests/peers/test_gateway_schema.py
+
+test-telemetry: ## Telemetry beside OpenInference and Traceloop, in an environment of their own (.venv-telemetry)
+	@test -x .venv-telemetry/bin/pytest || { $(PYTHON) -m venv .venv-telemetry && \
+	  .venv-telemetry/bin/pip install -q -e '.[agents,otel]' 'pytest>=8' 'pytest-asyncio>=1.0' opentelemetry-sdk prometheus-client \
+	  openinference-instrumentation-langchain opentelemetry-instrumentation-langchain; }
+	@.venv-telemetry/bin/python -m pytest -q -p no:cacheprovider --noconftest tests/integrations/test_telemetry.py \
+	  tests/providers/test_instrumentations.py
 
 test-providers: ## Every provider of docs/langchain.md with its published package, in an environment of their own
 	@test -x .venv-providers/bin/pytest || { $(PYTHON) -m venv .venv-providers && \

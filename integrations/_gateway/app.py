@@ -97,7 +97,8 @@ class Gateway:
         made: dict[str, ServedAlias] = {}
         observing: dict[str, Observing] = {}
         for name, alias in config.models.items():
-            fresh = ServedAlias(name, alias, lambda other: made[other], self._store)
+            observers = self.metrics.observers(mode=alias.mode, model=name)
+            fresh = ServedAlias(name, alias, lambda other: made[other], self._store, observers)
             former = self.aliases.get(name)
             # What did not change keeps its connections, its probe and its remembered abstentions.
             made[name] = former if former is not None and former.is_same(fresh) else fresh
@@ -106,7 +107,7 @@ class Gateway:
                 one.guard(None)
             if not one.guarded:
                 known = self.observing.get(name)
-                observing[name] = known if known is not None and known.alias is one else Observing(one, self.metrics)
+                observing[name] = known if known is not None and known.alias is one else Observing(one)
         return made, observing
 
     def _shared(self) -> Shared[Result] | None:
@@ -150,7 +151,8 @@ class Gateway:
             await send(message)
 
         try:
-            response = await self._respond(request, request_id)
+            with self.metrics.trace_of(request.headers):
+                response = await self._respond(request, request_id)
         except ApiError as error:
             response = _error(error)
         except Exception as error:
@@ -330,14 +332,11 @@ class Gateway:
             return dataclasses.replace(STOPPING, message="The gateway is overloaded.", code="overloaded")
         self._busy[name] += 1
         try:
-            found = await alias.answer(asked, credential, segment)
+            return await alias.answer(asked, credential, segment)
         except Exception as error:
             return _failed(alias.name, error)
         finally:
             self._busy[name] -= 1
-        if found.verdict is not None:
-            self.metrics.decided(found.verdict, mode="guard", model=alias.name, estimator=alias.estimator)
-        return found
 
 
 def _nothing() -> None:
