@@ -37,7 +37,7 @@ class ServedAlias:
         name: Its name.
         config: Its part of the configuration.
         other: Finds another alias by its name.
-        ticket: ``on_abstain`` for tickets.
+        store: The review store, for tickets and monitors.
         observers: See every verdict.
 
     Raises:
@@ -50,11 +50,12 @@ class ServedAlias:
         name: str,
         config: Alias,
         other: Callable[[str], ServedAlias],
-        ticket: Any = None,
+        store: Any = None,
         observers: Sequence[Observer] = (),
     ) -> None:
         self.name, self.config, self._observers = name, config, observers
-        self._other, self._ticket = other, ticket
+        self._other, self._store = other, store
+        self._watch: dict[str, Any] | None = None
         kind = CascadeArtifact if len(config.upstream) > 1 else CalibrationArtifact
         self.artifact = None if config.artifact is None else kind.load(config.artifact)
         self._guards: Latest[Guardrail | Cascade] = Latest(CREDENTIALS)
@@ -105,13 +106,23 @@ class ServedAlias:
         common: dict[str, Any] = {"abstain_message": config.abstain_message, "turns": config.turns}
         common["on_verdict"] = self._observers
         own = {"early_stopping": config.early_stopping, "probe": config.probe}
+        common["on_abstain"] = "raise" if config.on_abstain == "error" else "message"
+        if config.on_abstain == "ticket":
+            from guardrail.review.hooks import ticket
+
+            common["on_abstain"] = ticket(self._store)
         if config.fallback is not None:
             common["on_abstain"] = self._other(config.fallback).answering()
-        else:
-            common["on_abstain"] = {"message": "message", "error": "raise", "ticket": self._ticket}[config.on_abstain]
         if isinstance(self.artifact, CascadeArtifact):
             return Cascade(chats, artifact=self.artifact, stage_settings=[own for _ in chats], **common)
-        return Guardrail(model=chats[0], artifact=self.artifact, **own, **common)
+        if config.monitor and self._watch is None:
+            from guardrail.review.monitors.store import Monitors
+
+            assert self.artifact is not None, "checked in the configuration"
+            name, monitors = f"{self.name}-{self.artifact.digest[:12]}", Monitors(self._store)
+            drift = monitors.drift(name, self.artifact)
+            self._watch = {"on_verdict": [*self._observers, drift.watch], "switch": monitors.switch(names=name)}
+        return Guardrail(model=chats[0], artifact=self.artifact, **own, **{**common, **(self._watch or {})})
 
     def answering(self) -> BaseChatModel:
         """The chat model that takes over for another alias."""

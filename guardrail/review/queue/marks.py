@@ -34,10 +34,14 @@ class Marks:
         """Make a mark for so many seconds. If there is one already, it stays, and its value is returned."""
         with self._database.write() as connection:
             now = self._database.now(connection)
+            if connection.dialect.name == "sqlite":
+                connection.exec_driver_sql("PRAGMA secure_delete=ON")  # as in a purge: some marks hold answers
             connection.execute(delete(marks).where(marks.c.until <= now))
             insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
             new = insert(marks).values(name=name, until=now + seconds, value=value)
-            if connection.execute(new.on_conflict_do_nothing(index_elements=["name"])).rowcount:
+            # Not the rowcount, which is -1 on PostgreSQL, whether or not there was a conflict.
+            made = new.on_conflict_do_nothing(index_elements=["name"]).returning(marks.c.name)
+            if connection.execute(made).first() is not None:
                 return None
             return str(connection.execute(select(marks.c.value).where(marks.c.name == name)).scalar_one())
 

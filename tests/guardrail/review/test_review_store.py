@@ -42,6 +42,7 @@ from guardrail.review import (
 from guardrail.review.queue import schema, writers
 from guardrail.review.queue.database import Database, migrate
 from guardrail.review.queue.deadline import Circuit
+from guardrail.review.queue.marks import Marks
 
 ROOT = Path(__file__).parents[3]
 APPROVE = Decision(action="approve")
@@ -804,3 +805,20 @@ def test_an_edit_with_a_number_that_a_graphs_state_cannot_hold_is_refused(store:
     made = store.item(lease.item.id).decision
     assert made is not None
     assert made.candidate == edit.candidate
+
+
+def test_a_mark_is_made_once_and_changed_by_its_owner(store_url: str) -> None:
+    times = [0.0]
+    with ReviewStore(store_url, clock=lambda: times[0]) as store:
+        marks = Marks(store.database)
+        assert (marks.add("m", "mine", 10), marks.add("m", "another", 10), marks.get("m")) == (None, "mine", "mine")
+        assert not marks.replace("m", "another", "x", 10)
+        assert marks.replace("m", "mine", "done", 20)
+        times[0] = 15.0
+        assert marks.add("m", "another", 10) == "done"
+        times[0] = 20.0
+        assert (marks.get("m"), marks.add("m", "another", 10)) == (None, None)
+        times[0] = 30.0
+        store.purge(older_than=86_400, who="ann")
+        with store.database.read() as connection:
+            assert not connection.execute(text("SELECT * FROM review_marks")).all()

@@ -129,10 +129,10 @@ def test_without_an_artifact_it_collects_records_that_calibrate_reads(
 def test_the_estimate_agrees_with_later_enforcement(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
     """What observing says would be accepted, and how much of it is wrong, is what the guard then does.
 
-    150 questions, of which a third are certain, a third uncertain and a third certain and wrong half of the time.
+    90 questions, of which a third are certain, a third uncertain and a third certain and wrong half of the time.
     """
     path = tmp_path / "observed.jsonl"
-    questions = [f"question {number}" for number in range(150)]
+    questions = [f"question {number}" for number in range(90)]
     endpoint.answers = {
         one: [["right"], ["wrong", "right", "else", "more"], [("right", "wrong")[number % 2]]][number % 3]
         for number, one in enumerate(questions)
@@ -148,7 +148,7 @@ def test_the_estimate_agrees_with_later_enforcement(serve: Serve, endpoint: Held
     passed = [one for one in taken if (next(iter(one.scores.values())).value or 0.0) <= 0.1]
     estimate = (len(passed) / len(taken), sum(one.answer == "wrong" for one in passed) / len(passed))
     assert watched.acceptance == estimate[0]
-    assert watched.chosen == len(file.records) < 150
+    assert watched.chosen == len(file.records) < 90
 
     enforced = {one: half.ask(one).json() for one in questions}
     accepted = {
@@ -158,7 +158,7 @@ def test_the_estimate_agrees_with_later_enforcement(serve: Serve, endpoint: Held
     }
     # The same requests, the same verdicts: exactly. And the sample, chosen by hash, speaks for all of them.
     assert {one.question for one in passed} == accepted.keys() & {one.question for one in taken}
-    rates = (len(accepted) / 150, sum(text == "wrong" for text in accepted.values()) / len(accepted))
+    rates = (len(accepted) / 90, sum(text == "wrong" for text in accepted.values()) / len(accepted))
     for guess, truth, size in zip(estimate, rates, (len(taken), len(passed)), strict=True):
         assert abs(guess - truth) <= 4.5 * (truth * (1 - truth) / size) ** 0.5  # fails once in 100,000 runs
     write_records(path, file.header, file.records)  # what it wrote is what `calibrate` writes
