@@ -56,12 +56,14 @@ __all__ = [
     "Loop",
     "Sizes",
     "commands",
+    "demo",
     "endpoint",
     "gateway",
     "is_right",
     "listening",
     "observe",
     "picture",
+    "rate",
     "run",
 ]
 
@@ -449,28 +451,31 @@ def _rolling(values: Any) -> Any:
     return np.convolve(values, np.full(WINDOW, 1 / WINDOW), mode="valid")
 
 
-def main() -> None:
-    """Show the loop on the embedded model, and write a picture."""
+def demo(out: Path) -> Loop:
+    """The loop on the embedded model, with 2,000 questions first and the other 850 after the swap."""
     from examples.demo.embedded import MODEL, TASKS
     from integrations.transformers_chat import TransformersChat
 
+    questions = read_questions(TASKS[0].questions)
+    with listening(endpoint(TransformersChat(model=str(MODEL)))) as url:
+        return run(url, questions[:2000], questions[2000:], out, Sizes())
+
+
+def main() -> None:
+    """Show the loop, and write a picture."""
     parser = argparse.ArgumentParser(prog="python -m examples.demo.loop", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo-output") / "loop", help="output folder")
     out: Path = parser.parse_args().out
-    started, sizes = time.monotonic(), Sizes()
+    started = time.monotonic()
     CONSOLE.print("[bold]acrc-guardrail[/]: an application gets a certified gate by changing one URL")
     CONSOLE.print("The embedded model answers behind a local OpenAI-compatible endpoint.\n", style="dim")
-    questions = read_questions(TASKS[0].questions)
-    with listening(endpoint(TransformersChat(model=str(MODEL)))) as url:
-        loop = run(url, questions[:2000], questions[2000:], out, sizes)
+    loop = demo(out)
     title(f"done in {time.monotonic() - started:.0f} s")
-    observed, given, guarded = loop.observed, loop.given, len(loop.guarded)
-    wrong = share(rate(sum(not one.correct for one in observed), len(observed)))
-    CONSOLE.print(f"observed: {len(observed):,} questions, all answered, wrong {wrong}")
-    wrong = share(rate(sum(not one.correct for one in given), len(given)))
-    answered = share(rate(len(given), guarded))
-    CONSOLE.print(f"guarded:  {guarded:,} others, answered {answered}, wrong among these {wrong}")
-    CONSOLE.print(f"promise:  {loop.artifact.outcome.guarantee}", style="dim")
+    for name, asked in (("observed", loop.observed), ("guarded", loop.guarded)):
+        given = [one for one in asked if one.accepted is not False]
+        answered, wrong = rate(len(given), len(asked)), rate(sum(not one.correct for one in given), len(given))
+        CONSOLE.print(f"{name:<9} {len(asked):,} questions: answered {share(answered)}, wrong of these {share(wrong)}")
+    CONSOLE.print(f"promise   {loop.artifact.outcome.guarantee}", style="dim")
     CONSOLE.print(f"\n{picture(loop, out / 'loop.png')}", soft_wrap=True)
 
 

@@ -12,6 +12,7 @@ pytest.importorskip("openai")
 
 from calibrate.data.questions import Question
 from calibrate.data.records import read_records
+from calibrate.thresholds.bounds import binomial_tail
 from examples.demo import loop
 from guardrail.review import ReviewStore
 from tests.integrations.openai.faulty_endpoint import Endpoint, serving
@@ -44,7 +45,9 @@ def test_traffic_labels_certificate_and_a_guard_behind_the_same_url(tmp_path: Pa
     drawn = read_records(tmp_path / "to-label.jsonl")
     assert drawn.header.reach is not None
     assert len(drawn.records) == SIZES.labels
-    assert all(one.correct == (kinds[one.question] == "sure") for one in drawn.records if kinds[one.question] != "unsure")
+    assert all(
+        one.correct == (kinds[one.question] == "sure") for one in drawn.records if kinds[one.question] != "unsure"
+    )
     with ReviewStore(tmp_path / "reviews.db") as store:
         decided = [item.decision for item in store.items(["decided"])]
     assert len(decided) == SIZES.labels
@@ -63,10 +66,26 @@ def test_traffic_labels_certificate_and_a_guard_behind_the_same_url(tmp_path: Pa
 
 def test_the_page_shows_what_the_demo_runs() -> None:
     page = (ROOT / "docs" / "loop.md").read_text(encoding="utf-8")
-    lines = [line.partition("  #")[0].rstrip() for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+    lines = [
+        line.partition("  #")[0].rstrip()
+        for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+        for line in block.splitlines()
+    ]
     shown = [line for line in lines if line.startswith("calibrate ")]
     assert shown == loop.commands(loop.Sizes())
     assert "guardrail serve --config guardrail.yaml" in lines
     url = "http://localhost:8000/v1"
     for config in (loop.OBSERVING.format(url=url, n=10), loop.GUARDING.format(url=url)):
         assert f"```yaml\n{config}```" in page
+
+
+@pytest.mark.slow
+def test_the_demo_on_the_embedded_model_keeps_its_promise(tmp_path: Path) -> None:
+    """2,000 questions observed, 300 labels, 850 others guarded: too many errors would refute the promise at 99.9 %."""
+    pytest.importorskip("torch")
+    found = loop.demo(tmp_path)
+    errors = sum(not one.correct for one in found.given)
+    assert binomial_tail(len(found.given) - errors, len(found.given), 1 - found.artifact.alpha) > 0.001
+    assert len(found.given) > 0.4 * len(found.guarded)
+    assert sum(not one.correct for one in found.observed) > 0.25 * len(found.observed)  # without the gate
+    assert loop.picture(found, tmp_path / "loop.png").read_bytes().startswith(b"\x89PNG")
