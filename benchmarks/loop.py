@@ -1,8 +1,8 @@
 """How often the loop of docs/loop.md breaks its promise, over many seeds, and what breaks it.
 
-All questions go once through a gateway that observes the embedded model. Then, for each seed: a random part of them is
-the traffic, `calibrate sample` draws what to label, people label it, and `calibrate fit` chooses a threshold. The error
-rate among the answers that this threshold gives is known for all questions; above alpha, the promise is broken. (The
+`make demo-serve` leaves the questions that its gateway observed, scored. For each seed: a random part of them is the
+traffic, `calibrate sample` draws what to label, people label it, and `calibrate fit` chooses a threshold. The error
+rate among the answers that this threshold gives is known for all of them; above alpha, the promise is broken. (The
 samples of a question are drawn by the plan's seed, so that a question has the same score whenever it is asked.)
 
 Two controls. Without a certificate (rule `empirical`, the same labels) the promise must be broken far more often. And
@@ -12,10 +12,9 @@ where people label only what the model is certain of, `fit` must refuse the labe
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -24,15 +23,14 @@ from calibrate.data.questions import Question, read_questions
 from calibrate.data.records import Record, RecordFile, read_records
 from calibrate.pipeline import fit_artifact
 from calibrate.scoring.reach import draw_to_label
-from calibrate.scoring.scores import parse_estimator, score_records
 from examples.demo import loop
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 
-__all__ = ["RULES", "Found", "observed", "over_seeds"]
+__all__ = ["RULES", "Found", "over_seeds"]
 
 TRAFFIC = 0.7
-"""Share of all questions that a seed's traffic has: 2,000 of 2,850."""
+"""Share of the questions that a seed's traffic has."""
 RULES = ("certified", "empirical")
 
 
@@ -51,33 +49,21 @@ class Found:
     refused: bool
 
 
-def observed(questions: Sequence[Question], folder: Path, sizes: loop.Sizes) -> RecordFile:
-    """The questions, once through a gateway that observes the embedded model."""
-    from examples.demo.embedded import MODEL
-    from integrations.transformers_chat import TransformersChat
-
-    model = TransformersChat(model=str(MODEL))
-    with loop.listening(loop.endpoint(model)) as url, loop.gateway(url, folder, sizes) as (_, served):
-        loop.observe(served, questions, sizes)
-    return read_records(folder / "observed.jsonl")
-
-
 def over_seeds(file: RecordFile, questions: Iterable[Question], seeds: Iterable[int], sizes: loop.Sizes) -> list[Found]:
     """The loop after the traffic, seed by seed.
 
     Args:
-        file: Answers and samples of all questions, as the gateway kept them.
+        file: All questions, scored.
         questions: The same, with references.
         seeds: Each chooses its traffic, and what to label of it.
         sizes: Labels, reach and alpha.
     """
     known, rule = {one.id: one.references for one in questions}, make_rule("token_f1")
     asked = [record.model_copy(update={"references": known[record.id]}) for record in file.records]
-    scored = score_records(RecordFile(file.path, file.header, tuple(asked)), [parse_estimator(loop.ESTIMATOR)])
-    everything = label_records(scored.records, rule)
+    everything = label_records(asked, rule)
     u = np.array([record.scores[loop.ESTIMATOR].value for record in everything], dtype=float)
     wrong = np.array([not record.correct for record in everything])
-    header = scored.header.model_copy(update={"correctness": rule.spec})
+    header = file.header.model_copy(update={"correctness": rule.spec})
     truth = {record.id: record for record in everything}
 
     def fitted(drawn: RecordFile, labelled: Iterable[Record], kind: str) -> float:
@@ -89,7 +75,7 @@ def over_seeds(file: RecordFile, questions: Iterable[Question], seeds: Iterable[
     rows = []
     for seed in seeds:
         chosen = np.random.default_rng(seed).permutation(len(everything))[: round(TRAFFIC * len(everything))]
-        traffic = RecordFile(file.path, header, tuple(scored.records[i] for i in chosen.tolist()))
+        traffic = RecordFile(file.path, header, tuple(asked[i] for i in chosen.tolist()))
         drawn = draw_to_label(traffic, loop.ESTIMATOR, share=sizes.reach, n=sizes.labels, seed=seed)
         labelled = [truth[record.id] for record in drawn.records]
         given = {kind: accepts(u, fitted(drawn, labelled, kind)) for kind in RULES}
@@ -119,11 +105,10 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.loop", description=__doc__)
     parser.add_argument("--seeds", type=int, default=20, help="number of seeds")
-    parser.add_argument("--records", type=Path, help="a pass that was observed before, instead of a new one")
+    default = Path("demo-output") / "loop" / "scored.jsonl"
+    parser.add_argument("--records", type=Path, default=default, help="what `make demo-serve` observed and scored")
     given = parser.parse_args()
-    sizes, questions = loop.Sizes(), read_questions(TASKS[0].questions)
-    with TemporaryDirectory() as folder:
-        file = read_records(given.records) if given.records else observed(questions, Path(folder), sizes)
+    sizes, questions, file = loop.Sizes(), read_questions(TASKS[0].questions), read_records(given.records)
     rows = over_seeds(file, questions, range(given.seeds), sizes)
     print(f"{len(file.records):,} questions, {sizes.labels} labels, reach {sizes.reach:g}, alpha {sizes.alpha:g}\n")
     print("| rule | seeds | broken | error among answers given, mean (largest) | answered, mean (least) |")

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("starlette", reason="the serve extra is not installed")
 pytest.importorskip("openai")
 
+from benchmarks.loop import RULES, over_seeds
 from calibrate.data.questions import Question
 from calibrate.data.records import read_records
 from calibrate.thresholds.bounds import binomial_tail
@@ -80,8 +81,12 @@ def test_the_page_shows_what_the_demo_runs() -> None:
 
 
 @pytest.mark.slow
-def test_the_demo_on_the_embedded_model_keeps_its_promise(tmp_path: Path) -> None:
-    """2,000 questions observed, 300 labels, 850 others guarded: too many errors would refute the promise at 99.9 %."""
+def test_the_embedded_model_keeps_the_promise_once_and_over_20_seeds(tmp_path: Path) -> None:
+    """2,000 questions observed, 300 labels, 850 others guarded; then 20 draws of traffic and labels.
+
+    Once: too many errors would refute the promise at 99.9 %. Over seeds: at delta .1, more than 5 of 20 break it with
+    probability .011 at most (binomial tail), and without a certificate more than 5 must.
+    """
     pytest.importorskip("torch")
     found = loop.demo(tmp_path)
     errors = sum(not one.correct for one in found.given)
@@ -89,3 +94,11 @@ def test_the_demo_on_the_embedded_model_keeps_its_promise(tmp_path: Path) -> Non
     assert len(found.given) > 0.4 * len(found.guarded)
     assert sum(not one.correct for one in found.observed) > 0.25 * len(found.observed)  # without the gate
     assert loop.picture(found, tmp_path / "loop.png").read_bytes().startswith(b"\x89PNG")
+
+    sizes, known = loop.Sizes(), [one.question for one in found.observed]
+    rows = over_seeds(read_records(tmp_path / "scored.jsonl"), known, range(20), sizes)
+    broken = {kind: sum(row.error[kind] > sizes.alpha for row in rows) for kind in RULES}
+    assert broken["certified"] <= 5
+    assert min(row.answered["certified"] for row in rows) > 0  # no seed keeps it by answering nothing
+    assert broken["empirical"] > 5
+    assert all(row.refused for row in rows)
