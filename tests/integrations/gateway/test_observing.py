@@ -33,6 +33,7 @@ def observing(serve: Serve, endpoint: Held, *, artifact: bool = True, probe: str
 
 
 def counts(served: Served) -> Observed:
+    served.http.get("/healthz")  # its connection takes it when the gateway is done with the answer before
     queue = served.gateway.observing["m"].queue
     assert queue.drain(20)
     return queue.observed
