@@ -5,8 +5,9 @@ traffic, `calibrate sample` draws what to label, people label it, and `calibrate
 rate among the answers that this threshold gives is known for all of them; above alpha, the promise is broken. (The
 samples of a question are drawn by the plan's seed, so that a question has the same score whenever it is asked.)
 
-Two controls. Without a certificate (rule `empirical`, the same labels) the promise must be broken far more often. And
-where people label only what the model is certain of, `fit` must refuse the labels.
+Controls. Where people skip every second wrong answer (it is harder to judge), the promise must be broken. Where they
+label only what the model is certain of, `fit` must refuse the labels. Rule `empirical`, which certifies nothing, is
+shown beside.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from examples.demo import loop
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 
-__all__ = ["RULES", "Found", "over_seeds"]
+__all__ = ["CASES", "SKIPPED", "Found", "over_seeds"]
 
 TRAFFIC = 0.7
 """Share of the questions that a seed's traffic has."""
-RULES = ("certified", "empirical")
+SKIPPED = "certified, every second wrong answer unlabelled"
+CASES = ("certified", "empirical", SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,8 @@ class Found:
     """What one seed came to.
 
     Attributes:
-        error: Error rate among the answers given to all questions, by rule; 0 where nothing is given.
-        answered: Share of all questions that are answered, by rule.
+        error: Error rate among the answers given to all questions, by case; 0 where nothing is given.
+        answered: Share of all questions that are answered, by case.
         refused: Whether `fit` refused labels on the most certain answers only.
     """
 
@@ -78,7 +80,17 @@ def over_seeds(file: RecordFile, questions: Iterable[Question], seeds: Iterable[
         traffic = RecordFile(file.path, header, tuple(asked[i] for i in chosen.tolist()))
         drawn = draw_to_label(traffic, loop.ESTIMATOR, share=sizes.reach, n=sizes.labels, seed=seed)
         labelled = [truth[record.id] for record in drawn.records]
-        given = {kind: accepts(u, fitted(drawn, labelled, kind)) for kind in RULES}
+        some = np.random.default_rng([seed, 1]).random(len(labelled)) < 0.5
+        skipping = [
+            bare if skip and not record.correct else record
+            for record, bare, skip in zip(labelled, drawn.records, some.tolist(), strict=True)
+        ]
+        thresholds = [
+            fitted(drawn, labelled, "certified"),
+            fitted(drawn, labelled, "empirical"),
+            fitted(drawn, skipping, "certified"),
+        ]
+        given = {case: accepts(u, threshold) for case, threshold in zip(CASES, thresholds, strict=True)}
         least = float(np.quantile([record.scores[loop.ESTIMATOR].value or 0.0 for record in labelled], 0.5))
         certain = [
             record if (record.scores[loop.ESTIMATOR].value or 0.0) <= least else bare
@@ -91,8 +103,8 @@ def over_seeds(file: RecordFile, questions: Iterable[Question], seeds: Iterable[
             refused = True
         rows.append(
             Found(
-                {kind: float(wrong[taken].mean()) if taken.any() else 0.0 for kind, taken in given.items()},
-                {kind: float(taken.mean()) for kind, taken in given.items()},
+                {case: float(wrong[taken].mean()) if taken.any() else 0.0 for case, taken in given.items()},
+                {case: float(taken.mean()) for case, taken in given.items()},
                 refused,
             )
         )
@@ -111,13 +123,13 @@ def main() -> None:
     sizes, questions, file = loop.Sizes(), read_questions(TASKS[0].questions), read_records(given.records)
     rows = over_seeds(file, questions, range(given.seeds), sizes)
     print(f"{len(file.records):,} questions, {sizes.labels} labels, reach {sizes.reach:g}, alpha {sizes.alpha:g}\n")
-    print("| rule | seeds | broken | error among answers given, mean (largest) | answered, mean (least) |")
+    print("| labels and rule | seeds | broken | error among answers given, mean (largest) | answered, mean (least) |")
     print("|---|---|---|---|---|")
-    for kind in RULES:
-        error = np.array([row.error[kind] for row in rows])
-        answered = np.array([row.answered[kind] for row in rows])
+    for case in CASES:
+        error = np.array([row.error[case] for row in rows])
+        answered = np.array([row.answered[case] for row in rows])
         print(
-            f"| `{kind}` | {len(rows)} | {int((error > sizes.alpha).sum())} | {error.mean():.1%} ({error.max():.1%}) "
+            f"| {case} | {len(rows)} | {int((error > sizes.alpha).sum())} | {error.mean():.1%} ({error.max():.1%}) "
             f"| {answered.mean():.1%} ({answered.min():.1%}) |"
         )
     print(f"\nLabels on the more certain half of the draw only: refused for {sum(row.refused for row in rows)} seeds.")

@@ -21,7 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import unescape
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +47,7 @@ from examples.demo.screen import CONSOLE, share, title
 from guardrail import CalibrationArtifact
 
 __all__ = [
+    "BEFORE",
     "ESTIMATOR",
     "GUARDING",
     "OBSERVING",
@@ -71,8 +71,10 @@ NAME = "orrin"
 ESTIMATOR = "discrete_semantic_entropy"
 TOKENS = 16
 REVIEWERS = ("ann", "bob", "eve")
-WINDOW = 200
-"""Questions over which the picture averages."""
+BEFORE = 10
+"""Questions that the client asks again before the artifact is swapped in."""
+FEWEST = 50
+"""Questions of a mode from which the picture shows their rates."""
 
 UPSTREAM = """\
 version: 1
@@ -191,9 +193,12 @@ def run(url: str, traffic: Sequence[Question], fresh: Sequence[Question], folder
         title("4. certify")
         _calibrate(folder, fit)
         title("5. swap the artifact in while serving, and go on asking")
-        (folder / "guardrail.yaml").write_text(GUARDING.format(url=url), encoding="utf-8")
-        process.send_signal(signal.SIGHUP)
-        swapped = _ask_until_guarded(served, traffic)
+
+        def swap() -> None:
+            (folder / "guardrail.yaml").write_text(GUARDING.format(url=url), encoding="utf-8")
+            process.send_signal(signal.SIGHUP)
+
+        swapped = _ask_until_guarded(served, traffic, swap)
         guarded = _ask_all(served, fresh, sizes, "asking new questions ")
     return Loop(observed, swapped, guarded, CalibrationArtifact.load(folder / "artifact.json"))
 
@@ -320,17 +325,20 @@ def _ask_all(url: str, questions: Sequence[Question], sizes: Sizes, what: str) -
     return asked
 
 
-def _ask_until_guarded(url: str, questions: Sequence[Question], most: int = 10_000) -> list[Asked]:
-    """Ask as before until the gateway guards: no reply in between may fail."""
+def _ask_until_guarded(
+    url: str, questions: Sequence[Question], swap: Callable[[], None], most: int = 10_000
+) -> list[Asked]:
+    """Ask as before, swap the artifact in while a question is on its way, and go on until the gateway guards."""
     asked: list[Asked] = []
-    with openai.OpenAI(base_url=url, api_key="unused", max_retries=0) as client:
-        for number in count():
-            asked.append(_ask(client, questions[number % len(questions)], f"again-{number}"))
+    with openai.OpenAI(base_url=url, api_key="unused", max_retries=0) as client, ThreadPoolExecutor(1) as pool:
+        for number in range(most):
+            running = pool.submit(_ask, client, questions[number % len(questions)], f"again-{number}")
+            if number == BEFORE:
+                swap()
+            asked.append(running.result())
             if asked[-1].accepted is not None:
                 CONSOLE.print(f"{number} replies before the first guarded one, none failed", style="dim")
                 return asked
-            if number == most:
-                break
     raise RuntimeError("the gateway did not take the artifact; its log says why.")
 
 
@@ -412,7 +420,7 @@ def rate(errors: int, total: int) -> tuple[float, float, float] | None:
 
 
 def picture(loop: Loop, path: Path) -> Path:
-    """Error rate among the answers given, and share answered, question by question, as PNG."""
+    """Error rate among the answers given, and share answered, since each mode began, as PNG."""
     before, after = len(loop.observed), len(loop.guarded)
 
     def draw(both: Any, colour: Palette) -> None:
@@ -420,9 +428,9 @@ def picture(loop: Loop, path: Path) -> Path:
         for asked, start, line in ((loop.observed, 0, colour.blue), (loop.guarded, before, colour.green)):
             given = np.array([one.accepted is not False for one in asked], dtype=float)
             wrong = np.array([not one.correct for one in asked]) * given
-            shown, at = _rolling(given), start + np.arange(WINDOW, len(asked) + 1)
-            error.plot(at, 100 * _rolling(wrong) / np.maximum(shown, 1 / WINDOW), color=line, lw=2)
-            answered.plot(at, 100 * shown, color=line, lw=2)
+            number, shown = np.arange(1, len(asked) + 1), np.cumsum(given)
+            for axes, rates in ((error, np.cumsum(wrong) / np.maximum(shown, 1)), (answered, shown / number)):
+                axes.plot((start + number)[FEWEST:], 100 * rates[FEWEST:], color=line, lw=2.2)
         alpha = 100 * loop.artifact.alpha
         error.axhline(alpha, color=colour.red, lw=1.6, ls=(0, (2, 2)))
         error.annotate(
@@ -438,17 +446,13 @@ def picture(loop: Loop, path: Path) -> Path:
         error.annotate("guards", (before, 1), xytext=(8, -6), color=colour.green, **common)
         error.set_ylabel("% wrong among answers given")
         answered.set_ylabel("% of questions answered")
-        answered.set_xlabel(f"questions of the client (each point: the last {WINDOW})")
+        answered.set_xlabel("questions of the client (each point: all since the gateway began to observe, or to guard)")
 
     figure = render(
         draw, "loop", "Error rate and share answered, before and after the swap", size=(9.0, 5.6), panels=(2, 1)
     )
     path.write_bytes(figure.png)
     return path
-
-
-def _rolling(values: Any) -> Any:
-    return np.convolve(values, np.full(WINDOW, 1 / WINDOW), mode="valid")
 
 
 def demo(out: Path) -> Loop:
