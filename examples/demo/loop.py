@@ -441,9 +441,9 @@ def picture(loop: Loop, path: Path) -> Path:
             axes.set_xlim(0, before + after)
             axes.set_ylim(0, None)
         answered.set_ylim(0, 105)
-        common = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "va": "top"}
-        error.annotate("observes", (before, 1), xytext=(-8, -6), ha="right", color=colour.blue, **common)
-        error.annotate("guards", (before, 1), xytext=(8, -6), color=colour.green, **common)
+        common = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        answered.annotate("observes", (before, 0.1), xytext=(-8, 0), ha="right", color=colour.blue, **common)
+        answered.annotate("guards", (before, 0.1), xytext=(8, 0), color=colour.green, **common)
         error.set_ylabel("% wrong among answers given")
         answered.set_ylabel("% of questions answered")
         answered.set_xlabel("questions of the client (each point: all since the gateway began to observe, or to guard)")
