@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo demo-serve test test-slow peers test-peers test-litellm test-providers test-newest postgres-test docs lint types style format bench clean
+.PHONY: help setup demo demo-serve test test-slow peers test-peers test-litellm test-telemetry test-providers test-newest postgres-test docs lint types style format bench clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -43,6 +43,13 @@ test-litellm: ## The LiteLLM proxy tests, in an environment of their own (.venv-
 	  .venv-litellm/bin/pip install -q -e '.[litellm]' 'pytest>=8' 'pytest-asyncio>=1.0'; }
 	@LITELLM_LOCAL_MODEL_COST_MAP=True .venv-litellm/bin/python -m pytest -q -p no:cacheprovider --noconftest \
 	  tests/integrations/frameworks/test_litellm_proxy.py tests/integrations/frameworks/test_frameworks_docs.py
+
+test-telemetry: ## Telemetry beside OpenInference and Traceloop, in an environment of their own (.venv-telemetry)
+	@test -x .venv-telemetry/bin/pytest || { $(PYTHON) -m venv .venv-telemetry && \
+	  .venv-telemetry/bin/pip install -q -e '.[agents,otel]' 'pytest>=8' 'pytest-asyncio>=1.0' opentelemetry-sdk prometheus-client \
+	  openinference-instrumentation-langchain opentelemetry-instrumentation-langchain; }
+	@.venv-telemetry/bin/python -m pytest -q -p no:cacheprovider --noconftest tests/integrations/test_telemetry.py \
+	  tests/providers/test_instrumentations.py
 
 test-providers: ## Every provider of docs/langchain.md with its published package, in an environment of their own
 	@test -x .venv-providers/bin/pytest || { $(PYTHON) -m venv .venv-providers && \

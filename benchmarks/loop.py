@@ -5,7 +5,7 @@ traffic, `calibrate sample` draws what to label, people label it, and `calibrate
 rate among the answers that this threshold gives is known for all of them; above alpha, the promise is broken. (The
 samples of a question are drawn by the plan's seed, so that a question has the same score whenever it is asked.)
 
-Controls. Where people skip every second wrong answer (it is harder to judge), the promise must be broken. Where they
+Controls. Where people skip two of three wrong answers (they are harder to judge), the promise must be broken. Where they
 label only what the model is certain of, `fit` must refuse the labels. Rule `empirical`, which certifies nothing, is
 shown beside.
 """
@@ -32,7 +32,7 @@ __all__ = ["CASES", "SKIPPED", "Found", "over_seeds"]
 
 TRAFFIC = 0.7
 """Share of the questions that a seed's traffic has."""
-SKIPPED = "certified, every second wrong answer unlabelled"
+SKIPPED = "certified, two of three wrong answers unlabelled"
 CASES = ("certified", "empirical", SKIPPED)
 
 
@@ -80,7 +80,7 @@ def over_seeds(file: RecordFile, questions: Iterable[Question], seeds: Iterable[
         traffic = RecordFile(file.path, header, tuple(asked[i] for i in chosen.tolist()))
         drawn = draw_to_label(traffic, loop.ESTIMATOR, share=sizes.reach, n=sizes.labels, seed=seed)
         labelled = [truth[record.id] for record in drawn.records]
-        some = np.random.default_rng([seed, 1]).random(len(labelled)) < 0.5
+        some = np.random.default_rng([seed, 1]).random(len(labelled)) < 2 / 3
         skipping = [
             bare if skip and not record.correct else record
             for record, bare, skip in zip(labelled, drawn.records, some.tolist(), strict=True)

@@ -45,10 +45,11 @@ _WHOLE = frozenset({"stop", "tool_calls"})
 log = logging.getLogger("guardrail")
 
 
-def chosen(key: str, rate: float, *, salt: str) -> bool:
-    """Whether a request belongs to a sample: 64 bits of SHA-256 over salt and key, below ``rate``.
+def chosen(key: str, rate: float, *, salt: str = "audit") -> bool:
+    """Whether a key belongs to a sample: 64 bits of SHA-256 over salt and key, below ``rate``.
 
-    As `guardrail.review.audits.chosen`: samples with one salt are nested, and different salts choose independently.
+    Samples with one salt are nested: a key chosen at a rate is chosen at every higher rate. Different salts choose
+    independently.
     """
     digest = hashlib.sha256(f"{salt}\n{key}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < rate * 2.0**64

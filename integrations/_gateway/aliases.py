@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -15,6 +15,7 @@ from guardrail.artifact import CascadeArtifact
 from guardrail.errors import ArtifactError, UsageError
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.messages import with_verdict
+from guardrail.guard.observers import Observer
 from guardrail.types import SamplingPlan
 
 from .._frameworks.chat import Latest
@@ -37,14 +38,22 @@ class ServedAlias:
         config: Its part of the configuration.
         other: Finds another alias by its name.
         ticket: ``on_abstain`` for tickets.
+        observers: See every verdict.
 
     Raises:
         ArtifactError: The artifact cannot be read, or does not fit the upstream.
         UsageError: The artifact is of another kind than the alias.
     """
 
-    def __init__(self, name: str, config: Alias, other: Callable[[str], ServedAlias], ticket: Any = None) -> None:
-        self.name, self.config = name, config
+    def __init__(
+        self,
+        name: str,
+        config: Alias,
+        other: Callable[[str], ServedAlias],
+        ticket: Any = None,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.name, self.config, self._observers = name, config, observers
         self._other, self._ticket = other, ticket
         kind = CascadeArtifact if len(config.upstream) > 1 else CalibrationArtifact
         self.artifact = None if config.artifact is None else kind.load(config.artifact)
@@ -70,11 +79,6 @@ class ServedAlias:
         """The artifact; of a cascade its first stage's."""
         return self.artifact.stages[0] if isinstance(self.artifact, CascadeArtifact) else self.artifact
 
-    @property
-    def estimator(self) -> str:
-        """Name of the estimator, for metrics; "" without an artifact."""
-        return "" if self.single is None else self.single.estimator.name
-
     def is_same(self, other: ServedAlias) -> bool:
         """Whether another alias would answer in the same way. One with a fallback depends on that, too."""
         mine, theirs = (None if one.artifact is None else one.artifact.digest for one in (self, other))
@@ -99,6 +103,7 @@ class ServedAlias:
     def _made(self, credential: str | None) -> Guardrail | Cascade:
         config, chats = self.config, [self.chat(one, credential) for one in self.config.upstream]
         common: dict[str, Any] = {"abstain_message": config.abstain_message, "turns": config.turns}
+        common["on_verdict"] = self._observers
         own = {"early_stopping": config.early_stopping, "probe": config.probe}
         if config.fallback is not None:
             common["on_abstain"] = self._other(config.fallback).answering()

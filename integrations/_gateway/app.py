@@ -80,7 +80,8 @@ class Gateway:
         made: dict[str, ServedAlias] = {}
         observing: dict[str, Observing] = {}
         for name, alias in config.models.items():
-            fresh = ServedAlias(name, alias, lambda other: made[other], self._ticket(config))
+            observers = self.metrics.observers(mode=alias.mode, model=name)
+            fresh = ServedAlias(name, alias, lambda other: made[other], self._ticket(config), observers)
             former = self.aliases.get(name)
             # What did not change keeps its connections, its probe and its remembered abstentions.
             made[name] = former if former is not None and former.is_same(fresh) else fresh
@@ -89,7 +90,7 @@ class Gateway:
                 one.guard(None)
             if not one.guarded:
                 known = self.observing.get(name)
-                observing[name] = known if known is not None and known.alias is one else Observing(one, self.metrics)
+                observing[name] = known if known is not None and known.alias is one else Observing(one)
         return made, observing
 
     def _ticket(self, config: Config) -> Any:
@@ -136,7 +137,8 @@ class Gateway:
             await send(message)
 
         try:
-            response = await self._respond(request, request_id)
+            with self.metrics.trace_of(request.headers):
+                response = await self._respond(request, request_id)
         except ApiError as error:
             response = _error(error)
         except Exception as error:  # the log has the type only: texts may quote an answer
@@ -351,17 +353,13 @@ class Gateway:
             return ApiError(503, "The gateway is overloaded.", "overloaded", kind="server_error", **overload)
         self._busy[name] += 1
         try:
-            found = await alias.answer(asked, credential, segment)
+            return await alias.answer(asked, credential, segment)
         except Exception as error:
             log.error("guardrail serve: %s failed with %s", alias.name, type(error).__name__)
             log.debug("guardrail serve: %s", alias.name, exc_info=error)
             return ApiError(500, "The gateway failed.", "internal_error", kind="server_error")
         finally:
             self._busy[name] -= 1
-        verdict = found.verdict
-        if verdict is not None:
-            self.metrics.decided(verdict, mode="guard", model=alias.name, estimator=alias.estimator)
-        return found
 
 
 _STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}

@@ -29,7 +29,6 @@ from guardrail.types import Sample, SampleSet, SamplingPlan
 from .._frameworks.chat import Latest
 from .._openai.replies import MalformedReplyError, choices_of, chunks_of, message_of, parsed, usage_of
 from .aliases import CREDENTIALS, ServedAlias
-from .metrics import Metrics
 from .protocol import ApiError, bindings_of, drawing_fields, messages_of
 
 httpx = require("httpx", extra="serve")
@@ -58,14 +57,13 @@ class Observing:
 
     Args:
         alias: The alias.
-        metrics: Counts its verdicts.
 
     Raises:
         UsageError: The record file is of another collection.
     """
 
-    def __init__(self, alias: ServedAlias, metrics: Metrics) -> None:
-        self.alias, self._metrics, self._settings = alias, metrics, alias.config.observe
+    def __init__(self, alias: ServedAlias) -> None:
+        self.alias, self._settings = alias, alias.config.observe
         self.queue = ObserveQueue(most=self._settings.queue, at_once=self._settings.max_concurrency)
         self._client: Any = None
         self._records: _RecordLines | None = None
@@ -175,9 +173,6 @@ class Observing:
                 found = guard.assess_served(messages, answer)
                 assert found.verdict is not None, "the one gate judges every candidate"
                 drawn, fate = found.drawn, fate_of(found.verdict)
-                self._metrics.decided(
-                    found.verdict.to_metadata(), mode="observe", model=alias.name, estimator=alias.estimator
-                )
         except (ApiError, GuardrailError):  # tools, a prompt or turns other than the calibrated ones
             return "not_comparable"
         kept = self._settings.records

@@ -86,7 +86,7 @@ def test_the_embedded_model_keeps_the_promise_once_and_over_20_seeds(tmp_path: P
     """2,000 questions observed, 300 labels, 850 others guarded; then 20 draws of traffic and labels.
 
     Once: too many errors would refute the promise at 99.9 %. Over seeds: at delta .1, more than 5 of 20 break it with
-    probability .011 at most (binomial tail). Where people skip every second wrong answer, more than 5 must.
+    probability .011 at most (binomial tail). Where people skip two of three wrong answers, more must.
     """
     pytest.importorskip("torch")
     found = loop.demo(tmp_path)

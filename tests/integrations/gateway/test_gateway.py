@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,13 +12,18 @@ import openai
 import pytest
 from langchain_openai import ChatOpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel
 
 from guardrail.bindings import bindings_for, json_format
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.review.queue.store import ReviewStore
 from guardrail.testing import make_artifact
+from integrations._gateway import metrics
 from integrations._gateway.config import new_key
+from integrations.telemetry import Telemetry
 from tests.integrations.gateway.conftest import ANSWERS, MODEL, SURE, UNSURE, Held, Serve, cascade
 from tests.integrations.openai.faulty_endpoint import serving
 
@@ -475,6 +481,7 @@ def test_metrics_count_and_name_nothing_of_a_user(serve: Serve, endpoint: Held) 
     served = serve()
     served.ask()
     served.ask(UNSURE, user="marker-of-a-user")
+    served.ask(UNSURE, user="another")  # gets the remembered abstention, which is not another decision
     served.http.get("/marker-of-a-user")
     page = served.http.get("/metrics").text
     for outcome, reason in (("accepted", "within_threshold"), ("abstained", "above_threshold")):
@@ -486,3 +493,18 @@ def test_metrics_count_and_name_nothing_of_a_user(serve: Serve, endpoint: Held) 
     assert 'guardrail_http_requests_total{route="other",status="4xx"} 1.0' in page
     assert "marker" not in page
     assert SURE not in page
+
+
+def test_a_decision_belongs_to_the_trace_that_a_request_names(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter, tracers = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(metrics, "Telemetry", partial(Telemetry, tracer_provider=tracers))
+    served = serve()
+    served.ask(headers={"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"})
+    served.ask(UNSURE, user="marker-of-a-user")
+    first, second = exporter.get_finished_spans()
+    assert (first.context.trace_id, first.parent and first.parent.span_id) == (int("ab" * 16, 16), int("cd" * 8, 16))
+    assert second.parent is None
+    outcomes = [(one.attributes or {})["guardrail.outcome"] for one in (first, second)]
+    assert outcomes == ["accepted", "abstained"]
+    assert "marker" not in first.to_json() + second.to_json()
