@@ -5,9 +5,8 @@ traffic, `calibrate sample` draws what to label, people label it, and `calibrate
 rate among the answers that this threshold gives is known for all of them; above alpha, the promise is broken. (The
 samples of a question are drawn by the plan's seed, so that a question has the same score whenever it is asked.)
 
-Controls. Where people skip two of three wrong answers (they are harder to judge), the promise must be broken. Where they
-label only what the model is certain of, `fit` must refuse the labels. Rule `empirical`, which certifies nothing, is
-shown beside.
+Controls. Where people skip every second wrong answer, the promise must be broken more often. Where they label only what
+the model is certain of, `fit` must refuse the labels. Rule `empirical`, which certifies nothing, is shown beside.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = ["CASES", "SKIPPED", "Found", "over_seeds"]
 
 TRAFFIC = 0.7
 """Share of the questions that a seed's traffic has."""
-SKIPPED = "certified, two of three wrong answers unlabelled"
+SKIPPED = "certified, every second wrong answer unlabelled"
 CASES = ("certified", "empirical", SKIPPED)
 
 
@@ -68,10 +67,13 @@ def over_seeds(file: RecordFile, questions: Iterable[Question], seeds: Iterable[
     header = file.header.model_copy(update={"correctness": rule.spec})
     truth = {record.id: record for record in everything}
 
-    def fitted(drawn: RecordFile, labelled: Iterable[Record], kind: str) -> float:
-        """The threshold, below every score where there is none."""
+    def fitted(drawn: RecordFile, labelled: Iterable[Record], kind: str) -> float | None:
+        """The threshold, below every score where there is none; None where the labels are refused."""
         file = RecordFile(drawn.path, drawn.header, tuple(labelled))
-        found = fit_artifact(file, estimator=loop.ESTIMATOR, alpha=sizes.alpha, rule=kind).threshold
+        try:
+            found = fit_artifact(file, estimator=loop.ESTIMATOR, alpha=sizes.alpha, rule=kind).threshold
+        except UsageError:
+            return None
         return -np.inf if found is None else found
 
     rows = []
@@ -80,7 +82,7 @@ def over_seeds(file: RecordFile, questions: Iterable[Question], seeds: Iterable[
         traffic = RecordFile(file.path, header, tuple(asked[i] for i in chosen.tolist()))
         drawn = draw_to_label(traffic, loop.ESTIMATOR, share=sizes.reach, n=sizes.labels, seed=seed)
         labelled = [truth[record.id] for record in drawn.records]
-        some = np.random.default_rng([seed, 1]).random(len(labelled)) < 2 / 3
+        some = np.random.default_rng([seed, 1]).random(len(labelled)) < 0.5
         skipping = [
             bare if skip and not record.correct else record
             for record, bare, skip in zip(labelled, drawn.records, some.tolist(), strict=True)
@@ -90,17 +92,16 @@ def over_seeds(file: RecordFile, questions: Iterable[Question], seeds: Iterable[
             fitted(drawn, labelled, "empirical"),
             fitted(drawn, skipping, "certified"),
         ]
-        given = {case: accepts(u, threshold) for case, threshold in zip(CASES, thresholds, strict=True)}
+        given = {
+            case: accepts(u, -np.inf if threshold is None else threshold)
+            for case, threshold in zip(CASES, thresholds, strict=True)
+        }
         least = float(np.quantile([record.scores[loop.ESTIMATOR].value or 0.0 for record in labelled], 0.5))
         certain = [
             record if (record.scores[loop.ESTIMATOR].value or 0.0) <= least else bare
             for record, bare in zip(labelled, drawn.records, strict=True)
         ]
-        try:
-            fitted(drawn, certain, "certified")
-            refused = False
-        except UsageError:
-            refused = True
+        refused = fitted(drawn, certain, "certified") is None
         rows.append(
             Found(
                 {case: float(wrong[taken].mean()) if taken.any() else 0.0 for case, taken in given.items()},

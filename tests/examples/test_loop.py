@@ -86,7 +86,7 @@ def test_the_embedded_model_keeps_the_promise_once_and_over_20_seeds(tmp_path: P
     """2,000 questions observed, 300 labels, 850 others guarded; then 20 draws of traffic and labels.
 
     Once: too many errors would refute the promise at 99.9 %. Over seeds: at delta .1, more than 5 of 20 break it with
-    probability .011 at most (binomial tail). Where people skip two of three wrong answers, more must.
+    probability .011 at most (binomial tail). Where people skip every second wrong answer, more do.
     """
     pytest.importorskip("torch")
     found = loop.demo(tmp_path)
@@ -101,5 +101,5 @@ def test_the_embedded_model_keeps_the_promise_once_and_over_20_seeds(tmp_path: P
     broken = {case: sum(row.error[case] > sizes.alpha for row in rows) for case in CASES}
     assert broken["certified"] <= 5
     assert min(row.answered["certified"] for row in rows) > 0  # no seed keeps it by answering nothing
-    assert broken[SKIPPED] > 5
+    assert broken[SKIPPED] > broken["certified"] + 2
     assert all(row.refused for row in rows)
