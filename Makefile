@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-slow peers test-peers test-litellm test-clients test-schema test-telemetry test-providers test-newest postgres-test docs lint types style format bench clean
+.PHONY: help setup demo demo-serve test test-slow peers test-peers test-litellm test-clients test-schema test-telemetry test-providers test-newest postgres-test docs lint types style format bench clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -19,6 +19,9 @@ $(READY): pyproject.toml constraints.txt scripts/bootstrap.py
 
 demo: $(READY) ## Calibrate and gate the embedded model; then recorded outputs of large models
 	@$(BIN)/python -m examples.demo
+
+demo-serve: $(READY) ## From traffic without labels to a certified gate, by changing one URL (docs/loop.md)
+	@$(BIN)/python -m examples.demo.loop
 
 # Two processes share two cores: a second thread in each only waits for the first, and costs as much CPU as work does.
 test test-slow: export OMP_NUM_THREADS = 1

@@ -23,7 +23,7 @@ from ..openai_chat import OpenAICompatibleChat
 from .config import Alias, Upstream
 from .protocol import Answer, ApiError, ChatRequest, failure, is_settled
 
-__all__ = ["ServedAlias"]
+__all__ = ["CREDENTIALS", "ServedAlias"]
 
 CREDENTIALS = 256
 """Upstream keys for which guards are kept; each has connections, a probe and remembered abstentions of its own."""

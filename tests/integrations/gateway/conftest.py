@@ -18,6 +18,7 @@ import openai
 import pytest
 import uvicorn
 
+from guardrail.artifact import CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.testing import make_artifact
 from integrations._gateway.config import Config
 from integrations.gateway import Gateway
@@ -29,6 +30,17 @@ ANSWERS = {SURE: ["Paris"], UNSURE: ["Rome", "Oslo", "Bern", "Riga", "Lima", "Ki
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients of the loopback: reading the certificates of the system takes longer than most tests."""
 MODEL = OpenAICompatibleChat(model="m", base_url="http://127.0.0.1:1/v1", api_key="unused")
+
+
+def cascade() -> CascadeArtifact:
+    """The artifact of a cascade: "m", then "large"."""
+    models = (MODEL, MODEL.model_copy(update={"model": "large"}))
+    stages = tuple(make_artifact(model, threshold=0.1, n=4) for model in models)
+    shares = tuple(StageShare(threshold=0.1, n_accepted=1, n_errors=0) for _ in stages)
+    outcome = CascadeOutcome(
+        rule="none", alpha=0.1, delta=None, n=2, guarantee="None.", stages=shares, interval=None, reason=None
+    )
+    return CascadeArtifact(created="1970", stages=stages, outcome=outcome, certificate=outcome, packages={})
 
 
 class Served:

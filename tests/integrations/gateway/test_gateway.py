@@ -24,7 +24,8 @@ from guardrail.testing import make_artifact
 from integrations._gateway import metrics
 from integrations._gateway.config import new_key
 from integrations.telemetry import Telemetry
-from tests.integrations.gateway.conftest import MODEL, SURE, UNSURE, Held, Serve
+from tests.integrations.gateway.conftest import ANSWERS, MODEL, SURE, UNSURE, Held, Serve, cascade
+from tests.integrations.openai.faulty_endpoint import serving
 
 PLAN = make_artifact(MODEL, threshold=0.1, n=4).plan
 NULLS: dict[str, Any] = {"temperature": None, "tools": None, "stop": None}
@@ -421,6 +422,30 @@ def test_another_alias_may_answer_instead(serve: Serve, endpoint: Held) -> None:
     assert reply.json()["guardrail"]["fallback"] == "large"
     assert reply.json()["choices"][0]["message"]["content"] in ("Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel")
     assert endpoint.bodies[-1]["model"] == "large"
+
+
+def test_a_cascade_asks_the_next_upstream_only_for_what_the_first_holds_back(serve: Serve, endpoint: Held) -> None:
+    lost = "lost?"
+    endpoint.answers = {**ANSWERS, lost: ANSWERS[UNSURE]}
+    with serving(Held(answers={SURE: ["wrong"], UNSURE: ["Bern"], lost: ANSWERS[UNSURE]})) as second:
+        rest: dict[str, Any] = {"key": "sk-upstream", "timeout": 10, "max_retries": 0}
+        upstream = [{"url": endpoint.url, "model": "m", **rest}, {"url": second.url, "model": "large", **rest}]
+        served = serve({"upstream": upstream}, artifact=cascade())
+        assert said(served.ask(SURE)) == ("Paris", True, "stop")
+        assert second.requests == 0
+        assert said(served.ask(UNSURE)) == ("Bern", True, "stop")
+        assert second.requests == 5
+        assert {one["model"] for one in second.bodies} == {"large"}
+        assert said(served.ask(lost)) == (ABSTENTION, False, "content_filter")
+        assert (endpoint.requests, second.requests) == (15, 10)
+        streamed: Any = list(served.openai().chat.completions.create(**asked(UNSURE), stream=True))
+        assert "".join(one.choices[0].delta.content or "" for one in streamed if one.choices) == "Bern"
+
+
+def said(reply: Any) -> tuple[str, bool, str]:
+    """Text, verdict and finish reason of a reply."""
+    choice = reply.json()["choices"][0]
+    return choice["message"]["content"], reply.json()["guardrail"]["accepted"], choice["finish_reason"]
 
 
 def test_a_ticket_instead_of_an_answer(serve: Serve, tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ import pytest
 
 from calibrate.data.records import read_records, write_records
 from calibrate.scoring.scores import score_records
-from guardrail.errors import UsageError
+from guardrail.errors import ArtifactError, UsageError
 from guardrail.guard.observe import Observed
 from guardrail.review.audits import chosen
+from guardrail.types import Unmeasured
 from guardrail.uncertainty import make_estimator
 from integrations._gateway.config import Config
 from integrations.gateway import Gateway
-from tests.integrations.gateway.conftest import SURE, UNSURE, Held, Serve, Served
+from tests.integrations.gateway.conftest import ANSWERS, SURE, UNSURE, Held, Serve, Served, cascade
 
 GREEDY: dict[str, Any] = {"model": "m", "temperature": 0}
 COLLECT = {"n": 4, "primary": "sampled", "temperature": 1, "top_p": 1}
@@ -32,6 +33,7 @@ def observing(serve: Serve, endpoint: Held, *, artifact: bool = True, probe: str
 
 
 def counts(served: Served) -> Observed:
+    served.http.get("/healthz")  # its connection takes it when the gateway is done with the answer before
     queue = served.gateway.observing["m"].queue
     assert queue.drain(20)
     return queue.observed
@@ -126,6 +128,28 @@ def test_without_an_artifact_it_collects_records_that_calibrate_reads(
         Gateway(Config(version=1, models={"m": other}))
 
 
+def test_collecting_believes_no_endpoint_before_a_probe(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
+    """One that ignores n or answers from a cache would make every question look certain."""
+    settings = {"plan": COLLECT, "records": {"path": tmp_path / "honest.jsonl"}}
+    question: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": UNSURE}]}
+    honest = observing(serve, endpoint, artifact=False, probe="auto", **settings)
+    for _ in range(3):
+        honest.http.post("/v1/chat/completions", json=question)
+    assert counts(honest) == Observed(served=3, chosen=3, collected=3)
+    samples = [one for one in endpoint.bodies if one["messages"] == question["messages"] and one.get("n", 1) > 1]
+    assert [one["n"] for one in samples] == [4, 4, 4]  # one call for all samples, as the probe allows
+    settings["records"] = {"path": tmp_path / "cached.jsonl"}
+    cached = observing(serve, endpoint, artifact=False, probe="auto", **settings)
+    endpoint.mode, before = "cached_but_seed", len(endpoint.bodies)
+    cached.http.post("/v1/chat/completions", json=question)
+    assert counts(cached) == Observed(served=1, chosen=1, unmeasured=1)
+    assert sum(one["messages"] == question["messages"] for one in endpoint.bodies[before:]) == 1  # nothing was drawn
+    (kept,) = read_records(tmp_path / "cached.jsonl").records
+    assert kept.drawn is not None
+    assert (kept.drawn.problem, kept.drawn.samples) == (Unmeasured.DEGENERATE_SAMPLES, ())
+    assert kept.answer in ANSWERS[UNSURE]
+
+
 def test_the_estimate_agrees_with_later_enforcement(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
     """What observing says would be accepted, and how much of it is wrong, is what the guard then does.
 
@@ -163,6 +187,12 @@ def test_the_estimate_agrees_with_later_enforcement(serve: Serve, endpoint: Held
         assert abs(guess - truth) <= 4.5 * (truth * (1 - truth) / size) ** 0.5  # fails once in 100,000 runs
     write_records(path, file.header, file.records)  # what it wrote is what `calibrate` writes
     assert read_records(path).records == file.records
+
+
+def test_a_cascades_artifact_cannot_observe(serve: Serve) -> None:
+    """A served answer is one model's; two upstreams are refused as well (below)."""
+    with pytest.raises(ArtifactError, match="cascade"):
+        serve({"mode": "observe"}, artifact=cascade())
 
 
 def test_a_configuration_that_cannot_observe_is_refused(tmp_path: Path) -> None:
