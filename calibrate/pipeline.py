@@ -13,6 +13,7 @@ from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFinge
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible, Infeasible
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, list_estimators, make_estimator
 
@@ -36,13 +37,16 @@ __all__ = [
     "Groups",
     "HeldOut",
     "at_calibration",
+    "calibration_part",
     "fit_artifact",
+    "fitted_hashes",
     "held_out",
     "is_accepted",
     "looked_before",
     "part_header",
     "refit",
     "refuse_choice",
+    "refuse_fitted",
     "require_same",
     "split",
     "without_choice",
@@ -190,7 +194,7 @@ def refit(
     """Fit another alpha, delta or rule on the scores stored in an artifact; the model is not called.
 
     `CalibrationArtifact.at` calls this. What is not given stays as it was; the rule's options are its defaults. Of
-    several declared looks, the artifact's spends its part of a delta that is given. A rule of one's own must be given
+    several declared looks, the artifact's spends its part of a delta that is given. A custom rule must be given
     again: the artifact knows its name only.
     """
     outcome, scores, looks = artifact.outcome, artifact.calibration, artifact.looks
@@ -277,6 +281,7 @@ def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator
         raise UsageError("no test record has a label. Run: calibrate label RECORDS")
     refuse_overlap(artifact.estimator, labelled, what="test")
     refuse_choice(artifact, labelled, "test")
+    refuse_fitted(artifact, labelled, "test")
     accepted = [record for record in labelled if is_accepted(artifact, record, estimator)]
     errors = sum(not record.correct for record in accepted)
     correct = sum(bool(record.correct) for record in labelled)
@@ -296,6 +301,61 @@ def without_choice(artifact: CalibrationArtifact, records: Sequence[Record]) -> 
     """The records without those that the artifact's estimator was chosen on (`--estimator auto`)."""
     used = frozenset() if artifact.choice is None else frozenset(artifact.choice.questions)
     return tuple(record for record in records if not used or training_of([record]).ids[0] not in used)
+
+
+def calibration_part(
+    artifact: CalibrationArtifact, records: Sequence[Record], estimator: str
+) -> tuple[list[Record], list[Record]]:
+    """The records of the calibration part, and the others but those that the estimator was chosen on.
+
+    Clusters belong to the part as a whole, although most rules use one question of each. An artifact that does not say
+    which questions it was fitted on (of an older version) takes all for its own, unless more have a score and a label
+    than it used.
+
+    Raises:
+        UsageError: It does not say, and there are more.
+    """
+    records = without_choice(artifact, records)
+    used, clusters = artifact.data.questions, artifact.calibration.group
+    if clusters is not None:
+        groups = set(clusters)
+        ours = [record.group in groups for record in records]
+    elif used is not None:
+        known = set(used)
+        ours = [_question_hash(record) in known for record in records]
+    else:
+        usable = len(arrays(records, estimator).ids)
+        if usable > artifact.data.n_used:
+            raise UsageError(
+                f"the artifact was fitted on {artifact.data.n_used} questions, {usable} of these records have a score "
+                "and a label, and an artifact of this older version does not say which it used. Name the part that was "
+                "kept out with --test, or fit again."
+            )
+        ours = [True] * len(records)
+    kept = [record for record, own in zip(records, ours, strict=True) if own]
+    return kept, [record for record, own in zip(records, ours, strict=True) if not own]
+
+
+def fitted_hashes(artifact: CalibrationArtifact, records: Sequence[Record]) -> set[str]:
+    """Hashes of the records' questions that are of the calibration part; none where the artifact does not know them."""
+    return set(artifact.data.questions or ()) & set(map(_question_hash, records))
+
+
+def refuse_fitted(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
+    """Refuse to test on questions that the threshold was chosen on: it fits them.
+
+    Questions are compared by id and text, where the artifact knows those it was fitted on.
+
+    Raises:
+        UsageError: Naming how many there are.
+    """
+    known = fitted_hashes(artifact, records)
+    shared = [record.id for record in records if known and _question_hash(record) in known]
+    if shared:
+        raise UsageError(
+            f"{len(shared)} of {len(records)} {what} records are questions that the artifact was fitted on, e.g. "
+            f"{shared[0]!r}. A threshold chosen on them fits them: leave them out, or test on other questions."
+        )
 
 
 def refuse_choice(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
@@ -370,7 +430,13 @@ def _fingerprint(file: RecordFile, used: Sequence[Record], scored: Scored) -> Da
         n_unmeasured=scored.n_unmeasured,
         n_unlabelled=scored.n_unlabelled,
         n_cut_off=_cut_off(used),
+        questions=tuple(sorted(map(_question_hash, used))),
     )
+
+
+def _question_hash(record: Record) -> str:
+    """Of id and text: ids alone are often row numbers, and one text may be asked twice."""
+    return sha256_hex(canonical_json([record.id, record.to_question().asked]))[:16]
 
 
 def _cut_off(used: Sequence[Record]) -> int | None:

@@ -62,6 +62,9 @@ class DataFingerprint(Frozen):
     n_cut_off: int | None = None
     """Questions whose primary answer was cut off, most often at ``max_tokens``. None if they were not counted (in older
     files, and for imported scores)."""
+    questions: tuple[str, ...] | None = Field(default=None, repr=False, exclude_if=lambda questions: questions is None)
+    """Short hashes of id and text of every question of the calibration part, sorted: they tell its records from others
+    in one file. None in older files."""
 
     @property
     def covers_early_stopping(self) -> bool:
@@ -300,10 +303,12 @@ class CalibrationArtifact(Persisted):
         if self.segments is None:
             share = f"{percent(proven.acceptance)} of its questions" if isinstance(proven, Feasible) else "nothing"
             facts.append(("certified", f"a gate that answers {share} (confidence {percent(1 - (proven.delta or 0))})"))
-        if self.estimator.name.startswith("imported:"):
-            facts.append(("use", "evaluation only: no guard can compute this score for a new question"))
         title = "Calibration artifact: answers, within limits" if answered else "Calibration artifact: answers nothing"
-        return as_html(title, facts, good=bool(answered))
+        imported = self.estimator.name.startswith("imported:")
+        if imported:
+            facts.append(("use", "evaluation only: no guard can compute this score for a new question"))
+            title = "Calibration artifact: for evaluation only, no guard can use it" if answered else title
+        return as_html(title, facts, good=answered > 0 and not imported)
 
     def plot(self, ax: Any = None) -> Any:
         """Error rate among answered questions against the share answered, with target and threshold.

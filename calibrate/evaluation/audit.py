@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
+from pydantic import Field
 from scipy import special
 
 from guardrail.artifact import CalibrationArtifact
@@ -13,11 +14,12 @@ from guardrail.errors import UsageError
 from guardrail.outcome import Feasible
 from guardrail.types import Frozen
 from guardrail.uncertainty import from_spec
+from guardrail.verdict import ALL_OTHERS
 
 from ..correctness import label_records, make_rule
 from ..data.questions import fingerprint
 from ..data.records import GIVEN, Record, RecordFile
-from ..pipeline import HeldOut, at_calibration, is_accepted, refuse_choice, require_same
+from ..pipeline import HeldOut, at_calibration, is_accepted, refuse_choice, refuse_fitted, require_same
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.metrics import ks_two_sample
 from ..scoring.scores import estimator_key, score_records
@@ -104,6 +106,15 @@ class Audit(Frozen):
     """Acceptance and uncertainty against calibration."""
     seen_before: int
     """Scores that occur once here and once at calibration, where the score is continuous: probably old questions."""
+    segments: dict[str, Audit] = Field(default_factory=dict, exclude_if=lambda segments: not segments)
+    """Of an artifact with a threshold for each segment: the audit of every segment with a labelled accepted answer, at
+    its part of the level."""
+
+    @property
+    def worst(self) -> Audit:
+        """What refutes the promise: the refuted segment with the smallest p-value, or all questions together."""
+        refuted = [one for one in self.segments.values() if one.verdict == "refuted"]
+        return min(refuted, key=lambda one: one.p_refute, default=self)
 
     @property
     def cause(self) -> Literal["questions", "labels", "chance"]:
@@ -112,6 +123,8 @@ class Audit(Frozen):
         "questions": their scores differ from those at calibration. "labels": the scores do not, and yet another share
         of the answers is wrong. "chance": neither; a calibration that ended above its target.
         """
+        if self.worst is not self:
+            return self.worst.cause
         if self.shift.scores_differ:
             return "questions"
         return "labels" if self.base_error_p < DIFFERENT else "chance"
@@ -143,6 +156,11 @@ def audit(
     target). Both are over independent fresh questions, for this one gate. One look a data set: a test repeated on a
     growing file refutes a good gate sooner or later.
 
+    Of an artifact with a threshold for each segment, every segment's promise is tested on its own questions, and the
+    pool as well, each at an equal part of the level: one refuted test refutes, and good gates are refuted with
+    probability at most ``level`` all together. Supported needs every segment with a threshold to be supported at the
+    level by itself.
+
     Args:
         artifact: The artifact.
         records: Fresh records with scores; labels at least on a random part. See :func:`prepared`.
@@ -162,6 +180,7 @@ def audit(
     if not labelled:
         raise UsageError("no fresh record has a label. Run: calibrate label RECORDS")
     refuse_overlap(artifact.estimator, labelled, what="test")
+    refuse_fitted(artifact, labelled, "test")
     accepted = [record for record in records if is_accepted(artifact, record, estimator)]
     judged = [record for record in accepted if record.correct is not None]
     errors = sum(not record.correct for record in judged)
@@ -170,7 +189,7 @@ def audit(
     n = len(labelled) if joint else len(judged)
     verdict, p_refute, p_support, needed = audit_counts(errors, n, rate, level)
     before = at_calibration(artifact)
-    return Audit(
+    found = Audit(
         verdict=verdict,
         artifact=artifact.digest,
         rule=artifact.outcome.rule,
@@ -199,6 +218,39 @@ def audit(
         shift=_shift(artifact, records, estimator, len(accepted)),
         seen_before=_seen_before(artifact, records, estimator)[0],
     )
+    return found if artifact.segments is None else _by_segment(found, artifact, records, estimator)
+
+
+def _by_segment(found: Audit, artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> Audit:
+    """The audit with those of its segments, and the verdict of all of them."""
+    assert artifact.segments is not None
+    thresholds: dict[str | None, CalibrationArtifact] = {
+        name: own
+        for name in (*artifact.segments.outcomes, None)
+        if isinstance((own := artifact.in_segment(name)).outcome, Feasible)
+    }
+    members: dict[str | None, list[Record]] = {name: [] for name in thresholds}
+    for record in records:
+        name = record.group if record.group in artifact.segments.outcomes else None
+        if name in members:
+            members[name].append(record)
+    tested = {
+        name: kept
+        for name, kept in members.items()
+        if any(one.correct is not None and is_accepted(artifact, one, estimator) for one in kept)
+    }
+    level = found.level / (len(tested) + 1)
+    each = {
+        ALL_OTHERS if name is None else name: audit(thresholds[name], kept, estimator, level=level, target=found.target)
+        for name, kept in tested.items()
+    }
+    pooled = audit_counts(found.n_errors, found.n, found.target, level)[0]
+    verdict: Literal["refuted", "supported", "undecided"] = "undecided"
+    if "refuted" in {pooled, *(one.verdict for one in each.values())}:
+        verdict = "refuted"
+    elif each and len(each) == len(thresholds) and all(one.p_support <= found.level for one in each.values()):
+        verdict = "supported"
+    return found.model_copy(update={"verdict": verdict, "needed": None, "segments": each})
 
 
 def _base_error_p(artifact: CalibrationArtifact, labelled: Sequence[Record], estimator: str) -> float:

@@ -29,14 +29,14 @@ PAGE = Path(__file__).parents[3] / "docs" / "agents.md"
 
 
 def decide(bridge: Any, agent: Any) -> None:
-    """What people say: 10 transfers are right, one is another amount, and one should not be."""
+    """What people say: 18 transfers are right, one is another amount, and one should not be."""
     for item in bridge.store.items(limit=100):
         amount = item.content.candidate.tool_calls[0].arguments["amount"]
         meant = Candidate(tool_calls=(ToolCall(name="transfer", arguments={"to": "bob", "amount": 70}),))
         made = Decision(action="edit", candidate=meant) if amount == 7 else Decision(action="approve")
         lease = bridge.store.claim("ann", item=item.id)
         bridge.store.decide(lease, Decision(action="reject") if amount == 8 else made)
-    done = [bridge.resume(agent, {"configurable": {"thread_id": f"c{thread}"}}) for thread in range(12)]
+    done = [bridge.resume(agent, {"configurable": {"thread_id": f"c{thread}"}}) for thread in range(20)]
     ran = [result["messages"][-2].text for result in done]
     assert ran[3] == "sent 3 to bob"
     assert ran[7].endswith("sent 70 to bob")
@@ -77,7 +77,7 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     make_artifact(chat, n=4).save("plain.json")
     names: dict[str, Any] = {"chat": chat, "balance": balance, "transfer": transfer, "SYSTEM": SYSTEM}
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    names["requests"] = [f"Send {k} to Bob" for k in range(12)]
+    names["requests"] = [f"Send {k} to Bob" for k in range(20)]
     assert len(blocks) == 7
     for number, block in enumerate(blocks):
         exec(compile(block, f"docs/agents.md, block {number + 1}", "exec"), names)
@@ -97,8 +97,8 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             run_commands()
             names["bridge"].store.close()
     fitted = CalibrationArtifact.load("transfers.json")
-    # Wrong are 7, whose samples differ, and 8, whose do not: (1 + 1) / (11 + 1) <= 0.2 without 7, (2 + 1) / (12 + 1) > 0.2.
-    assert (fitted.outcome.n, fitted.threshold, fitted.turns) == (12, 0.0, ("human",))
+    assert (fitted.outcome.n, fitted.threshold is None, fitted.turns) == (20, False, ("human",))
+    assert fitted.calibration.error.count(1) == 2  # 7, which a person edited, and 8, which a person rejected
     answers = create_agent(chat, tools=[balance, transfer], system_prompt=SYSTEM, middleware=[names["gate"]])
     sent = answers.invoke({"messages": "Send 3 to Bob"})["messages"][2]
     assert sent.text == "sent 3 to bob"  # nobody was asked
