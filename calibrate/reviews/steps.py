@@ -173,7 +173,8 @@ def labelled_records(
         UsageError: None of the steps has a record.
     """
     known = {step.id: step.model_dump(include={"references", "rejected", "group"}) for step in steps}
-    kept = [record.model_copy(update=known[record.id]) for record in file.records if record.id in known]
+    drawn = {record.id: record for record in file.records if record.id in known}
+    kept = [drawn[step.id].model_copy(update=known[step.id]) for step in steps if step.id in drawn]
     if not kept:
         raise UsageError(f"{file.path} has no record of these steps. Name the file that the agent's records= wrote.")
     labelled = tuple(label_records(kept, rule))

@@ -92,6 +92,8 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         if number == 2:
             assert len(names["bridge"].store.items()) == 1
             names["bridge"].store.close()
+        if number == 4:
+            assert CalibrationArtifact.load("transfers.json").outcome.n == 30
         if number == 5:
             decide(names["bridge"], names["agent"])
             run_commands()
@@ -103,4 +105,3 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     sent = answers.invoke({"messages": "Send 3 to Bob"})["messages"][2]
     assert sent.text == "sent 3 to bob"  # nobody was asked
     assert names["app"].invoke({"messages": ["Send 3 to Bob"]}, {"configurable": {"thread_id": "p"}})
-    assert CalibrationArtifact.load("transfers.json").outcome.n == 30
