@@ -107,7 +107,7 @@ async def test_the_retry_of_a_cancelled_call_gets_the_decision_made_meanwhile(st
 async def test_a_waiter_that_times_out_leaves_the_item_to_the_other(
     timed: ReviewStore, now: list[float], short_first: bool
 ) -> None:
-    (short, abstention), (long, _) = asking(timed, 0.3), asking(timed, 300)
+    (short, abstention), (long, _) = asking(timed, 1), asking(timed, 300)
     order = [short, long] if short_first else [long, short]
     first = asyncio.create_task(order[0].aon_abstention(abstention))
     item = await seen(timed, "enqueued")
@@ -123,9 +123,12 @@ async def test_a_waiter_that_times_out_leaves_the_item_to_the_other(
     assert "expired" not in words(timed, item)
 
 
-def test_the_retry_of_a_call_that_timed_out_opens_the_item_again(store: ReviewStore) -> None:
-    hook, abstention = asking(store, 0.05)
-    assert hook.on_abstention(abstention) is None
+def test_the_retry_of_a_call_that_timed_out_opens_the_item_again(timed: ReviewStore, now: list[float]) -> None:
+    store = timed
+    hook, abstention = asking(store, 60)
+    with pytest.MonkeyPatch.context() as late:
+        late.setattr(ReviewStore, "wait", lambda *_: now.append(now.pop() + 61))
+        assert hook.on_abstention(abstention) is None
     (item,) = store.items()
     assert item.state == "expired"
     patient, _ = asking(store, 300)

@@ -93,7 +93,7 @@ def test_the_reviewer_sees_what_was_judged_and_nothing_is_sampled_again(store: R
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_nobody_decides_in_time(store: ReviewStore, is_async: bool) -> None:
-    guard = guarded(ask_reviewer(store, wait=0.05))
+    guard = guarded(ask_reviewer(store, wait=1))
     reply = asyncio.run(guard.ainvoke(QUESTION)) if is_async else guard.invoke(QUESTION)
     assert reply.content == ABSTENTION
     assert [item.state for item in store.items()] == ["expired"]
@@ -148,13 +148,14 @@ def test_a_ticket_at_once(store: ReviewStore, is_async: bool) -> None:
     assert item.deadline is not None
 
 
-def test_metadata_may_depend_on_the_call(store: ReviewStore) -> None:
+def test_metadata_may_depend_on_the_call(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReviewStore, "wait", lambda *_: None)
     made = ticket(
         store, metadata=lambda verdict, messages: {"asked": messages[-1].content, "why": verdict.reason.value}
     )
     guarded(made).invoke(QUESTION)
     assert store.items()[0].content.metadata == {"asked": QUESTION, "why": "above_threshold"}
-    guarded(ask_reviewer(store, wait=0.01, metadata=lambda *_: None)).invoke(QUESTION)
+    guarded(ask_reviewer(store, wait=60, metadata=lambda *_: None)).invoke(QUESTION)
     assert store.items()[1].content.metadata == {}
     with pytest.raises(UsageError, match="metadata must be plain JSON"):
         guarded(ticket(store, metadata=lambda *_: {"x": object()})).invoke(QUESTION)
@@ -172,9 +173,12 @@ def test_a_ticket_is_no_answer_where_a_text_would_be_parsed(store: ReviewStore) 
     assert len(store.items(["pending"])) == 2
 
 
-def test_where_only_a_call_is_an_answer_nobody_can_respond_with_a_text(store: ReviewStore) -> None:
+def test_where_only_a_call_is_an_answer_nobody_can_respond_with_a_text(
+    store: ReviewStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ReviewStore, "wait", lambda *_: None)
     verdict = guarded("message").assess(QUESTION)
-    hook = ask_reviewer(store, wait=0.01)
+    hook = ask_reviewer(store, wait=60)
     hook.on_abstention(Abstention(verdict, [HumanMessage(QUESTION)], hook, "", form="calls"))
     assert store.items()[0].content.allowed == ("approve", "edit", "reject")
 
