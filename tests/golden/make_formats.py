@@ -132,6 +132,7 @@ def artifact(
             n_unmeasured=1,
             n_unlabelled=1,
             n_cut_off=1,
+            questions=tuple(f"{i}{i}" * 8 for i in range(3, 9)),
         ),
         outcome=outcome,
         certificate=no_certificate(),

@@ -113,6 +113,8 @@ def test_a_database_restored_from_its_sql_is_the_same_database(name: str, tmp_pa
 
 def test_the_artifact_has_every_field() -> None:
     assert CalibrationArtifact.load(FOLDER / "artifact.json") == artifact()
+    older = CalibrationArtifact.load(VERSION_1 / "artifact.json")  # does not say which questions it was fitted on
+    assert (older.data.questions, older.data.n_questions) == (None, 6)
 
 
 @VERSIONS
