@@ -1,4 +1,4 @@
-"""The `calibrate` command line, one module a command. Importing a command's module adds the command to `app`."""
+"""The `calibrate` command line, about one module a command. Importing a command's module adds the command to `app`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from . import (
     report,
     reviews,
     run,
-    sample,
     score,
     steps,
 )
@@ -37,7 +36,6 @@ __all__ = [
     "report",
     "reviews",
     "run",
-    "sample",
     "score",
     "steps",
 ]

@@ -447,7 +447,7 @@ def test_a_test_part_that_refutes_ends_with_1(records_path: Path, labelled: Reco
 @pytest.mark.parametrize(("columns", "terminal"), [("80", "1"), ("80", "0"), ("30", "1")])
 def test_tables_never_cut_a_number(monkeypatch: pytest.MonkeyPatch, columns: str, terminal: str) -> None:
     """A terminal of 80 columns, a pipe of the same (rich takes it for 80), and a terminal that is far too narrow."""
-    numbers = [f"{n}.12345\u00b10.98{n}" for n in range(1, 8)]
+    numbers = [f"{n}.12345678\u00b10.987654{n}" for n in range(1, 8)]  # longer than what a text keeps
     shown = table("Rules", ("rule", *(f"column{i}" for i in range(7))), [["acrc:" + 90 * "x", *numbers]])
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("TTY_COMPATIBLE", terminal)

@@ -8,6 +8,7 @@ import pytest
 
 from calibrate.cli.run import RunConfig, load_config
 from guardrail.errors import UsageError
+from guardrail.types import MAX_TOKENS
 
 ROOT = Path(__file__).parents[3]
 
@@ -55,3 +56,9 @@ def test_every_setting_is_documented() -> None:
     missing = [name for name in RunConfig.model_fields if f"`{name}`" not in page]
     assert not missing
     assert all(field.description for field in RunConfig.model_fields.values())
+
+
+def test_the_longest_answer_is_256_tokens_and_the_readme_says_so() -> None:
+    settings = load_config(None, {"questions": "q.jsonl", "model": "python:a:b"})
+    assert settings.max_tokens == MAX_TOKENS == 256  # plans take the same constant
+    assert "Answers may be 256 tokens long (`--max-tokens`)" in (ROOT / "README.md").read_text(encoding="utf-8")
