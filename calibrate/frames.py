@@ -268,7 +268,7 @@ class Records:
         fitted = [key for key, spec in known.items() if artifact is not None and spec == artifact.estimator]
         return fitted[0] if fitted else key_of(self.file, estimator)
 
-    def _unchosen(self, artifact: CalibrationArtifact | None = None) -> tuple[Record, ...]:
+    def _unchosen(self, artifact: CalibrationArtifact | None = None) -> Sequence[Record]:
         """The records without those that the artifact's estimator was chosen on."""
         artifact = artifact or self.artifact
         return self.file.records if artifact is None else without_choice(artifact, self.file.records)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFingerprint, Looks
 from guardrail.errors import UsageError
@@ -17,6 +17,7 @@ from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, list_estimators, make_estimator
 
 from .data.collect import package_versions
+from .data.columns import CUT, ENDED, ColumnRecords, records_fingerprint
 from .data.labels import refuse_contradictions
 from .data.questions import fingerprint
 from .data.records import Record, RecordFile, RecordHeader, read_records
@@ -24,7 +25,7 @@ from .data.split import Groups, all_grouped, one_per_cluster, split
 from .grammar import estimator_flags
 from .scoring.ensemble import refuse_overlap, training_of
 from .scoring.reach import at_look, check_labelled_part, draw_digest
-from .scoring.scores import Scored, arrays
+from .scoring.scores import Scored, arrays, labels_of, taken
 from .segments import BySegment, with_segments
 from .thresholds import DEFAULT_DELTA, fit
 from .thresholds.bounds import clopper_pearson_interval
@@ -122,7 +123,7 @@ def fit_artifact(
             that cannot be used.
     """
     file = records if isinstance(records, RecordFile) else read_records(records)
-    used = file.records if part is None else tuple(part)
+    used = file.records if part is None else part
     looked = None
     if look is not None or looks:
         if look is None or part is not None:
@@ -144,6 +145,7 @@ def fit_artifact(
         raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.path}")
     refuse_contradictions(file.records)
     scored = arrays(used, estimator)
+    kept = _kept(used, scored, estimator)
     spec = header.estimators.get(estimator)
     if spec is None:
         raise UsageError(
@@ -165,19 +167,19 @@ def fit_artifact(
         prompt=header.prompt,
         estimator=spec,
         correctness=header.correctness,
-        data=_fingerprint(file, used, scored),
+        data=_fingerprint(file, used, kept, scored),
         outcome=_fit(calibration, alpha, rule, _spent(delta, rule, looked)),
         certificate=_certificate(calibration, alpha, looked),
         calibration=calibration,
         packages=package_versions(),
-        turns=_turns(used, scored),
+        turns=_turns(kept),
         reach=reach,
         looks=looked,
     )
     if by is None:
         return artifact
-    group = {record.id: record.group for record in used}
-    return with_segments(artifact, [group[name] for name in scored.ids], by)
+    groups_of = kept.groups if isinstance(kept, ColumnRecords) else [record.group for record in kept]
+    return with_segments(artifact, groups_of, by)
 
 
 def refit(
@@ -228,7 +230,10 @@ def looked_before(earlier: CalibrationArtifact, later: CalibrationArtifact) -> b
         return False
     if earlier.looks and later.looks and earlier.looks.schedule == later.looks.schedule:
         return False
-    return not Counter(earlier.calibration.uncertainty) - Counter(later.calibration.uncertainty)
+    old, old_count = np.unique(earlier.calibration.uncertainty, return_counts=True)
+    new, new_count = np.unique(later.calibration.uncertainty, return_counts=True)
+    place = np.minimum(np.searchsorted(new, old), new.size - 1)
+    return bool(((new[place] == old) & (old_count <= new_count[place])).all())
 
 
 def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str) -> None:
@@ -272,15 +277,19 @@ def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator
     Raises:
         UsageError: No record has a label, or the estimator was chosen on some of them.
     """
-    labelled = [record for record in records if record.correct is not None]
+    known = labels_of(records) >= 0
+    labelled = taken(records, known)
     if not labelled:
         raise UsageError("no test record has a label. Run: calibrate label RECORDS")
     refuse_overlap(artifact.estimator, labelled, what="test")
     refuse_choice(artifact, labelled, "test")
-    accepted = [record for record in labelled if is_accepted(artifact, record, estimator)]
-    errors = sum(not record.correct for record in accepted)
-    correct = sum(bool(record.correct) for record in labelled)
-    return HeldOut.count(n=len(labelled), n_accepted=len(accepted), n_errors=errors, n_correct=correct)
+    right, accepted = labels_of(labelled) == 1, accepted_of(artifact, labelled, estimator)
+    return HeldOut.count(
+        n=len(labelled),
+        n_accepted=int(np.count_nonzero(accepted)),
+        n_errors=int(np.count_nonzero(accepted & ~right)),
+        n_correct=int(np.count_nonzero(right)),
+    )
 
 
 def at_calibration(artifact: CalibrationArtifact) -> HeldOut:
@@ -292,10 +301,15 @@ def at_calibration(artifact: CalibrationArtifact) -> HeldOut:
     return HeldOut.count(n=n, n_accepted=artifact.n_accepted, n_errors=artifact.n_errors, n_correct=n - wrong)
 
 
-def without_choice(artifact: CalibrationArtifact, records: Sequence[Record]) -> tuple[Record, ...]:
+def without_choice(artifact: CalibrationArtifact, records: Sequence[Record]) -> Sequence[Record]:
     """The records without those that the artifact's estimator was chosen on (`--estimator auto`)."""
-    used = frozenset() if artifact.choice is None else frozenset(artifact.choice.questions)
-    return tuple(record for record in records if not used or training_of([record]).ids[0] not in used)
+    if artifact.choice is None:
+        return records
+    used = frozenset(artifact.choice.questions)
+    if isinstance(records, ColumnRecords):
+        hashes = np.array([int(one, 16) for one in used], dtype=np.uint64)
+        return records.take(~np.isin(records.numbers("id_hash", np.uint64), hashes))
+    return tuple(record for record in records if training_of([record]).ids[0] not in used)
 
 
 def refuse_choice(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
@@ -310,6 +324,20 @@ def refuse_choice(artifact: CalibrationArtifact, records: Sequence[Record], what
             f"{shared} of {len(records)} {what} records are among those that --estimator auto chose on, where the "
             "chosen estimator looks better than on new questions. Leave them out, or test on other questions."
         )
+
+
+def accepted_of(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> NDArray[np.bool_]:
+    """Which records the artifact's gate accepts; see `is_accepted`."""
+    if not isinstance(records, ColumnRecords):
+        return np.array([is_accepted(artifact, record, estimator) for record in records], dtype=np.bool_)
+    codes, names = (
+        records.coded("group") if artifact.segments is not None else (np.zeros(len(records), np.int64), [None])
+    )
+    outcomes = [artifact.outcome_in(name) for name in names]
+    cut = np.array([one.threshold if isinstance(one, Feasible) else -np.inf for one in outcomes], dtype=np.float64)
+    # What is not measured is NaN, which is not below any threshold.
+    found: NDArray[np.bool_] = records.values(estimator) <= cut[codes]
+    return found
 
 
 def is_accepted(artifact: CalibrationArtifact, record: Record, estimator: str) -> bool:
@@ -360,11 +388,19 @@ def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     return plan.model_copy(update={"n": plan.n if needs.samples else 0, "logprobs": plan.logprobs and needs.logprobs})
 
 
-def _fingerprint(file: RecordFile, used: Sequence[Record], scored: Scored) -> DataFingerprint:
-    kept = set(scored.ids)
+def _kept(used: Sequence[Record], scored: Scored, estimator: str) -> Sequence[Record]:
+    """The records that the rule is fitted on."""
+    if isinstance(used, ColumnRecords):
+        return used.take(used.usable(estimator))
+    names = set(scored.ids)
+    return [record for record in used if record.id in names]
+
+
+def _fingerprint(file: RecordFile, used: Sequence[Record], kept: Sequence[Record], scored: Scored) -> DataFingerprint:
     return DataFingerprint(
         name=file.header.questions_name,
-        sha256=fingerprint(record.to_question() for record in used if record.id in kept),
+        sha256=records_fingerprint(kept),
+        version=2,
         n_questions=len(used),
         n_used=len(scored.ids),
         n_unmeasured=scored.n_unmeasured,
@@ -375,15 +411,17 @@ def _fingerprint(file: RecordFile, used: Sequence[Record], scored: Scored) -> Da
 
 def _cut_off(used: Sequence[Record]) -> int | None:
     """Answers that were cut off; None where nothing says how answers ended."""
+    if isinstance(used, ColumnRecords):
+        flags = used.flags()
+        return int(np.count_nonzero(flags & CUT)) if (flags & ENDED).any() else None
     primaries = [record.drawn.primary for record in used if record.drawn is not None and record.drawn.primary]
     known = any(primary.finish_reason is not None for primary in primaries)
     return sum(record.cut_off for record in used) if known else None
 
 
-def _turns(used: Sequence[Record], scored: Scored) -> tuple[str, ...] | None:
+def _turns(kept: Sequence[Record]) -> tuple[str, ...] | None:
     """Turns of the prompts the threshold was fitted on; None where those of one are not known."""
-    kept = set(scored.ids)
-    found = {record.turns for record in used if record.id in kept}
+    found = set(kept.coded("turns")[1]) if isinstance(kept, ColumnRecords) else {record.turns for record in kept}
     return None if None in found or not found else tuple(sorted(turns for turns in found if turns is not None))
 
 

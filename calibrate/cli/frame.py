@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
@@ -25,7 +26,9 @@ from guardrail.files import refuse_special
 from guardrail.models import resolve_model
 from guardrail.plain_json import visible
 
-from ..data.records import read_records, write_records
+from ..data.columns import open_records
+from ..data.progress import bar
+from ..data.records import RecordFile, read_records, write_records
 
 __all__ = [
     "MODEL_HELP",
@@ -37,6 +40,7 @@ __all__ = [
     "first_problem",
     "keep_inputs",
     "one_file",
+    "open_files",
     "print_line",
     "resolve_model",
     "table",
@@ -178,6 +182,11 @@ def keep_inputs(read: Iterable[Path | str | None], written: Iterable[Path | None
                 raise UsageError(
                     f"writing {target} would overwrite {source}, which is read here. Name another file to write."
                 )
+
+
+def open_files(paths: Sequence[Path]) -> RecordFile:
+    """Record files as one; large ones by columns, which all cores build where they are missing."""
+    return open_records(*paths, shown=lambda title: bar(console, title, "parts"), workers=os.cpu_count() or 1)
 
 
 def one_file(records: Sequence[Path], out: Path | None) -> tuple[Path, Path]:

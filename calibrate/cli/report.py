@@ -50,7 +50,7 @@ def report(
     file, loaded = read_records(*records), CalibrationArtifact.load(artifact)
     key = estimator_of(file, loaded, estimator)
     require_same(loaded, file, key)
-    tested: tuple[Record, ...] = ()
+    tested: Sequence[Record] = ()
     audited, fresh = None, ""
     if test:
         test_file = read_records(*test)

@@ -40,7 +40,7 @@ class Source:
     dataset: str
     model: str
     file: RecordFile
-    records: tuple[Record, ...]
+    records: Sequence[Record]
 
 
 class Cell(Frozen):

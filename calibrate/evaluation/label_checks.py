@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ from guardrail.types import Frozen
 from guardrail.uncertainty.clustering import fold, unordered_pairs
 
 from ..correctness import Contains, Numeric
+from ..data.columns import ColumnRecords
 from ..data.records import Record
+from ..scoring.scores import labels_of, values_of
 from ..thresholds.fit import check_items, check_open_unit
 
 __all__ = [
@@ -130,37 +133,33 @@ def suspicious(records: Sequence[Record], estimator: str, k: int = 10) -> Suspic
         estimator: Key of the score.
         k: Most records of each kind to return.
     """
-    usable = []
-    for record in records:
-        score = record.scores.get(estimator)
-        if record.correct is not None and score is not None and score.value is not None:
-            usable.append((score.value, record))
-    values = np.sort([value for value, _ in usable])
-    most = EXTREME * len(usable)
-
-    def certain(value: float) -> bool:
-        return float(np.searchsorted(values, value, side="left")) <= most
-
-    def uncertain(value: float) -> bool:
-        return float(values.size - np.searchsorted(values, value, side="right")) <= most
-
-    constant = values.size == 0 or values[0] == values[-1]
-    wrong = sorted(
-        ((value, record.id, record) for value, record in usable if not record.correct and certain(value)),
-        key=lambda item: item[:2],
-    )
-    right = sorted(
-        ((-value, record.id, record) for value, record in usable if record.correct and uncertain(value)),
-        key=lambda item: item[:2],
-    )
-    if constant:
-        wrong, right = [], []
+    score, label = values_of(records, estimator), labels_of(records)
+    usable = ~np.isnan(score) & (label >= 0)
+    values = np.sort(score[usable])
+    if not values.size or values[0] == values[-1]:
+        return Suspicious((), (), 0, 0)
+    # At most this share of the scores is below the largest certain one, and above the smallest uncertain one.
+    most = math.floor(EXTREME * values.size)
+    certain = usable & (label == 0) & (score <= values[min(most, values.size - 1)])
+    uncertain = usable & (label == 1) & (score >= values[max(values.size - 1 - most, 0)])
     return Suspicious(
-        wrong=tuple(record for *_, record in wrong[:k]),
-        right=tuple(record for *_, record in right[:k]),
-        n_wrong=len(wrong),
-        n_right=len(right),
+        wrong=_lowest(records, certain, score, k),
+        right=_lowest(records, uncertain, -score, k),
+        n_wrong=int(np.count_nonzero(certain)),
+        n_right=int(np.count_nonzero(uncertain)),
     )
+
+
+def _lowest(
+    records: Sequence[Record], among: NDArray[np.bool_], score: NDArray[np.float64], k: int
+) -> tuple[Record, ...]:
+    """The k records with the lowest scores, by id where they are equal."""
+    found = np.flatnonzero(among)
+    if found.size > k:
+        found = found[score[found] <= np.partition(score[found], k - 1)[k - 1]] if k else found[:0]
+    ids = records.take(found).ids if isinstance(records, ColumnRecords) else [records[i].id for i in found.tolist()]
+    ranked = heapq.nsmallest(k, zip(score[found].tolist(), ids, found.tolist(), strict=True))
+    return tuple(records[place] for *_, place in ranked)
 
 
 def _share_below(of: NDArray[np.float64], among: NDArray[np.float64]) -> NDArray[np.float64]:
