@@ -36,6 +36,7 @@ __all__ = [
     "CERTIFICATE_DELTA",
     "Groups",
     "HeldOut",
+    "accepted_of",
     "at_calibration",
     "fit_artifact",
     "held_out",

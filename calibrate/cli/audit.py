@@ -22,7 +22,7 @@ from ..evaluation.audit import audit as run_audit
 from ..report import sentences
 from ..scoring.names import stored_key
 from .fit import merged_command
-from .frame import RecordsArgument, app, console, finish, print_line
+from .frame import RecordsArgument, app, console, finish, open_files, print_line
 
 __all__ = ["audit", "drift"]
 
@@ -64,10 +64,10 @@ def audit(
     """
     with _two_for_failures():
         loaded = CalibrationArtifact.load(artifact)
-        file = read_records(*records)
+        file = open_files(records)
         header = file.header
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
-        fitted = read_records(*calibration) if calibration else None
+        fitted = open_files(calibration) if calibration else None
         file, key = prepared(file, loaded, key, calibration=fitted)
         found = run_audit(loaded, file.records, key, level=level, target=at_most)
     if as_json:

@@ -644,10 +644,10 @@ def _decoder() -> Any:
     """Reads from a line what becomes columns; refuses it where a field of those has another type."""
     msgspec = require("msgspec", extra="data")
 
-    def struct(name: str, **fields: Any) -> Any:
+    def struct(title: str, /, **fields: Any) -> Any:
         """A field is its type, or its type and its default."""
         spelled = [(one, *given) if isinstance(given, tuple) else (one, given) for one, given in fields.items()]
-        return msgspec.defstruct(name, spelled, gc=False)
+        return msgspec.defstruct(title, spelled, gc=False)
 
     any_call: Any = struct("Call", name=str, arguments=dict[str, Any])
     primary = struct("Primary", text=str, tool_calls=(list[any_call], ()), finish_reason=(str | None, None))

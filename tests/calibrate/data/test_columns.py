@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import errno
 import json
-import random
-import shutil
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from calibrate.correctness import label_records, make_rule
 from calibrate.correctness.registry import structured_advice
 from calibrate.data import columns
 from calibrate.data.columns import ColumnRecords, open_records, records_fingerprint
+from calibrate.data.formats import ImportSettings, import_file
 from calibrate.data.labels import contradictions, refuse_contradictions
 from calibrate.data.records import Record, RecordFile, read_records, rewrite_records, write_records
-from calibrate.data.split import one_per_cluster, split
+from calibrate.data.split import Groups, one_per_cluster, split
+from calibrate.evaluation.audit import audit, prepared
+from calibrate.evaluation.grid import evaluate_grid, sources
 from calibrate.evaluation.label_checks import suspicious
 from calibrate.pipeline import fit_artifact, held_out
 from calibrate.scoring.reach import waiting_of, waits_for_label
-from calibrate.scoring.scores import Scored, arrays
+from calibrate.scoring.scores import Scored, arrays, score_records, supported
+from calibrate.segments import BySegment
+from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.errors import RecordError, UsageError
 
 pytest.importorskip("msgspec")
 pytest.importorskip("pyarrow")
 
 KEY = "discrete_semantic_entropy"
+SHARED = Path(__file__).parents[4] / "shared" / "data"
+GROUPS: tuple[Groups, ...] = ("category", "cluster")
 
 
 @pytest.fixture(autouse=True)
@@ -76,10 +83,12 @@ def assert_same(path: Path, key: str) -> None:
     for rule in ("exact", "tool_call"):
         assert structured_advice(records, rule) == structured_advice(plain.records, rule)
     assert suspicious(records, key) == suspicious(plain.records, key)
-    for groups in ("category", "cluster"):
-        for test_fraction in (0.3, 0.5):
-            cut = lambda some: [ids(part) for part in split(some, test_fraction=test_fraction, groups=groups)]  # noqa
-            assert outcome(lambda: cut(records)) == outcome(lambda: cut(plain.records))
+    for groups in GROUPS:
+
+        def cut(some: Sequence[Record], groups: Groups = groups) -> list[list[str]]:
+            return [ids(part) for part in split(some, test_fraction=0.3, groups=groups)]
+
+        assert outcome(lambda cut=cut: cut(records)) == outcome(lambda cut=cut: cut(plain.records))
     assert outcome(lambda: ids(one_per_cluster(records))) == outcome(lambda: ids(one_per_cluster(plain.records)))
 
 
@@ -98,3 +107,243 @@ def test_a_fit_is_that_of_the_records(records_path: Path) -> None:
     assert content(file, KEY, part=part) == content(plain, KEY, part=ours)
     artifact = fit_artifact(plain, estimator=KEY, alpha=0.2, part=ours)
     assert held_out(artifact, rest, KEY) == held_out(artifact, theirs, KEY)
+
+
+# -- Random small files ------------------------------------------------------------------------------------------------
+
+_TEXTS = st.sampled_from(["a", "b ", "é\n", '"x"', '{"k": 1}'])
+_REASON = {"value": None, "unit": "nats", "estimator": "e", "reason": "refused"}
+
+
+@st.composite
+def _records(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Records as JSON, with few texts, so that questions and answers coincide."""
+    found = []
+    for number in range(draw(st.integers(1, 12))):
+        score = st.one_of(
+            st.just(_REASON),
+            st.sampled_from([0.0, 0.5, 1, 2.5]).map(lambda value: {"value": value, "unit": "nats", "estimator": "e"}),
+        )
+        calls = draw(st.lists(st.just({"name": "f", "arguments": {"x": 1.5}}), max_size=1))
+        primary = st.fixed_dictionaries(
+            {"text": _TEXTS, "tool_calls": st.just(calls), "finish_reason": st.sampled_from([None, "stop", "length"])}
+        )
+        drawn = st.fixed_dictionaries(
+            {"question": _TEXTS, "primary": st.none() | primary, "problem": st.sampled_from([None, None, "refused"])}
+        )
+        found.append(
+            {
+                "id": f"{draw(_TEXTS)}{number}",
+                "question": draw(_TEXTS),
+                "references": draw(st.lists(_TEXTS, max_size=2)),
+                "options": draw(st.none() | st.just({"B": "x", "A": "y"})),
+                "slots": draw(st.none() | st.just({"context": "c"})),
+                "group": draw(st.none() | st.sampled_from(["g", "h"])),
+                "tools": draw(st.none() | st.just([{"name": "f"}, "g"])),
+                "turns": draw(st.none() | st.just("human")),
+                "drawn": draw(st.none() | drawn),
+                "scores": draw(st.dictionaries(st.sampled_from([KEY, "other"]), score)),
+                "correct": draw(st.sampled_from([None, True, False, "false"])),
+                "label_detail": draw(st.sampled_from(["", "why"])),
+                "unknown": draw(st.none() | st.just([{}])),
+            }
+        )
+    return found
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(records=_records())
+def test_random_files_read_alike(records: list[dict[str, Any]], labelled: RecordFile, tmp_path: Path) -> None:
+    path = tmp_path / "random.jsonl"
+    first = labelled.path.read_bytes().partition(b"\n")[0]
+    path.write_bytes(b"\n".join([first, *(json.dumps(one).encode() for one in records)]) + b"\n")
+    assert_same(path, KEY)
+
+
+# -- What becomes of the log -------------------------------------------------------------------------------------------
+
+
+def test_columns_follow_a_log_that_grows_and_is_rewritten(records_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "RANGE", 200_000)  # several files of columns
+    whole = records_path.read_bytes().splitlines(keepends=True)
+    built: list[int] = []
+    build_part = columns.build_part
+
+    def counted(path: Path, folder: Path, start: int, *rest: Any) -> None:
+        built.append(start)
+        build_part(path, folder, start, *rest)
+
+    monkeypatch.setattr(columns, "build_part", counted)
+    records_path.write_bytes(b"".join(whole[:150]))
+    assert_same(records_path, KEY)
+    n = len(built)
+    assert n > 2
+    assert_same(records_path, KEY)
+    assert len(built) == n  # nothing is built twice
+    with records_path.open("ab") as log:
+        log.write(b"".join(whole[150:200]) + whole[200][:50])
+    assert_same(records_path, KEY)  # the torn line is left out, and said to be
+    assert n < len(built) < 2 * n  # only what is new
+    with records_path.open("ab") as log:
+        log.write(whole[200][50:] + b"\n" + whole[201].rstrip())
+    assert_same(records_path, KEY)  # a last line without its end is whole if it is a record
+    n = len(built)
+    rewrite_records(records_path, lambda file: RecordFile(file.path, file.header, file.records[::-1]))
+    assert_same(records_path, KEY)
+    assert len(built) > n + 2
+    content = records_path.read_bytes()
+    with records_path.open("r+b") as log:  # in place, same size
+        log.seek(content.index(b'"correct":true'))
+        log.write(b'"correct":null')
+    os.utime(records_path, ns=(1, 1))
+    assert_same(records_path, KEY)
+    (records_path.parent / "records.jsonl.cols" / "000000000000000.parquet").write_bytes(b"not Parquet")
+    assert_same(records_path, KEY)
+
+
+def test_a_bad_line_is_refused_as_by_the_records(records_path: Path) -> None:
+    whole = records_path.read_bytes().splitlines(keepends=True)
+    for bad in (
+        b"{]\n",
+        b"[]\n",
+        b'{"id": "x"}\n',
+        whole[3].replace(b'"scores":{', b'"scores":{"x":{"value":1e999},'),
+        whole[5],
+    ):
+        records_path.write_bytes(b"".join([*whole[:20], bad, *whole[20:30]]))
+        with pytest.raises(RecordError) as plain:
+            read_records(records_path)
+        with pytest.raises(RecordError) as lazy:
+            open_records(records_path)
+        assert str(lazy.value) == str(plain.value)
+
+
+def test_ids_in_two_files_are_refused(records_path: Path) -> None:
+    other = records_path.with_name("other.jsonl")
+    whole = records_path.read_bytes().splitlines(keepends=True)
+    other.write_bytes(whole[0] + whole[7].replace(b'{"id":"', b'{"id":"new-') + whole[9])
+    with pytest.raises(UsageError) as plain:
+        read_records(records_path, other)
+    with pytest.raises(UsageError) as lazy:
+        open_records(records_path, other)
+    assert str(lazy.value) == str(plain.value)
+    other.write_bytes(whole[0] + whole[7].replace(b'{"id":"', b'{"id":"new-'))
+    pooled, ours = open_records(records_path, other), read_records(records_path, other)
+    assert list(pooled.records) == list(ours.records)
+    assert content(pooled, KEY) == content(ours, KEY)
+
+
+def test_a_line_of_fifty_megabytes(records_path: Path) -> None:
+    whole = records_path.read_bytes().splitlines(keepends=True)
+    long = whole[1].replace(b'"question":"', b'"question":"' + b"x" * 50 * 2**20, 1)
+    records_path.write_bytes(b"".join([whole[0], long, *whole[2:5]]))
+    _, records = in_columns(records_path)
+    assert len(records) == 4
+    assert len(records[0].question) > 50 * 2**20
+    assert records[1].id == json.loads(whole[2])["id"]
+
+
+def test_a_full_disk_costs_time_and_no_result(records_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    plain = read_records(records_path)
+    monkeypatch.setattr(columns, "atomic_write", full)
+    with pytest.warns(UserWarning, match="cannot be written .*No space left on device.*whole records are read"):
+        assert open_records(records_path) == plain
+    monkeypatch.undo()
+    monkeypatch.setattr(columns, "LARGE", 0)
+    assert_same(records_path, KEY)
+
+
+def test_two_commands_on_one_log(records_path: Path) -> None:
+    with ThreadPoolExecutor(2) as both:
+        found = [future.result() for future in [both.submit(open_records, records_path) for _ in range(2)]]
+    assert [list(file.records) for file in found] == [list(read_records(records_path).records)] * 2
+
+
+def test_an_open_file_stays_what_it_was_when_the_log_is_replaced(records_path: Path) -> None:
+    plain, (_, records) = read_records(records_path), in_columns(records_path)
+    write_records(records_path, plain.header, plain.records[:3])
+    in_columns(records_path)  # builds the columns of the new file
+    assert list(records) == list(plain.records)
+    assert int((records.labels() >= 0).sum()) == len(plain.records)
+
+
+def test_small_files_and_files_without_the_extra_are_read_as_before(
+    records_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "find_spec", lambda name: None)
+    assert open_records(records_path) == read_records(records_path)
+    monkeypatch.undo()
+    assert open_records(records_path) == read_records(records_path)
+    assert not (records_path.parent / "records.jsonl.cols").exists()
+
+
+# -- Commands ----------------------------------------------------------------------------------------------------------
+
+
+def test_evaluate_audit_and_segments_are_those_of_the_records(records_path: Path) -> None:
+    plain, (file, records) = read_records(records_path), in_columns(records_path)
+    asked: dict[str, Any] = {"rules": ["acrc", "certified"], "alphas": [0.2], "splits": 3}
+    for more in ({}, {"cluster_by_group": True}):
+        ours = outcome(lambda more=more: evaluate_grid(sources([file], apart=False), [KEY], **asked, **more))
+        theirs = outcome(lambda more=more: evaluate_grid(sources([plain], apart=False), [KEY], **asked, **more))
+        assert ours == theirs
+    groups = split(plain.records, test_fraction=0.5)
+    artifact = fit_artifact(plain, estimator=KEY, alpha=0.2, part=groups[0])
+    fresh = split(records, test_fraction=0.5)[1]
+    assert audit(artifact, fresh, KEY) == audit(artifact, groups[1], KEY)
+    for calibrations in ((None, None), (file, plain)):
+        both = [
+            outcome(lambda one=one, old=old: prepared(one, artifact, KEY, calibration=old)[1])
+            for one, old in zip((file, plain), calibrations, strict=True)
+        ]
+        assert both[0] == both[1]
+    by = BySegment("together", "others", 30)
+    assert outcome(lambda: content(file, KEY, rule="certified", by=by)) == outcome(
+        lambda: content(plain, KEY, rule="certified", by=by)
+    )
+
+
+def test_scores_of_a_large_fit_are_packed(
+    labelled: RecordFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = fit_artifact(labelled, estimator=KEY, alpha=0.2)
+    monkeypatch.setattr("guardrail.artifact.PACKED_FROM", 100)
+    made = plain.model_copy(update={"created": plain.created})
+    path = made.save(tmp_path / "artifact.json")
+    stored = json.loads(path.read_text())["calibration"]
+    assert (list(stored["uncertainty"]), list(stored["error"])) == (["d"], ["b"])
+    loaded = CalibrationArtifact.load(path)
+    assert loaded.calibration == plain.calibration
+    assert loaded.digest == made.digest != plain.digest
+    assert loaded.at(alpha=0.3).outcome == plain.at(alpha=0.3).outcome
+    stored["error"] = {"b": "AAAA"}
+    with pytest.raises(ValueError, match="cannot be read"):
+        CalibrationScores.from_stored(stored)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of published outputs is not here")
+def test_published_outputs_read_alike(tmp_path: Path) -> None:
+    systems = {"nq-human-labels.jsonl": "gpt4", "mmlu-pro-confidence.csv": "gpt-4.1"}
+    names = [path.name for path in sorted(SHARED.iterdir()) if path.suffix in (".jsonl", ".csv")]
+    for name in names:
+        if name == "answer-pairs.jsonl":  # pairs of answers, not a model's outputs
+            continue
+        file = import_file(SHARED / name, ImportSettings(system=systems.get(name))).file
+        if not file.header.estimators:
+            file = score_records(file, supported(file.header.plan)[:1])
+        if file.header.correctness is None:
+            rule = make_rule("option" if file.records[0].options else "token_f1")
+            header = file.header.model_copy(update={"correctness": rule.spec})
+            file = RecordFile(file.path, header, tuple(label_records(file.records, rule)))
+        path = tmp_path / f"{name}.records.jsonl"
+        write_records(path, file.header, file.records)
+        key = sorted(file.header.estimators)[0]
+        assert_same(path, key)
+        plain, lazy = read_records(path), in_columns(path)[0]
+        assert outcome(lambda one=lazy, key=key: content(one, key)) == outcome(
+            lambda one=plain, key=key: content(one, key)
+        )
