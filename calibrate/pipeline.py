@@ -47,6 +47,7 @@ __all__ = [
     "refuse_choice",
     "require_same",
     "split",
+    "without",
     "without_choice",
 ]
 
@@ -311,6 +312,17 @@ def without_choice(artifact: CalibrationArtifact, records: Sequence[Record]) -> 
         hashes = np.array([int(one, 16) for one in used], dtype=np.uint64)
         return records.take(~np.isin(records.numbers("id_hash", np.uint64), hashes))
     return tuple(record for record in records if training_of([record]).ids[0] not in used)
+
+
+def without(records: Sequence[Record], others: Sequence[Record]) -> Sequence[Record]:
+    """The records whose ids are not among the others'."""
+    if not others:
+        return records
+    if isinstance(records, ColumnRecords) and isinstance(others, ColumnRecords):
+        return records.take(~np.isin(records.numbers("id_hash", np.uint64), others.numbers("id_hash", np.uint64)))
+    names = {record.id for record in others}
+    ids = records.ids if isinstance(records, ColumnRecords) else [record.id for record in records]
+    return taken(records, np.array([name not in names for name in ids], dtype=np.bool_))
 
 
 def refuse_choice(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:

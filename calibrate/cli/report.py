@@ -12,15 +12,15 @@ import typer
 from guardrail.artifact import CalibrationArtifact
 
 from ..data.progress import bar
-from ..data.records import Record, RecordFile, read_records
+from ..data.records import Record, RecordFile
 from ..evaluation.audit import audit
 from ..evaluation.label_checks import judge_to_look_at
-from ..pipeline import require_same, without_choice
+from ..pipeline import require_same, without, without_choice
 from ..report import compare_rules, sentences, write_report
 from ..scoring.names import stored_key
 from ..scoring.scores import arrays
 from .fit import exit_if_refuted, merged_command, print_verdict, segment_flags
-from .frame import app, console, finish, keep_inputs, print_line
+from .frame import app, console, finish, keep_inputs, open_files, print_line
 from .score import chosen_estimator, pair_cache
 
 __all__ = ["estimator_of", "report"]
@@ -48,19 +48,18 @@ def report(
     Example: [cyan]calibrate report records.jsonl --artifact artifact.json --out report.html[/cyan]
     """
     keep_inputs([*records, artifact, *(test or ())], [out])
-    file, loaded = read_records(*records), CalibrationArtifact.load(artifact)
+    file, loaded = open_files(records), CalibrationArtifact.load(artifact)
     key = estimator_of(file, loaded, estimator)
     require_same(loaded, file, key)
     tested: Sequence[Record] = ()
     audited, fresh = None, ""
     if test:
-        test_file = read_records(*test)
+        test_file = open_files(test)
         require_same(loaded, test_file, key)
         tested = test_file.records
         audited = audit(loaded, tested, key)
         fresh = str(test_file.path)
-    kept_out = {record.id for record in tested}
-    fitted = [record for record in without_choice(loaded, file.records) if record.id not in kept_out]
+    fitted = without(without_choice(loaded, file.records), tested)
     if (extra := sentences.not_fitted_on(loaded, len(arrays(fitted, key).ids))) is not None:
         print_line(extra, "yellow")
     evaluation = None
@@ -73,7 +72,7 @@ def report(
         f"--rule {loaded.outcome.rule}{segment_flags(loaded)} --out {artifact}",
         f"calibrate report {file.path} --artifact {artifact}{tail} --out {out}",
     )
-    inside = any(record.id in kept_out for record in file.records)  # merged already
+    inside = len(without(file.records, tested)) < len(file.records)  # merged already
     merged = merged_command(loaded, key, str(file.path), "" if inside else fresh, artifact)
     written = write_report(
         out,

@@ -745,6 +745,15 @@ def _short_hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
+def coded_groups(records: Sequence[Record]) -> tuple[Places, list[str | None]]:
+    """The number of each record's group, and the groups."""
+    if isinstance(records, ColumnRecords):
+        return records.coded("group")
+    number: dict[str | None, int] = {}
+    codes = [number.setdefault(record.group, len(number)) for record in records]
+    return np.array(codes, dtype=np.int64), list(number)
+
+
 def records_fingerprint(records: Iterable[Record]) -> str:
     """`calibrate.data.questions.rows_fingerprint` of records, by columns where there are some."""
     if isinstance(records, ColumnRecords):

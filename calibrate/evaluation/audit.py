@@ -17,7 +17,7 @@ from guardrail.types import Frozen
 from guardrail.uncertainty import from_spec
 
 from ..correctness import label_records, make_rule
-from ..data.columns import ColumnRecords, records_fingerprint
+from ..data.columns import ColumnRecords, coded_groups, records_fingerprint
 from ..data.questions import fingerprint
 from ..data.records import GIVEN, Record, RecordFile
 from ..pipeline import HeldOut, accepted_of, at_calibration, refuse_choice, require_same
@@ -449,11 +449,11 @@ def _has_them_in_order(artifact: CalibrationArtifact, records: Sequence[Record],
 def _interchangeable(records: Sequence[Record], estimator: str) -> list[list[int]]:
     """Places of the scores by group; one group for all without groups, or where no group has two scores."""
     measured = taken(records, ~np.isnan(values_of(records, estimator)))
-    groups = measured.groups if isinstance(measured, ColumnRecords) else [record.group for record in measured]
-    places: dict[str | None, list[int]] = {}
-    for place, group in enumerate(groups):
+    codes = coded_groups(measured)[0].tolist()
+    places: dict[int, list[int]] = {}
+    for place, group in enumerate(codes):
         places.setdefault(group, []).append(place)
-    return list(places.values()) if len(places) < len(groups) else [list(range(len(groups)))]
+    return list(places.values()) if len(places) < len(codes) else [list(range(len(codes)))]
 
 
 def _shuffled(values: Reals, places: list[list[int]], draws: np.random.Generator) -> list[float]:

@@ -6,6 +6,7 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -38,6 +39,7 @@ __all__ = [
     "auroc_interval",
     "judge_to_look_at",
     "labelled_answers",
+    "lowest",
     "merged_pairs",
     "missed",
     "suspicious",
@@ -143,23 +145,23 @@ def suspicious(records: Sequence[Record], estimator: str, k: int = 10) -> Suspic
     certain = usable & (label == 0) & (score <= values[min(most, values.size - 1)])
     uncertain = usable & (label == 1) & (score >= values[max(values.size - 1 - most, 0)])
     return Suspicious(
-        wrong=_lowest(records, certain, score, k),
-        right=_lowest(records, uncertain, -score, k),
+        wrong=tuple(record for _, record in lowest(records, certain, score, k)),
+        right=tuple(record for _, record in lowest(records, uncertain, -score, k)),
         n_wrong=int(np.count_nonzero(certain)),
         n_right=int(np.count_nonzero(uncertain)),
     )
 
 
-def _lowest(
+def lowest(
     records: Sequence[Record], among: NDArray[np.bool_], score: NDArray[np.float64], k: int
-) -> tuple[Record, ...]:
-    """The k records with the lowest scores, by id where they are equal."""
+) -> list[tuple[float, Record]]:
+    """The k records with the lowest scores, with these; by id where they are equal."""
     found = np.flatnonzero(among)
     if found.size > k:
         found = found[score[found] <= np.partition(score[found], k - 1)[k - 1]] if k else found[:0]
     ids = records.take(found).ids if isinstance(records, ColumnRecords) else [records[i].id for i in found.tolist()]
     ranked = heapq.nsmallest(k, zip(score[found].tolist(), ids, found.tolist(), strict=True))
-    return tuple(records[place] for *_, place in ranked)
+    return [(value, records[place]) for value, _, place in ranked]
 
 
 def _share_below(of: NDArray[np.float64], among: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -199,6 +201,8 @@ def _edge(consistent: Callable[[float], bool], inside: float, outside: float) ->
 
 _OF_WORDS = ("exact", "numeric", "token_f1")
 """Rules that may call a whole sentence wrong for the words around the right ones."""
+_MOST_READ = 10_000
+"""Wrong answers of a large file whose texts are read, the first of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +238,8 @@ def missed(records: Sequence[Record], rule: str) -> Missed | None:
     """
     if rule not in _OF_WORDS:
         return None
+    if isinstance(records, ColumnRecords):
+        records = records.take(np.flatnonzero(records.labels() == 0)[:_MOST_READ])
     wrong = [record for record in records if record.correct is False and record.answer and not record.options]
     found = tuple(one for one in wrong if Contains().label(one.answer or "", one.to_question()).correct)
     if not found:
@@ -306,7 +312,8 @@ def merged_pairs(records: Sequence[Record], judge: Judge, k: int = 8, most: int 
         most: Most records to look at, the first of the file: a look takes as long as scoring them.
     """
     asked: dict[Item, str] = {}
-    looked_at = [(one.id, one.drawn) for one in records if one.drawn is not None and one.drawn.samples][:most]
+    sampled = ((one.id, one.drawn) for one in records if one.drawn is not None and one.drawn.samples)
+    looked_at = list(islice(sampled, most))
     for name, drawn in looked_at:
         folded = fold([sample.comparable for sample in drawn.samples if sample.comparable], judge)
         short = {normalise(text): text for key in folded.judged if _is_short(text := folded.text_of[key])}

@@ -26,6 +26,7 @@ from calibrate.evaluation.audit import audit, prepared
 from calibrate.evaluation.grid import evaluate_grid, sources
 from calibrate.evaluation.label_checks import suspicious
 from calibrate.pipeline import fit_artifact, held_out
+from calibrate.report import compare_rules, write_report
 from calibrate.scoring.reach import waiting_of, waits_for_label
 from calibrate.scoring.scores import Scored, arrays, score_records, supported
 from calibrate.segments import BySegment
@@ -283,7 +284,7 @@ def test_small_files_and_files_without_the_extra_are_read_as_before(
 # -- Commands ----------------------------------------------------------------------------------------------------------
 
 
-def test_evaluate_audit_and_segments_are_those_of_the_records(records_path: Path) -> None:
+def test_evaluate_audit_report_and_segments_are_those_of_the_records(records_path: Path) -> None:
     plain, (file, records) = read_records(records_path), in_columns(records_path)
     asked: dict[str, Any] = {"rules": ["acrc", "certified"], "alphas": [0.2], "splits": 3}
     for more in ({}, {"cluster_by_group": True}):
@@ -300,6 +301,13 @@ def test_evaluate_audit_and_segments_are_those_of_the_records(records_path: Path
             for one, old in zip((file, plain), calibrations, strict=True)
         ]
         assert both[0] == both[1]
+    whole = fit_artifact(plain, estimator=KEY, alpha=0.2)
+    pages = []
+    for some in (records, plain.records):
+        compared = compare_rules(whole, some, KEY, splits=2)
+        write_report(records_path.with_name("report.html"), whole, some, estimator=KEY, evaluation=compared)
+        pages.append(records_path.with_name("report.html").read_text())
+    assert pages[0] == pages[1]
     by = BySegment("together", "others", 30)
     assert outcome(lambda: content(file, KEY, rule="certified", by=by)) == outcome(
         lambda: content(plain, KEY, rule="certified", by=by)
