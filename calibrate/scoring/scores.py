@@ -48,6 +48,10 @@ __all__ = [
 ]
 
 
+_MOST_REASONS = 10_000
+"""Records of a large file that are asked why they have no score, where none has one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scored:
     """The items a threshold rule can use, and how many it cannot.
@@ -402,7 +406,7 @@ def _arrays_of_columns(records: ColumnRecords, key: str) -> Scored:
     usable = measured & (label >= 0)
     kept, unlabelled = records.take(usable), int(np.count_nonzero(measured & (label < 0)))
     if not len(kept):
-        reasons = Counter({_why(records[0], key): n}) if n else Counter[str]()
+        reasons = Counter(_why(record, key) for record in records[:_MOST_REASONS])
         raise UsageError(_nothing_usable(n, reasons, unlabelled))
     codes, names = kept.coded("group")
     return Scored(

@@ -143,7 +143,7 @@ def _records(draw: st.DrawFn) -> list[dict[str, Any]]:
                 "tools": draw(st.none() | st.just([{"name": "f"}, "g"])),
                 "turns": draw(st.none() | st.just("human")),
                 "drawn": draw(st.none() | drawn),
-                "scores": draw(st.dictionaries(st.sampled_from([KEY, "other"]), score)),
+                "scores": draw(st.dictionaries(st.sampled_from([KEY, "degree"]), score)),
                 "correct": draw(st.sampled_from([None, True, False, "false"])),
                 "label_detail": draw(st.sampled_from(["", "why"])),
                 "unknown": draw(st.none() | st.just([{}])),
@@ -152,7 +152,7 @@ def _records(draw: st.DrawFn) -> list[dict[str, Any]]:
     return found
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(records=_records())
 def test_random_files_read_alike(records: list[dict[str, Any]], labelled: RecordFile, tmp_path: Path) -> None:
     path = tmp_path / "random.jsonl"
@@ -304,9 +304,8 @@ def test_evaluate_audit_report_and_segments_are_those_of_the_records(records_pat
     whole = fit_artifact(plain, estimator=KEY, alpha=0.2)
     pages = []
     for some in (records, plain.records):
-        compared = compare_rules(whole, some, KEY, splits=2)
-        write_report(records_path.with_name("report.html"), whole, some, estimator=KEY, evaluation=compared)
-        pages.append(records_path.with_name("report.html").read_text())
+        write_report(records_path.with_name("report.html"), whole, some, estimator=KEY)
+        pages.append((records_path.with_name("report.html").read_text(), compare_rules(whole, some, KEY, splits=2)))
     assert pages[0] == pages[1]
     by = BySegment("together", "others", 30)
     assert outcome(lambda: content(file, KEY, rule="certified", by=by)) == outcome(
@@ -318,6 +317,7 @@ def test_scores_of_a_large_fit_are_packed(
     labelled: RecordFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = fit_artifact(labelled, estimator=KEY, alpha=0.2)
+    assert isinstance(plain.content["calibration"]["uncertainty"], list | tuple)
     monkeypatch.setattr("guardrail.artifact.PACKED_FROM", 100)
     made = plain.model_copy(update={"created": plain.created})
     path = made.save(tmp_path / "artifact.json")
@@ -325,7 +325,7 @@ def test_scores_of_a_large_fit_are_packed(
     assert (list(stored["uncertainty"]), list(stored["error"])) == (["d"], ["b"])
     loaded = CalibrationArtifact.load(path)
     assert loaded.calibration == plain.calibration
-    assert loaded.digest == made.digest != plain.digest
+    assert loaded.digest == made.digest
     assert loaded.at(alpha=0.3).outcome == plain.at(alpha=0.3).outcome
     stored["error"] = {"b": "AAAA"}
     with pytest.raises(ValueError, match="cannot be read"):
