@@ -17,10 +17,10 @@ from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, list_estimators, make_estimator
 
 from .data.collect import package_versions
-from .data.columns import CUT, ENDED, ColumnRecords, records_fingerprint
+from .data.columns import CUT, ENDED, ColumnRecords, open_records, records_fingerprint
 from .data.labels import refuse_contradictions
 from .data.questions import fingerprint
-from .data.records import Record, RecordFile, RecordHeader, read_records
+from .data.records import Record, RecordFile, RecordHeader
 from .data.split import Groups, all_grouped, one_per_cluster, split
 from .grammar import estimator_flags
 from .scoring.ensemble import refuse_overlap, training_of
@@ -124,7 +124,7 @@ def fit_artifact(
             of the questions, a cluster rule without groups, a look that was not declared or lacks labels, or a rule
             that cannot be used.
     """
-    file = records if isinstance(records, RecordFile) else read_records(records)
+    file = records if isinstance(records, RecordFile) else open_records(records)
     used = file.records if part is None else part
     looked = None
     if look is not None or looks:
