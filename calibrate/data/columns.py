@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from json.encoder import encode_basestring
 from multiprocessing import get_context
@@ -606,12 +606,17 @@ class _Rows:
         self.label.append(2 if row.correct is None else row.correct)
         self.id_hash += hashlib.sha256(row.id.encode()).digest()[:8]
         self.row += _row_digest(row)
-        primary = None if row.drawn is None else row.drawn.primary
-        self.flags.append(_flags(row, primary))
+        asked = hashlib.blake2b(_asked(row).encode(), digest_size=8)
+        self.asked += asked.digest()
+        primary, flags = None, 0
+        if row.drawn is not None:
+            primary, flags = row.drawn.primary, DRAWN if row.drawn.problem is not None else DRAWN | SOUND
+        if primary is not None:
+            asked.update(_answered(primary).encode())
+            flags |= _ending(primary.finish_reason)
+        self.key += asked.digest()
+        self.flags.append(flags | (DETAIL if row.label_detail else 0) | (REFERENCES if row.references else 0))
         self.kind.append(_kind(primary))
-        asked = _asked(row)
-        self.asked += _short_hash(asked)
-        self.key += _short_hash(f"{asked}\0{_answered(primary)}")
         for key, column in self.scores.items():
             score = row.scores.get(key)
             column.append(None if score is None else math.nan if score.value is None else score.value)
@@ -641,7 +646,7 @@ class _Rows:
 
 @cache
 def _decoder() -> Any:
-    """Reads from a line what becomes columns; refuses it where a field of those has another type."""
+    """Reads from a line what becomes columns; and its error, where a field of those has another type."""
     msgspec = require("msgspec", extra="data")
 
     def struct(title: str, /, **fields: Any) -> Any:
@@ -668,26 +673,27 @@ def _decoder() -> Any:
         correct=(bool | None, None),
         label_detail=(str, ""),
     )
-    return msgspec.json.Decoder(row)
+    return msgspec.json.Decoder(row), msgspec.MsgspecError
 
 
 def _decoded(path: Path, offset: int, line: bytes) -> Any:
     """The fields of a line that become columns, as `Record` reads them."""
-    msgspec = require("msgspec", extra="data")
+    decoder, refusal = _decoder()
     try:
-        row = _decoder().decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        row = decoder.decode(line)
+    except (refusal, UnicodeDecodeError):
         row = None
-    if row is not None and all(
-        (one.reason is None) if one.value is not None and math.isfinite(one.value) else (one.reason is not None)
-        for one in row.scores.values()
-    ):
-        return row
+    if row is not None:
+        for score in row.scores.values():
+            if (score.reason is None) != (score.value is not None and math.isfinite(score.value)):
+                break
+        else:
+            return row
     try:
         record = parse_record(path, 0, line)
     except RecordError:
         record = parse_record(path, _line_number(path, offset), line)
-    return _decoder().decode(record.model_dump_json())
+    return decoder.decode(record.model_dump_json())
 
 
 def _row_digest(row: Any) -> bytes:
@@ -714,20 +720,16 @@ def _asked(row: Any) -> str:
 
 def _answered(primary: Any) -> str:
     """One text for equal answers, as contradictions compare them."""
-    if primary is None:
-        return ""
+    if not primary.tool_calls:
+        return f"\0{primary.text.strip()}\0"
     calls = [{"name": call.name, "arguments": call.arguments} for call in primary.tool_calls]
-    return f"{primary.text.strip()}\0{canonical_json(calls) if calls else ''}\0"
+    return f"\0{primary.text.strip()}\0{canonical_json(calls)}"
 
 
-def _flags(row: Any, primary: Any) -> int:
-    found = DETAIL if row.label_detail else 0
-    found |= REFERENCES if row.references else 0
-    if row.drawn is not None:
-        found |= DRAWN if row.drawn.problem is not None else DRAWN | SOUND
-    if primary is not None and primary.finish_reason is not None:
-        found |= ENDED | CUT if is_cut(primary.finish_reason) else ENDED
-    return found
+@lru_cache(maxsize=1_024)
+def _ending(reason: str | None) -> int:
+    """What a finish reason, of which there are few, says about the answer."""
+    return 0 if reason is None else ENDED | CUT if is_cut(reason) else ENDED
 
 
 def _kind(primary: Any) -> int:
@@ -739,10 +741,6 @@ def _kind(primary: Any) -> int:
         return 2 if "{" in primary.text and isinstance(read_json(primary.text), dict) else 1
     except ValueError:
         return 1
-
-
-def _short_hash(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
 def coded_groups(records: Sequence[Record]) -> tuple[Places, list[str | None]]:
