@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-slow peers test-peers test-litellm test-providers test-newest postgres-test docs lint format bench clean
+.PHONY: help setup demo test test-slow peers test-peers test-litellm test-providers test-newest postgres-test docs lint types style format bench clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -61,10 +61,15 @@ postgres-test: $(READY) ## Everything that can run on PostgreSQL, on a private s
 docs: $(READY) ## Build the documentation site in build/site; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-lint: $(READY) docs ## ruff (lint and format), mypy --strict, the import contracts and the documentation site
+lint: $(READY) ## ruff (lint and format), mypy --strict, the import contracts and the documentation site
+	@$(MAKE) --no-print-directory -j 2 --output-sync types style docs
+
+types: $(READY)
+	@$(BIN)/mypy
+
+style: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
 format: $(READY) ## Format the code

@@ -31,7 +31,8 @@ def install(title: str, what: list[str], started: float) -> None:
     Raises:
         SystemExit: pip failed; the end of its output is shown.
     """
-    command = [str(VENV / "bin" / "python"), "-m", "pip", "install", "-c", "constraints.txt", *what]
+    # --no-compile: byte code is written on first import; most of what comes along is never imported.
+    command = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--no-compile", "-c", "constraints.txt", *what]
     tail: list[str] = []
     say(f"  {title}")
     with (

@@ -166,6 +166,7 @@ def kill_and_resume(url: str, folder: Path) -> Seen:
     return Seen(killed, asked, resumed, done)
 
 
+@pytest.mark.slow
 def test_a_killed_process_resumes_on_sqlite(tmp_path: Path) -> None:
     pytest.importorskip("langgraph.checkpoint.sqlite", reason="langgraph-checkpoint-sqlite is not installed")
     seen = kill_and_resume(str(tmp_path / "checkpoints.db"), tmp_path)
