@@ -16,6 +16,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.monitor import Alarm, DriftMonitor
 
+from ..data.columns import pool
 from ..data.records import read_records
 from ..evaluation.audit import Audit, prepared
 from ..evaluation.audit import audit as run_audit
@@ -64,10 +65,10 @@ def audit(
     """
     with _two_for_failures():
         loaded = CalibrationArtifact.load(artifact)
-        file = open_files(records)
+        file = pool(open_files(records))
         header = file.header
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
-        fitted = open_files(calibration) if calibration else None
+        fitted = pool(open_files(calibration)) if calibration else None
         file, key = prepared(file, loaded, key, calibration=fitted)
         found = run_audit(loaded, file.records, key, level=level, target=at_most)
     if as_json:

@@ -93,8 +93,7 @@ def evaluate(
     Example: [cyan]calibrate evaluate records.jsonl --table all --figure panels.png[/cyan]
     """
     keep_inputs(records, [figure, csv_path, json_path])
-    files = [open_files([path]) for path in records]
-    pools = sources(files, apart=apart)
+    pools = sources(open_files(records), apart=apart)
     asked = _Asked(alpha or (), n_calibration or (), estimator, splits, seed, delta, cluster_by_group)
     if form or figure is not None:
         if rule:

@@ -18,7 +18,7 @@ from guardrail.artifact import CalibrationArtifact, Reach
 from guardrail.errors import ArtifactError, UsageError
 from guardrail.outcome import Infeasible
 
-from ..data.columns import in_memory
+from ..data.columns import in_memory, pool
 from ..data.labels import GivenLabels, read_labels
 from ..data.records import Record, RecordFile, write_records
 from ..data.split import Groups, split
@@ -133,7 +133,7 @@ def fit(
     kept_out, asked_people = out.with_suffix(".test.jsonl"), out.with_suffix(".human.jsonl")
     also = [kept_out] if test_fraction else [asked_people] if human_labels is not None else []
     keep_inputs([*records, *(test or ()), human_labels, estimator], [out, *also])
-    file = open_files(records)
+    file = pool(open_files(records))
     key = _key(file, estimator, reads_all=human_labels is not None or look is not None)
     print_structured(file, key)
     groups: Groups = "cluster" if cluster_by_group else "category"
@@ -155,7 +155,7 @@ def fit(
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
     if test_fraction and look is not None:
         raise UsageError("a look reads all labels up to it: leave out --test-fraction, and test on other questions.")
-    tested = open_files(test) if test else None
+    tested = pool(open_files(test)) if test else None
     if tested is not None:
         rest = tested.records
     elif test_fraction:

@@ -26,7 +26,7 @@ from guardrail.files import refuse_special
 from guardrail.models import resolve_model
 from guardrail.plain_json import visible
 
-from ..data.columns import open_records
+from ..data.columns import open_each
 from ..data.progress import bar
 from ..data.records import RecordFile, read_records, write_records
 
@@ -184,9 +184,9 @@ def keep_inputs(read: Iterable[Path | str | None], written: Iterable[Path | None
                 )
 
 
-def open_files(paths: Sequence[Path]) -> RecordFile:
-    """Record files as one; large ones by columns, which all cores build where they are missing."""
-    return open_records(*paths, shown=lambda title: bar(console, title, "parts"), workers=os.cpu_count() or 1)
+def open_files(paths: Sequence[Path]) -> list[RecordFile]:
+    """Record files; large ones by columns, which all cores build where they are missing."""
+    return open_each(paths, shown=lambda title: bar(console, title, "parts"), workers=os.cpu_count() or 1)
 
 
 def one_file(records: Sequence[Path], out: Path | None) -> tuple[Path, Path]:

@@ -11,6 +11,7 @@ import typer
 
 from guardrail.artifact import CalibrationArtifact
 
+from ..data.columns import pool
 from ..data.progress import bar
 from ..data.records import Record, RecordFile
 from ..evaluation.audit import audit
@@ -48,13 +49,13 @@ def report(
     Example: [cyan]calibrate report records.jsonl --artifact artifact.json --out report.html[/cyan]
     """
     keep_inputs([*records, artifact, *(test or ())], [out])
-    file, loaded = open_files(records), CalibrationArtifact.load(artifact)
+    file, loaded = pool(open_files(records)), CalibrationArtifact.load(artifact)
     key = estimator_of(file, loaded, estimator)
     require_same(loaded, file, key)
     tested: Sequence[Record] = ()
     audited, fresh = None, ""
     if test:
-        test_file = open_files(test)
+        test_file = pool(open_files(test))
         require_same(loaded, test_file, key)
         tested = test_file.records
         audited = audit(loaded, tested, key)

@@ -52,7 +52,7 @@ from .records import (
     refuse_mixture,
 )
 
-__all__ = ["LARGE", "ColumnRecords", "in_memory", "open_records", "pool"]
+__all__ = ["LARGE", "ColumnRecords", "in_memory", "open_each", "open_records", "pool"]
 
 LARGE = 16 * 2**20
 """Bytes of record files from which on they are read by columns: about 6,000 records with samples."""
@@ -90,14 +90,20 @@ def open_records(
         RecordError: As `read_records`, of the fields that become columns.
         UsageError: As `read_records`.
     """
-    paths = [Path(one) for one in (path, *more)]
-    return pool([_open(one, shown, workers) for one in paths]) if _are_large(paths) else read_records(*paths)
+    return pool(open_each([Path(one) for one in (path, *more)], shown=shown, workers=workers))
 
 
-def _are_large(paths: Sequence[Path]) -> bool:
-    if find_spec("msgspec") is None or find_spec("pyarrow") is None:
-        return False
-    return sum(path.stat().st_size for path in paths if path.is_file()) >= LARGE
+def open_each(
+    paths: Sequence[Path],
+    *,
+    shown: Callable[[str], AbstractContextManager[Progress]] = lambda title: nullcontext(silent),
+    workers: int = 1,
+) -> list[RecordFile]:
+    """Read record files one by one as `open_records` does: all by columns if they are large together."""
+    large = sum(path.stat().st_size for path in paths if path.is_file()) >= LARGE
+    if not large or find_spec("msgspec") is None or find_spec("pyarrow") is None:
+        return [read_records(path) for path in paths]
+    return [_open(path, shown, workers) for path in paths]
 
 
 def in_memory(file: RecordFile) -> RecordFile:
@@ -390,28 +396,18 @@ def _open(path: Path, shown: Callable[[str], AbstractContextManager[Progress]], 
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:
         header, first = _header(path)
-        if header.reach is not None:  # drawn to be labelled by people, so it is not large
-            os.close(descriptor)
-            return read_records(path)
-        folder = path.with_name(f"{path.name}.cols")
-        try:
-            folder.mkdir(exist_ok=True)
-            with FileLock(folder / ".lock", thread_local=False):
-                parts, covered = _current(path, folder, first, header, shown, workers)
-        except OSError as error:
-            warnings.warn(
-                f"the columns of {path} cannot be written ({error}), so whole records are read: this takes longer, and "
-                "about 30 KiB of memory a record. Free some space, or give a copy in a folder that can be written.",
-                stacklevel=2,
-            )
-            os.close(descriptor)
-            return read_records(path)
-        if os.fstat(descriptor).st_ino != path.stat().st_ino:
+        # What was drawn to be labelled by people is not large.
+        found = None if header.reach is not None else _current_or_warn(path, first, header, shown, workers)
+        if found is not None and os.fstat(descriptor).st_ino != path.stat().st_ino:
             raise UsageError(f"{path} was replaced while it was being read. Run the command again.")
-        log = _Log(path, descriptor, tuple(parts))
     except BaseException:
         os.close(descriptor)
         raise
+    if found is None:
+        os.close(descriptor)
+        return read_records(path)
+    parts, covered = found
+    log = _Log(path, descriptor, tuple(parts))
     weakref.finalize(log, os.close, descriptor)
     records = ColumnRecords([log])
     twice = records.repeated()
@@ -439,6 +435,28 @@ def _header(path: Path) -> tuple[RecordHeader, bytes]:
 def _stamp(path: Path) -> dict[str, int]:
     found = path.stat()
     return {"inode": found.st_ino, "size": found.st_size, "modified": found.st_mtime_ns}
+
+
+def _current_or_warn(
+    path: Path,
+    first: bytes,
+    header: RecordHeader,
+    shown: Callable[[str], AbstractContextManager[Progress]],
+    workers: int,
+) -> tuple[list[Any], int] | None:
+    """`_current` under a lock; None, and a warning, where the columns cannot be written."""
+    folder = path.with_name(f"{path.name}.cols")
+    try:
+        folder.mkdir(exist_ok=True)
+        with FileLock(folder / ".lock", thread_local=False):
+            return _current(path, folder, first, header, shown, workers)
+    except OSError as error:
+        warnings.warn(
+            f"the columns of {path} cannot be written ({error}), so whole records are read: this takes longer, and "
+            "about 30 KiB of memory a record. Free some space, or give a copy in a folder that can be written.",
+            stacklevel=2,
+        )
+        return None
 
 
 def _current(
