@@ -23,10 +23,12 @@ from calibrate.data.labels import contradictions, refuse_contradictions
 from calibrate.data.records import Record, RecordFile, read_records, rewrite_records, write_records
 from calibrate.data.split import Groups, one_per_cluster, split
 from calibrate.evaluation.audit import audit, prepared
+from calibrate.evaluation.choice import rank_estimators
 from calibrate.evaluation.grid import evaluate_grid, sources
-from calibrate.evaluation.label_checks import suspicious
-from calibrate.pipeline import fit_artifact, held_out
+from calibrate.evaluation.label_checks import missed, suspicious
+from calibrate.pipeline import at_calibration, fit_artifact, held_out, without
 from calibrate.report import compare_rules, write_report
+from calibrate.report.content import Part, categories, reading
 from calibrate.scoring.reach import waiting_of, waits_for_label
 from calibrate.scoring.scores import Scored, arrays, score_records, supported
 from calibrate.segments import BySegment
@@ -165,7 +167,7 @@ def test_random_files_read_alike(records: list[dict[str, Any]], labelled: Record
 
 
 def test_columns_follow_a_log_that_grows_and_is_rewritten(records_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "RANGE", 200_000)  # several files of columns
+    monkeypatch.setattr(columns, "RANGE", 70_000)  # several files of columns
     whole = records_path.read_bytes().splitlines(keepends=True)
     built: list[int] = []
     build_part = columns.build_part
@@ -175,18 +177,18 @@ def test_columns_follow_a_log_that_grows_and_is_rewritten(records_path: Path, mo
         build_part(path, folder, start, *rest)
 
     monkeypatch.setattr(columns, "build_part", counted)
-    records_path.write_bytes(b"".join(whole[:150]))
+    records_path.write_bytes(b"".join(whole[:60]))
     assert_same(records_path, KEY)
     n = len(built)
     assert n > 2
     assert_same(records_path, KEY)
     assert len(built) == n  # nothing is built twice
     with records_path.open("ab") as log:
-        log.write(b"".join(whole[150:200]) + whole[200][:50])
+        log.write(b"".join(whole[60:80]) + whole[80][:50])
     assert_same(records_path, KEY)  # the torn line is left out, and said to be
     assert n < len(built) < 2 * n  # only what is new
     with records_path.open("ab") as log:
-        log.write(whole[200][50:] + b"\n" + whole[201].rstrip())
+        log.write(whole[80][50:] + b"\n" + whole[81].rstrip())
     assert_same(records_path, KEY)  # a last line without its end is whole if it is a record
     n = len(built)
     rewrite_records(records_path, lambda file: RecordFile(file.path, file.header, file.records[::-1]))
@@ -284,7 +286,7 @@ def test_small_files_and_files_without_the_extra_are_read_as_before(
 # -- Commands ----------------------------------------------------------------------------------------------------------
 
 
-def test_evaluate_audit_report_and_segments_are_those_of_the_records(records_path: Path) -> None:
+def test_what_evaluate_audit_and_the_report_show_is_that_of_the_records(records_path: Path) -> None:
     plain, (file, records) = read_records(records_path), in_columns(records_path)
     asked: dict[str, Any] = {"rules": ["acrc", "certified"], "alphas": [0.2], "splits": 3}
     for more in ({}, {"cluster_by_group": True}):
@@ -302,11 +304,13 @@ def test_evaluate_audit_report_and_segments_are_those_of_the_records(records_pat
         ]
         assert both[0] == both[1]
     whole = fit_artifact(plain, estimator=KEY, alpha=0.2)
-    pages = []
+    looked = []
     for some in (records, plain.records):
-        write_report(records_path.with_name("report.html"), whole, some, estimator=KEY)
-        pages.append((records_path.with_name("report.html").read_text(), compare_rules(whole, some, KEY, splits=2)))
-    assert pages[0] == pages[1]
+        part = Part("calibration", some, at_calibration(whole))
+        ranked = rank_estimators(some, [KEY, "semantic_entropy"], alpha=0.2)
+        read = reading(whole, some, KEY), categories(whole, [part], KEY), missed(some, "exact")
+        looked.append((compare_rules(whole, some, KEY, splits=2), ranked, read, without(some, fresh[:9])[0]))
+    assert looked[0] == looked[1]
     by = BySegment("together", "others", 30)
     assert outcome(lambda: content(file, KEY, rule="certified", by=by)) == outcome(
         lambda: content(plain, KEY, rule="certified", by=by)
@@ -330,6 +334,17 @@ def test_scores_of_a_large_fit_are_packed(
     stored["error"] = {"b": "AAAA"}
     with pytest.raises(ValueError, match="cannot be read"):
         CalibrationScores.from_stored(stored)
+
+
+@pytest.mark.slow
+def test_the_report_is_that_of_the_records(records_path: Path) -> None:
+    plain, (_, records) = read_records(records_path), in_columns(records_path)
+    artifact, page = fit_artifact(plain, estimator=KEY, alpha=0.2), records_path.with_name("report.html")
+    pages = []
+    for some in (records, plain.records):
+        write_report(page, artifact, some, estimator=KEY, evaluation=compare_rules(artifact, some, KEY, splits=2))
+        pages.append(page.read_text())
+    assert pages[0] == pages[1]
 
 
 @pytest.mark.slow
