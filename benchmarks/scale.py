@@ -146,7 +146,7 @@ def _run(*arguments: str | Path) -> tuple[float, float]:
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.monotonic() - begun
-    if child.returncode not in (0, 1):
+    if child.returncode not in (0, 1) or b"Traceback" in said or b"Error:" in said:  # 1: the promise is refuted
         raise RuntimeError(f"calibrate {arguments[0]} failed with {child.returncode}:\n{said.decode()[-3_000:]}")
     scale = 1024 * 1024 if sys.platform == "darwin" else 1024
     return seconds, usage.ru_maxrss / scale
