@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-slow peers test-peers test-litellm test-providers test-newest postgres-test docs lint types style format bench clean
+.PHONY: help setup demo demo-serve test test-slow peers test-peers test-litellm test-clients test-schema test-telemetry test-providers test-newest postgres-test docs lint types style format bench clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -19,6 +19,9 @@ $(READY): pyproject.toml constraints.txt scripts/bootstrap.py
 
 demo: $(READY) ## Calibrate and gate the embedded model; then recorded outputs of large models
 	@$(BIN)/python -m examples.demo
+
+demo-serve: $(READY) ## From traffic without labels to a certified gate, by changing one URL (docs/loop.md)
+	@$(BIN)/python -m examples.demo.loop
 
 # Two processes share two cores: a second thread in each only waits for the first, and costs as much CPU as work does.
 test test-slow: export OMP_NUM_THREADS = 1
@@ -40,6 +43,30 @@ test-litellm: ## The LiteLLM proxy tests, in an environment of their own (.venv-
 	  .venv-litellm/bin/pip install -q -e '.[litellm]' 'pytest>=8' 'pytest-asyncio>=1.0'; }
 	@LITELLM_LOCAL_MODEL_COST_MAP=True .venv-litellm/bin/python -m pytest -q -p no:cacheprovider --noconftest \
 	  tests/integrations/frameworks/test_litellm_proxy.py tests/integrations/frameworks/test_frameworks_docs.py
+
+test-clients: $(READY) ## The clients of `guardrail serve` (Python, Node, curl), in environments of their own
+	@test -x .venv-clients/bin/pytest || { $(PYTHON) -m venv .venv-clients && \
+	  .venv-clients/bin/pip install -q -e '.[serve,review]' 'pytest>=8' 'openai>=2.54,<3' \
+	  'litellm>=1.100,<2' 'llama-index-llms-openai-like>=0.8,<0.9' pytest-asyncio; }
+	@which npm > /dev/null && { test -d build/clients-node/node_modules || npm install --silent --no-audit --no-fund \
+	  --prefix build/clients-node openai 'ai@6' '@ai-sdk/openai@3' '@ai-sdk/openai-compatible@2'; } || true
+	@LITELLM_LOCAL_MODEL_COST_MAP=True .venv-clients/bin/python -m pytest -q -p no:cacheprovider -W ignore \
+	  --noconftest tests/peers/test_gateway_clients.py
+	@$(BIN)/python -m pytest -q -p no:cacheprovider -W ignore --noconftest tests/peers/test_gateway_clients.py \
+	  tests/peers/test_gateway_langchain.py
+
+test-schema: $(READY) ## The gateway against OpenAI's description of its API: make test-schema OPENAPI=openapi.json
+	@test -x .venv-schema/bin/st || { $(PYTHON) -m venv .venv-schema && \
+	  .venv-schema/bin/pip install -q 'schemathesis>=4.3,<5'; }
+	@OPENAPI='$(abspath $(OPENAPI))' SCHEMATHESIS='$(abspath .venv-schema/bin/st)' $(BIN)/python -m pytest -q \
+	  -p no:cacheprovider --noconftest tests/peers/test_gateway_schema.py
+
+test-telemetry: ## Telemetry beside OpenInference and Traceloop, in an environment of their own (.venv-telemetry)
+	@test -x .venv-telemetry/bin/pytest || { $(PYTHON) -m venv .venv-telemetry && \
+	  .venv-telemetry/bin/pip install -q -e '.[agents,otel]' 'pytest>=8' 'pytest-asyncio>=1.0' opentelemetry-sdk prometheus-client \
+	  openinference-instrumentation-langchain opentelemetry-instrumentation-langchain; }
+	@.venv-telemetry/bin/python -m pytest -q -p no:cacheprovider --noconftest tests/integrations/test_telemetry.py \
+	  tests/providers/test_instrumentations.py
 
 test-providers: ## Every provider of docs/langchain.md with its published package, in an environment of their own
 	@test -x .venv-providers/bin/pytest || { $(PYTHON) -m venv .venv-providers && \

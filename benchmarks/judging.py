@@ -6,6 +6,11 @@ The texts are real; the cross-encoder has random weights, because arithmetic and
 its size. Its head leans so that about a third of the directed judgements are entailment: what is merged decides how
 much a greedy way has to ask. The other ways are re-implemented here in a few lines each, not run from their packages.
 Rounds are interleaved; ratios are taken within a round, and the table shows their medians.
+
+    python -m benchmarks.judging --data ../shared/data/triviaqa-20samples.jsonl --batches [--device cuda]
+
+How batches of several questions fill a device: judgements a second of the cross-encoder, and answers a second of the
+embedded model, by how many questions are given to them at once.
 """
 
 from __future__ import annotations
@@ -20,15 +25,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
+from langchain_core.messages import BaseMessage, HumanMessage
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from calibrate.data.questions import read_questions as read_embedded
+from examples.demo.embedded import MODEL, TASKS
+from guardrail.sampling.sampler import draw
 from guardrail.specs import Clustering
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import make, measure_many
+from integrations.transformers_chat import TransformersChat
 from integrations.transformers_judges import NliJudge
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
@@ -268,6 +278,63 @@ def run(questions: Sequence[Question], *, rounds: int, hidden: int, layers: int)
     return table
 
 
+def batches(questions: Sequence[Question], *, rounds: int, hidden: int, layers: int, device: str) -> dict[int, Rates]:
+    """Measure how much a batch holds against what is done in a second, print the table, and return it.
+
+    Returns:
+        By questions at once: medians of the rounds.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        save_cross_encoder(Path(temporary), questions, hidden=hidden, layers=layers)
+        judge = NliJudge(model=temporary, device=device)
+    model = TransformersChat(model=str(MODEL), device=device)
+    plan = SamplingPlan(n=10, max_tokens=16)
+    asked: list[list[BaseMessage]] = [
+        [HumanMessage(one.question)] for one in read_embedded(TASKS[0].questions)[: len(questions)]
+    ]
+    count = Count()
+    count.watch(judge._loaded.encoder.model)
+    sizes = [size for size in (1, 4, 16, 64) if size <= len(questions)]
+    found: dict[int, list[Rates]] = {size: [] for size in sizes}
+    ours(judge, questions[:1], "components", 1)  # the first pass of a process is slow
+    draw(model, asked[:1], plan)
+    for _ in range(rounds):
+        for size in sizes:
+            count.judgements = count.forwards = 0
+            judging = _seconds(partial(ours, judge, questions, "components", size))
+            sampling = _seconds(partial(_draw_all, model, asked, plan, size))
+            answers = len(asked) * (plan.n + 1)
+            found[size].append(Rates(count.judgements / judging, count.judgements / count.forwards, answers / sampling))
+    table = {size: Rates(*map(statistics.median, zip(*rates, strict=True))) for size, rates in found.items()}
+    print(f"{len(questions)} questions, {rounds} rounds, {device}, {torch.get_num_threads()} threads")
+    print(f"{'questions at once':>18} {'judgements/s':>13} {'judgements a pass':>18} {'answers/s, embedded model':>26}")
+    for size, row in table.items():
+        print(f"{size:18} {row.judgements:13.0f} {row.a_pass:18.1f} {row.answers:26.1f}")
+    return table
+
+
+def _draw_all(model: TransformersChat, asked: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, size: int) -> None:
+    for start in range(0, len(asked), size):
+        draw(model, asked[start : start + size], plan)
+
+
+class Rates(NamedTuple):
+    """What is done in a second."""
+
+    judgements: float
+    """Directed judgements of the cross-encoder."""
+    a_pass: float
+    """Directed judgements in one of its forward passes."""
+    answers: float
+    """Answers of the embedded model."""
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -278,10 +345,16 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--batches", action="store_true", help="how much is done in a second, by questions at once")
+    parser.add_argument("--device", default="cpu", help="with --batches")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     questions = list(read_questions(arguments.data, arguments.samples))[: arguments.questions]
-    run(questions, rounds=arguments.rounds, hidden=arguments.hidden, layers=arguments.layers)
+    shape = {"rounds": arguments.rounds, "hidden": arguments.hidden, "layers": arguments.layers}
+    if arguments.batches:
+        batches(questions, device=arguments.device, **shape)
+        return
+    run(questions, **shape)
 
 
 if __name__ == "__main__":

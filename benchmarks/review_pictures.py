@@ -1,7 +1,7 @@
 """``python -m benchmarks.review_pictures --out docs/images``: the pictures of the review page in the documentation.
 
-A held-back answer in light colours, and a held-back tool call being edited in dark ones. Needs Chromium (the extra
-`dev` brings playwright).
+A held-back answer in light colours, a held-back tool call being edited in dark ones, and the page of the monitors with
+an alarm. Needs Chromium (the extra `dev` brings playwright).
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from guardrail.artifact import CalibrationScores
 from guardrail.errors import require
-from guardrail.review import Candidate, CandidateSet, Content, ReviewStore
+from guardrail.review import Candidate, CandidateSet, Content, Monitors, ReviewStore
 from guardrail.review.web.accounts import Accounts
 from guardrail.review.web.app import review_app
 from guardrail.review.web.server import server_of
+from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import ToolCall, canonical_calls
 
 __all__ = ["main"]
@@ -92,6 +96,15 @@ def served(store: ReviewStore) -> Iterator[str]:
             thread.join()
 
 
+def sign_in(browser: Any, address: str, name: str, scheme: str) -> Any:
+    """The page of a reviewer, in a browser profile that nobody else uses."""
+    page = browser.new_context(viewport={"width": 1100, "height": 900}, color_scheme=scheme).new_page()
+    page.goto(address)
+    page.get_by_label("Your token").fill(f"{name}-token-0123456789ab")
+    page.get_by_role("button", name="Sign in").click()
+    return page
+
+
 def picture(browser: Any, content: Content, name: str, scheme: str, keys: str, age: float, **enqueued: Any) -> bytes:
     """One item, taken by a reviewer who then presses some keys."""
     clock = [time.time() - age]
@@ -99,11 +112,7 @@ def picture(browser: Any, content: Content, name: str, scheme: str, keys: str, a
         item = store.enqueue(content, **enqueued)
         clock[0] += age
         with served(store) as address:
-            context = browser.new_context(viewport={"width": 1100, "height": 900}, color_scheme=scheme)
-            page = context.new_page()
-            page.goto(address)
-            page.get_by_label("Your token").fill(f"{name}-token-0123456789ab")
-            page.get_by_role("button", name="Sign in").click()
+            page = sign_in(browser, address, name, scheme)
             page.goto(f"{address}/items/{item.id}")
             page.wait_for_load_state("load")
             page.keyboard.press("t")
@@ -113,12 +122,34 @@ def picture(browser: Any, content: Content, name: str, scheme: str, keys: str, a
                 page.keyboard.press(key)
             page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
             taken: bytes = page.screenshot(full_page=True)
-            context.close()
+            page.context.close()
+    return taken
+
+
+def monitors_picture(browser: Any) -> bytes:
+    """A drift monitor whose questions change after 260, and a risk monitor whose guarantee holds."""
+    rng, clock = np.random.default_rng(1), [1_780_000_000.0]
+    known = tuple(rng.normal(size=1_000).tolist())
+    calibration = CalibrationScores(uncertainty=known, error=(0,) * len(known))
+    artifact = make_artifact(ScriptedChat()).model_copy(update={"calibration": calibration})
+    with tempfile.TemporaryDirectory() as folder, ReviewStore(f"{folder}/reviews.db", clock=lambda: clock[0]) as store:
+        drift = Monitors(store).drift("support desk: drift", artifact)
+        risk = Monitors(store).risk("support desk: risk", 0.1)
+        for i, score in enumerate([*rng.normal(size=260), *rng.normal(loc=1.0, size=80)]):
+            clock[0] += 3_000.0
+            drift.update(score)
+            if i % 3 == 0:
+                risk.update(bool(rng.random() < 0.05))
+        with served(store) as address:
+            page = sign_in(browser, address, "eve", "light")
+            page.goto(f"{address}/monitor")
+            taken: bytes = page.screenshot(full_page=True)
+            page.context.close()
     return taken
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Take both pictures."""
+    """Take the pictures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.review_pictures", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/images"), help="folder for the pictures")
     given = parser.parse_args(argv)
@@ -128,8 +159,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         light = picture(browser, an_answer(), "ann", "light", "", 4000)
         dark = picture(browser, a_call(), "eve", "dark", "e", 2400, expires_in=7000)
-        for name, taken in (("light", light), ("dark", dark)):
-            target = given.out / f"review-{name}.png"
+        watched = monitors_picture(browser)
+        for name, taken in (("review-light", light), ("review-dark", dark), ("monitor-page", watched)):
+            target = given.out / f"{name}.png"
             target.write_bytes(taken)
             print(f"wrote {target}")
         browser.close()

@@ -6,29 +6,45 @@ Records are made up: answers of 4 to 16 words from a vocabulary of 5,000, sample
 token a word with its log-probability. Every estimator is computed that needs no model. Each size runs in a process of
 its own; "over start" is its peak memory above what the process had taken with all modules loaded. Scoring is one thread
 that waits for nothing, so on a machine with an idle core seconds are CPU seconds: the goal is about those.
+
+    python -m benchmarks.scoring --engines --sizes 20000
+
+One process against Ray on this machine, in neighbouring runs, with the start of Ray: `discrete_semantic_entropy`, and
+questions asked at an endpoint that answers after 50 ms.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import os
 import random
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
+from langchain_core.messages import BaseMessage
+from langchain_core.outputs import ChatResult
+
+from calibrate.data.collect import collect_records
+from calibrate.data.questions import Question
 from calibrate.data.records import Record, RecordHeader, write_records
+from calibrate.ray_engine import RayCollector, score_on_ray
 from calibrate.scoring.scores import score_file, supported
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import ModelIdentity
+from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, SampleSet, SamplingPlan
-from guardrail.uncertainty import Estimator
+from guardrail.uncertainty import Estimator, make
 
 __all__ = ["header_of", "made_records", "main"]
 
@@ -128,14 +144,71 @@ def _child(n: int) -> dict[str, float]:
         }
 
 
+class Waiting(ScriptedChat):
+    """Answers after 50 ms, as an endpoint does."""
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **options: Any,
+    ) -> ChatResult:
+        await asyncio.sleep(0.05)
+        return self._generate(messages, stop, run_manager.get_sync() if run_manager else None, **options)
+
+
+def waiting() -> Waiting:
+    """The model, made in each process."""
+    answers = [f"answer {i}" for i in range(6)]
+    return Waiting(script={f"question {i}": list(answers) for i in range(1_000)})
+
+
+def _engines(n: int, rounds: int = 2) -> None:
+    """Print records and questions a second by one process and by Ray."""
+    questions = [Question(id=f"q{i}", question=f"question {i}") for i in range(min(n, 1_000))]
+    plan = SamplingPlan(n=5)
+
+    def chosen(plan: SamplingPlan) -> list[Estimator]:
+        return [make("discrete_semantic_entropy")]
+
+    with tempfile.TemporaryDirectory() as folder:
+        path, out, drawn = (Path(folder, name) for name in ("records.jsonl", "out.jsonl", "drawn.jsonl"))
+        write_records(path, header_of(n), made_records(n))
+        print(
+            f"{n} records, {path.stat().st_size >> 20} MiB; {len(questions)} questions; {os.cpu_count()} CPUs",
+            flush=True,
+        )
+        print("seconds, with the start of Ray:  score  score ray  collect  collect ray", flush=True)
+        for _ in range(rounds):
+            collect = partial(collect_records, questions, waiting(), plan, drawn, max_concurrency=32)
+            took = []
+            works: tuple[Callable[[], object], ...] = (
+                lambda: score_file(path, out, chosen),
+                lambda: score_on_ray(path, out, chosen),
+                collect,
+                partial(collect, engine=RayCollector(waiting, max_concurrency=32)),
+            )
+            for work in works:
+                drawn.unlink(missing_ok=True)
+                started = time.perf_counter()
+                work()
+                took.append(time.perf_counter() - started)
+            print(" " * 31 + "  ".join(f"{seconds:6.1f}" for seconds in took), flush=True)
+
+
 def main() -> int:
     """Print the table; exit code 1 when the goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[GOAL_SIZE, 4 * GOAL_SIZE])
+    parser.add_argument("--engines", action="store_true", help="one process against Ray")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child is not None:
         print(json.dumps(_child(arguments.child)))
+        return 0
+    if arguments.engines:
+        _engines(arguments.sizes[0])
         return 0
     print("records  estimators  seconds  CPU s  records/s  pairs judged  peak MiB  over start MiB")
     missed = False

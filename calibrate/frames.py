@@ -25,7 +25,7 @@ from .evaluation.choice import AUTO, choose_estimator
 from .evaluation.evaluate import Evaluation, RuleSpec
 from .evaluation.grid import Grid, evaluate_grid, sources
 from .pipeline import fit_artifact, part_header, require_same, without_choice
-from .report import compare_rules, write_report
+from .report import compare_rules, parts_of, write_report
 from .scoring.scores import key_of, parse_estimator, score_records, supported
 from .thresholds.registry import compared_rules
 from .thresholds.rule import Rule
@@ -243,7 +243,8 @@ class Records:
         Args:
             path: The HTML file.
             artifact: What was fitted on these records; default: by the last `fit`.
-            test: Records that were kept out of the fit, scored and labelled alike.
+            test: Records that were kept out of the fit, scored and labelled alike; default: those of these records
+                that were not fitted on, if any.
             splits: Random splits of the records for the table of rules; 0 leaves it out.
 
         Returns:
@@ -258,7 +259,8 @@ class Records:
         if test is not None:
             require_same(artifact, test.file, key)
         tested = () if test is None else test.file.records
-        evaluation = compare_rules(artifact, self._unchosen(artifact), key, splits=splits) if splits else None
+        fitted = parts_of(artifact, self.file.records, key, tested).fitted
+        evaluation = compare_rules(artifact, fitted, key, splits=splits) if splits else None
         return write_report(path, artifact, self.file.records, estimator=key, test=tested, evaluation=evaluation)
 
     def _key(self, estimator: str | None, artifact: CalibrationArtifact | None = None) -> str:
@@ -268,10 +270,9 @@ class Records:
         fitted = [key for key, spec in known.items() if artifact is not None and spec == artifact.estimator]
         return fitted[0] if fitted else key_of(self.file, estimator)
 
-    def _unchosen(self, artifact: CalibrationArtifact | None = None) -> Sequence[Record]:
+    def _unchosen(self) -> Sequence[Record]:
         """The records without those that the artifact's estimator was chosen on."""
-        artifact = artifact or self.artifact
-        return self.file.records if artifact is None else without_choice(artifact, self.file.records)
+        return self.file.records if self.artifact is None else without_choice(self.artifact, self.file.records)
 
     def _fitted(self) -> CalibrationArtifact:
         if self.artifact is None:
@@ -297,7 +298,7 @@ def from_frame(
 ) -> Records:
     """Records from logged generations: one row a question.
 
-    A field without a column is read from the column of its own name, if there is one.
+    A field without a column is read from the column of the same name, if there is one.
 
     Args:
         frame: A pandas or Polars data frame, a pyarrow table, anything else that narwhals reads, or a list of dicts.

@@ -17,9 +17,9 @@ from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, list_estimators, make_estimator
 
 from .data.collect import package_versions
-from .data.columns import CUT, ENDED, ColumnRecords, open_records, records_fingerprint
+from .data.columns import CUT, ENDED, ColumnRecords, coded_groups, open_records, records_fingerprint
 from .data.labels import refuse_contradictions
-from .data.questions import fingerprint
+from .data.questions import fingerprint, question_digest
 from .data.records import Record, RecordFile, RecordHeader
 from .data.split import Groups, all_grouped, one_per_cluster, split
 from .grammar import estimator_flags
@@ -38,13 +38,18 @@ __all__ = [
     "HeldOut",
     "accepted_of",
     "at_calibration",
+    "calibration_part",
     "fit_artifact",
+    "fitted_hashes",
+    "hashes_of_fit",
     "held_out",
     "is_accepted",
     "looked_before",
     "part_header",
+    "question_hashes",
     "refit",
     "refuse_choice",
+    "refuse_fitted",
     "require_same",
     "split",
     "without",
@@ -194,7 +199,7 @@ def refit(
     """Fit another alpha, delta or rule on the scores stored in an artifact; the model is not called.
 
     `CalibrationArtifact.at` calls this. What is not given stays as it was; the rule's options are its defaults. Of
-    several declared looks, the artifact's spends its part of a delta that is given. A rule of one's own must be given
+    several declared looks, the artifact's spends its part of a delta that is given. A custom rule must be given
     again: the artifact knows its name only.
     """
     outcome, scores, looks = artifact.outcome, artifact.calibration, artifact.looks
@@ -285,6 +290,7 @@ def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator
         raise UsageError("no test record has a label. Run: calibrate label RECORDS")
     refuse_overlap(artifact.estimator, labelled, what="test")
     refuse_choice(artifact, labelled, "test")
+    refuse_fitted(artifact, labelled, "test")
     right, accepted = labels_of(labelled) == 1, accepted_of(artifact, labelled, estimator)
     return HeldOut.count(
         n=len(labelled),
@@ -323,6 +329,77 @@ def without(records: Sequence[Record], others: Sequence[Record]) -> Sequence[Rec
     names = {record.id for record in others}
     ids = records.ids if isinstance(records, ColumnRecords) else [record.id for record in records]
     return taken(records, np.array([name not in names for name in ids], dtype=np.bool_))
+
+
+def calibration_part(
+    artifact: CalibrationArtifact, records: Sequence[Record], estimator: str
+) -> tuple[Sequence[Record], Sequence[Record]]:
+    """The records of the calibration part, and the others but those that the estimator was chosen on.
+
+    Clusters belong to the part as a whole, although most rules use one question of each. An artifact that does not say
+    which questions it was fitted on (of an older version) takes all for its own, unless more have a score and a label
+    than it used.
+
+    Raises:
+        UsageError: It does not say, and there are more.
+    """
+    records = without_choice(artifact, records)
+    clusters = artifact.calibration.group
+    if clusters is not None:
+        groups = set(clusters)
+        codes, names = coded_groups(records)
+        ours = np.array([name in groups for name in names], dtype=np.bool_)[codes]
+    elif artifact.data.questions is not None:
+        ours = np.isin(question_hashes(records), hashes_of_fit(artifact))
+    else:
+        usable = len(arrays(records, estimator).ids)
+        if usable > artifact.data.n_used:
+            raise UsageError(
+                f"the artifact was fitted on {artifact.data.n_used} questions, {usable} of these records have a score "
+                "and a label, and an artifact of this older version does not say which it used. Name the part that was "
+                "kept out with --test, or fit again."
+            )
+        ours = np.ones(len(records), dtype=np.bool_)
+    return taken(records, ours), taken(records, ~ours)
+
+
+def question_hashes(records: Sequence[Record]) -> NDArray[np.uint64]:
+    """Short hashes of id and text of the records' questions, as `DataFingerprint.questions` has them, shape (n,)."""
+    if isinstance(records, ColumnRecords):
+        return records.numbers("question", np.uint64)
+    digests = b"".join(question_digest(record.to_question()) for record in records)
+    return np.frombuffer(digests, dtype=">u8").astype(np.uint64)
+
+
+def hashes_of_fit(artifact: CalibrationArtifact) -> NDArray[np.uint64]:
+    """`question_hashes` of the calibration part; none where the artifact does not know them."""
+    digests = bytes.fromhex("".join(artifact.data.questions or ()))
+    return np.frombuffer(digests, dtype=">u8").astype(np.uint64)
+
+
+def fitted_hashes(artifact: CalibrationArtifact, records: Sequence[Record]) -> NDArray[np.uint64]:
+    """Hashes of the records' questions that are of the calibration part; none where the artifact does not know them."""
+    known = hashes_of_fit(artifact)
+    return np.intersect1d(known, question_hashes(records)) if known.size else known
+
+
+def refuse_fitted(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
+    """Refuse to test on questions that the threshold was chosen on: it fits them.
+
+    Questions are compared by id and text, where the artifact knows those it was fitted on.
+
+    Raises:
+        UsageError: Naming how many there are.
+    """
+    known = hashes_of_fit(artifact)
+    if not known.size:
+        return
+    shared = taken(records, np.isin(question_hashes(records), known))
+    if shared:
+        raise UsageError(
+            f"{len(shared)} of {len(records)} {what} records are questions that the artifact was fitted on, e.g. "
+            f"{shared[0].id!r}. A threshold chosen on them fits them: leave them out, or test on other questions."
+        )
 
 
 def refuse_choice(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
@@ -419,7 +496,14 @@ def _fingerprint(file: RecordFile, used: Sequence[Record], kept: Sequence[Record
         n_unmeasured=scored.n_unmeasured,
         n_unlabelled=scored.n_unlabelled,
         n_cut_off=_cut_off(used),
+        questions=_spelled(np.sort(question_hashes(used))),
     )
+
+
+def _spelled(hashes: NDArray[np.uint64]) -> tuple[str, ...]:
+    """Each as 16 hex digits."""
+    digits = hashes.astype(">u8").tobytes().hex()
+    return tuple(digits[at : at + 16] for at in range(0, len(digits), 16))
 
 
 def _cut_off(used: Sequence[Record]) -> int | None:

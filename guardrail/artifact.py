@@ -11,7 +11,7 @@ import sys
 import zlib
 from array import array
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Literal, Self
 
@@ -80,6 +80,20 @@ class DataFingerprint(Frozen):
     n_cut_off: int | None = None
     """Questions whose primary answer was cut off, most often at ``max_tokens``. None if they were not counted (in older
     files, and for imported scores)."""
+    questions: tuple[str, ...] | None = Field(default=None, repr=False, exclude_if=lambda questions: questions is None)
+    """Short hashes of id and text of every question of the calibration part, sorted: they tell its records from others
+    in one file. None in older files."""
+
+    @field_validator("questions", mode="before")
+    @classmethod
+    def _unpacked(cls, stored: Any) -> Any:
+        return tuple(f"{number:016x}" for number in _unpack(stored, "Q")) if isinstance(stored, dict) else stored
+
+    @field_serializer("questions", when_used="json")
+    def _packed(self, questions: tuple[str, ...] | None) -> Any:
+        if questions is None or len(questions) < PACKED_FROM:
+            return questions
+        return _pack("Q", (int(one, 16) for one in questions))
 
     @property
     def covers_early_stopping(self) -> bool:
@@ -194,31 +208,31 @@ class CalibrationScores(Frozen):
     @field_validator("uncertainty", "error", mode="before")
     @classmethod
     def _unpacked(cls, stored: Any) -> Any:
-        return _unpack(stored) if isinstance(stored, dict) else stored
+        return tuple(_unpack(stored, "bd")) if isinstance(stored, dict) else stored
 
     @field_serializer("uncertainty", "error", when_used="json")
     def _packed(self, values: tuple[float, ...], info: FieldSerializationInfo) -> Any:
         if len(values) < PACKED_FROM:
             return values
-        return _pack("d" if info.field_name == "uncertainty" else "b", values)
+        return _pack("d", values) if info.field_name == "uncertainty" else _pack("b", map(int, values))
 
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return _without(write(self), "segment")
 
 
-def _pack(kind: str, values: Sequence[float]) -> dict[str, str]:
+def _pack(kind: str, values: Iterable[float]) -> dict[str, str]:
     """Numbers as {type code: base64 of their compressed little-endian bytes}."""
-    numbers = array(kind, values if kind == "d" else map(int, values))
+    numbers = array(kind, values)
     if sys.byteorder == "big":
         numbers.byteswap()
     return {kind: b64encode(zlib.compress(numbers.tobytes(), 1)).decode()}
 
 
-def _unpack(stored: dict[str, str]) -> tuple[float, ...]:
-    (kind, text), *others = stored.items()
-    if others or kind not in ("b", "d"):
-        raise ValueError(f'packed numbers are {{"d": ...}} or {{"b": ...}}, got the fields {sorted(stored)}')
+def _unpack(stored: dict[str, str], kinds: str) -> array[Any]:
+    (kind, text), *others = stored.items() or [("", "")]
+    if others or kind not in tuple(kinds):
+        raise ValueError(f"packed numbers have one field of {', '.join(kinds)}, got the fields {sorted(stored)}")
     numbers = array(kind)
     try:
         numbers.frombytes(zlib.decompress(b64decode(text, validate=True)))
@@ -226,7 +240,7 @@ def _unpack(stored: dict[str, str]) -> tuple[float, ...]:
         raise ValueError(f"the packed numbers cannot be read: {error}") from error
     if sys.byteorder == "big":
         numbers.byteswap()
-    return tuple(numbers)
+    return numbers
 
 
 class Segments(Frozen):
@@ -351,10 +365,12 @@ class CalibrationArtifact(Persisted):
         if self.segments is None:
             share = f"{percent(proven.acceptance)} of its questions" if isinstance(proven, Feasible) else "nothing"
             facts.append(("certified", f"a gate that answers {share} (confidence {percent(1 - (proven.delta or 0))})"))
-        if self.estimator.name.startswith("imported:"):
-            facts.append(("use", "evaluation only: no guard can compute this score for a new question"))
         title = "Calibration artifact: answers, within limits" if answered else "Calibration artifact: answers nothing"
-        return as_html(title, facts, good=bool(answered))
+        imported = self.estimator.name.startswith("imported:")
+        if imported:
+            facts.append(("use", "evaluation only: no guard can compute this score for a new question"))
+            title = "Calibration artifact: for evaluation only, no guard can use it" if answered else title
+        return as_html(title, facts, good=answered > 0 and not imported)
 
     def plot(self, ax: Any = None) -> Any:
         """Error rate among answered questions against the share answered, with target and threshold.

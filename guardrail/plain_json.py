@@ -106,7 +106,7 @@ def json_fault(value: Any, *, packed: bool = False) -> str | None:
 
     Args:
         value: Any value.
-        packed: Whether it must also fit into a LangGraph state: integers have no limit in JSON, but `PACKED` has one.
+        packed: Whether integers must be in `PACKED`, as in a LangGraph state; in JSON they have no limit.
     """
     waiting: list[tuple[Any, int]] = [(value, 0)]
     while waiting:
@@ -117,9 +117,7 @@ def json_fault(value: Any, *, packed: bool = False) -> str | None:
         elif isinstance(one, float) and not math.isfinite(one):
             found = f"the number {one}, which JSON does not have"
         elif packed and isinstance(one, int) and one not in PACKED:
-            found = (
-                f"an integer of {one.bit_length()} bits; LangGraph stores -2**63 to 2**64 - 1, and texts of any length"
-            )
+            found = f"an integer of {one.bit_length()} bits; -2**63 to 2**64 - 1 can be stored, and texts of any length"
         elif isinstance(one, Mapping | list | tuple):
             if depth >= DEEPEST:
                 return f"values nested more than {DEEPEST} deep"

@@ -91,7 +91,7 @@ def _serve(uvicorn: Any, gateway: Gateway) -> None:
         """Says that it is not ready any more before it stops."""
 
         def handle_exit(self, sig: int, frame: Any) -> None:
-            gateway.draining = True
+            gateway.drain()
             super().handle_exit(sig, frame)
 
         async def startup(self, sockets: Any = None) -> None:

@@ -253,10 +253,11 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         call = partial(handler, request if model is None else request.override(model=model))
         try:
             response = yield Effect(call, call)
-        except _Held as held:
-            return self._holding_back(held.held)
+        except _Held:
+            assert outcome.held is not None, "it is raised for what is held"
+            return self._holding_back(outcome.held, outcome.placeholder)
         if outcome.held is not None:  # middleware below took the signal for a failure
-            return self._holding_back(outcome.held)
+            return self._holding_back(outcome.held, outcome.placeholder)
         stray = self._stray(response, outcome)
         if stray is None or self._unjudged == "pass":
             return self._let_out(response, outcome if stray is None else None)
@@ -284,6 +285,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             observers=self._observers,
             outcome=outcome,
             held_back=_Held if self._on_abstain == REVIEW else None,
+            holding_message=self._holding,
             on_abstain=self._on_abstain,
             abstain_message=self._abstain_message,
             answers=structured_names(request.response_format),
@@ -318,8 +320,8 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         orders = {str(call["id"]): ToolCallOrder(digest=call_digest(call), decision="not_gated") for call in calls}
         return _extended(response, GuardState(phase="done", orders=orders))
 
-    def _holding_back(self, held: HeldMessage) -> ExtendedModelResponse[Any]:
-        placeholder = held_message(held, self._holding)
+    def _holding_back(self, held: HeldMessage, placeholder: AIMessage | None = None) -> ExtendedModelResponse[Any]:
+        placeholder = placeholder or held_message(held, self._holding)
         return _extended(
             ModelResponse(result=[placeholder]), GuardState(phase="held", placeholder=placeholder.id, held=held)
         )

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.markup import escape
 from rich.panel import Panel
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import GuardrailError, UsageError
+from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, DriftMonitor
 
-from ..data.columns import pool
-from ..data.records import read_records
 from ..evaluation.audit import Audit, prepared
 from ..evaluation.audit import audit as run_audit
+from ..grammar import estimator_flags, written
+from ..pipeline import fitted_hashes, hashes_of_fit, require_same
 from ..report import sentences
 from ..scoring.names import stored_key
-from .fit import merged_command
-from .frame import RecordsArgument, app, console, finish, open_files, print_line
+from .fit import merged_command, print_tested_segments
+from .frame import RecordsArgument, app, console, finish, open_files, open_pool, print_line, read_pool
 
 __all__ = ["audit", "drift"]
 
@@ -65,18 +69,20 @@ def audit(
     """
     with _two_for_failures():
         loaded = CalibrationArtifact.load(artifact)
-        file = pool(open_files(records))
+        file = open_pool(records)
         header = file.header
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
-        fitted = pool(open_files(calibration)) if calibration else None
+        fitted = open_pool(calibration) if calibration else None
         file, key = prepared(file, loaded, key, calibration=fitted)
         found = run_audit(loaded, file.records, key, level=level, target=at_most)
     if as_json:
         typer.echo(found.model_dump_json(indent=1))
     else:
-        old = "RECORDS" if fitted is None else str(fitted.path)
-        bare = header.correctness is None or key not in header.estimators
-        _print_result(found, loaded, artifact, key, old, str(file.path), missing=bare)
+        _print_result(found, artifact)
+        if found.verdict == "refuted":
+            _print_what_helps(
+                found, loaded, artifact, key, records, calibration or _files_of_fit(loaded, key, artifact, records)
+            )
     if found.verdict == "refuted":
         raise typer.Exit(1)
 
@@ -99,7 +105,7 @@ def drift(
     Example: [cyan]calibrate drift fresh.jsonl --artifact artifact.json[/cyan]
     """
     with _two_for_failures():
-        loaded, file = CalibrationArtifact.load(artifact), read_records(*records)
+        loaded, file = CalibrationArtifact.load(artifact), read_pool(records)
         header = file.header
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
         file, key = prepared(file, loaded, key, labels=False)
@@ -142,20 +148,78 @@ def _two_for_failures() -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
-def _print_result(
-    found: Audit, artifact: CalibrationArtifact, path: Path, key: str, fitted: str, fresh: str, *, missing: bool
-) -> None:
+def _print_result(found: Audit, artifact: Path) -> None:
     title, style = TITLES[found.verdict]
     text = "\n\n".join(sentences.audited(found))
     console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
+    print_tested_segments(found)
     for line in sentences.shifted(found):
         print_line(line)
     if found.verdict != "refuted":
-        finish([], f"calibrate inspect {path}")
-        return
-    if missing:
-        print_line(f"{fresh} is scored and labelled in memory only: run `calibrate score` and `calibrate label` on it.")
-    first, *others = sentences.advice(found, merged_command(artifact, key, fitted, fresh, path))
+        finish([], f"calibrate inspect {artifact}")
+
+
+def _print_what_helps(
+    found: Audit, loaded: CalibrationArtifact, artifact: Path, key: str, fresh: Sequence[Path], fitted: Sequence[Path]
+) -> None:
+    """What to do about a refutation, as commands that can be pasted."""
+    if fitted:
+        merged = merged_command(loaded, key, _listed(fitted), _listed(fresh), artifact)
+    else:
+        flags = " ".join(f"--records {shlex.quote(str(path))}" for path in fresh)
+        merged = (
+            "the record file of the fit is not in the folder of the artifact or of these records. With its name this "
+            f"prints the command: calibrate audit {flags} --artifact {shlex.quote(str(artifact))} --calibration FILE"
+        )
+    first, *others = sentences.advice(found, merged)
     finish([], first)
     for other in others:
         print_line(f"      {other}")
+    for path in fresh:
+        for command in _unwritten(path, loaded, key):
+            print_line(f"Before that, as it was done in memory only: {command}")
+
+
+def _unwritten(path: Path, artifact: CalibrationArtifact, key: str) -> list[str]:
+    """The commands that give a record file the scores and labels it lacks."""
+    header, name = open_files([path])[0].header, shlex.quote(str(path))
+    commands = [] if key in header.estimators else [f"calibrate score {name} {estimator_flags(key)}"]
+    if header.correctness is None:
+        rule = written(JudgeSpec.model_validate(artifact.correctness.model_dump()))
+        commands.append(f"calibrate label {name} --rule {shlex.quote(rule)}")
+    return commands
+
+
+def _files_of_fit(artifact: CalibrationArtifact, key: str, path: Path, fresh: Sequence[Path]) -> list[Path]:
+    """Record files beside the artifact or the fresh records that hold all questions of the fit, or none.
+
+    A file counts if it is scored and labelled as the artifact says and adds questions of the fit to those found before.
+    """
+    missing = hashes_of_fit(artifact)
+    found: list[Path] = []
+    for folder in dict.fromkeys([path.parent, *(one.parent for one in fresh)]):
+        for candidate in sorted(folder.glob("*.jsonl")):
+            if missing.size and not any(candidate.samefile(one) for one in (*fresh, *found)):
+                held = _questions_of_fit(artifact, candidate, key)
+                if held.size and np.isin(held, missing).all():
+                    found.append(candidate)
+                    missing = np.setdiff1d(missing, held)
+    return [] if missing.size else found
+
+
+def _questions_of_fit(artifact: CalibrationArtifact, path: Path, key: str) -> NDArray[np.uint64]:
+    """Hashes of the questions of the fit in a record file; none in a file of another kind."""
+    nothing = np.empty(0, dtype=np.uint64)
+    try:
+        with path.open("rb") as stream:
+            if not stream.read(20).startswith(b'{"header"'):
+                return nothing  # other JSON, which may be large
+        (file,) = open_files([path])
+        require_same(artifact, file, key)
+    except (GuardrailError, OSError):
+        return nothing
+    return fitted_hashes(artifact, file.records)
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    return shlex.join(map(str, paths))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,8 +22,20 @@ from ..data.formats import QUESTION_FORMATS, load_questions
 from ..data.progress import bar
 from ..data.questions import Question, option_labels, slot_names
 from ..data.records import RecordFile, read_records, rewrite_records, write_records
+from ..ray_engine import RayCollector
 from ..scoring.scores import default_estimator, parse_estimator
-from .frame import MODEL_HELP, app, console, finish, keep_inputs, print_line, resolve_model
+from .frame import (
+    MODEL_HELP,
+    AddressOption,
+    app,
+    check_engine,
+    console,
+    finish,
+    keep_inputs,
+    print_line,
+    resolve_model,
+    say_stalled,
+)
 
 __all__ = ["changed_file", "collect", "plan_from", "print_collected"]
 
@@ -77,9 +90,13 @@ def collect(
         int | None, typer.Option(help="Questions a batch, for local weights (default 16).", min=1)
     ] = None,
     engine: Annotated[
-        Literal["live", "batch"],
-        typer.Option(help="live: calls now; batch: the endpoint's batch service, within 24 hours at a lower price."),
+        Literal["live", "ray", "batch"],
+        typer.Option(
+            help="live: calls now; ray: calls now, from several processes, here or on a cluster; batch: the endpoint's "
+            "batch service, within 24 hours at a lower price."
+        ),
     ] = "live",
+    address: AddressOption = None,
     export_only: Annotated[
         bool, typer.Option("--export-only", help="With --engine batch: write the request files and stop.")
     ] = False,
@@ -103,9 +120,10 @@ def collect(
     Example: [cyan]calibrate collect questions.jsonl --model transformers:./weights --out records.jsonl[/cyan]
     """
     keep_inputs([questions, tools, *(results or ())], [out])
-    if engine == "live" and (export_only or results):
+    if engine != "batch" and (export_only or results):
         raise UsageError("--export-only and --results belong to --engine batch; live calls export nothing.")
-    batches = None if engine == "live" else Batches(out, submit=not (export_only or results), results=results or ())
+    check_engine(engine, address)
+    batches = None if engine != "batch" else Batches(out, submit=not (export_only or results), results=results or ())
     loaded = load_questions(questions, questions_format, require_references=False)
     for note in loaded.notes:
         print_line(note, "yellow")
@@ -138,6 +156,11 @@ def collect(
             retry_failed=retry_failed,
             allow_identical_samples=allow_identical_samples,
             batches=batches,
+            engine=None
+            if engine != "ray"
+            else RayCollector(
+                partial(resolve_model, model), address=address, max_concurrency=max_concurrency, say=say_stalled
+            ),
             progress=progress,
         )
     print_collected(done)

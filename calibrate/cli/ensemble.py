@@ -10,13 +10,13 @@ import typer
 from guardrail.errors import UsageError
 from guardrail.uncertainty.ensemble import EnsembleParams
 
-from ..data.records import read_records, write_records
+from ..data.records import write_records
 from ..data.split import Groups
 from ..grammar import cut
 from ..pipeline import part_header
 from ..scoring.ensemble import EnsembleFile, cut_for_training, fit_ensemble, fit_members
 from ..scoring.names import stored_key
-from .frame import RecordsArgument, app, console, finish, keep_inputs, print_line, table
+from .frame import RecordsArgument, app, console, finish, keep_inputs, print_line, read_pool, table
 
 __all__ = ["ensemble"]
 
@@ -46,7 +46,7 @@ def ensemble(
         raise UsageError(f"--out must end in .json, got {str(out)!r}: `--estimator` recognises an ensemble by it.")
     rest_path = out.with_suffix(".rest.jsonl")
     keep_inputs(records, [out, rest_path])
-    file = read_records(*records)
+    file = read_pool(records)
     groups: Groups = "cluster" if cluster_by_group else "category"
     names = [name.strip() for name in cut(members, ",") if name.strip()]
     specs = fit_members(file, [stored_key(file.header.estimators, name, file.header.plan.bindings) for name in names])

@@ -23,7 +23,7 @@ from ..report.comparison import FORMS, PaperView, paper_view
 from ..report.content import FEW_NOTE, few
 from ..report.sentences import percent
 from ..thresholds.registry import compared_rules
-from .frame import app, console, finish, keep_inputs, open_files, print_line, table
+from .frame import app, console, finish, keep_inputs, open_files, print_line, table, warn_repeated
 
 __all__ = ["evaluate"]
 
@@ -94,6 +94,8 @@ def evaluate(
     """
     keep_inputs(records, [figure, csv_path, json_path])
     pools = sources(open_files(records), apart=apart)
+    for pool in pools:
+        warn_repeated(pool.file)
     asked = _Asked(alpha or (), n_calibration or (), estimator, splits, seed, delta, cluster_by_group)
     if form or figure is not None:
         if rule:

@@ -18,14 +18,14 @@ from guardrail.artifact import CalibrationArtifact, Reach
 from guardrail.errors import ArtifactError, UsageError
 from guardrail.outcome import Infeasible
 
-from ..data.columns import in_memory, pool
+from ..data.columns import in_memory
 from ..data.labels import GivenLabels, read_labels
 from ..data.records import Record, RecordFile, write_records
 from ..data.split import Groups, split
 from ..evaluation.audit import Audit, audit
 from ..evaluation.choice import AUTO, Chosen, choose_estimator
 from ..evaluation.label_checks import suspicious
-from ..pipeline import HeldOut, fit_artifact, looked_before, part_header, require_same
+from ..pipeline import HeldOut, fit_artifact, looked_before, part_header, refuse_fitted, require_same
 from ..prediction_powered import artifact_with_people
 from ..report import sentences
 from ..report.content import estimator_rows
@@ -44,7 +44,7 @@ from ..scoring.reach import waiting_of
 from ..scoring.scores import arrays
 from ..segments import BySegment
 from ..thresholds.registry import rules
-from .frame import RecordsArgument, app, console, finish, keep_inputs, open_files, print_line, table
+from .frame import RecordsArgument, app, console, finish, keep_inputs, open_pool, print_line, table
 from .label import print_structured, shortened
 from .score import chosen_estimator
 
@@ -52,14 +52,16 @@ __all__ = [
     "LooksOption",
     "exit_if_refuted",
     "fit",
+    "fit_flags",
+    "following",
     "inspect",
     "merged_command",
     "parsed_looks",
     "print_choice",
     "print_no_early_stopping",
     "print_second_look",
+    "print_tested_segments",
     "print_verdict",
-    "segment_flags",
     "warn_incomplete",
 ]
 
@@ -133,13 +135,12 @@ def fit(
     kept_out, asked_people = out.with_suffix(".test.jsonl"), out.with_suffix(".human.jsonl")
     also = [kept_out] if test_fraction else [asked_people] if human_labels is not None else []
     keep_inputs([*records, *(test or ()), human_labels, estimator], [out, *also])
-    file = pool(open_files(records))
+    file = open_pool(records)
     key = _key(file, estimator, reads_all=human_labels is not None or look is not None)
     print_structured(file, key)
     groups: Groups = "cluster" if cluster_by_group else "category"
     if human_labels is not None:
-        given = (rule, test or None, look, looks, by)
-        if any(one is not None for one in given) or test_fraction or cluster_by_group:
+        if any(one is not None for one in (rule, test or None, look, looks, by)) or test_fraction or cluster_by_group:
             raise UsageError(
                 "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
                 "--test-fraction, --look, --looks and --cluster-by-group. To test its artifact use `calibrate audit`."
@@ -155,7 +156,7 @@ def fit(
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
     if test_fraction and look is not None:
         raise UsageError("a look reads all labels up to it: leave out --test-fraction, and test on other questions.")
-    tested = pool(open_files(test)) if test else None
+    tested = open_pool(test) if test else None
     if tested is not None:
         rest = tested.records
     elif test_fraction:
@@ -183,11 +184,12 @@ def fit(
     artifact = artifact.model_copy(update=choice)
     if tested is not None:
         require_same(artifact, tested, key)
+        refuse_fitted(artifact, tested.records, "test")
     out.parent.mkdir(parents=True, exist_ok=True)
     _warn_looked_before(artifact, out)
     artifact.save(out)
     written = [out]
-    if rest is not None and not test:
+    if rest is not None and tested is None:
         write_records(kept_out, part_header(file.header, rest), rest)
         written.append(kept_out)
     audited = None if rest is None else audit(artifact, rest, key)
@@ -199,7 +201,7 @@ def fit(
     if audited is not None:
         _print_share((file if tested is None else tested).header.reach)
     flag = "".join(f" --test {path}" for path in tests)
-    finish(written, f"calibrate report {file.path} --artifact {out}{flag}")
+    finish(written, following(artifact, audited, merged, f"calibrate report {file.path} --artifact {out}{flag}"))
     exit_if_refuted(artifact, audited)
 
 
@@ -368,7 +370,6 @@ def print_verdict(artifact: CalibrationArtifact, test: Audit | None = None, merg
         body = [sentences.promise(artifact), certificate(artifact)]
         body += steps[:-1] if artifact.segments is not None else []
         body += [*tested, *(sentences.audited(test) if test is not None else ())]
-        body += [text for text in (sentences.unguardable(artifact),) if text is not None]
     else:
         body = [*(sentences.audited(test)[1:] if test is not None else ()), *tested, *steps[:2]]
     ranked = ranking(artifact)
@@ -383,6 +384,14 @@ def print_verdict(artifact: CalibrationArtifact, test: Audit | None = None, merg
     if rows := sentences.segment_table(artifact):
         columns = ("segment", "questions", "wrong", "threshold", "answered", "wrong", "one: answered", "one: wrong")
         console.print(table("Segments", columns, rows), "one: under one threshold for all questions", highlight=False)
+    print_tested_segments(test)
+
+
+def print_tested_segments(test: Audit | None) -> None:
+    """Each segment on the test questions; nothing without segments."""
+    if test is not None and test.segments:
+        columns = ("segment", "questions", "answered", "wrong among answered", "its promise")
+        console.print(table("Segments on the test questions", columns, sentences.tested_segments(test)))
 
 
 def _counted(counts: HeldOut) -> list[str]:
@@ -393,10 +402,15 @@ def _counted(counts: HeldOut) -> list[str]:
 
 def merged_command(artifact: CalibrationArtifact, key: str, records: str, fresh: str, out: Path) -> str:
     """The command that calibrates on new record files as well: `fit` reads several as one."""
-    rule = f" --rule {artifact.outcome.rule}" if artifact.outcome.rule in rules() else ""
     files, target = f"{records} {fresh}".strip(), out.with_name(f"{out.stem}-new.json")
-    flags = f"--estimator {shlex.quote(key)} --alpha {artifact.alpha:g}{rule}{segment_flags(artifact)}"
-    return f"calibrate fit {files} {flags} --out {target}"
+    return f"calibrate fit {files} {fit_flags(artifact, key)} --out {shlex.quote(str(target))}"
+
+
+def following(artifact: CalibrationArtifact, test: Audit | None, merged: str, otherwise: str) -> str:
+    """What to type next: what would help where the test part speaks against the gate, else the usual command."""
+    if sentences.standing(artifact, test).status in ("refuted", "above"):
+        return next_steps(artifact, test, merged)[0]
+    return otherwise
 
 
 def exit_if_refuted(artifact: CalibrationArtifact, test: Audit | None) -> None:
@@ -405,15 +419,23 @@ def exit_if_refuted(artifact: CalibrationArtifact, test: Audit | None) -> None:
         raise typer.Exit(1)
 
 
-def segment_flags(artifact: CalibrationArtifact) -> str:
-    """The options of `fit` that make an artifact with these segments; empty for one threshold."""
-    own = artifact.segments
-    if own is None:
-        return ""
-    return (
-        f" --delta {own.delta:g} --by group --segment-delta {own.share} --unknown-segment {own.unknown} "
-        f"--min-labels {own.min_labels}"
-    )
+def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
+    """The options of `fit` that make such an artifact; a custom rule has none."""
+    outcome, own = artifact.outcome, artifact.segments
+    flags = [f"--estimator {shlex.quote(key)} --alpha {artifact.alpha:g}"]
+    known = outcome.rule in rules()
+    if known:
+        flags.append(f"--rule {outcome.rule}")
+    if artifact.calibration.group is not None:
+        flags.append("--cluster-by-group")
+    if own is not None:
+        flags.append(
+            f"--delta {own.delta:g} --by group --segment-delta {own.share} --unknown-segment {own.unknown} "
+            f"--min-labels {own.min_labels}"
+        )
+    elif known and outcome.delta is not None and artifact.looks is None:
+        flags.append(f"--delta {outcome.delta:g}")
+    return " ".join(flags)
 
 
 def print_no_early_stopping(artifact: CalibrationArtifact, where: str = "") -> None:

@@ -26,7 +26,7 @@ from guardrail.files import refuse_special
 from guardrail.models import resolve_model
 from guardrail.plain_json import visible
 
-from ..data.columns import open_each
+from ..data.columns import open_each, pool
 from ..data.progress import bar
 from ..data.records import RecordFile, read_records, write_records
 
@@ -41,9 +41,12 @@ __all__ = [
     "keep_inputs",
     "one_file",
     "open_files",
+    "open_pool",
     "print_line",
+    "read_pool",
     "resolve_model",
     "table",
+    "warn_repeated",
 ]
 
 
@@ -57,7 +60,7 @@ class _Console(Console):
         return super().render_str(visible(text), **options)  # before lines are broken
 
     def render(self, *given: Any, **options: Any) -> Iterator[Segment]:
-        """All that is printed passes here; what is not a text of its own is made visible here."""
+        """All that is printed passes here; also what is not a Text is made visible here."""
         for one in super().render(*given, **options):
             yield one if one.control else one._replace(text=visible(one.text))
 
@@ -74,6 +77,11 @@ MODEL_HELP = (
     "or a LangChain name such as [bold]openai:gpt-4o-mini[/bold]."
 )
 
+
+AddressOption = Annotated[
+    str | None,
+    typer.Option(help="With --engine ray: auto or HOST:PORT of a Ray cluster. Default: this machine alone."),
+]
 
 RecordsArgument = Annotated[list[Path], typer.Argument(help="Record files; several are read as one.")]
 
@@ -189,6 +197,13 @@ def open_files(paths: Sequence[Path]) -> list[RecordFile]:
     return open_each(paths, shown=lambda title: bar(console, title, "parts"), workers=os.cpu_count() or 1)
 
 
+def open_pool(paths: Sequence[Path]) -> RecordFile:
+    """`open_files` as one, with a warning about questions that are in two of them."""
+    file = pool(open_files(paths))
+    warn_repeated(file)
+    return file
+
+
 def one_file(records: Sequence[Path], out: Path | None) -> tuple[Path, Path]:
     """The record file that a command changes, and where it writes it; several files are first written as one.
 
@@ -200,14 +215,53 @@ def one_file(records: Sequence[Path], out: Path | None) -> tuple[Path, Path]:
     if out is None:
         raise UsageError(f"{len(records)} record files are written as one: name it with --out.")
     keep_inputs(records, [out])
-    file = read_records(*records)
+    file = read_pool(records)
     write_records(out, file.header, file.records)
     return out, out
+
+
+def read_pool(records: Sequence[Path]) -> RecordFile:
+    """Record files as one, with a warning about questions that are in two of them.
+
+    Raises:
+        RecordError: As `read_records`.
+        UsageError: As `read_records`.
+    """
+    file = read_records(*records)
+    warn_repeated(file)
+    return file
+
+
+def warn_repeated(file: RecordFile) -> None:
+    """Warn about questions that are in two of the files of a pool under other ids."""
+    if file.repeated:
+        one, other = file.repeated[0]
+        text = (
+            f"{len(file.repeated)} questions are in two of the files under other ids, e.g. {one!r} and {other!r}, and "
+            "count twice. Every promise takes the questions for independent draws: leave them out of one file, unless "
+            "your users repeat questions as often."
+        )
+        errors.print(escape(text), style="yellow", highlight=False, soft_wrap=True)  # stdout may be JSON
 
 
 def print_line(text: str, style: str | None = None) -> None:
     """Print a line of plain text, without reading markup in it."""
     console.print(escape(text), style=style, highlight=False, soft_wrap=True)
+
+
+def say_stalled(text: str) -> None:
+    """Print why work on other processes does not get on."""
+    print_line(text, "yellow")
+
+
+def check_engine(engine: str, address: str | None) -> None:
+    """Refuse an address without the engine that it belongs to.
+
+    Raises:
+        UsageError: There is one.
+    """
+    if address is not None and engine != "ray":
+        raise UsageError(f"--address {address} belongs to --engine ray, which runs on a cluster. Add that, too.")
 
 
 def finish(written: Iterable[Path | str], following: str) -> None:

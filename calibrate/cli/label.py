@@ -433,8 +433,8 @@ def print_merged(found: Merged | None) -> None:
     if found is None:
         return
     print_line(
-        f"Judge {found.judge} took {found.n} pairs of short answers that differ for the same, in {found.n_records} "
-        "questions. Have a look; if they mean different things, use another judge (docs/judges.md):",
+        f"Judge {found.judge} counts {found.n} pairs of short answers that differ as the same, in {found.n_records} "
+        "questions. Read these; if they mean different things, use another judge (docs/judges.md):",
         "yellow",
     )
     for name, a, b in found.pairs[:4]:

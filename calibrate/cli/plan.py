@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from guardrail.errors import UsageError
 
 from ..data.progress import bar
-from ..data.records import read_records
 from ..evaluation.planning import DEFAULT_SIZES, Binormal, Pilot, Plan, ReachRow, error_probabilities, plan_reach
 from ..evaluation.planning import plan as simulate
 from ..scoring.scores import arrays
 from ..thresholds.registry import planned_rules
-from .frame import app, console, finish, print_line, table
+from .frame import app, console, finish, print_line, read_pool, table
 from .score import EstimatorOption, chosen_estimator
 
 __all__ = ["plan"]
@@ -116,7 +115,7 @@ def _known_scores(
     auroc: float | None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The scores of the unlabelled questions, and how likely each answer is wrong."""
-    file = read_records(*records)
+    file = read_pool(records)
     key = chosen_estimator(file, estimator)
     found = [score.value for record in file.records if (score := record.scores.get(key)) is not None]
     scores = np.array([value for value in found if value is not None])
@@ -133,7 +132,7 @@ def _known_scores(
 
 def _labelled(pilot: Sequence[Path], estimator: str | None) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Scores and errors of a pilot."""
-    file = read_records(*pilot)
+    file = read_pool(pilot)
     found = arrays(file.records, chosen_estimator(file, estimator))
     return found.uncertainty, found.error
 

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from guardrail.artifact import CalibrationArtifact
 
-from ..data.columns import pool
 from ..data.progress import bar
-from ..data.records import Record, RecordFile
+from ..data.records import RecordFile
 from ..evaluation.audit import audit
 from ..evaluation.label_checks import judge_to_look_at
-from ..pipeline import require_same, without, without_choice
-from ..report import compare_rules, sentences, write_report
+from ..pipeline import question_hashes, require_same
+from ..report import compare_rules, parts_of, sentences, write_report
 from ..scoring.names import stored_key
-from ..scoring.scores import arrays
-from .fit import exit_if_refuted, merged_command, print_verdict, segment_flags
-from .frame import app, console, finish, keep_inputs, open_files, print_line
+from .fit import exit_if_refuted, fit_flags, following, merged_command, print_verdict
+from .frame import app, console, finish, keep_inputs, open_pool, print_line
 from .score import chosen_estimator, pair_cache
 
 __all__ = ["estimator_of", "report"]
@@ -35,7 +33,8 @@ def report(
         "report.html"
     ),
     test: Annotated[
-        list[Path] | None, typer.Option(help="Record file that was kept out of the fit. May be repeated.")
+        list[Path] | None,
+        typer.Option(help="Record file that was kept out of the fit, if it is another. May be repeated."),
     ] = None,
     estimator: Annotated[
         str | None, typer.Option("--estimator", "-e", help="Key of the scores, if several fit the artifact.")
@@ -44,43 +43,43 @@ def report(
 ) -> None:
     """Write one HTML page that shows what the gate does: figures, tables, answers to read.
 
-    With --test the verdict depends on those questions as well; exit code 1 if they refute the promise.
+    Labelled questions that were not fitted on, of these files or of --test, stand beside the others as the test part.
+    The verdict depends on them as well; exit code 1 if they refute the promise.
 
     Example: [cyan]calibrate report records.jsonl --artifact artifact.json --out report.html[/cyan]
     """
     keep_inputs([*records, artifact, *(test or ())], [out])
-    file, loaded = pool(open_files(records)), CalibrationArtifact.load(artifact)
+    file, loaded = open_pool(records), CalibrationArtifact.load(artifact)
     key = estimator_of(file, loaded, estimator)
     require_same(loaded, file, key)
-    tested: Sequence[Record] = ()
-    audited, fresh = None, ""
-    if test:
-        test_file = pool(open_files(test))
+    test_file = open_pool(test) if test else None
+    if test_file is not None:
         require_same(loaded, test_file, key)
-        tested = test_file.records
-        audited = audit(loaded, tested, key)
-        fresh = str(test_file.path)
-    fitted = without(without_choice(loaded, file.records), tested)
-    if (extra := sentences.not_fitted_on(loaded, len(arrays(fitted, key).ids))) is not None:
+    parts = parts_of(loaded, file.records, key, () if test_file is None else test_file.records)
+    extra = sentences.not_fitted_on(parts.n_left_out, 0 if test else len(parts.test))
+    if extra is not None:
         print_line(extra, "yellow")
+    audited = audit(loaded, parts.test, key) if parts.test else None
     evaluation = None
     if splits:
         with bar(console, "comparing rules", "splits") as progress:
-            evaluation = compare_rules(loaded, fitted, key, splits=splits, progress=progress)
+            evaluation = compare_rules(loaded, parts.fitted, key, splits=splits, progress=progress)
     tail = "".join(f" --test {shlex.quote(str(path))}" for path in test or ())
     commands = (
-        f"calibrate fit {file.path} --estimator {shlex.quote(key)} --alpha {loaded.alpha:g} "
-        f"--rule {loaded.outcome.rule}{segment_flags(loaded)} --out {artifact}",
+        f"calibrate fit {file.path} {fit_flags(loaded, key)} --out {artifact}",
         f"calibrate report {file.path} --artifact {artifact}{tail} --out {out}",
     )
-    inside = len(without(file.records, tested)) < len(file.records)  # merged already
-    merged = merged_command(loaded, key, str(file.path), "" if inside else fresh, artifact)
+    fresh = ""
+    if test_file is not None:
+        inside = np.isin(question_hashes(test_file.records), question_hashes(file.records))
+        fresh = "" if inside.any() else str(test_file.path)  # merged already
+    merged = merged_command(loaded, key, str(file.path), fresh, artifact)
     written = write_report(
         out,
         loaded,
         file.records,
         estimator=key,
-        test=tested,
+        test=() if test_file is None else test_file.records,
         evaluation=evaluation,
         commands=commands,
         merged=merged,
@@ -88,7 +87,7 @@ def report(
     )
     if audited is not None:
         print_verdict(loaded, audited, merged)
-    finish(written, f"open {out} in a browser")
+    finish(written, following(loaded, audited, merged, f"open {out} in a browser"))
     exit_if_refuted(loaded, audited)
 
 

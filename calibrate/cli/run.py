@@ -45,7 +45,7 @@ from ..scoring.scores import (
 )
 from ..thresholds.fit import request_for
 from .collect import plan_from, print_collected
-from .fit import exit_if_refuted, merged_command, print_choice, print_verdict
+from .fit import exit_if_refuted, following, merged_command, print_choice, print_verdict
 from .frame import MODEL_HELP, app, console, finish, keep_inputs, print_line, resolve_model
 from .label import (
     label_file,
@@ -220,7 +220,8 @@ def run(config: Path | None = None, **flags: Any) -> None:
     print_verdict(artifact, audited, merged)
     pages = _report(settings, artifact, key, records, test, _commands(config, settings), merged, judge)
     kept = [file.path for file in (records, test) if file is not None]
-    finish([*kept, artifact_path, *pages], f"open {pages[0]} in a browser; calibrate inspect {artifact_path}")
+    usual = f"open {pages[0]} in a browser; calibrate inspect {artifact_path}"
+    finish([*kept, artifact_path, *pages], following(artifact, audited, merged, usual))
     exit_if_refuted(artifact, audited)
 
 

@@ -9,11 +9,11 @@ import typer
 
 from guardrail.errors import UsageError
 
-from ..data.records import read_records, write_records
+from ..data.records import write_records
 from ..report.sentences import percent
 from ..scoring.reach import draw_to_label
 from .fit import LooksOption, parsed_looks
-from .frame import app, finish, keep_inputs, print_line
+from .frame import app, finish, keep_inputs, print_line, read_pool
 from .score import EstimatorOption, chosen_estimator
 
 __all__ = ["sample"]
@@ -47,7 +47,7 @@ def sample(
     schedule = parsed_looks(looks)
     if n is None and not schedule:
         raise UsageError("say how many questions to label: --n 300, or --looks 100,200,400.")
-    file = read_records(*records)
+    file = read_pool(records)
     key = chosen_estimator(file, estimator)
     drawn = draw_to_label(
         file,

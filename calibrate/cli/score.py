@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
+from guardrail.errors import UsageError
 from guardrail.judges import Judge, default_judge, make_judge
 from guardrail.judges.cache import PairCache
 from guardrail.judges.chat import ChatJudge
@@ -17,6 +19,7 @@ from guardrail.uncertainty import Estimator, list_estimators
 from ..data.progress import bar
 from ..data.records import RecordFile, RecordHeader
 from ..grammar import estimator_flags, parse_name
+from ..ray_engine import PART_MIB, score_on_ray
 from ..scoring.names import named_entailment, named_similarity
 from ..scoring.scores import (
     ScoreSummary,
@@ -28,7 +31,20 @@ from ..scoring.scores import (
     usual_key,
     with_cache,
 )
-from .frame import RecordsArgument, app, console, finish, keep_inputs, one_file, print_line, resolve_model, table
+from .frame import (
+    AddressOption,
+    RecordsArgument,
+    app,
+    check_engine,
+    console,
+    finish,
+    keep_inputs,
+    one_file,
+    print_line,
+    resolve_model,
+    say_stalled,
+    table,
+)
 
 __all__ = ["EstimatorOption", "chosen_estimator", "next_step", "pair_cache", "print_scores", "score"]
 
@@ -73,6 +89,14 @@ def score(
         int | None,
         typer.Option(help="Adaptive plan: stop at so many samples if they all mean the same. 0: always draw all."),
     ] = None,
+    engine: Annotated[
+        Literal["local", "ray"],
+        typer.Option(help="local: this process; ray: many, here or on a cluster (docs: Millions of records)."),
+    ] = "local",
+    address: AddressOption = None,
+    part_mib: Annotated[
+        int, typer.Option(help="With --engine ray: MiB of records that one task scores.", min=1)
+    ] = PART_MIB,
 ) -> None:
     """Compute uncertainties from what was drawn. The model is not called.
 
@@ -83,46 +107,89 @@ def score(
 
     Example: [cyan]calibrate score records.jsonl --estimators all --judge "nli(model=./weights)"[/cyan]
     """
-    roles: dict[str, Any] = {
-        "similarity": None if similarity is None else named_similarity(similarity),
-        "entailment": None if entailment is None else named_entailment(entailment),
-    }
     names = [name for name in estimator or ["all"] if name != "all"]
     source, target = one_file(records, out)
     cache = verdicts or pair_cache(source)
     keep_inputs([*names, cache], [target])
     keep_inputs([source], [cache])
+    check_engine(engine, address)
     everything = len(names) < len(estimator or ["all"])
-    named_judge = _judge(judge)
-    refused: dict[str, str] = {}
-    opened: list[PairCache] = []
+    # On a network disk SQLite corrupts the file: on a cluster the user names one that each node has for itself.
+    choice = _Choice(names, everything, judge, similarity, entailment, cache if address is None else verdicts)
+    with bar(console, "scoring", "records") as progress:
+        if engine == "local":
+            header, summary = score_file(source, target, choice, unanimous_at=unanimous_at, progress=progress)
+        else:
+            header, summary = score_on_ray(
+                source,
+                target,
+                choice,
+                address=address,
+                unanimous_at=unanimous_at,
+                part_bytes=part_mib << 20,
+                progress=progress,
+                say=say_stalled,
+            )
+    print_scores(header, summary)
+    if choice.refused:
+        missing = sorted(choice.refused.items())
+        console.print(table("Not computed", ("uncertainty", "what is missing"), missing, texts=2))
+    named = None if everything else names[0]
+    finish([target, *(cache.path for cache in choice.opened)], next_step(header, target, named))
 
-    def chosen(plan: SamplingPlan) -> Sequence[Estimator]:
-        comparing = {"judge": named_judge or default_judge(plan.bindings), **roles}
-        named = [parse_estimator(name, **comparing) for name in names]
+
+@dataclass(slots=True)
+class _Choice:
+    """From a plan to what to compute; called in every process that computes it.
+
+    Attributes:
+        names: Estimators, as on the command line.
+        everything: Whether all that the plan supports are computed as well.
+        judge: Judge of those that name none, as on the command line; so are the next two.
+        similarity: Similarity.
+        entailment: Entailment model.
+        cache: Where verdicts of models are kept.
+        refused: What is not computed, and why; known after the first call.
+        opened: The cache, if it is used; known after the first call.
+    """
+
+    names: Sequence[str]
+    everything: bool
+    judge: str | None
+    similarity: str | None
+    entailment: str | None
+    cache: Path | None
+    refused: dict[str, str] = field(default_factory=dict)
+    opened: list[PairCache] = field(default_factory=list)
+
+    def __call__(self, plan: SamplingPlan) -> Sequence[Estimator]:
+        """The estimators."""
+        comparing: dict[str, Any] = {
+            "judge": _judge(self.judge) or default_judge(plan.bindings),
+            "similarity": None if self.similarity is None else named_similarity(self.similarity),
+            "entailment": None if self.entailment is None else named_entailment(self.entailment),
+        }
+        named = [parse_estimator(name, **comparing) for name in self.names]
         found = list(named)
-        for each in (parse_estimator(name, **comparing) for name in list_estimators()) if everything else ():
+        for each in (parse_estimator(name, **comparing) for name in list_estimators()) if self.everything else ():
             missing = lacking(each, plan)
             if missing is None:
                 found.append(each)
             elif each.name not in {one.name for one in named}:
-                refused[each.name] = missing
+                self.refused[each.name] = missing
         if not uses_models(found):
             return found
-        opened.append(PairCache(cache))
-        return [with_cache(each, opened[0]) for each in found]
-
-    with bar(console, "scoring", "records") as progress:
-        header, summary = score_file(source, target, chosen, unanimous_at=unanimous_at, progress=progress)
-    print_scores(header, summary)
-    if refused:
-        console.print(table("Not computed", ("uncertainty", "what is missing"), sorted(refused.items()), texts=2))
-    named = None if everything else names[0]
-    finish([target, *(cache.path for cache in opened)], next_step(header, target, named))
+        if self.cache is None:
+            raise UsageError(
+                "a cluster needs a --pair-cache for a judge that is a model: a path on the disk of each node, for "
+                "instance /var/tmp/pairs.sqlite, and never one on a network disk."
+            )
+        self.opened[:] = [PairCache(self.cache)]
+        return [with_cache(each, self.opened[0]) for each in found]
 
 
 def next_step(header: RecordHeader, path: Path, estimator: str | None = None) -> str:
-    """The next command for a record file: score, label, or fit with the estimator that it has to be told.
+    """The next command for a record file: score, label, or fit with the estimator it needs.
 
     Args:
         header: Of the file.

@@ -47,7 +47,7 @@ def available_rules() -> tuple[str, ...]:
 def make_rule(name: str, **params: Any) -> CorrectnessRule:
     """Make a rule by name, e.g. ``make_rule("token_f1", threshold=0.6)``.
 
-    The name may have parameters: "token_f1(threshold=0.6)". "python:MODULE:NAME" is a function of one's own
+    The name may have parameters: "token_f1(threshold=0.6)". "python:MODULE:NAME" is a custom function
     (`OwnRule`).
 
     Raises:
@@ -85,7 +85,7 @@ def default_rule(records: Sequence[Record], bindings: Bindings | None = None) ->
 
     Args:
         records: The records.
-        bindings: The plan's tools and answer format. Records may also have tools of their own.
+        bindings: The plan's tools and answer format. Records may also have their own tools.
     """
     if records and all(record.options for record in records):
         return Option()

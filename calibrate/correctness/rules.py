@@ -124,7 +124,7 @@ def _says(answer: str, reference: str) -> bool:
     wanted = _chunks(reference)
     if not wanted:
         return normalise(answer) == normalise(reference)
-    whole = _SENTENCE_END.search(reference.strip()) is not None  # "St. Louis" is no sentence either
+    whole = _SENTENCE_END.search(reference.strip()) is not None  # "St. Louis" is not a sentence either
     return any(_in_sentence(_chunks(one), wanted) for one in ([answer] if whole else _SENTENCE_END.split(answer)))
 
 
@@ -357,7 +357,7 @@ class ToolCalls:
 
 
 class OwnRule:
-    """A rule of one's own: "python:MODULE:NAME" names a function of an answer and its `Question`.
+    """A custom rule: "python:MODULE:NAME" names a function of an answer and its `Question`.
 
     It returns True, False, or None where it cannot decide; the question has ``question``, ``references``, ``options``
     and ``group``. The answer is its text, or the JSON of its tool calls where there are any. The spec has a digest of

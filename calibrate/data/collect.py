@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Protocol
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
@@ -29,7 +31,7 @@ from .progress import Progress, silent
 from .questions import Question, fingerprint, option_labels
 from .records import Record, RecordHeader, RecordWriter, open_writer
 
-__all__ = ["Collected", "collect_records", "header_for", "package_versions"]
+__all__ = ["Collected", "Drawing", "Engine", "collect_records", "header_for", "package_versions"]
 
 BATCH_SIZE = 16
 """Questions drawn at once by a native sampler."""
@@ -65,6 +67,24 @@ class Collected:
         return sum(self.problems.values())
 
 
+class Engine(Protocol):
+    """Draws in other processes what `collect_records` has to ask; see `calibrate.ray_engine`."""
+
+    def records(self, drawing: Drawing, path: Path, header: RecordHeader) -> Generator[list[Record], None, None]:
+        """The records of all questions of ``drawing``, in their order, some at a time.
+
+        Args:
+            drawing: What to ask, and how.
+            path: The record file that they are written to.
+            header: What its records have in common.
+        """
+        ...
+
+    def forget(self) -> None:
+        """Remove what was drawn and not handed over: the model answers nothing, and asking goes on from the start."""
+        ...
+
+
 def collect_records(
     questions: Sequence[Question],
     model: BaseChatModel,
@@ -79,6 +99,7 @@ def collect_records(
     retry_failed: bool = False,
     allow_identical_samples: bool = False,
     batches: Batches | None = None,
+    engine: Engine | None = None,
     progress: Progress = silent,
 ) -> Collected:
     """Ask the model every question that is not in the record file yet.
@@ -100,6 +121,7 @@ def collect_records(
         retry_failed: Ask again where drawing failed.
         allow_identical_samples: Accept that no question at all has two different samples.
         batches: Draw by a batch service instead of live calls. The endpoint is probed only where this submits.
+        engine: Draw in other processes, e.g. `calibrate.ray_engine.RayCollector`.
         progress: Called after every answer.
 
     Raises:
@@ -124,10 +146,18 @@ def collect_records(
         done = {record.id for record in existing.records}
         todo = [question for question in questions if question.id not in done]
         tally = _Tally(len(questions), existing.records, progress)
-        drawing = _Drawing(todo, model, plan, prompt, messages or {})
+        drawing = Drawing(todo, model, plan, prompt, messages or {})
         if batches is not None:
             batches.bind(header.model_dump(mode="json", include={"model", "plan", "prompt", "questions_sha256"}))
             _write_batches(drawing.by_service(batches, tally, again=retry_failed), writer, tally)
+        elif engine is not None:
+            try:
+                with closing(engine.records(drawing, Path(path), header)) as records:
+                    _write_batches(records, writer, tally)
+            except GuardrailError:
+                if tally.hopeless:
+                    engine.forget()
+                raise
         elif is_native(model):
             _write_batches(drawing.batches(batch_size or BATCH_SIZE), writer, tally)
         else:
@@ -237,7 +267,7 @@ class _Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawing:
+class Drawing:
     """What is left to ask, and how."""
 
     questions: Sequence[Question]
@@ -290,7 +320,7 @@ class _Drawing:
         try:
             while True:
                 while len(running) < max(1, calls // each) and (question := next(left, None)) is not None:
-                    running.add(asyncio.create_task(self._one(question, each)))
+                    running.add(asyncio.create_task(self.one(question, each)))
                 if not running:
                     return
                 finished, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -300,7 +330,8 @@ class _Drawing:
             for task in running:
                 task.cancel()
 
-    async def _one(self, question: Question, calls: int) -> Record:
+    async def one(self, question: Question, calls: int) -> Record:
+        """The record of one question, with at most ``calls`` calls in flight."""
         drawn = await adraw(self.model, [self.asked(question)], self.plan, max_concurrency=calls)
         return self.record(question, drawn[0])
 

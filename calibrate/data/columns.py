@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from json.encoder import encode_basestring
@@ -39,7 +39,7 @@ from guardrail.sampling.replies import is_cut
 from guardrail.types import Unmeasured
 
 from .progress import Progress, silent
-from .questions import Question, row_digest, rows_fingerprint
+from .questions import Question, question_digest, row_digest, rows_fingerprint
 from .records import (
     Record,
     RecordFile,
@@ -50,6 +50,7 @@ from .records import (
     pooled,
     read_records,
     refuse_mixture,
+    repeated,
 )
 
 __all__ = ["LARGE", "ColumnRecords", "in_memory", "open_each", "open_records", "pool"]
@@ -58,7 +59,7 @@ LARGE = 16 * 2**20
 """Bytes of record files from which on they are read by columns: about 6,000 records with samples."""
 RANGE = 128 * 2**20
 """Bytes of the log behind one file of columns."""
-_LAYOUT = "1"
+_LAYOUT = "2"
 """Version of the columns; files of another are built again."""
 _TAIL = 4_096
 """Bytes before the end of a range that are compared with the log."""
@@ -108,7 +109,7 @@ def open_each(
 
 def in_memory(file: RecordFile) -> RecordFile:
     """The file with its records in memory, for what reads texts more than once."""
-    return RecordFile(file.path, file.header, tuple(file.records), file.torn)
+    return replace(file, records=tuple(file.records))
 
 
 def pool(files: Sequence[RecordFile]) -> RecordFile:
@@ -130,7 +131,20 @@ def pool(files: Sequence[RecordFile]) -> RecordFile:
             "or rename one."
         )
     # A pool is not stored, so its fingerprint need not be that of questions in memory.
-    return RecordFile(*pool_header(files, records.fingerprint()), records, any(file.torn for file in files))
+    torn = any(file.torn for file in files)
+    return RecordFile(*pool_header(files, records.fingerprint()), records, torn, repeated(_asked_elsewhere(files)))
+
+
+def _asked_elsewhere(files: Sequence[RecordFile]) -> list[RecordFile]:
+    """The files with the questions that another one seems to ask as well, by the short hashes that columns hold."""
+    parts = [file.records for file in files if isinstance(file.records, ColumnRecords)]
+    hashes = [records.numbers("asked", np.uint64) for records in parts]
+    seen, times = np.unique(np.concatenate([np.unique(one) for one in hashes]), return_counts=True)
+    twice = seen[times > 1]
+    return [
+        replace(file, records=records.take(np.isin(one, twice)))
+        for file, records, one in zip(files, parts, hashes, strict=True)
+    ]
 
 
 class ColumnRecords(Sequence[Record]):
@@ -612,7 +626,8 @@ class _Rows:
         self.group: list[str | None] = []
         self.turns: list[str | None] = []
         self.label, self.flags, self.kind = bytearray(), bytearray(), bytearray()
-        self.id_hash, self.row, self.asked, self.key = bytearray(), bytearray(), bytearray(), bytearray()
+        self.id_hash, self.question, self.row = bytearray(), bytearray(), bytearray()
+        self.asked, self.key = bytearray(), bytearray()
         self.scores: dict[str, list[float | None]] = {key: [] for key in keys}
 
     def add(self, offset: int, row: Any) -> None:
@@ -623,7 +638,9 @@ class _Rows:
         self.turns.append(row.turns)
         self.label.append(2 if row.correct is None else row.correct)
         self.id_hash += hashlib.sha256(row.id.encode()).digest()[:8]
-        self.row += _row_digest(row)
+        row_hash, question_hash = _digests(row)
+        self.row += row_hash
+        self.question += question_hash
         asked = hashlib.blake2b(_asked(row).encode(), digest_size=8)
         self.asked += asked.digest()
         primary, flags = None, 0
@@ -655,7 +672,7 @@ class _Rows:
             "row_high": pa.array(row[:, 0]),
             "row_low": pa.array(row[:, 1]),
         }
-        for name in ("id_hash", "asked", "key"):
+        for name in ("id_hash", "question", "asked", "key"):
             columns[name] = pa.array(np.frombuffer(getattr(self, name), dtype=">u8").astype(np.uint64))
         for key, values in self.scores.items():
             columns[f"score:{key}"] = pa.array(values, pa.float64(), from_pandas=False)
@@ -714,8 +731,8 @@ def _decoded(path: Path, offset: int, line: bytes) -> Any:
     return decoder.decode(record.model_dump_json())
 
 
-def _row_digest(row: Any) -> bytes:
-    """`calibrate.data.questions.row_digest`; a question with nothing but text and references is spelled here."""
+def _digests(row: Any) -> tuple[bytes, bytes]:
+    """`row_digest` and `question_digest`; a question with nothing but text and references is spelled here."""
     if row.options is None and row.slots is None and row.tools is None:
         quoted = encode_basestring  # what canonical_json spells texts with
         group = "null" if row.group is None else quoted(row.group)
@@ -724,8 +741,10 @@ def _row_digest(row: Any) -> bytes:
             f'{{"group":{group},"id":{quoted(row.id)},"options":null,"question":{quoted(row.question)},'
             f'"references":[{references}]}}'
         )
-        return hashlib.sha256(spelled.encode()).digest()[:16]
-    return row_digest(Question(**{name: getattr(row, name) for name in Question.model_fields}))
+        asked = f"[{quoted(row.id)},{quoted(f'[{quoted(row.question.strip())},null,null]')}]"
+        return hashlib.sha256(spelled.encode()).digest()[:16], hashlib.sha256(asked.encode()).digest()[:8]
+    question = Question(**{name: getattr(row, name) for name in Question.model_fields})
+    return row_digest(question), question_digest(question)
 
 
 def _asked(row: Any) -> str:

@@ -27,6 +27,7 @@ __all__ = [
     "content_id",
     "fingerprint",
     "get_name",
+    "json_document",
     "json_rows",
     "jsonl_row",
     "option_labels",
@@ -139,6 +140,11 @@ def row_digest(question: Question) -> bytes:
     return hashlib.sha256(canonical_json(row).encode()).digest()[:16]
 
 
+def question_digest(question: Question) -> bytes:
+    """First 8 bytes of SHA-256 over id and what is asked: ids are often row numbers, and a text may be asked twice."""
+    return hashlib.sha256(canonical_json([question.id, question.asked]).encode()).digest()[:8]
+
+
 def rows_fingerprint(rows: bytes) -> str:
     """SHA-256 over sorted `row_digest` of questions, one behind the other: `fingerprint` without texts in memory."""
     return hashlib.sha256(rows).hexdigest()
@@ -208,21 +214,31 @@ def read_rows(path: Path) -> Iterator[Row]:
     raise UsageError(f"{path} is neither .jsonl, .json nor .csv. Convert it, or rename it if it is one of them.")
 
 
+def json_document(path: Path, hint: str) -> Any:
+    """The value in a JSON file.
+
+    Args:
+        path: The file.
+        hint: What to do about a file that is not JSON.
+
+    Raises:
+        RecordError: It is not UTF-8, or not JSON; the line is named.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error
+    except json.JSONDecodeError as error:
+        raise RecordError(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}. {hint}") from error
+
+
 def json_rows(path: Path) -> Iterator[Row | RecordError]:
-    """Rows of a JSON document that is an array of objects, named by their index; or, in its place, what is no object.
+    """Rows of a JSON document that is an array of objects, named by their index; an error for any other element.
 
     Raises:
         RecordError: The file is not such a document.
     """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise RecordError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error
-    except json.JSONDecodeError as error:
-        raise RecordError(
-            f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}. If each line is one object, rename "
-            "the file to .jsonl; otherwise it is truncated."
-        ) from error
+    found = json_document(path, "If each line is one object, rename the file to .jsonl; otherwise it is truncated.")
     if not isinstance(found, list):
         fields = f" with the fields {', '.join(map(str, found))[:200]}" if isinstance(found, dict) else ""
         raise RecordError(

@@ -29,7 +29,7 @@ from guardrail.artifact import Reach
 from guardrail.errors import RecordError, UsageError
 from guardrail.files import atomic_write, check_version, refuse_special
 from guardrail.notebook import BLUE, RED, as_html, axis, percent
-from guardrail.plain_json import sha256_hex
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.probe import ProbeReport
 from guardrail.sampling.replies import is_cut
@@ -53,7 +53,12 @@ __all__ = [
     "pool_header",
     "pooled",
     "read_records",
+    "read_spans",
+    "record_line",
     "refuse_mixture",
+    "refuse_other_collection",
+    "repeated",
+    "replace_lines",
     "rewrite_records",
     "stream_records",
     "write_records",
@@ -175,12 +180,14 @@ class RecordFile:
         header: Its first line.
         records: One record a question, in file order; of a large file `calibrate.data.columns.ColumnRecords`.
         torn: Whether a torn last line (a writer was killed) was left out.
+        repeated: Of several files: pairs of ids of one question (text, options, tools and slots) in two of them.
     """
 
     path: Path
     header: RecordHeader
     records: Sequence[Record]
     torn: bool = False
+    repeated: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
         """The short form, without the records."""
@@ -267,7 +274,8 @@ def _read(path: Path) -> RecordFile:
 def pooled(files: Sequence[RecordFile]) -> RecordFile:
     """Record files of one model, plan, prompt and label rule as one, in the order given; a single file as it is.
 
-    Only scores that all files have are kept. Labels that people gave may come from a file each.
+    Only scores that all files have are kept. Labels that people gave may come from a file each. A question that is in
+    two files under other ids stays, and `RecordFile.repeated` says so.
 
     Args:
         files: At least one.
@@ -291,7 +299,7 @@ def pooled(files: Sequence[RecordFile]) -> RecordFile:
             line_of[record.id] = file.path
     records = tuple(chain.from_iterable(file.records for file in files))
     asked = fingerprint(record.to_question() for record in records)
-    return RecordFile(*pool_header(files, asked), records, any(file.torn for file in files))
+    return RecordFile(*pool_header(files, asked), records, any(file.torn for file in files), repeated(files))
 
 
 def pool_header(files: Sequence[RecordFile], questions_sha256: str) -> tuple[Path, RecordHeader]:
@@ -320,6 +328,17 @@ def pool_header(files: Sequence[RecordFile], questions_sha256: str) -> tuple[Pat
         }
     )
     return Path(_named(files)), header
+
+
+def repeated(files: Sequence[RecordFile]) -> tuple[tuple[str, str], ...]:
+    """Ids of the questions that are in two files under different ids; a file may repeat its own questions."""
+    first: dict[str, str] = {}
+    found: list[tuple[str, str]] = []
+    for file in files:
+        here = {canonical_json([record.to_question().asked, record.slots]): record.id for record in file.records}
+        found += [(first[asked], name) for asked, name in here.items() if asked in first]
+        first = here | first
+    return tuple(found)
 
 
 def _named(files: Sequence[RecordFile]) -> str:
@@ -479,6 +498,37 @@ def stream_records(
         _replace(target, *change(RecordReader(source, stream)))
 
 
+def read_spans(path: str | Path, spans: Iterable[tuple[int, int]]) -> Iterator[Record]:
+    """The records of parts of a record file, without its header and without reading the rest.
+
+    Args:
+        path: The record file.
+        spans: First byte and end of each part; a part begins and ends at a line's begin.
+
+    Raises:
+        RecordError: A malformed line. A torn last line is left out.
+    """
+    path = Path(path)
+    with path.open("rb") as stream:
+        for start, stop in spans:
+            stream.seek(start)
+            while start < stop:
+                line = stream.readline()
+                try:
+                    if line.strip():
+                        yield Record.from_stored(line)
+                except ValidationError:
+                    if line.endswith(b"\n"):
+                        parse_record(path, _line_number(path, start), line)
+                        raise
+                start += len(line)
+
+
+def _line_number(path: Path, offset: int) -> int:
+    with path.open("rb") as stream:
+        return 1 + sum(stream.read(min(1 << 20, offset - at)).count(b"\n") for at in range(0, offset, 1 << 20))
+
+
 class RecordWriter:
     """Appends records; each call is on disk when it returns. Made by `open_writer`."""
 
@@ -487,7 +537,7 @@ class RecordWriter:
 
     def append(self, records: Sequence[Record]) -> None:
         """Append records and flush them to disk."""
-        self._stream.write(b"".join(_line(record) for record in records))
+        self._stream.write(b"".join(record_line(record) for record in records))
         self._stream.flush()
         os.fsync(self._stream.fileno())
 
@@ -518,7 +568,7 @@ def open_writer(
             _replace(path, header, ())
         existing, good = _scan(path, path.read_bytes())
         keep: int | None = good
-        _refuse_other_collection(path, existing.header, header)
+        refuse_other_collection(path, existing.header, header)
         if drop_failed and any(record.may_be_drawn_again for record in existing.records):
             kept = tuple(record for record in existing.records if not record.may_be_drawn_again)
             _replace(path, existing.header, kept)
@@ -591,7 +641,12 @@ def _first_problem(path: Path, number: int, error: ValidationError, prefix: str 
     return f"{path}:{number}: field {field!r}: got {first['input']!r:.120}; {first['msg']}"
 
 
-def _refuse_other_collection(path: Path, there: RecordHeader, here: RecordHeader) -> None:
+def refuse_other_collection(path: Path, there: RecordHeader, here: RecordHeader) -> None:
+    """Refuse to go on with records that were drawn otherwise, or with other questions.
+
+    Raises:
+        UsageError: Naming what differs.
+    """
     differences = there.model.differences(here.model)
     for field in ("plan", "prompt"):
         old, new = getattr(there, field), getattr(here, field)
@@ -613,13 +668,19 @@ def _refuse_other_collection(path: Path, there: RecordHeader, here: RecordHeader
 
 
 def _replace(path: Path, header: RecordHeader, records: Iterable[Record]) -> None:
+    replace_lines(path, header, map(record_line, records))
+
+
+def replace_lines(path: Path, header: RecordHeader, lines: Iterable[bytes]) -> None:
+    """Write a record file of lines that `record_line` made, atomically. The caller holds `exclusive`."""
     refuse_special(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     first = json.dumps({"header": header.model_dump(mode="json")}, ensure_ascii=False).encode() + b"\n"
-    atomic_write(path, chain([first], map(_line, records)))
+    atomic_write(path, chain([first], lines))
 
 
-def _line(record: Record) -> bytes:
+def record_line(record: Record) -> bytes:
+    """A record as a line of its file."""
     return record.model_dump_json().encode() + b"\n"
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from scipy import special
 
 from guardrail.artifact import CalibrationArtifact
@@ -15,12 +16,13 @@ from guardrail.gate import accepts
 from guardrail.outcome import Feasible
 from guardrail.types import Frozen
 from guardrail.uncertainty import from_spec
+from guardrail.verdict import ALL_OTHERS
 
 from ..correctness import label_records, make_rule
 from ..data.columns import ColumnRecords, coded_groups, records_fingerprint
 from ..data.questions import fingerprint
 from ..data.records import GIVEN, Record, RecordFile
-from ..pipeline import HeldOut, accepted_of, at_calibration, refuse_choice, require_same
+from ..pipeline import HeldOut, accepted_of, at_calibration, refuse_choice, refuse_fitted, require_same
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.metrics import ks_two_sample
 from ..scoring.scores import estimator_key, labels_of, score_records, taken, values_of
@@ -109,6 +111,15 @@ class Audit(Frozen):
     """Acceptance and uncertainty against calibration."""
     seen_before: int
     """Scores that occur once here and once at calibration, where the score is continuous: probably old questions."""
+    segments: dict[str, Audit] = Field(default_factory=dict, exclude_if=lambda segments: not segments)
+    """Of an artifact with a threshold for each segment: the audit of every segment with a labelled accepted answer, at
+    its part of the level."""
+
+    @property
+    def worst(self) -> Audit:
+        """What refutes the promise: the refuted segment with the smallest p-value, or all questions together."""
+        refuted = [one for one in self.segments.values() if one.verdict == "refuted"]
+        return min(refuted, key=lambda one: one.p_refute, default=self)
 
     @property
     def cause(self) -> Literal["questions", "labels", "chance"]:
@@ -117,6 +128,8 @@ class Audit(Frozen):
         "questions": their scores differ from those at calibration. "labels": the scores do not, and yet another share
         of the answers is wrong. "chance": neither; a calibration that ended above its target.
         """
+        if self.worst is not self:
+            return self.worst.cause
         if self.shift.scores_differ:
             return "questions"
         return "labels" if self.base_error_p < DIFFERENT else "chance"
@@ -148,6 +161,11 @@ def audit(
     target). Both are over independent fresh questions, for this one gate. One look a data set: a test repeated on a
     growing file refutes a good gate sooner or later.
 
+    Of an artifact with a threshold for each segment, every segment's promise is tested on its own questions, and the
+    pool as well, each at an equal part of the level: one refuted test refutes, and good gates are refuted with
+    probability at most ``level`` all together. Supported needs every segment with a threshold to be supported at the
+    level by itself.
+
     Args:
         artifact: The artifact.
         records: Fresh records with scores; labels at least on a random part. See :func:`prepared`.
@@ -167,7 +185,9 @@ def audit(
     labelled = int(np.count_nonzero(label >= 0))
     if not labelled:
         raise UsageError("no fresh record has a label. Run: calibrate label RECORDS")
-    refuse_overlap(artifact.estimator, taken(records, label >= 0), what="test")
+    known = taken(records, label >= 0)
+    refuse_overlap(artifact.estimator, known, what="test")
+    refuse_fitted(artifact, known, "test")
     values, accepted = values_of(records, estimator), accepted_of(artifact, records, estimator)
     judged = int(np.count_nonzero(accepted & (label >= 0)))
     errors = int(np.count_nonzero(accepted & (label == 0)))
@@ -176,7 +196,7 @@ def audit(
     n = labelled if joint else judged
     verdict, p_refute, p_support, needed = audit_counts(errors, n, rate, level)
     before = at_calibration(artifact)
-    return Audit(
+    found = Audit(
         verdict=verdict,
         artifact=artifact.digest,
         rule=artifact.outcome.rule,
@@ -205,6 +225,35 @@ def audit(
         shift=_shift(artifact, values[~np.isnan(values)], estimator, int(np.count_nonzero(accepted))),
         seen_before=_seen_before(artifact, values[~np.isnan(values)])[0],
     )
+    return found if artifact.segments is None else _by_segment(found, artifact, records, estimator)
+
+
+def _by_segment(found: Audit, artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> Audit:
+    """The audit with those of its segments, and the verdict of all of them."""
+    assert artifact.segments is not None
+    thresholds: dict[str | None, CalibrationArtifact] = {
+        name: own
+        for name in (*artifact.segments.outcomes, None)
+        if isinstance((own := artifact.in_segment(name)).outcome, Feasible)
+    }
+    codes, names = coded_groups(records)
+    places = {name: place for place, name in enumerate(thresholds)}
+    number = [places.get(name if name in artifact.segments.outcomes else None, -1) for name in names]
+    segment = np.array(number, dtype=np.int64)[codes]
+    judged = np.unique(segment[accepted_of(artifact, records, estimator) & (labels_of(records) >= 0)]).tolist()
+    tested = {name: taken(records, segment == place) for name, place in places.items() if place in judged}
+    level = found.level / (len(tested) + 1)
+    each = {
+        ALL_OTHERS if name is None else name: audit(thresholds[name], kept, estimator, level=level, target=found.target)
+        for name, kept in tested.items()
+    }
+    pooled = audit_counts(found.n_errors, found.n, found.target, level)[0]
+    verdict: Literal["refuted", "supported", "undecided"] = "undecided"
+    if "refuted" in {pooled, *(one.verdict for one in each.values())}:
+        verdict = "refuted"
+    elif each and len(each) == len(thresholds) and all(one.p_support <= found.level for one in each.values()):
+        verdict = "supported"
+    return found.model_copy(update={"verdict": verdict, "needed": None, "segments": each})
 
 
 def _base_error_p(artifact: CalibrationArtifact, values: Reals, label: NDArray[np.int8]) -> float:

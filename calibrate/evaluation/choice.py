@@ -138,7 +138,7 @@ def choose_estimator(
 
     A certificate that is fitted on the others keeps its promise: given the part that was used here, it is that of one
     fixed estimator on independent questions. Equal questions, and clusters, stay together. Ensembles that were trained
-    on any of the questions are no candidates.
+    on any of the questions are not candidates.
 
     Args:
         file: Scored and labelled records.

@@ -35,7 +35,7 @@ FEW_SPLITS = 10
 others, so a few of them say little about the rule."""
 
 RuleSpec: TypeAlias = str | Rule | tuple[str | Rule, Mapping[str, Any]]
-"""A rule's name or a rule of one's own, also with options: ``("acrc", {"min_accept": 1})``; ``delta`` may be one."""
+"""A rule's name or a custom rule, also with options: ``("acrc", {"min_accept": 1})``; ``delta`` may be one."""
 
 
 class Estimate(Frozen):

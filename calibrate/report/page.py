@@ -24,8 +24,8 @@ from ..evaluation.audit import Audit, audit
 from ..evaluation.choice import Ranked, rank_estimators
 from ..evaluation.evaluate import Evaluation, RuleSpec, evaluate
 from ..evaluation.label_checks import Merged, Missed, judge_to_look_at, merged_pairs, missed, suspicious
-from ..pipeline import at_calibration, without, without_choice
-from ..scoring.scores import arrays, labels_of, values_of
+from ..pipeline import at_calibration, calibration_part, without
+from ..scoring.scores import arrays, labels_of, taken, values_of
 from ..thresholds.registry import certifies, compared_rules, rules, swept_rules
 from . import sentences
 from .content import (
@@ -43,7 +43,7 @@ from .content import (
 from .figures import Figure, Items, risk_coverage, score_histogram
 from .panels import across_alpha, violations
 
-__all__ = ["compare_rules", "sweep", "write_report"]
+__all__ = ["Parts", "compare_rules", "parts_of", "sweep", "write_report"]
 
 FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 """Alphas of the sweep, as multiples of the artifact's."""
@@ -63,6 +63,7 @@ class _Page:
     pairs: Merged | None
     commands: Sequence[str]
     merged: str
+    extra: str | None
 
 
 def compare_rules(
@@ -137,8 +138,8 @@ def write_report(
         artifact: The artifact to report on.
         records: The records it was fitted on.
         estimator: Key of its estimator in the records.
-        test: Labelled records it was not fitted on, if any. The verdict depends on them (`sentences.standing`), and
-            they are shown beside the calibration records, never mixed with them.
+        test: Labelled records it was not fitted on; default: those among ``records`` (`parts_of`). The verdict depends
+            on them (`sentences.standing`), and they are shown beside the calibration records, never mixed with them.
         evaluation: Comparison of rules over random splits of the calibration records, if wanted; see `compare_rules`.
             With it the report also shows other alphas, on the same splits.
         commands: Commands that reproduce the artifact, in order.
@@ -154,14 +155,14 @@ def write_report(
             record has a label or a score.
     """
     path = Path(path)
-    records = without_choice(artifact, records)
-    shown = _fitted_on(artifact, records, test or (), estimator)
+    split = parts_of(artifact, records, estimator, test or ())
+    shown = split.fitted
     parts = [Part("calibration", shown, at_calibration(artifact))]
     audited = None
-    if test:
-        audited = audit(artifact, test, estimator)
-        parts.append(Part("test", test, audited.held_out))
-    figures = _figures(artifact, test, estimator)
+    if split.test:
+        audited = audit(artifact, split.test, estimator)
+        parts.append(Part("test", split.test, audited.held_out))
+    figures = _figures(artifact, split.test, estimator)
     if evaluation is not None:
         figures |= _comparisons(artifact, shown, estimator, evaluation)
     judge = judge or judge_to_look_at(artifact.estimator.judge)
@@ -176,6 +177,7 @@ def write_report(
         pairs=None if judge is None else merged_pairs(shown, judge),
         commands=commands,
         merged=merged,
+        extra=sentences.not_fitted_on(split.n_left_out, 0 if test else len(split.test)),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     written = [path]
@@ -187,12 +189,49 @@ def write_report(
     return written
 
 
-def _fitted_on(
-    artifact: CalibrationArtifact, records: Sequence[Record], test: Sequence[Record], estimator: str
-) -> Sequence[Record]:
-    """The records without the test part, after checking that they hold every score of the artifact."""
-    kept = without(records, test)
-    values, label = values_of(kept, estimator), labels_of(kept)
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Records in the parts of a report, none of them in two.
+
+    Attributes:
+        fitted: Of the calibration part.
+        test: Labelled records that were not fitted on.
+        n_left_out: Labelled records of neither part.
+    """
+
+    fitted: Sequence[Record]
+    test: Sequence[Record]
+    n_left_out: int = 0
+
+
+def parts_of(
+    artifact: CalibrationArtifact, records: Sequence[Record], estimator: str, test: Sequence[Record] = ()
+) -> Parts:
+    """Which records were fitted on, and which test the promise.
+
+    Args:
+        artifact: The artifact.
+        records: The records it was fitted on. Others among them are the test part, if no other is given; but labels
+            that a later one of several looks reads are left out.
+        estimator: Key of its estimator in the records.
+        test: The test part.
+
+    Raises:
+        UsageError: The records lack scores of the artifact, or do not tell which of them it was fitted on.
+    """
+    if artifact.data.questions is None:  # ids are all there is to go by
+        records = without(records, test)
+    _require_scores(artifact, records, estimator)
+    fitted, others = calibration_part(artifact, records, estimator)
+    others = without(taken(others, labels_of(others) >= 0), test)
+    if test or artifact.looks is not None:
+        return Parts(fitted, test, len(others))
+    return Parts(fitted, others)
+
+
+def _require_scores(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> None:
+    """Check that records hold every score of the artifact."""
+    values, label = values_of(records, estimator), labels_of(records)
     calibration = artifact.calibration
     score, error = np.array(calibration.uncertainty), np.array(calibration.error)
     missing = sum(_lacking(score[error == wrong], values[label == 1 - wrong]) for wrong in (0, 1))
@@ -201,7 +240,6 @@ def _fitted_on(
             f"{missing} of the {len(calibration.error)} scores in the artifact are not among these records (by "
             f"{estimator}). Give the record file the artifact was fitted on, and the estimator it was fitted with."
         )
-    return kept
 
 
 def _lacking(some: NDArray[np.float64], values: NDArray[np.float64]) -> int:
@@ -280,6 +318,7 @@ def _render(page: _Page, estimator: str) -> str:
         "good": page.artifact.n_accepted > 0,
         "parts": [(part.name, *reading(page.artifact, part.records, estimator)) for part in page.parts],
         "segments": sentences.segment_table(page.artifact),
+        "tested_segments": [] if page.test is None else sentences.tested_segments(page.test),
         "promise": sentences.promise(page.artifact),
         "headline": sentences.headline(page.artifact, page.test),
         "audited": [] if page.test is None else sentences.audited(page.test),
@@ -287,8 +326,7 @@ def _render(page: _Page, estimator: str) -> str:
         "facts": sentences.facts(page.artifact),
         "caveats": sentences.caveats(page.artifact),
         "steps": sentences.next_steps(page.artifact, page.test, page.merged),
-        "extra": sentences.not_fitted_on(page.artifact, len(arrays(page.parts[0].records, estimator).ids)),
-        "useless": sentences.unguardable(page.artifact),
+        "extra": page.extra,
         "tiles": tiles(page.artifact, page.parts),
         "test": page.test,
         "test_words": None if page.test is None else sentences.held_out(page.artifact, page.test.held_out),

@@ -40,6 +40,7 @@ __all__ = [
     "segment_table",
     "shifted",
     "standing",
+    "tested_segments",
     "unguardable",
 ]
 
@@ -79,6 +80,8 @@ def standing(artifact: CalibrationArtifact, test: Audit | None = None) -> Standi
         return Standing("refuted", "Refuted by the test questions", "red")
     if test is not None and test.verdict == "refuted":
         return Standing("above", "Above the target on the test questions", "yellow")
+    if unguardable(artifact) is not None:
+        return Standing("answers", "For evaluation only: no guard can use it", "yellow")
     return Standing("answers", "May answer, within limits", "green")
 
 
@@ -106,13 +109,18 @@ def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:
             "everything."
         )
     of_what = f"the {outcome.n} calibration questions"
+    if missing := artifact.data.n_unmeasured:
+        of_what += f" that could be measured ({missing} could not, and always abstain)"
     if artifact.reach is not None:
         of_what = f"all questions ({outcome.n_accepted} of {outcome.n} that were labelled within reach)"
+    share, end = percent(artifact.acceptance), " It hands the other questions over."
+    start = f'The model "{model}" may answer by itself where its uncertainty is low: {share} of {of_what}.'
+    if (useless := unguardable(artifact)) is not None:
+        start, end = f"{useless} The scores of {share} of {of_what} are at most the threshold.", ""
     return (
-        f'The model "{model}" may answer by itself where its uncertainty is low: {percent(artifact.acceptance)} of '
-        f"{of_what}. Of those answers {percent(outcome.error_rate)} were wrong "
+        f"{start} Of those answers {percent(outcome.error_rate)} were wrong "
         f"({outcome.n_errors} of {outcome.n_accepted}; target {percent(outcome.alpha)}). {_without(artifact)} "
-        f"{percent(outcome.diagnostics.base_error)} are wrong. It hands the other questions over."
+        f"{percent(outcome.diagnostics.base_error)} are wrong.{end}"
     )
 
 
@@ -123,6 +131,8 @@ def _headline_of_segments(artifact: CalibrationArtifact) -> str:
         f'The model "{artifact.model.model}" may answer by itself where its uncertainty is at most the threshold of '
         f"the question's segment. {able} of {len(rows)} segments have a threshold"
     )
+    if (useless := unguardable(artifact)) is not None:
+        start = f"{useless} {able} of {len(rows)} segments have a threshold"
     if not artifact.n_accepted:
         return f"{start}: this gate abstains on everything."
     return (
@@ -328,20 +338,18 @@ def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, merged:
     return [*rest, f"Put the artifact in front of the model: Guardrail(model=..., artifact=...{by_segment})."]
 
 
-def not_fitted_on(artifact: CalibrationArtifact, n_labelled: int) -> str | None:
-    """That a record file holds labelled questions that were not fitted on and that no test part names; None if not.
+def not_fitted_on(n_left_out: int, n_shown: int) -> str | None:
+    """That a record file holds labelled questions that were not fitted on; None if not.
 
     Args:
-        artifact: The artifact.
-        n_labelled: Records with a score and a label, without the test part.
+        n_left_out: Those that are in no part of the report.
+        n_shown: Those that are its test part although no file of them was named.
     """
-    extra = n_labelled - artifact.data.n_used
-    if extra <= 0 or artifact.calibration.group is not None or artifact.looks is not None:
-        return None  # of clusters one question each is fitted on, and of looks the first labels
-    return (
-        f"{extra} labelled questions of the record file were not fitted on. The comparison of rules, the categories "
-        "and the answers to read count them as calibration questions. Name the part that was kept out with --test."
-    )
+    if n_left_out:
+        return f"{n_left_out} labelled questions of the record file were not fitted on. This report leaves them out."
+    if n_shown:
+        return f"{n_shown} labelled questions of the record file were not fitted on. They are the test part here."
+    return None
 
 
 def unguardable(artifact: CalibrationArtifact) -> str | None:
@@ -446,9 +454,19 @@ def audited(found: Audit) -> list[str]:
     if not found.n:
         return [f"No accepted answer has a label, so nothing can be said about a rate of {target}."]
     seen = _seen(found)
+    bad = {name: one for name, one in found.segments.items() if one.verdict == "refuted"}
+    if bad:
+        listed = " ".join(f"In segment {name}, {_seen(one)} {_unlikely(one)}" for name, one in bad.items())
+        return [f"{listed} The promise, which is for each segment, does not hold on these questions.", _cause(found)]
     if found.verdict == "refuted":
         return [f"{seen} {_unlikely(found)} The promise does not hold on these questions.", _cause(found)]
     sure = percent(1 - found.level)
+    if found.segments and found.verdict == "supported":
+        return [f"{seen} In each segment the error rate is at most {target} with {sure} confidence."]
+    if found.segments:
+        return [
+            f"{seen} That neither refutes nor proves an error rate of {target} in every segment at {sure} confidence."
+        ]
     if found.verdict == "supported":
         return [
             f"{seen} The error rate is at most {percent(found.upper or 0.0)} with {sure} confidence (target {target})."
@@ -497,8 +515,23 @@ def shifted(found: Audit) -> list[str]:
     return lines
 
 
+def tested_segments(found: Audit) -> list[tuple[str, ...]]:
+    """A row for each segment that was tested: name, questions, answered, wrong among these, verdict."""
+    return [
+        (
+            name,
+            str(one.held_out.n),
+            percent(one.held_out.acceptance[0]),
+            f"{percent(one.n_errors / one.n)} ({one.n_errors} of {one.n})",
+            one.verdict,
+        )
+        for name, one in found.segments.items()
+    ]
+
+
 def _cause(found: Audit) -> str:
     """What most likely stands behind a refutation."""
+    found = found.worst
     here, there = (percent(_base_error(counts)) for counts in (found.held_out, found.at_calibration))
     base = f"{here} of all answers are wrong, {there} at calibration"
     if found.cause == "questions":

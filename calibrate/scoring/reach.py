@@ -10,7 +10,7 @@ at least three times the labels: an adversary who sees all scores and has a pool
 failure probability of .153 at delta = .1 (.094 with twice, .070 with five times the pool).
 
 To label until a certificate appears is to look several times. Declared beforehand (`Reach.looks`), each look reads the
-first labels of the draw and spends an equal part of delta, so the promise holds at whatever look one stops.
+first labels of the draw and spends an equal part of delta, so the promise holds at any look one stops at.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from .names import estimator_key, parse_estimator, stored_key
 __all__ = [
     "ScoreSummary",
     "Scored",
+    "Scoring",
     "adaptive",
     "arrays",
     "default_estimator",
@@ -181,15 +182,15 @@ class ScoreSummary:
         self.n_records = 0
         self._scores: dict[str, _Scores] = {}
 
-    def add(self, record: Record) -> None:
-        """Take a record's scores into account."""
+    def add(self, scores: Mapping[str, tuple[float | None, str | None]]) -> None:
+        """Take a record's scores into account: the value, or why there is none, by estimator key."""
         self.n_records += 1
-        for key, score in record.scores.items():
+        for key, (value, reason) in scores.items():
             kept = self._scores.setdefault(key, _Scores())
-            if score.value is not None:
-                kept.values.append(score.value)
-            elif score.reason is not None:
-                kept.reasons[score.reason.value] += 1
+            if value is not None:
+                kept.values.append(value)
+            elif reason is not None:
+                kept.reasons[reason] += 1
 
     def of(self, key: str) -> tuple[list[float], Counter[str]]:
         """Measured scores of an estimator, ascending, and how often each reason for a missing one occurred."""
@@ -246,23 +247,51 @@ def score_file(
     written: list[RecordHeader] = []
 
     def change(reader: RecordReader) -> tuple[RecordHeader, Iterator[Record]]:
-        ruled = reader.header if unanimous_at is None else _adaptive_header(reader.header, unanimous_at or None)
-        chosen = estimators(ruled.plan)
-        header = _scored_header(ruled, chosen)
-        written.append(header)
-        records = reader if ruled is reader.header else map(_unscored, reader)
-        total = ruled.n_questions
-        scored = _scored(records, chosen, ruled.plan, lambda done: progress(done, max(done, total)))
-        return header, summarised(scored)
+        scoring = Scoring.of(reader.header, estimators, unanimous_at)
+        written.append(scoring.header)
+        total = scoring.header.n_questions
+        return scoring.header, summarised(scoring.of_records(reader, lambda done: progress(done, max(done, total))))
 
     def summarised(records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
-            summary.add(record)
+            summary.add({key: (one.value, one.reason and one.reason.value) for key, one in record.scores.items()})
             yield record
 
     stream_records(source, target, change)
     progress(summary.n_records, summary.n_records)
     return written[0], summary
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """What to compute for a record file.
+
+    Attributes:
+        header: Header of the scored file.
+        estimators: What is computed.
+        drops: Whether older scores are dropped, since they are of another plan.
+    """
+
+    header: RecordHeader
+    estimators: Sequence[Estimator]
+    drops: bool
+
+    @classmethod
+    def of(
+        cls,
+        header: RecordHeader,
+        estimators: Callable[[SamplingPlan], Sequence[Estimator]],
+        unanimous_at: int | None = None,
+    ) -> Scoring:
+        """From the header of the file to score; see `score_file`."""
+        ruled = header if unanimous_at is None else _adaptive_header(header, unanimous_at or None)
+        chosen = estimators(ruled.plan)
+        return cls(_scored_header(ruled, chosen), chosen, ruled is not header)
+
+    def of_records(self, records: Iterable[Record], report: Callable[[int], None] = lambda _: None) -> Iterator[Record]:
+        """The records with scores, in order; ``report`` is called with how many are done."""
+        kept = map(_unscored, records) if self.drops else records
+        return _scored(kept, self.estimators, self.header.plan, report)
 
 
 def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> RecordHeader:

@@ -180,7 +180,7 @@ class Assessor:
         known = None if memory is None else memory.get(key)
         if known is not None:
             return known
-        with streaming_disabled():
+        with streaming_disabled(), self.observers.around("guard"):
             problem: EndpointProblem = yield Effect(self.trust.check, self.trust.acheck)
             plan = self.sampler.plan
             if problem.reason is not None:  # the primary answer alone, for a person to see
@@ -218,7 +218,7 @@ class Assessor:
             served: The answer.
             question: As in `assess_steps`.
         """
-        with streaming_disabled():
+        with streaming_disabled(), self.observers.around("observe"):
             problem: EndpointProblem = yield Effect(self.trust.check, self.trust.acheck)
             plan = self.sampler.plan if problem.reason is None else self.sampler.plan.primary_only()
             sampler = replace(self.sampler, plan=plan, question=question)

@@ -27,6 +27,7 @@ from .abstention import ABSTENTION, Abstention, OnAbstain, Wording, take_path
 from .base import GuardedChatModel
 from .chat_model import Guardrail
 from .messages import accepted_answer, chat_result
+from .observers import Observers, as_observers
 from .structured import TRANSPORT
 
 __all__ = ["GOES_ON", "Cascade", "CascadeVerdict"]
@@ -93,6 +94,9 @@ class Cascade(GuardedChatModel):
     """Text for the user under "message", or a function of the `CascadeVerdict`; as in `Guardrail`."""
     turns: Literal["refuse", "mark"] = "refuse"
     """What to do with a conversation whose turns were not calibrated; as in `Guardrail`."""
+    on_verdict: Any = Field(default=None, repr=False)
+    """Called with every `CascadeVerdict` and its messages; as in `Guardrail`. A stage's own verdicts go to the
+    ``on_verdict`` of its guard (``stage_settings``)."""
     stage_settings: list[dict[str, Any]] = Field(default_factory=list, repr=False)
     """Further settings of the stages' guards (judge, similarity, early_stopping, ...), one dict a stage."""
     disable_streaming: Literal[True] = True
@@ -101,6 +105,7 @@ class Cascade(GuardedChatModel):
     """Fixed: a cached verdict would outlive the cause of an abstention."""
 
     _guards: tuple[Guardrail, ...] = PrivateAttr()
+    _observers: Observers = PrivateAttr()
 
     def __init__(
         self,
@@ -147,6 +152,7 @@ class Cascade(GuardedChatModel):
                 f"order: {', '.join(stage.model.model for stage in stages)}."
             )
         self._refuse_itself(*stages)
+        self._observers = Observers(functions=as_observers(self.on_verdict))
         settings = self.stage_settings or [{} for _ in stages]
         if len(settings) != len(stages):
             raise UsageError(f"stage_settings must have one dict a stage: {len(stages)} stages, got {len(settings)}.")
@@ -184,12 +190,15 @@ class Cascade(GuardedChatModel):
         self, messages: Sequence[BaseMessage], callbacks: Callbacks, given: Mapping[str, Any] | None = None
     ) -> Steps[CascadeVerdict]:
         verdicts: list[tuple[int, Verdict]] = []
-        for number, guard in self._asked:
-            verdict = yield from guard._verdict(messages, callbacks, given)
-            verdicts.append((number, verdict))
-            if not _goes_on(verdict):
-                break
-        return self._of_system(verdicts)
+        with self._observers.around("guard"):
+            for number, guard in self._asked:
+                verdict = yield from guard._verdict(messages, callbacks, given)
+                verdicts.append((number, verdict))
+                if not _goes_on(verdict):
+                    break
+            seen = yield from self._observers.apply_steps(self._of_system(verdicts), messages)
+        assert isinstance(seen, CascadeVerdict), "observers change fields, not the kind"
+        return seen
 
     def _of_system(self, verdicts: Sequence[tuple[int, Verdict]]) -> CascadeVerdict:
         number, last = verdicts[-1]

@@ -45,10 +45,11 @@ _WHOLE = frozenset({"stop", "tool_calls"})
 log = logging.getLogger("guardrail")
 
 
-def chosen(key: str, rate: float, *, salt: str) -> bool:
-    """Whether a request belongs to a sample: 64 bits of SHA-256 over salt and key, below ``rate``.
+def chosen(key: str, rate: float, *, salt: str = "audit") -> bool:
+    """Whether a key belongs to a sample: 64 bits of SHA-256 over salt and key, below ``rate``.
 
-    As `guardrail.review.audits.chosen`: samples with one salt are nested, and different salts choose independently.
+    Samples with one salt are nested: a key chosen at a rate is chosen at every higher rate. Different salts choose
+    independently.
     """
     digest = hashlib.sha256(f"{salt}\n{key}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < rate * 2.0**64
@@ -77,7 +78,7 @@ def unlike_plan(given: Mapping[str, Any], plan: SamplingPlan, fixed: Mapping[str
 
     def same(name: str, value: Any) -> bool:
         if name == "stop":
-            value = [value] if isinstance(value, str) else list(value)
+            value = list(value) if isinstance(value, list | tuple) else [value]
         if name == "top_p" and greedy and value == 1:  # a greedy answer is drawn without truncation
             return True
         return name in known and bool(known[name] == value)
@@ -105,12 +106,12 @@ def unlike_served(
         fixed: Settings that every call has beside the plan's; the request must have them, too.
     """
     sent = {name: value for name, value in given.items() if value is not None and name != "seed"}
-    limits = {sent.pop(name) for name in _LIMITS if name in sent}
+    limits = [sent.pop(name) for name in _LIMITS if name in sent]
     stop = {"stop": ()} if plan.stop else {}
     wrong = unlike_plan({"temperature": 1.0, "top_p": 1.0, **stop, **sent}, plan, fixed)
     wrong += [name for name in fixed or () if name not in sent]
     ended = finish in _WHOLE and tokens is not None and tokens <= plan.max_tokens
-    if not ended and limits != {plan.max_tokens}:
+    if not ended and (not limits or any(one != plan.max_tokens for one in limits)):
         wrong.append("max_tokens")
     return sorted(wrong)
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables.config import run_in_executor
@@ -86,6 +87,16 @@ class Observers:
             admit = getattr(getattr(observer, "__self__", observer), "admit", None)
             if admit is not None:
                 admit(artifact)
+
+    @contextmanager
+    def around(self, mode: Literal["guard", "observe"]) -> Iterator[None]:
+        """What observers keep open while a verdict is found, such as a span: their ``around(mode)``, if any."""
+        with ExitStack() as opened:
+            for observer in self.functions:
+                around = getattr(observer, "around", None)
+                if around is not None:
+                    opened.enter_context(around(mode))
+            yield
 
     def apply_steps(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> Steps[Verdict]:
         """The verdict the caller gets, after observers have seen it; for async callers, sync observers run in a thread.

@@ -128,11 +128,13 @@ class BettingState(Frozen):
         log_wealth, peak = self.log_wealth, self.peak_log_wealth
         line, path, alarmed_at = -math.log(self.delta), list[float](), None
         mix = _mix(len(self.BETS))
+        mixed = np.empty_like(mix)  # written again for each bet: to make arrays took half of the time
         for n, row in enumerate(np.tile(gains, len(JUMPS)), start=self.n + 1):
-            capital = np.add.reduce(mix * capital, axis=1)  # not `@`, whose rounding depends on the processor
-            capital *= row
-            total = float(np.add.reduce(capital))
-            capital /= total
+            # Not `@`, whose rounding depends on the processor.
+            np.add.reduce(np.multiply(mix, capital, out=mixed), axis=1, out=capital)
+            np.multiply(capital, row, out=capital)
+            total = np.add.reduce(capital)
+            np.divide(capital, total, out=capital)
             log_wealth += math.log(total)
             peak = max(peak, log_wealth)
             if alarmed_at is None and log_wealth >= line:

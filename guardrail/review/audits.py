@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from uuid import uuid4
 from langchain_core.messages import BaseMessage
 
 from ..errors import UsageError
+from ..guard.observe import chosen
 from ..verdict import Verdict
 from .errors import StoreUnavailableError
 from .hooks import content_of
@@ -103,16 +103,6 @@ class AuditSample:
                     raise
                 self._unwritten.append(name)
                 _log.error("guardrail: an answer passes without its audit: %s", error)
-
-
-def chosen(key: str, rate: float, *, salt: str = "audit") -> bool:
-    """Whether a key belongs to the sample: 64 bits of SHA-256 over salt and key, below ``rate``.
-
-    Samples with one salt are nested: a key chosen at a rate is chosen at every higher rate. Different salts choose
-    independently.
-    """
-    digest = hashlib.sha256(f"{salt}\n{key}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") < rate * 2.0**64
 
 
 def _request(verdict: Verdict, messages: Sequence[BaseMessage]) -> str:

@@ -37,7 +37,7 @@ from guardrail.specs import ModelIdentity, identify
 from guardrail.types import Sample
 from guardrail.verdict import Verdict
 
-from ..langgraph_review import lean
+from ..langgraph_review import HOLDING, held_message, lean
 from .artifact_set import ANSWER, ArtifactSet
 from .held import FrozenMessage, HeldMessage, ToolCallOrder, call_digest, targets_of
 
@@ -64,11 +64,7 @@ def this_step() -> str | None:
 
 
 class HeldBack(Exception):  # noqa: N818 - a signal, raised through the agent's own layers and caught above them
-    """Carries a held-back message past everything between the gated model and the middleware."""
-
-    def __init__(self, held: HeldMessage) -> None:
-        super().__init__("held back for review")
-        self.held = held
+    """Passes everything between the gated model and the middleware; what was held back is in the `Outcome`."""
 
 
 @dataclass
@@ -79,12 +75,15 @@ class Outcome:
     verdict: Verdict | None = None
     orders: dict[str, ToolCallOrder] = field(default_factory=dict)
     held: HeldMessage | None = None
+    placeholder: AIMessage | None = None
+    """What stands in the conversation while it is held."""
 
 
 class AgentModel(SteppedChatModel):
     """One model call of an agent, judged.
 
-    It returns the accepted candidate, or takes the abstention path, or raises `held_back` with the frozen candidate.
+    It returns the accepted candidate, or takes the abstention path, or raises `held_back`. That is raised after the
+    model's run has ended with the placeholder: a message that waits for a person is not an error in traces.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -103,8 +102,10 @@ class AgentModel(SteppedChatModel):
     """Of the middleware: a retry of a step gets the abstention again, not another draw."""
     step: str | None = None
     """The step of the agent that calls; see `this_step`."""
-    held_back: Any = Field(repr=False)
-    """What is raised with a `HeldMessage`, if a person decides; None takes ``on_abstain``."""
+    held_back: type[HeldBack] | None = Field(repr=False)
+    """What is raised if a person decides; None takes ``on_abstain``."""
+    holding_message: str = HOLDING
+    """Text of the placeholder."""
     on_abstain: Any = "message"
     abstain_message: Any = Field(repr=False)
     answers: tuple[str, ...] = ()
@@ -119,8 +120,8 @@ class AgentModel(SteppedChatModel):
         self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, run_manager: Any, given: Mapping[str, Any]
     ) -> Steps[ChatResult]:
         form, model = self._checked(messages, stop, given)
-        if self._outcome.held is not None and self.held_back is not None:
-            raise self.held_back(self._outcome.held)  # middleware took the hold for a failure and tries again
+        if self._outcome.placeholder is not None:  # middleware took the hold for a failure and tries again
+            return ChatResult(generations=[ChatGeneration(message=self._outcome.placeholder)])
         callbacks = child_callbacks(run_manager)
         question = self.artifacts.artifacts[0].prompt.question_of(messages)
         assessment = yield from self._assessor(model).assess_steps(messages, callbacks, question=question)
@@ -145,6 +146,23 @@ class AgentModel(SteppedChatModel):
             max_concurrency=self.max_concurrency,
             usable=only_storable,
         )
+
+    def invoke(self, *args: Any, **kwargs: Any) -> AIMessage:
+        """The message that goes out.
+
+        Raises:
+            HeldBack: ``held_back``, where a person decides.
+        """
+        return self._past_others(super().invoke(*args, **kwargs))
+
+    async def ainvoke(self, *args: Any, **kwargs: Any) -> AIMessage:
+        """`invoke` without blocking the event loop."""
+        return self._past_others(await super().ainvoke(*args, **kwargs))
+
+    def _past_others(self, message: AIMessage) -> AIMessage:
+        if self.held_back is not None and self._outcome.held is not None:
+            raise self.held_back("held back for review")
+        return message
 
     # -- before the call ---------------------------------------------------------------------------------------------
 
@@ -178,11 +196,7 @@ class AgentModel(SteppedChatModel):
     # -- after the call ----------------------------------------------------------------------------------------------
 
     def _settled(self, assessment: Assessment, messages: Sequence[BaseMessage]) -> AIMessage | None:
-        """The message that goes out; None where the abstention path says what does.
-
-        Raises:
-            Exception: `held_back`, where a person decides.
-        """
+        """The message that goes out, or the placeholder of one that is held; None where the abstention path decides."""
         candidate = assessment.drawn.primary
         if assessment.accepted and candidate is not None:
             return self._noted(self._message(candidate, assessment), assessment)
@@ -196,8 +210,8 @@ class AgentModel(SteppedChatModel):
             judged=targets_of(message, self._verdicts(assessment), self.answers, lean(assessment.verdict)),
             verdict=lean(assessment.verdict),
         )
-        self._outcome.held = held
-        raise self.held_back(held)
+        self._outcome.held, self._outcome.placeholder = held, held_message(held, self.holding_message)
+        return self._outcome.placeholder
 
     def _verdicts(self, assessment: Assessment) -> dict[str, Verdict]:
         """What the gates say about each call, by the tool's name; a structured answer's call is the answer."""
@@ -234,7 +248,8 @@ class AgentModel(SteppedChatModel):
             message = with_verdict(message, assessment.verdict)
         message = message.model_copy(update={"id": f"guardrail-{uuid4()}"})
         outcome = self._outcome
-        outcome.message_id, outcome.verdict, outcome.held = message.id, assessment.verdict, None
+        outcome.message_id, outcome.verdict = message.id, assessment.verdict
+        outcome.held = outcome.placeholder = None
         outcome.orders = {
             str(call["id"]): ToolCallOrder(
                 digest=call_digest(call),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -15,6 +15,7 @@ from guardrail.artifact import CascadeArtifact
 from guardrail.errors import ArtifactError, UsageError
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.messages import with_verdict
+from guardrail.guard.observers import Observer
 from guardrail.types import SamplingPlan
 
 from .._frameworks.chat import Latest
@@ -22,7 +23,7 @@ from ..openai_chat import OpenAICompatibleChat
 from .config import Alias, Upstream
 from .protocol import Answer, ApiError, ChatRequest, failure, is_settled
 
-__all__ = ["ServedAlias"]
+__all__ = ["CREDENTIALS", "ServedAlias"]
 
 CREDENTIALS = 256
 """Upstream keys for which guards are kept; each has connections, a probe and remembered abstentions of its own."""
@@ -36,16 +37,25 @@ class ServedAlias:
         name: Its name.
         config: Its part of the configuration.
         other: Finds another alias by its name.
-        ticket: ``on_abstain`` for tickets.
+        store: The review store, for tickets and monitors.
+        observers: See every verdict.
 
     Raises:
         ArtifactError: The artifact cannot be read, or does not fit the upstream.
         UsageError: The artifact is of another kind than the alias.
     """
 
-    def __init__(self, name: str, config: Alias, other: Callable[[str], ServedAlias], ticket: Any = None) -> None:
-        self.name, self.config = name, config
-        self._other, self._ticket = other, ticket
+    def __init__(
+        self,
+        name: str,
+        config: Alias,
+        other: Callable[[str], ServedAlias],
+        store: Any = None,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.name, self.config, self._observers = name, config, observers
+        self._other, self._store = other, store
+        self._watch: dict[str, Any] | None = None
         kind = CascadeArtifact if len(config.upstream) > 1 else CalibrationArtifact
         self.artifact = None if config.artifact is None else kind.load(config.artifact)
         self._guards: Latest[Guardrail | Cascade] = Latest(CREDENTIALS)
@@ -69,11 +79,6 @@ class ServedAlias:
     def single(self) -> CalibrationArtifact | None:
         """The artifact; of a cascade its first stage's."""
         return self.artifact.stages[0] if isinstance(self.artifact, CascadeArtifact) else self.artifact
-
-    @property
-    def estimator(self) -> str:
-        """Name of the estimator, for metrics; "" without an artifact."""
-        return "" if self.single is None else self.single.estimator.name
 
     def is_same(self, other: ServedAlias) -> bool:
         """Whether another alias would answer in the same way. One with a fallback depends on that, too."""
@@ -99,14 +104,25 @@ class ServedAlias:
     def _made(self, credential: str | None) -> Guardrail | Cascade:
         config, chats = self.config, [self.chat(one, credential) for one in self.config.upstream]
         common: dict[str, Any] = {"abstain_message": config.abstain_message, "turns": config.turns}
+        common["on_verdict"] = self._observers
         own = {"early_stopping": config.early_stopping, "probe": config.probe}
+        common["on_abstain"] = "raise" if config.on_abstain == "error" else "message"
+        if config.on_abstain == "ticket":
+            from guardrail.review.hooks import ticket
+
+            common["on_abstain"] = ticket(self._store)
         if config.fallback is not None:
             common["on_abstain"] = self._other(config.fallback).answering()
-        else:
-            common["on_abstain"] = {"message": "message", "error": "raise", "ticket": self._ticket}[config.on_abstain]
         if isinstance(self.artifact, CascadeArtifact):
             return Cascade(chats, artifact=self.artifact, stage_settings=[own for _ in chats], **common)
-        return Guardrail(model=chats[0], artifact=self.artifact, **own, **common)
+        if config.monitor and self._watch is None:
+            from guardrail.review.monitors.store import Monitors
+
+            assert self.artifact is not None, "checked in the configuration"
+            name, monitors = f"{self.name}-{self.artifact.digest[:12]}", Monitors(self._store)
+            drift = monitors.drift(name, self.artifact)
+            self._watch = {"on_verdict": [*self._observers, drift.watch], "switch": monitors.switch(names=name)}
+        return Guardrail(model=chats[0], artifact=self.artifact, **own, **{**common, **(self._watch or {})})
 
     def answering(self) -> BaseChatModel:
         """The chat model that takes over for another alias."""

@@ -8,19 +8,20 @@ import json
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from uuid import uuid4
 
+from pydantic import Discriminator, Tag, TypeAdapter
+
 from guardrail.errors import GuardrailError, require
-from guardrail.guard.observe import Observed
 from guardrail.plain_json import canonical_json, sha256_hex
 
 from .aliases import ServedAlias
 from .config import Config, Key, load_config
-from .memory import Repeats, Work
+from .memory import Repeats, Shared, Work
 from .metrics import Metrics
 from .observing import Observing
 from .protocol import (
@@ -41,12 +42,24 @@ _responses = require("starlette.responses", extra="serve")
 __all__ = ["Gateway"]
 
 CHAT, MODELS, OBSERVED = "/v1/chat/completions", "/v1/models", "/guardrail/v1/observed"
-OPEN = frozenset({"/healthz", "/readyz"})
-"""Paths without a key; every other path needs one."""
-ROUTES = frozenset({CHAT, MODELS, OBSERVED, "/metrics", *OPEN})
+ROUTES = frozenset({CHAT, MODELS, OBSERVED, "/metrics", "/healthz", "/readyz"})
 LOCAL = ("127.0.0.1", "localhost", "::1")
 MINUTE = 60.0
+STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""Nothing between us and the client may hold a stream back."""
+STOPPING = ApiError(503, "The gateway is stopping.", "stopping", kind="server_error", headers={"Retry-After": "5"})
 log = logging.getLogger("guardrail")
+Result = Answer | ApiError
+
+
+def _kind(result: Any) -> str:
+    return "error" if isinstance(result, ApiError) or (isinstance(result, dict) and "status" in result) else "answer"
+
+
+_RESULT: TypeAdapter[Result] = TypeAdapter(
+    Annotated[Annotated[Answer, Tag("answer")] | Annotated[ApiError, Tag("error")], Discriminator(_kind)]
+)
+"""How a result stands in the store."""
 
 
 class Gateway:
@@ -64,23 +77,28 @@ class Gateway:
         self._path = None if isinstance(config, Config) else Path(config)
         self.config = config if isinstance(config, Config) else load_config(config)
         self.metrics = Metrics(lambda: {name: one.queue.observed for name, one in self.observing.items()})
-        self.draining = False
+        self._stops_at: float | None = None
         self._reload_failed = False
         self._started = int(time.time())
         self._store: Any = None
         self._busy: Counter[str | None] = Counter()
         self._recent: dict[str, deque[float]] = {}
-        self._repeats: Repeats[Answer | ApiError] = Repeats(self.config.remember, _is_kept)
         self.aliases: dict[str, ServedAlias] = {}
         self.observing: dict[str, Observing] = {}
         self.aliases, self.observing = self._load(self.config)
+        self._repeats: Repeats[Result] = Repeats(self.config.remember, self._shared())
 
     def _load(self, config: Config) -> tuple[dict[str, ServedAlias], dict[str, Observing]]:
         """The aliases of a configuration, with their guards made, so that every fault is found before it serves."""
+        if config.reviews is not None and self._store is None:
+            from guardrail.review.queue.store import ReviewStore
+
+            self._store = ReviewStore(config.reviews.get_secret_value())
         made: dict[str, ServedAlias] = {}
         observing: dict[str, Observing] = {}
         for name, alias in config.models.items():
-            fresh = ServedAlias(name, alias, lambda other: made[other], self._ticket(config))
+            observers = self.metrics.observers(mode=alias.mode, model=name)
+            fresh = ServedAlias(name, alias, lambda other: made[other], self._store, observers)
             former = self.aliases.get(name)
             # What did not change keeps its connections, its probe and its remembered abstentions.
             made[name] = former if former is not None and former.is_same(fresh) else fresh
@@ -89,18 +107,16 @@ class Gateway:
                 one.guard(None)
             if not one.guarded:
                 known = self.observing.get(name)
-                observing[name] = known if known is not None and known.alias is one else Observing(one, self.metrics)
+                observing[name] = known if known is not None and known.alias is one else Observing(one)
         return made, observing
 
-    def _ticket(self, config: Config) -> Any:
-        if config.reviews is None:
+    def _shared(self) -> Shared[Result] | None:
+        if self._store is None or not self.config.remember:
             return None
-        from guardrail.review.hooks import ticket
-        from guardrail.review.queue.store import ReviewStore
+        from guardrail.review.queue.marks import Marks
 
-        if self._store is None:
-            self._store = ReviewStore(config.reviews)
-        return ticket(self._store)
+        marks = Marks(self._store.database)
+        return Shared(marks, self.config.remember, _RESULT.dump_json, _RESULT.validate_json)
 
     def reload(self) -> bool:
         """Read configuration and artifacts again; requests keep what they began with.
@@ -108,10 +124,10 @@ class Gateway:
         Returns:
             Whether it succeeded. If not, what was there stays, the log says why, and ``/readyz`` says that it failed.
         """
+        self._reload_failed = False
         try:
             config = self.config if self._path is None else load_config(self._path)
             (self.aliases, self.observing), self.config = self._load(config), config
-            self._reload_failed = False
         except GuardrailError as error:
             log.error("guardrail serve: not reloaded; the former configuration stays: %s", error)
             self._reload_failed = True
@@ -125,8 +141,7 @@ class Gateway:
             await self._lifespan(receive, send)
         if scope["type"] != "http":
             return
-        request, request_id = _requests.Request(scope, receive), uuid4().hex
-        status = 500
+        request, request_id, status = _requests.Request(scope, receive), uuid4().hex, 500
 
         async def numbered(message: dict[str, Any]) -> None:
             nonlocal status
@@ -136,18 +151,16 @@ class Gateway:
             await send(message)
 
         try:
-            response = await self._respond(request, request_id)
+            with self.metrics.trace_of(request.headers):
+                response = await self._respond(request, request_id)
         except ApiError as error:
             response = _error(error)
-        except Exception as error:  # the log has the type only: texts may quote an answer
-            log.error("guardrail serve: request %s failed with %s", request_id, type(error).__name__)
-            log.debug("guardrail serve: request %s", request_id, exc_info=error)
-            response = _error(ApiError(500, "The gateway failed.", "internal_error", kind="server_error"))
+        except Exception as error:
+            response = _error(_failed(f"request {request_id}", error))
         try:
             await response(scope, receive, numbered)
         finally:
-            path = scope["path"]
-            self.metrics.requested(path if path in ROUTES else "other", status)
+            self.metrics.requested(scope["path"] if scope["path"] in ROUTES else "other", status)
 
     async def _lifespan(self, receive: Any, send: Any) -> None:
         while (await receive())["type"] != "lifespan.shutdown":
@@ -155,16 +168,22 @@ class Gateway:
         await self.aclose()
         await send({"type": "lifespan.shutdown.complete"})
 
+    def drain(self) -> None:
+        """Say that it is not ready any more; what runs has the grace time to finish."""
+        if self._stops_at is None:
+            self._stops_at = time.monotonic() + self.config.drain
+
     async def aclose(self) -> None:
         """Let running questions finish for the grace time, then stop them."""
-        self.draining = True
-        running = self._repeats.running
-        if running:
-            await asyncio.wait(running, timeout=self.config.drain)
+        self.drain()
+        assert self._stops_at is not None
+        if running := self._repeats.running.copy():
+            await asyncio.wait(running, timeout=max(0.0, self._stops_at - time.monotonic()))
         for task in running:
             task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
         for one in self.observing.values():
-            await asyncio.to_thread(one.queue.drain, self.config.drain)
+            await asyncio.to_thread(one.queue.drain, max(0.0, self._stops_at - time.monotonic()))
             await one.aclose()
         if self._store is not None:
             self._store.close()
@@ -174,34 +193,30 @@ class Gateway:
         if path == "/healthz":
             return _responses.JSONResponse({"status": "ok"})
         if path == "/readyz":
-            reasons = [name for name, wrong in self._faults().items() if wrong]
+            faults = {"draining": self._stops_at is not None, "reload_failed": self._reload_failed}
+            reasons = [name for name, wrong in faults.items() if wrong]
             return _responses.JSONResponse({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
         key = self._authenticate(request)
         if method == "POST" and path == CHAT:
             return await self._chat(request, request_id, key)
         if method == "GET" and (path == MODELS or path.startswith(f"{MODELS}/")):
-            return self._models(path, key)
+            return self._models(path.removeprefix(MODELS).strip("/"), key)
         if method == "GET" and path == OBSERVED:
-            return _responses.JSONResponse({name: _counts(one.queue.observed) for name, one in self.observing.items()})
+            seen = {name: one.queue.observed for name, one in self.observing.items()}
+            counts = {name: {**dataclasses.asdict(one), "acceptance": one.acceptance} for name, one in seen.items()}
+            return _responses.JSONResponse(counts)
         if method == "GET" and path == "/metrics":
             page, kind = self.metrics.exposition()
             return _responses.Response(page, media_type=kind)
         raise refuse_endpoint(path, method)
 
-    def _faults(self) -> dict[str, bool]:
-        return {"draining": self.draining, "reload_failed": self._reload_failed}
-
-    def _models(self, path: str, key: Key | None) -> Any:
-        name = path.removeprefix(MODELS).strip("/")
+    def _models(self, name: str, key: Key | None) -> Any:
         known = [one for one in self.aliases if key is None or key.models is None or one in key.models]
-        listed = [
-            {"id": one, "object": "model", "created": self._started, "owned_by": "acrc-guardrail"} for one in known
-        ]
-        if not name:
-            return _responses.JSONResponse({"object": "list", "data": listed})
-        if name not in known:
+        common = {"object": "model", "created": self._started, "owned_by": "acrc-guardrail"}
+        if name and name not in known:
             raise _no_model(name)
-        return _responses.JSONResponse(next(one for one in listed if one["id"] == name))
+        listed = [{"id": one, **common} for one in known if not name or one == name]
+        return _responses.JSONResponse(listed[0] if name else {"object": "list", "data": listed})
 
     # -- who asks ------------------------------------------------------------------------------------------------------
 
@@ -213,28 +228,17 @@ class Gateway:
                 raise ApiError(403, "This host name is not allowed; use 127.0.0.1.", "host_not_allowed")
             return None
         headers = request.headers
-        given = headers.get("x-guardrail-key") or _bearer(headers) or headers.get("api-key")
-        key = self.config.key_of(given)
+        key = self.config.key_of(headers.get("x-guardrail-key") or _bearer(headers) or headers.get("api-key"))
         if key is None:
-            raise ApiError(
-                401, "The API key is missing or unknown.", "invalid_api_key", headers={"WWW-Authenticate": "Bearer"}
-            )
-        self._count(key)
+            raise _unauthorized("The API key is missing or unknown.")
+        if key.requests_per_minute is not None:
+            recent, now = self._recent.setdefault(key.name, deque()), time.monotonic()
+            while recent and recent[0] <= now - MINUTE:
+                recent.popleft()
+            if len(recent) >= key.requests_per_minute:
+                raise _limited("Too many requests for this key.", int(recent[0] + MINUTE - now) + 1)
+            recent.append(now)
         return key
-
-    def _count(self, key: Key) -> None:
-        if key.requests_per_minute is None:
-            return
-        recent, now = self._recent.setdefault(key.name, deque()), time.monotonic()
-        while recent and recent[0] <= now - MINUTE:
-            recent.popleft()
-        if len(recent) >= key.requests_per_minute:
-            wait = str(int(recent[0] + MINUTE - now) + 1)
-            raise ApiError(
-                429, "Too many requests for this key.", "rate_limit_exceeded", kind="rate_limit_error",
-                headers={"Retry-After": wait},
-            )  # fmt: skip
-        recent.append(now)
 
     def _alias(self, name: str, key: Key | None) -> ServedAlias:
         found = self.aliases.get(name)
@@ -246,19 +250,13 @@ class Gateway:
 
     def _credential(self, alias: ServedAlias, key: Key | None, headers: Mapping[str, str]) -> str | None:
         """The key for the upstream; None for the alias's own."""
-        if alias.upstream.forward_key:
-            bearer = _bearer(headers)
-            if bearer is None or (key is not None and headers.get("x-guardrail-key") is None):
-                raise ApiError(
-                    401,
-                    "This model is called with your own key: send it as Authorization: Bearer KEY"
-                    + (", and the gateway's key in the header x-guardrail-key." if key is not None else "."),
-                    "invalid_api_key",
-                )
-            return bearer
-        if key is not None and key.upstream_key is not None:
-            return key.upstream_key.get_secret_value()
-        return None
+        if not alias.upstream.forward_key:
+            return None if key is None or key.upstream_key is None else key.upstream_key.get_secret_value()
+        bearer = _bearer(headers)
+        if bearer is None or (key is not None and headers.get("x-guardrail-key") is None):
+            also = ", and the gateway's key in the header x-guardrail-key" if key is not None else ""
+            raise _unauthorized(f"This model is called with your own key: send it as Authorization: Bearer KEY{also}.")
+        return bearer
 
     # -- chat completions ----------------------------------------------------------------------------------------------
 
@@ -285,135 +283,117 @@ class Gateway:
         if (observing := self.observing.get(alias.name)) is not None:
             return await observing.respond(content, body, headers, credential, once or request_id)
         assert alias.plan is not None, "a guarded alias has an artifact"
+        one = alias.config
         asked = read_request(
-            body,
-            alias.plan,
-            fixed=alias.upstream.extra_body,
-            settings=alias.config.settings,
-            ignore=alias.config.ignore,
+            body, alias.plan, fixed=alias.upstream.extra_body, settings=one.settings, ignore=one.ignore
         )
         segment = headers.get("x-guardrail-segment")
-        who = (None if key is None else key.name, credential, segment, once, canonical_json(body))
-        repeated = once is not None or headers.get("x-stainless-retry-count", "0") not in ("", "0")
+        model = [(upstream.url, upstream.model) for upstream in one.upstream]
+        who = (None if key is None else key.name, credential, segment, once, canonical_json(body), model)
         work = self._repeats.get(
             sha256_hex(repr(who).encode("utf-8", "surrogatepass")),
             partial(self._measured, alias, asked, credential, segment, key),
-            repeated=repeated,
+            repeated=once is not None or headers.get("x-stainless-retry-count", "0") not in ("", "0"),
         )
+        leave = partial(self._repeats.leave, work, cancel=one.on_disconnect == "cancel")
         reply = partial(_reply, request=asked, request_id=request_id, model=alias.name)
-        work.clients += 1
         gone = asyncio.ensure_future(_disconnected(request.receive))
-        hold = self.config.stream_hold if asked.stream else None
-        handed_on = False
         try:
+            hold = self.config.stream_hold if asked.stream else None
             await asyncio.wait({work.task, gone}, timeout=hold, return_when=asyncio.FIRST_COMPLETED)
-            if work.task.done():
-                return reply(_result(work.task))
-            if gone.done():
-                return _responses.Response(status_code=499)  # nobody reads it
-            handed_on = True
-            frames = self._late_frames(work, alias, reply)
-            return _responses.StreamingResponse(frames, media_type="text/event-stream", headers=_STREAMED)
+            if not work.task.done() and not gone.done():
+                frames, leave = self._late_frames(work, leave, reply), _nothing
+                return _responses.StreamingResponse(frames, media_type="text/event-stream", headers=STREAMED)
+            return reply(_result(work.task)) if work.task.done() else _responses.Response(status_code=499)
         finally:
             gone.cancel()
-            if not handed_on:
-                self._leave(work, alias)
-
-    def _leave(self, work: Work[Answer | ApiError], alias: ServedAlias) -> None:
-        """A client has its reply, or is gone; see `Alias.on_disconnect`."""
-        work.clients -= 1
-        if alias.config.on_disconnect == "cancel" and not work.clients and not work.task.done():
-            work.task.cancel()
+            leave()
 
     async def _late_frames(
-        self, work: Work[Answer | ApiError], alias: ServedAlias, reply: Callable[..., Any]
+        self, work: Work[Result], leave: Callable[[], None], reply: Callable[..., Any]
     ) -> AsyncIterator[bytes]:
         """A stream that began before its verdict: comments keep the connection open until then."""
         try:
             while not work.task.done():
                 yield b": keep-alive\n\n"
                 await asyncio.wait({work.task}, timeout=self.config.keep_alive)
-            for frame in reply(_result(work.task), late=True):
-                yield frame
+            yield reply(_result(work.task), late=True)
         finally:
-            self._leave(work, alias)
+            leave()
 
     async def _measured(
         self, alias: ServedAlias, asked: ChatRequest, credential: str | None, segment: str | None, key: Key | None
-    ) -> Answer | ApiError:
+    ) -> Result:
         """The guard's answer, within the limits; never raises."""
         name, most = (None, None) if key is None else (key.name, key.max_concurrency)
-        overload: dict[str, Any] = {"headers": {"Retry-After": "2"}}
         if most is not None and self._busy[name] >= most:
-            text = "Too many questions of this key are being measured."
-            return ApiError(429, text, "rate_limit_exceeded", kind="rate_limit_error", **overload)
+            return _limited("Too many questions of this key are being measured.", 2)
         if self._busy.total() >= self.config.max_concurrency:
-            return ApiError(503, "The gateway is overloaded.", "overloaded", kind="server_error", **overload)
+            return dataclasses.replace(STOPPING, message="The gateway is overloaded.", code="overloaded")
         self._busy[name] += 1
         try:
-            found = await alias.answer(asked, credential, segment)
+            return await alias.answer(asked, credential, segment)
         except Exception as error:
-            log.error("guardrail serve: %s failed with %s", alias.name, type(error).__name__)
-            log.debug("guardrail serve: %s", alias.name, exc_info=error)
-            return ApiError(500, "The gateway failed.", "internal_error", kind="server_error")
+            return _failed(alias.name, error)
         finally:
             self._busy[name] -= 1
-        verdict = found.verdict
-        if verdict is not None:
-            self.metrics.decided(verdict, mode="guard", model=alias.name, estimator=alias.estimator)
-        return found
 
 
-_STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""Nothing between us and the client may hold a stream back."""
+def _nothing() -> None:
+    pass
 
 
-def _counts(observed: Observed) -> dict[str, Any]:
-    return {**dataclasses.asdict(observed), "acceptance": observed.acceptance}
-
-
-def _is_kept(result: Answer | ApiError) -> bool:
-    return result.settled
-
-
-def _result(task: asyncio.Task[Answer | ApiError]) -> Answer | ApiError:
+def _result(task: asyncio.Task[Result]) -> Result:
     if task.cancelled():
-        return ApiError(503, "The gateway is stopping.", "stopping", kind="server_error", headers={"Retry-After": "5"})
+        return STOPPING
+    if (error := task.exception()) is not None:  # of the database: nothing was begun
+        log.error("guardrail serve: it cannot be known whether a request is a repetition: %s", error)
+        return dataclasses.replace(STOPPING, message="The gateway cannot reach its store.", code="store_unavailable")
     return task.result()
 
 
-def _reply(result: Answer | ApiError, *, request: ChatRequest, request_id: str, model: str, late: bool = False) -> Any:
-    """The response, or with ``late`` the frames of a stream that has begun."""
+def _reply(result: Result, *, request: ChatRequest, request_id: str, model: str, late: bool = False) -> Any:
+    """The response, or with ``late`` the rest of a stream that has begun."""
     if isinstance(result, ApiError):
-        return iter([_frame(result.body), _DONE]) if late else _error(result)
-    reply = completion(result, request, request_id=request_id, model=model)
+        return _events([result.body]) if late else _error(result)
+    reply, headers = (
+        completion(result, request, request_id=request_id, model=model),
+        headers_of(result, request.replaced),
+    )
     if not request.stream:
-        return _responses.JSONResponse(reply, headers=headers_of(result, request.replaced))
-    frames = _frames(reply, include_usage=request.include_usage)
-    if late:
-        return frames
-    headers = {**headers_of(result, request.replaced), **_STREAMED}
-    return _responses.Response(b"".join(frames), media_type="text/event-stream", headers=headers)
+        return _responses.JSONResponse(reply, headers=headers)
+    events = _events(chunks(reply, include_usage=request.include_usage))
+    return (
+        events if late else _responses.Response(events, media_type="text/event-stream", headers={**headers, **STREAMED})
+    )
 
 
-_DONE = b"data: [DONE]\n\n"
-
-
-def _frames(reply: Mapping[str, Any], *, include_usage: bool) -> Iterator[bytes]:
-    yield from map(_frame, chunks(reply, include_usage=include_usage))
-    yield _DONE
-
-
-def _frame(event: Mapping[str, Any]) -> bytes:
-    return f"data: {json.dumps(event, ensure_ascii=False)}\n\n".encode()
+def _events(listed: Iterable[Mapping[str, Any]]) -> bytes:
+    return "".join(
+        f"data: {one}\n\n" for one in (*(json.dumps(event, ensure_ascii=False) for event in listed), "[DONE]")
+    ).encode()
 
 
 def _error(error: ApiError) -> Any:
     return _responses.JSONResponse(error.body, error.status, headers=dict(error.headers))
 
 
+def _failed(what: str, error: Exception) -> ApiError:
+    log.error("guardrail serve: %s failed with %s", what, type(error).__name__)  # its text may quote an answer
+    log.debug("guardrail serve: %s", what, exc_info=error)
+    return ApiError(500, "The gateway failed.", "internal_error", kind="server_error")
+
+
 def _no_model(name: str) -> ApiError:
     return ApiError(404, f"The model {name[:100]!r} does not exist here.", "model_not_found", "model")
+
+
+def _unauthorized(message: str) -> ApiError:
+    return ApiError(401, message, "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+
+def _limited(message: str, seconds: int) -> ApiError:
+    return ApiError(429, message, "rate_limit_exceeded", kind="rate_limit_error", headers={"Retry-After": str(seconds)})
 
 
 def _bearer(headers: Mapping[str, str]) -> str | None:

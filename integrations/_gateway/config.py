@@ -7,7 +7,7 @@ import hmac
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
@@ -127,6 +127,9 @@ class Alias(_Strict):
     """As in `Guardrail`."""
     probe: Literal["auto", "off"] = "auto"
     """As in `Guardrail`."""
+    monitor: bool = False
+    """Watch the scores for drift, and hold answers back after an alarm. All processes on ``reviews`` share the monitor,
+    which belongs to the artifact: ``guardrail monitor`` shows it under NAME-DIGEST."""
     observe: Observe = Observe()
     """For ``mode: observe``."""
 
@@ -140,6 +143,8 @@ class Alias(_Strict):
             raise ValueError("a cascade cannot observe: a served answer is one model's. Give one upstream")
         if self.mode == "observe" and self.artifact is None and self.observe.records and self.observe.plan is None:
             raise ValueError("to collect records without an artifact, observe.plan must say how samples are drawn")
+        if self.monitor and (self.mode == "observe" or len(self.upstream) > 1):
+            raise ValueError("monitor watches a guarded model with one upstream. Leave it out")
         if self.fallback is not None and self.on_abstain != "message":
             raise ValueError("fallback takes the place of on_abstain. Leave one of them out")
         return self
@@ -177,8 +182,9 @@ class Config(_Strict):
     """Keys of clients. Without any, every program on this machine may ask."""
     allowed_hosts: tuple[str, ...] = ()
     """Further host names by which clients without keys may reach the gateway."""
-    reviews: str | None = None
-    """Review store (SQLite path or postgresql:// URL) for ``on_abstain: ticket``."""
+    reviews: SecretStr | None = None
+    """Review store (SQLite path or postgresql:// URL) for tickets, monitors and remembered verdicts. Several processes
+    on one store answer as one."""
     max_body: int = Field(default=10 * 2**20, ge=1)
     """Bytes of a request."""
     max_concurrency: int = Field(default=64, ge=1)
@@ -202,8 +208,9 @@ class Config(_Strict):
         for name, alias in self.models.items():
             if alias.fallback is not None and (alias.fallback == name or alias.fallback not in self.models):
                 raise ValueError(f"models.{name}.fallback must be another alias, got {alias.fallback!r}")
-            if alias.on_abstain == "ticket" and self.reviews is None:
-                raise ValueError(f"models.{name}: on_abstain: ticket needs reviews: PATH of the review store")
+            if (alias.on_abstain == "ticket" or alias.monitor) and self.reviews is None:
+                what = "monitor" if alias.monitor else "on_abstain: ticket"
+                raise ValueError(f"models.{name}: {what} needs reviews: PATH of the review store")
         for key in self.keys:
             missing = sorted(set(key.models or ()) - self.models.keys())
             if missing:
@@ -264,17 +271,9 @@ def parsed_config(text: str, name: str = "configuration", environment: Mapping[s
         environment: Values for ``${NAME}``; default: the process's.
     """
     yaml = require("yaml", extra="serve")
-    variables = os.environ if environment is None else environment
-
-    def put(value: str, line: int) -> str:
-        def one(found: re.Match[str]) -> str:
-            return "$" if found["what"] is None else _value(found["what"], variables, f"{name}:{line}")
-
-        return _VARIABLE.sub(one, value)
-
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        _fill(node, put, name)
+        _fill(node, os.environ if environment is None else environment, name)
         content = None if node is None else yaml.SafeLoader("").construct_document(node)
     except yaml.YAMLError as error:
         raise UsageError(f"{name}: cannot be read as YAML ({' '.join(str(error).split())}).") from error
@@ -283,38 +282,38 @@ def parsed_config(text: str, name: str = "configuration", environment: Mapping[s
     return Config.checked(content, name)
 
 
-def _fill(node: Any, put: Callable[[str, int], str], name: str) -> None:
+def _fill(node: Any, variables: Mapping[str, str], name: str) -> None:
     """Put variables into the values of a YAML tree, never into its keys; refuse a key that is given twice."""
     if node is None:
         return
+    where, seen = f"{name}:{node.start_mark.line + 1}", set[str]()
     if isinstance(node.value, str):
         if node.tag.endswith(":str"):
-            node.value = put(node.value, node.start_mark.line + 1)
+            node.value = _VARIABLE.sub(lambda found: _value(found["what"], variables, where), node.value)
         return
-    seen: set[str] = set()
     for part in node.value:
         key, value = part if isinstance(part, tuple) else (None, part)
-        if key is not None and key.value in seen:
-            raise UsageError(f"{name}:{key.start_mark.line + 1}: {key.value!r} is given twice. Give it once.")
         if key is not None and isinstance(key.value, str):
+            if key.value in seen:
+                raise UsageError(f"{name}:{key.start_mark.line + 1}: {key.value!r} is given twice. Give it once.")
             seen.add(key.value)
-        _fill(value, put, name)
+        _fill(value, variables, name)
 
 
-def _value(what: str, variables: Mapping[str, str], where: str) -> str:
+def _value(what: str | None, variables: Mapping[str, str], where: str) -> str:
+    if what is None:
+        return "$"
     if what.startswith("file:"):
         try:
             return Path(what.removeprefix("file:")).read_text(encoding="utf-8").strip()
         except OSError as error:
             raise UsageError(f"{where}: the file of ${{{what}}} cannot be read ({error.strerror}).") from error
     variable, given, default = what.partition(":-")
-    if variable in variables:
-        return variables[variable]
-    if not given:
+    if variable not in variables and not given:
         raise UsageError(
             f"{where}: the variable {variable} is not set. Set it, or write ${{{variable}:-DEFAULT}} (and $$ for a $)."
         )
-    return default
+    return variables.get(variable, default)
 
 
 def _first_fault(error: ValidationError) -> str:

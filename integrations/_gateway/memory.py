@@ -7,17 +7,41 @@ take longest, so drawing again would select: the error rate among answers would 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from uuid import uuid4
 
-__all__ = ["Repeats", "Work"]
+from guardrail.errors import GuardrailError
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from guardrail.review.queue.marks import Marks
+
+__all__ = ["Repeats", "Shared", "Work"]
+
 MOST = 10_000
-"""Results that are remembered at once; the oldest make room."""
+"""Results that a process remembers at once; the oldest make room."""
+LEASE = 30.0
+"""Seconds after which a request is free again whose process was killed. A process that lives renews them."""
+PAUSE = 0.1
+"""Seconds between two looks at what another process is answering."""
+log = logging.getLogger("guardrail")
+
+
+class Result(Protocol):
+    """What is remembered."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether an identical request gets it again."""
+
+
+T = TypeVar("T", bound=Result)
+Start = Callable[[], Coroutine[Any, Any, T]]
 
 
 @dataclass(eq=False)
@@ -28,13 +52,13 @@ class Work(Generic[T]):
         task: Answers it; clients wait for it, and it does not end with them.
         clients: Clients that wait for it.
         ends: Until when its result is remembered; None while it runs.
-        is_new: Whether the last `Repeats.get` began it.
+        run: Names it among all processes.
     """
 
-    task: asyncio.Task[T]
+    task: asyncio.Task[T] = field(init=False)
     clients: int = 0
     ends: float | None = None
-    is_new: bool = True
+    run: str = field(default_factory=lambda: uuid4().hex)
 
 
 class Repeats(Generic[T]):
@@ -42,24 +66,19 @@ class Repeats(Generic[T]):
 
     Args:
         seconds: How long a result is remembered.
-        keep: Whether a result is remembered at all.
+        shared: What other processes answer; None for one process.
         clock: Seconds that only grow.
     """
 
     def __init__(
-        self, seconds: float, keep: Callable[[T], bool], *, clock: Callable[[], float] = time.monotonic
+        self, seconds: float, shared: Shared[T] | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._seconds, self._keep, self._clock = seconds, keep, clock
+        self._seconds, self._shared, self._clock = seconds, shared, clock
         self._known: OrderedDict[str, Work[T]] = OrderedDict()
-        self._running: set[asyncio.Task[T]] = set()
+        self.running: set[asyncio.Task[T]] = set()
 
-    @property
-    def running(self) -> frozenset[asyncio.Task[T]]:
-        """What has not ended, wanted by a client or not."""
-        return frozenset(self._running)
-
-    def get(self, key: str, start: Callable[[], Awaitable[T]], *, repeated: bool) -> Work[T]:
-        """The work for a request: what is known of an identical one, or new.
+    def get(self, key: str, start: Start[T], *, repeated: bool) -> Work[T]:
+        """The work for a request: what is known of an identical one, or new. The caller is one of its clients.
 
         A request that says that it is a repetition joins or gets the result. Any other joins only what runs on after
         its client has gone: two clients that ask the same at once are two questions.
@@ -69,35 +88,103 @@ class Repeats(Generic[T]):
             start: Begins the work.
             repeated: Whether the client says that it asks again.
         """
-        now = self._clock()
-        found = self._known.get(key)
-        if found is not None and ((found.ends is not None and found.ends <= now) or found.task.cancelling()):
-            found = None
-        if found is not None and (repeated or (found.ends is None and not found.clients)):
-            found.is_new = False
-            return found
-
-        async def answer() -> T:
-            return await start()
-
-        work = Work(asyncio.get_running_loop().create_task(answer()))
-        self._known[key] = work
-        self._known.move_to_end(key)
-        self._running.add(work.task)
-        work.task.add_done_callback(lambda _: self._ended(key, work))
-        while len(self._known) > MOST:
-            self._known.popitem(last=False)
+        now, work = self._clock(), self._known.get(key)
+        current = work is not None and (work.ends is None or work.ends > now) and not work.task.cancelling()
+        if work is None or not current or not (repeated or (work.ends is None and not work.clients)):
+            work = self._known[key] = Work()
+            begun = start() if self._shared is None else self._shared.answer(key, start, work.run, repeated=repeated)
+            work.task = asyncio.get_running_loop().create_task(begun)
+            self.running.add(work.task)
+            work.task.add_done_callback(lambda task, key=key, work=work: self._ended(key, work))
+            self._known.move_to_end(key)
+            while len(self._known) > MOST or ((ends := next(iter(self._known.values())).ends) and ends <= now):
+                self._known.popitem(last=False)
+        work.clients += 1
         return work
 
     def _ended(self, key: str, work: Work[T]) -> None:
         task = work.task
-        self._running.discard(task)
-        kept = not task.cancelled() and task.exception() is None and self._keep(task.result())
-        if kept and self._seconds > 0:
+        self.running.discard(task)
+        if self._seconds > 0 and not task.cancelled() and task.exception() is None and task.result().settled:
             work.ends = self._clock() + self._seconds
         elif self._known.get(key) is work:
             del self._known[key]
-        while (
-            self._known and (first := next(iter(self._known.values()))).ends is not None and first.ends <= self._clock()
-        ):
-            self._known.popitem(last=False)
+
+    def leave(self, work: Work[T], *, cancel: bool) -> None:
+        """A client has its reply, or is gone; with ``cancel`` nothing is finished that nobody waits for."""
+        work.clients -= 1
+        if work.clients or work.task.done():
+            return
+        if cancel:
+            work.task.cancel()
+        elif self._shared is not None:
+            self._shared.left(work.run)
+
+
+class Shared(Generic[T]):
+    """What all processes on a database are answering and have answered, by request.
+
+    A mark of the database holds the run that answers a request, then its result.
+
+    Args:
+        marks: The database.
+        seconds: How long a result is remembered.
+        dump: Spells a result as JSON.
+        load: Reads it.
+    """
+
+    def __init__(
+        self, marks: Marks, seconds: float, dump: Callable[[T], bytes], load: Callable[[str | bytes], T]
+    ) -> None:
+        self._marks, self._seconds, self._dump, self._load = marks, seconds, dump, load
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def answer(self, key: str, start: Start[T], run: str, *, repeated: bool) -> T:
+        """As `Repeats.get`, for the requests of all processes.
+
+        Raises:
+            StoreUnavailableError: The database cannot say whether the request is a repetition. Nothing was begun.
+        """
+        name, mine = f"gateway:{key}", json.dumps({"run": run})
+        while (found := await asyncio.to_thread(self._marks.add, name, mine, LEASE)) is not None:
+            known = json.loads(found)
+            if repeated and "result" in known:
+                return self._load(known["result"])
+            if "run" in known and (repeated or await asyncio.to_thread(self._marks.get, _left(known["run"])) == ""):
+                repeated = True  # it has joined, and gets that result
+                while await asyncio.to_thread(self._marks.get, name) == found:
+                    await asyncio.sleep(PAUSE)
+            elif await asyncio.to_thread(self._marks.replace, name, found, mine, LEASE):
+                break  # another question with the same text
+        task = asyncio.ensure_future(start())
+        try:
+            while not (await asyncio.wait({task}, timeout=LEASE / 3))[0]:
+                await self._note(self._marks.replace, name, mine, mine, LEASE)
+            result = task.result()
+        except BaseException:  # it was stopped: somebody may ask again
+            task.cancel()
+            await self._note(self._marks.remove, name, mine)
+            raise
+        if result.settled:
+            kept = json.dumps({"result": self._dump(result).decode()})
+            await self._note(self._marks.replace, name, mine, kept, self._seconds)
+        else:
+            await self._note(self._marks.remove, name, mine)
+        return result
+
+    def left(self, run: str) -> None:
+        """The last client of a run is gone: an identical request joins it."""
+        task = asyncio.get_running_loop().create_task(self._note(self._marks.add, _left(run), "", self._seconds))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _note(self, change: Callable[..., object], *given: Any) -> None:
+        """Change a mark. If the database fails, the answer is still right: only its repetition is not recognised."""
+        try:
+            await asyncio.to_thread(change, *given)
+        except GuardrailError as error:
+            log.warning("guardrail serve: a verdict could not be shared: %s", error)
+
+
+def _left(run: str) -> str:
+    return f"gateway-left:{run}"

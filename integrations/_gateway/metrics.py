@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
 
-from guardrail.errors import require
+from langchain_core.messages import BaseMessage
+
+from guardrail.errors import MissingDependencyError, require
 from guardrail.guard.observe import Observed
+from guardrail.guard.observers import Observer
+from guardrail.verdict import Verdict
+
+from ..telemetry import INSTRUMENTS, Telemetry, caller, measurements
 
 __all__ = ["Metrics"]
 
 FATES = ("served", "chosen", "accepted", "abstained", "unmeasured", "not_comparable", "collected")
-
-SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80)
-UNCERTAINTY = (0, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3)
 
 
 class _Observations:
@@ -37,7 +41,7 @@ class _Observations:
 
 
 class Metrics:
-    """Counters of one gateway.
+    """Counters of one gateway: of every verdict those of `integrations.telemetry`, for OpenTelemetry as well.
 
     Args:
         observed: The counts of the observing aliases, by name.
@@ -46,37 +50,33 @@ class Metrics:
     def __init__(self, observed: Callable[[], Mapping[str, Observed]]) -> None:
         self._client = client = require("prometheus_client", extra="serve")
         self._registry = own = client.CollectorRegistry()
-        by_model = ("outcome", "model", "estimator")
-        self._decisions = client.Counter(
-            "guardrail_decisions", "Verdicts.", ("outcome", "reason", "mode", "model", "estimator"), registry=own
-        )
-        self._seconds = client.Histogram(
-            "guardrail_decision_duration_seconds",
-            "Seconds to a verdict.",
-            ("outcome", "mode", "model"),
-            buckets=SECONDS,
-            registry=own,
-        )
-        self._uncertainty = client.Histogram(
-            "guardrail_uncertainty", "Measured uncertainties.", by_model, buckets=UNCERTAINTY, registry=own
-        )
-        self._calls = client.Counter("guardrail_model_calls", "Calls of models.", ("model",), registry=own)
-        self._tokens = client.Counter("guardrail_tokens", "Tokens.", ("model", "direction"), registry=own)
+        try:
+            self._traces = bool(require("opentelemetry.trace", extra="otel"))
+        except MissingDependencyError:
+            self._traces = False
+        self._made: dict[str, Any] = {}
+        for name, (kind, unit, description, labels, buckets) in INSTRUMENTS.items():
+            spelled = name.replace(".", "_") + ("_seconds" if unit == "s" else "")
+            if kind == "counter":
+                self._made[name] = client.Counter(spelled, description, labels, registry=own)
+            else:
+                self._made[name] = client.Histogram(spelled, description, labels, buckets=buckets, registry=own)
         own.register(_Observations(require("prometheus_client.core", extra="serve").CounterMetricFamily, observed))
         self._requests = client.Counter("guardrail_http_requests", "Requests.", ("route", "status"), registry=own)
 
-    def decided(self, verdict: Mapping[str, Any], *, mode: str, model: str, estimator: str) -> None:
-        """Count a verdict (``Verdict.to_metadata()``)."""
-        reason, cost, measured = verdict["reason"], verdict["cost"], verdict["uncertainty"]["value"]
-        outcome = {"within_threshold": "accepted", "unmeasured": "unmeasured", "suspended": "suspended"}
-        what = outcome.get(reason, "abstained")
-        self._decisions.labels(what, reason, mode, model, estimator).inc()
-        self._seconds.labels(what, mode, model).observe(cost["seconds"])
-        self._calls.labels(model).inc(cost["calls"])
-        self._tokens.labels(model, "input").inc(cost["input_tokens"])
-        self._tokens.labels(model, "output").inc(cost["output_tokens"])
-        if measured is not None:
-            self._uncertainty.labels(what, model, estimator).observe(measured)
+    def observers(self, *, mode: Literal["guard", "observe"], model: str) -> list[Observer]:
+        """What counts the verdicts of an alias: here, and where the extra ``otel`` is installed, OpenTelemetry."""
+
+        def count(verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
+            for name, value, labels in measurements(verdict, mode=mode, model=model):
+                metric = self._made[name].labels(**labels)
+                metric.inc(value) if INSTRUMENTS[name].kind == "counter" else metric.observe(value)
+
+        return [count, Telemetry(model)] if self._traces else [count]
+
+    def trace_of(self, headers: Mapping[str, str]) -> AbstractContextManager[None]:
+        """The trace that a request names, for OpenTelemetry."""
+        return caller(headers) if self._traces else nullcontext()
 
     def requested(self, route: str, status: int) -> None:
         """Count a request."""

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
 from operator import add
@@ -16,6 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, message_chunk_to_mes
 
 from guardrail import Guardrail
 from guardrail.errors import GuardrailError, UsageError, require
+from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.observe import ObserveQueue, chosen, fate_of, unlike_served
 from guardrail.prompting import ONE_QUESTION, PromptWrapping, turns_of
 from guardrail.sampling.effects import run
@@ -24,9 +26,9 @@ from guardrail.sampling.sampler import Sampler
 from guardrail.specs import identify
 from guardrail.types import Sample, SampleSet, SamplingPlan
 
+from .._frameworks.chat import Latest
 from .._openai.replies import MalformedReplyError, choices_of, chunks_of, message_of, parsed, usage_of
-from .aliases import ServedAlias
-from .metrics import Metrics
+from .aliases import CREDENTIALS, ServedAlias
 from .protocol import ApiError, bindings_of, drawing_fields, messages_of
 
 httpx = require("httpx", extra="serve")
@@ -55,17 +57,17 @@ class Observing:
 
     Args:
         alias: The alias.
-        metrics: Counts its verdicts.
 
     Raises:
         UsageError: The record file is of another collection.
     """
 
-    def __init__(self, alias: ServedAlias, metrics: Metrics) -> None:
-        self.alias, self._metrics, self._settings = alias, metrics, alias.config.observe
+    def __init__(self, alias: ServedAlias) -> None:
+        self.alias, self._settings = alias, alias.config.observe
         self.queue = ObserveQueue(most=self._settings.queue, at_once=self._settings.max_concurrency)
         self._client: Any = None
         self._records: _RecordLines | None = None
+        self._collectors: Latest[tuple[Sampler, EndpointTrust]] = Latest(CREDENTIALS)
         if self._settings.records is not None:
             assert alias.plan is not None, "checked in the configuration"
             self._records = _RecordLines(self._settings.records.path, alias, alias.plan, self._prompt)
@@ -163,7 +165,7 @@ class Observing:
                 return "not_comparable"
             if alias.artifact is None:
                 self._check(messages, plan)
-                drawn = run(Sampler(alias.chat(alias.upstream, credential), plan).draw_behind_steps(messages, answer))
+                drawn = self._collected(messages, answer, credential, plan)
                 fate = "collected" if drawn.problem is None else "unmeasured"
             else:
                 guard = alias.guard(credential)
@@ -171,15 +173,27 @@ class Observing:
                 found = guard.assess_served(messages, answer)
                 assert found.verdict is not None, "the one gate judges every candidate"
                 drawn, fate = found.drawn, fate_of(found.verdict)
-                self._metrics.decided(
-                    found.verdict.to_metadata(), mode="observe", model=alias.name, estimator=alias.estimator
-                )
         except (ApiError, GuardrailError):  # tools, a prompt or turns other than the calibrated ones
             return "not_comparable"
         kept = self._settings.records
         if self._records is not None and kept is not None and chosen(key, kept.rate, salt="label"):
             self._records.append(key, messages, drawn)
         return fate
+
+    def _collected(
+        self, messages: tuple[BaseMessage, ...], answer: Sample, credential: str | None, plan: SamplingPlan
+    ) -> SampleSet:
+        """Samples behind an answer where there is no artifact; none of an endpoint that a probe refuses."""
+
+        def made() -> tuple[Sampler, EndpointTrust]:
+            chat = self.alias.chat(self.alias.upstream, credential)
+            return Sampler(chat, plan), EndpointTrust(chat, plan, rate=None, enabled=self.alias.config.probe == "auto")
+
+        sampler, trust = self._collectors.get(credential, made)
+        problem = trust.check()
+        if problem.reason is not None:
+            sampler = replace(sampler, plan=plan.primary_only())
+        return problem.apply_to(run(sampler.draw_behind_steps(messages, answer)))
 
     def _unlike(self, body: Mapping[str, Any], message: AIMessage, plan: SamplingPlan) -> bool:
         """Whether the answer was drawn otherwise than the plan's primary answer."""

@@ -6,63 +6,32 @@ and in which shape of an abstention all of them show the text (docs/gateway.md).
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
+from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
+from pydantic_core import from_json
 
-from guardrail.bindings import bindings_for, check_bindings
+from guardrail.bindings import Effect, bindings_for, check_bindings, names
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.observe import unlike_plan
-from guardrail.plain_json import DEEPEST, PACKED, json_fault, too_deep
+from guardrail.plain_json import json_fault
 from guardrail.types import Bindings, SamplingPlan, Unmeasured
 
-__all__ = [
-    "Answer",
-    "ApiError",
-    "ChatRequest",
-    "bindings_of",
-    "chunks",
-    "completion",
-    "drawing_fields",
-    "failure",
-    "headers_of",
-    "is_settled",
-    "messages_of",
-    "read_body",
-    "read_request",
-    "refuse_endpoint",
-]
-
-Shape = Literal["content_filter", "stop"]
-
-FREE = frozenset(
-    {
-        "user", "safety_identifier", "metadata", "service_tier", "prompt_cache_key", "prompt_cache_retention",
-        "prompt_cache_options",
-    }
-)  # fmt: skip
-"""Fields that cannot change an answer. They are accepted and not sent on: the guard makes calls of its own."""
-READ = frozenset(
-    {
-        "model", "messages", "stream", "stream_options", "n", "store", "logprobs", "top_logprobs", "tools",
-        "tool_choice", "response_format",
-    }
-)  # fmt: skip
-"""Fields that `read_request` reads by itself."""
-DRAWING = frozenset(
-    {
-        "temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logit_bias", "stop", "max_tokens",
-        "max_completion_tokens", "reasoning_effort", "verbosity", "prediction", "modalities", "audio",
-        "web_search_options", "moderation", "parallel_tool_calls",
-    }
-)  # fmt: skip
+APART = names(Effect.TRANSPORT, Effect.BINDING, allowed_in="openai") | {
+    "logprobs", "messages", "model", "n", "prompt_cache_options", "top_logprobs",
+}  # fmt: skip
+"""Fields that cannot change how an answer is drawn, or that are checked one by one."""
+DRAWING = names(Effect.PLAN, Effect.SHAPING, allowed_in="openai") | {
+    "audio", "modalities", "moderation", "prediction", "verbosity", "web_search_options",
+}  # fmt: skip
 """Fields that change how an answer is drawn: they must equal the calibrated ones."""
 FINISHED = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
+SHOWN = ("accepted", "abstained", "reason", "uncertainty", "threshold", "artifact", "fallback", "ticket", "replaced")
+"""What of a verdict stands in headers, named as in the guardrail of the LiteLLM proxy."""
 _SWITCHES = {
     "/v1/responses": 'set_default_openai_api("chat_completions"), openai.chat("NAME") or use_responses_api=False',
     "/v1/completions": "the chat completions of your client",
@@ -110,7 +79,6 @@ class ChatRequest:
         stream: Whether the answer is streamed.
         include_usage: Whether the stream ends with the token counts.
         logprobs: Whether the answer's log-probabilities are given.
-        formatted: Whether the caller parses the answer.
         replaced: Settings of the client that were replaced by the calibrated ones.
     """
 
@@ -119,7 +87,6 @@ class ChatRequest:
     stream: bool
     include_usage: bool
     logprobs: bool
-    formatted: bool
     replaced: tuple[str, ...]
 
 
@@ -136,7 +103,7 @@ class Answer:
 
     message: AIMessage
     verdict: Mapping[str, Any]
-    shape: Shape = "content_filter"
+    shape: Literal["content_filter", "stop"] = "content_filter"
     fallback: str | None = None
 
     @property
@@ -165,27 +132,16 @@ def read_body(content: bytes) -> dict[str, Any]:
     Raises:
         ApiError: It is not JSON, is nested too deeply, or has numbers or characters that JSON or UTF-8 do not have.
     """
-
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"the number {constant}, which JSON does not have")
-
     try:
-        body = json.loads(content.decode(), parse_constant=refuse)
-        fault = f"values nested more than {DEEPEST} deep" if too_deep(body) else json_fault(body)
-        if fault is None and _has_large_number(body):
-            fault = "an integer of more than 64 bits"
-    except (ValueError, RecursionError) as error:
+        body = from_json(content, allow_inf_nan=False)
+        fault = json_fault(body, packed=True)
+    except ValueError as error:
         fault = str(error)
     if fault is not None:
         raise ApiError(400, f"The body cannot be read as JSON: {fault}.", "invalid_json")
     if not isinstance(body, dict) or not isinstance(body.get("model"), str):
         raise ApiError(400, "The body must be a JSON object with a text 'model'.", "missing_field", "model")
     return body
-
-
-def _has_large_number(value: Any) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return (type(value) is int and value not in PACKED) or any(map(_has_large_number, inner))
 
 
 def messages_of(body: Mapping[str, Any]) -> tuple[BaseMessage, ...]:
@@ -228,57 +184,46 @@ def read_request(
     """
     given = {name: value for name, value in body.items() if value is not None and name not in ignore}
     drawing = {name: value for name, value in drawing_fields(given).items() if name != "n"}
-    unknown = next((name for name in drawing if name not in DRAWING), None)
-    if unknown is not None:
-        raise ApiError(
-            400,
-            f"The field {unknown[:100]!r} may change how the answer is drawn, so it is refused. Leave it out; the "
-            "operator may accept it with 'ignore' in the configuration.",
-            "unknown_field",
-            unknown[:100],
-        )
-    _refuse_several(given)
     wrong = unlike_plan(drawing, plan, fixed)
-    if wrong and settings == "refuse":
-        name = wrong[0]
-        raise ApiError(
-            400,
-            f"{name}={str(given[name])[:60]} would change how the answer is drawn; calibration fixed it. Leave it out "
-            "(the calibrated settings are used), or ask the operator for 'settings: replace'.",
-            "setting_not_calibrated",
-            name,
-        )
-    _refuse_logprobs(given, plan)
-    call = bindings_of(given, plan)
+    for name, code, why in _refusals(given, drawing, plan, wrong if settings == "refuse" else []):
+        raise ApiError(400, why, code, name[:100])
     options = given.get("stream_options")
     return ChatRequest(
         messages=messages_of(given),
-        call=call,
+        call=bindings_of(given, plan),
         stream=given.get("stream") is True,
         include_usage=isinstance(options, Mapping) and options.get("include_usage") is True,
         logprobs=given.get("logprobs") is True,
-        formatted="response_format" in call,
         replaced=tuple(wrong),
     )
 
 
-def _refuse_several(given: Mapping[str, Any]) -> None:
+def _refusals(
+    given: Mapping[str, Any], drawing: Mapping[str, Any], plan: SamplingPlan, wrong: Sequence[str]
+) -> Iterator[tuple[str, str, str]]:
+    """What is wrong with a request: the field, the code and the message."""
+    for name in [one for one in drawing if one not in DRAWING]:
+        yield name, "unknown_field", (
+            f"The field {name[:100]!r} may change how the answer is drawn, so it is refused. Leave it out; the "
+            "operator may accept it with 'ignore' in the configuration."
+        )  # fmt: skip
     if given.get("n", 1) != 1:
-        raise ApiError(400, "A guarded model gives one answer: 'n' must be 1 or absent.", "setting_not_calibrated", "n")
+        yield "n", "setting_not_calibrated", "A guarded model gives one answer: 'n' must be 1 or absent."
     if given.get("store"):
-        raise ApiError(400, "'store' must be false: the samples must not be kept.", "setting_not_calibrated", "store")
-
-
-def _refuse_logprobs(given: Mapping[str, Any], plan: SamplingPlan) -> None:
-    """Log-probabilities are given if they were measured, and never silently left out."""
-    if given.get("top_logprobs") or (given.get("logprobs") and not plan.logprobs):
-        param = "top_logprobs" if given.get("top_logprobs") else "logprobs"
-        raise ApiError(400, f"'{param}' is not measured for this model. Leave it out.", "logprobs_not_measured", param)
+        yield "store", "setting_not_calibrated", "'store' must be false: the samples must not be kept."
+    for name in wrong:
+        yield name, "setting_not_calibrated", (
+            f"{name}={str(given[name])[:60]} would change how the answer is drawn; calibration fixed it. Leave it out "
+            "(the calibrated settings are used), or ask the operator for 'settings: replace'."
+        )  # fmt: skip
+    for name in ("top_logprobs", "logprobs"):  # given if they were measured, and never silently left out
+        if given.get(name) and (name == "top_logprobs" or not plan.logprobs):
+            yield name, "logprobs_not_measured", f"'{name}' is not measured for this model. Leave it out."
 
 
 def drawing_fields(given: Mapping[str, Any], ignore: Sequence[str] = ()) -> dict[str, Any]:
     """The fields of a request that may change how its answer is drawn, apart from tools and answer format."""
-    return {name: value for name, value in given.items() if name == "n" or name not in {*FREE, *READ, *ignore}}
+    return {name: value for name, value in given.items() if name == "n" or name not in {*APART, *ignore}}
 
 
 def bindings_of(given: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]:
@@ -297,8 +242,8 @@ def bindings_of(given: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]:
             check_bindings(plan.bindings, bindings_for(**asked))
         except (ArtifactMismatchError, UsageError) as error:
             raise ApiError(400, str(error), "binding_not_calibrated", name) from error
-    for name, calibrated in (("tools", known.tools), ("response_format", known.response_format)):
-        if calibrated and name not in asked:
+    for name in ("tools", "response_format"):
+        if getattr(known, name) and name not in asked:
             raise ApiError(
                 400,
                 f"This model was calibrated with {name}, and the request has none: every answer would be drawn with "
@@ -312,40 +257,29 @@ def bindings_of(given: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]:
 # -- replies ----------------------------------------------------------------------------------------------------------
 
 
-def verdict_object(answer: Answer, request_id: str) -> dict[str, Any]:
+def verdict_object(answer: Answer) -> dict[str, Any]:
     """The ``guardrail`` object of a reply; it quotes no answer."""
-    found = answer.verdict
-    measured = found["uncertainty"]
-    shown = {name: found[name] for name in ("accepted", "reason", "threshold", "alpha", "artifact")}
-    more = {name: found[name] for name in ("segment", "turns", "stage") if found.get(name) is not None}
-    if measured["reason"] is not None:
-        more["unmeasured"] = measured["reason"]
-    if answer.fallback is not None:
-        more["fallback"] = answer.fallback
+    found, measured = answer.verdict, answer.verdict["uncertainty"]
+    more = {"unmeasured": measured["reason"], "fallback": answer.fallback}
+    more |= {name: found.get(name) for name in ("segment", "turns", "stage")}
     return {
-        **shown, **more, "abstained": answer.abstained, "uncertainty": measured["value"], "ticket": answer.ticket,
-        "request": request_id,
+        **{name: found[name] for name in ("accepted", "reason", "threshold", "alpha", "artifact")},
+        **{name: value for name, value in more.items() if value is not None},
+        "abstained": answer.abstained, "uncertainty": measured["value"], "ticket": answer.ticket,
     }  # fmt: skip
 
 
 def headers_of(answer: Answer, replaced: Sequence[str] = ()) -> dict[str, str]:
-    """The verdict as headers, named as in the guardrail of the LiteLLM proxy."""
-    found, number = answer.verdict, answer.verdict["uncertainty"]["value"]
-    headers = {
-        "x-guardrail-accepted": str(found["accepted"]).lower(),
-        "x-guardrail-abstained": str(answer.abstained).lower(),
-        "x-guardrail-reason": str(found["reason"]),
-        "x-guardrail-uncertainty": "" if number is None else f"{number:.6g}",
-        "x-guardrail-threshold": "" if found["threshold"] is None else f"{found['threshold']:.6g}",
-        "x-guardrail-artifact": str(found["artifact"]),
-    }
-    if answer.fallback is not None:
-        headers["x-guardrail-fallback"] = answer.fallback
-    if answer.ticket is not None:
-        headers["x-guardrail-ticket"] = answer.ticket
-    if replaced:
-        headers["x-guardrail-replaced"] = ", ".join(replaced)
-    return headers
+    """The verdict as headers; a number that was not measured is an empty one."""
+    said = {**verdict_object(answer), "replaced": ", ".join(replaced) or None}
+
+    def text(value: Any) -> str:
+        if isinstance(value, float):
+            return f"{value:.6g}"
+        return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+    shown = [name for name in SHOWN if said.get(name) is not None or name in ("uncertainty", "threshold")]
+    return {f"x-guardrail-{name}": text(said[name]) for name in shown}
 
 
 def completion(answer: Answer, request: ChatRequest, *, request_id: str, model: str) -> dict[str, Any]:
@@ -357,20 +291,13 @@ def completion(answer: Answer, request: ChatRequest, *, request_id: str, model: 
     message, finish = answer.message, answer.message.response_metadata.get("finish_reason")
     content: str | None = str(message.text)
     said: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-    if answer.abstained and request.formatted:
+    if answer.abstained and "response_format" in request.call:
         said, finish = {**said, "content": None, "refusal": content}, "stop"
     elif answer.abstained:
         finish = answer.shape
     elif message.tool_calls:
-        calls = [
-            {
-                "id": str(call["id"]),
-                "type": "function",
-                "function": {"name": call["name"], "arguments": json.dumps(call["args"], ensure_ascii=False)},
-            }
-            for call in message.tool_calls
-        ]
-        said, finish = {**said, "content": content or None, "tool_calls": calls}, "tool_calls"
+        spelled: Any = convert_to_openai_messages(message)
+        said, finish = {**said, "content": content or None, "tool_calls": spelled["tool_calls"]}, "tool_calls"
     usage = message.usage_metadata
     prompt, made = (usage["input_tokens"], usage["output_tokens"]) if usage else (0, 0)
     choice = {
@@ -386,7 +313,7 @@ def completion(answer: Answer, request: ChatRequest, *, request_id: str, model: 
         "model": model,
         "choices": [choice],
         "usage": {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made},
-        "guardrail": verdict_object(answer, request_id),
+        "guardrail": {**verdict_object(answer), "request": request_id},
     }
 
 
@@ -419,8 +346,7 @@ def chunks(reply: Mapping[str, Any], *, include_usage: bool) -> Iterator[dict[st
             yield chunk({name: said[name]}, logprobs=choice["logprobs"] if name == "content" else None)
     for place, call in enumerate(said.get("tool_calls", ())):
         function = call["function"]
-        begun = {"index": place, "id": call["id"], "type": "function"}
-        yield chunk({"tool_calls": [{**begun, "function": {"name": function["name"], "arguments": ""}}]})
+        yield chunk({"tool_calls": [{**call, "index": place, "function": {**function, "arguments": ""}}]})
         yield chunk({"tool_calls": [{"index": place, "function": {"arguments": function["arguments"]}}]})
     yield {**chunk({}, choice["finish_reason"]), "guardrail": reply["guardrail"]}
     if include_usage:
@@ -444,29 +370,38 @@ def is_settled(verdict: Mapping[str, Any]) -> bool:
     return bool(verdict["reason"] != "suspended")
 
 
+_BEHIND = {
+    Unmeasured.MISCONFIGURED: (  # never 401: the client would blame its own key
+        502, "guardrail_unmeasured", "The model behind the gateway cannot be reached with its configuration.",
+    ),
+    Unmeasured.DEGENERATE_SAMPLES: (
+        500, "guardrail_unavailable",
+        "The model behind the gateway does not sample as the guard needs, so nothing is answered.",
+    ),
+}  # fmt: skip
+"""Causes that another attempt does not remove."""
+
+
 def failure(verdict: Mapping[str, Any], message: str) -> ApiError:
     """An abstention as an error.
 
     A measured one has a status that no client retries: a retry would draw until a wrong answer looks certain. Only what
     the transport failed on is worth another attempt.
     """
-    reason, unmeasured = verdict["reason"], verdict["uncertainty"]["reason"]
-    said = headers_of(Answer(AIMessage(content="", response_metadata={ABSTAINED: True}), verdict))
-    never = {**said, "x-should-retry": "false"}
-    common: dict[str, Any] = {"settled": is_settled(verdict), "verdict": verdict}
+    reason, settled = verdict["reason"], is_settled(verdict)
+    code = reason if reason == "infeasible" else verdict["uncertainty"]["reason"] or reason
+    headers = headers_of(Answer(AIMessage(content="", response_metadata={ABSTAINED: True}), verdict))
+    more = {"x-should-retry": "false"}
     if reason == "infeasible":
-        return ApiError(500, message, reason, kind="guardrail_unavailable", headers=never, **common)
-    if is_settled(verdict) or reason != "unmeasured":
-        return ApiError(400, message, unmeasured or reason, kind="guardrail_abstained", headers=said, **common)
-    if unmeasured == Unmeasured.MISCONFIGURED:  # never 401: the client would blame its own key
-        text = "The model behind the gateway cannot be reached with its configuration."
-        return ApiError(502, text, unmeasured, kind="guardrail_unmeasured", headers=never, **common)
-    if unmeasured == Unmeasured.DEGENERATE_SAMPLES:
-        text = "The model behind the gateway does not sample as the guard needs, so nothing is answered."
-        return ApiError(500, text, unmeasured, kind="guardrail_unavailable", headers=never, **common)
-    text = "The model behind the gateway failed, so the answer could not be measured. Try again."
-    again = {**said, "Retry-After": "5"}
-    return ApiError(503, text, unmeasured, kind="guardrail_unmeasured", headers=again, **common)
+        status, kind = 500, "guardrail_unavailable"
+    elif settled or reason != "unmeasured":
+        status, kind, more = 400, "guardrail_abstained", {}
+    elif code in _BEHIND:
+        status, kind, message = _BEHIND[code]
+    else:
+        status, kind, more = 503, "guardrail_unmeasured", {"Retry-After": "5"}
+        message = "The model behind the gateway failed, so the answer could not be measured. Try again."
+    return ApiError(status, message, code, kind=kind, headers={**headers, **more}, settled=settled, verdict=verdict)
 
 
 def refuse_endpoint(path: str, method: str) -> ApiError:

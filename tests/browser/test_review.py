@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,17 +40,6 @@ def browser() -> Iterator[Browser]:
         made = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield made
         made.close()
-
-
-@pytest.fixture
-def now() -> list[float]:
-    return [1_800_000_000.0]
-
-
-@pytest.fixture
-def store(tmp_path: Path, now: list[float]) -> Iterator[ReviewStore]:
-    with ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0]) as made:
-        yield made
 
 
 @pytest.fixture

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,11 @@ from typer.testing import CliRunner
 from calibrate.candidate_sets import judge_candidates
 from calibrate.cli import app
 from calibrate.correctness import Exact
-from calibrate.data.records import RecordFile
-from calibrate.evaluation.audit import audit
+from calibrate.data.records import Record, RecordFile
+from calibrate.evaluation.audit import audit, audit_counts
 from calibrate.pipeline import fit_artifact, held_out, is_accepted, refit
 from calibrate.report import write_report
-from calibrate.report.sentences import facts, headline, next_steps, promise
+from calibrate.report.sentences import facts, headline, next_steps, promise, standing
 from calibrate.segments import BySegment, segment_rows, with_segments
 from calibrate.thresholds import fit
 from guardrail.artifact import CalibrationArtifact, CalibrationScores, Looks, Reach
@@ -123,10 +126,62 @@ def test_records_are_accepted_by_the_threshold_of_their_segment(
         assert is_accepted(artifact, record, KEY) == (
             threshold is not None and score is not None and score <= threshold
         )
-    file = few_of_one(labelled)
-    assert held_out(artifact, file.records, KEY).n_accepted == artifact.n_accepted
+    others = renamed(few_of_one(labelled).records)
+    assert held_out(artifact, others, KEY).n_accepted == artifact.n_accepted
     assert sum(row.own[0] for row in segment_rows(artifact)) == artifact.n_accepted
-    assert audit(artifact, file.records, KEY).shift.calibration == artifact.acceptance
+    assert audit(artifact, others, KEY).shift.calibration == artifact.acceptance
+
+
+def renamed(records: Sequence[Record]) -> list[Record]:
+    """The same records as of other questions."""
+    return [record.model_copy(update={"id": f"new-{record.id}"}) for record in records]
+
+
+def test_each_segments_promise_is_tested_on_its_own_questions(
+    labelled: RecordFile, artifact: CalibrationArtifact
+) -> None:
+    """One segment breaks its promise, and all answers together keep it."""
+    accepted: Counter[str | None] = Counter()
+    fresh = []
+    for record in renamed(few_of_one(labelled).records):
+        right = True
+        if is_accepted(artifact, record, KEY):
+            accepted[record.group] += 1
+            right = record.group != "shrubs" or accepted["shrubs"] % 5 > 2  # 3 of 5 wrong, in one segment
+        fresh.append(record.model_copy(update={"correct": right}))
+    found = audit(artifact, fresh, KEY)
+    assert audit_counts(found.n_errors, found.n, 0.3, 0.05)[0] != "refuted"  # the pool would hide it
+    assert [name for name, one in found.segments.items() if one.verdict == "refuted"] == ["shrubs"]
+    assert found.verdict == "refuted"
+    assert found.worst is found.segments["shrubs"]
+    assert found.worst.level == 0.05 / 4  # two segments, all others and the pool
+    assert sum(one.n for one in found.segments.values()) == found.n
+    assert standing(artifact, found).status == "refuted"
+    assert "In segment shrubs" in headline(artifact, found)
+    good = audit(artifact, [record.model_copy(update={"correct": True}) for record in fresh], KEY)
+    assert good.verdict == "supported"
+    assert standing(artifact, good).status == "answers"
+    untested = audit(artifact, [r for r in fresh if r.group == "trees"], KEY)
+    assert untested.verdict == "undecided"  # nothing is known of the other segments
+    assert set(untested.segments) == {"trees"}
+
+
+@pytest.mark.parametrize("level", [0.05, 0.2])
+def test_segments_that_keep_their_promise_are_refuted_with_probability_at_most_the_level(level: float) -> None:
+    """Exact: K independent segments whose rates are exactly the target, n answers each, and their pool."""
+    n, target, k = 12, 0.3, 2
+    pmf = stats.binom(n, target).pmf(np.arange(n + 1))
+
+    def false_alarm(spent: float) -> float:
+        alarm = 0.0
+        for one, two in product(range(n + 1), repeat=k):
+            tests = [(one, n), (two, n), (one + two, 2 * n)]
+            if any(audit_counts(errors, size, target, spent)[0] == "refuted" for errors, size in tests):
+                alarm += float(pmf[one] * pmf[two])
+        return alarm
+
+    assert false_alarm(level / (k + 1)) <= level
+    assert false_alarm(level) > level  # each at the whole level would be too much
 
 
 def test_refitting_keeps_the_segments_and_what_they_spend(labelled: RecordFile, artifact: CalibrationArtifact) -> None:
@@ -172,8 +227,9 @@ def test_words_say_what_is_promised_for_each_segment(artifact: CalibrationArtifa
 def test_the_commands_fit_print_and_report_segments(records_path: Path, tmp_path: Path) -> None:
     out = tmp_path / "artifact.json"
     command = ["fit", str(records_path), "--alpha", "0.3", "--by", "group", "-e", KEY, "--out", str(out)]
-    found = CliRunner().invoke(app, command)
+    found = CliRunner().invoke(app, [*command, "--test-fraction", "0.2"])
     assert found.exit_code == 0, found.output
+    assert "Segments on the test questions" in found.output
     assert "one: under one threshold for all questions" in found.output
     made = CalibrationArtifact.load(out)
     assert made.segments is not None
@@ -184,6 +240,7 @@ def test_the_commands_fit_print_and_report_segments(records_path: Path, tmp_path
     found = CliRunner().invoke(app, command)
     assert found.exit_code == 0, found.output
     text = page.read_text(encoding="utf-8")
+    assert "each segment against its own promise" in text  # the part kept out is in the file
     assert "<h2>By segment</h2>" in text
     assert "one threshold: wrong" in text
     assert "--by group --segment-delta together --unknown-segment others --min-labels 50" in text

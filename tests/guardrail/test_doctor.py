@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -28,6 +29,7 @@ from guardrail.sampling.probe import PROMPT
 from guardrail.testing import ScriptedChat, make_artifact
 
 MODEL = ScriptedChat(script={"What is the capital of France?": ["Paris", "Paris", "Lyon"]})
+ROOT = Path(__file__).parents[2]
 SCRIPTED = "python:tests.guardrail.test_doctor:MODEL"
 
 
@@ -449,18 +451,31 @@ def test_without_an_artifact_the_model_is_probed(tmp_path: Path, capsys: pytest.
 
 
 def test_another_package_of_our_name_is_named_with_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`integrations` is a common name: a folder of the user's shadows ours. Here another name stands for it."""
-    (tmp_path / "shadowing").mkdir()
-    (tmp_path / "shadowing" / "__init__.py").touch()
+    """`integrations` is a common name: a folder of the user's shadows ours, in another process."""
+    other = tmp_path / "integrations"
+    other.mkdir()
+    (other / "__init__.py").touch()
+    # An editable install finds our modules behind another package of the name: only its finder is taken away.
+    code = (
+        "import sys; sys.meta_path = [one for one in sys.meta_path if '__editable__' not in str(one)]; "
+        "from guardrail.__main__ import main; "
+        "sys.exit(main(['doctor', '--model', 'openai-compatible:m@http://127.0.0.1:9/v1']))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]), "COLUMNS": "1000"},
+        cwd=tmp_path,  # the current folder comes first on the path
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode != 0
+    assert f"another package named 'integrations' first, at {other}" in found.stdout + found.stderr
+    (other / "openai_chat.py").write_text("import not_installed_here\n")
+    other.rename(tmp_path / "shadowing")
     monkeypatch.syspath_prepend(tmp_path)
-    entry = EntryPoint("openai-compatible", "shadowing.openai_chat:from_text", "acrc_guardrail.models")
-    monkeypatch.setattr("guardrail.models._form", lambda kind: entry)
-    with pytest.raises(MissingDependencyError) as caught:
-        resolve_model("openai-compatible:m@http://127.0.0.1:9/v1")
-    assert f"another package named 'shadowing' first, at {tmp_path / 'shadowing'}" in str(caught.value)
-    (tmp_path / "shadowing" / "openai_chat.py").write_text("import not_installed_here\n")
     with pytest.raises(ModuleNotFoundError, match="not_installed_here"):  # ours, but something else is missing
-        load_entry_point(entry)
+        load_entry_point(EntryPoint("m", "shadowing.openai_chat:from_text", "acrc_guardrail.models"))
 
 
 @pytest.mark.parametrize("command", ["guardrail", "calibrate"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from guardrail.errors import RecordError, UsageError
 from guardrail.judges import normalise
 
-from ..questions import Question, Row, get_name
+from ..questions import Question, Row, get_name, json_document
 from .columns import get_text
 
 __all__ = [
@@ -46,15 +45,7 @@ def document(path: Path) -> Row:
     Raises:
         RecordError: It is not one.
     """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise RecordError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error
-    except json.JSONDecodeError as error:
-        raise RecordError(
-            f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}. The file is truncated or not a "
-            "JSON document; copy it again."
-        ) from error
+    found = json_document(path, "The file is truncated or not a JSON document; copy it again.")
     if not isinstance(found, dict):
         raise RecordError(f"{path}: got a {type(found).__name__}; the document must be one JSON object, {{...}}")
     return Row(f"{path}:", found)

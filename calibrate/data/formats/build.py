@@ -14,7 +14,7 @@ from guardrail.types import OptionScores, Sample, SampleSet, ToolCall, Uncertain
 
 from ..questions import Question, Row, content_id, get_name, reference_label
 from ..records import Record
-from .columns import ColumnMap, ScoreColumn, get_list, get_number, get_object, get_text, get_truth, read_list
+from .columns import FIELDS, ColumnMap, ScoreColumn, get_list, get_number, get_object, get_text, get_truth, read_list
 
 __all__ = ["Builder", "OptionScale", "OtherLabels", "Primary"]
 
@@ -64,6 +64,7 @@ class Builder:
     _labels: tuple[str, ...] | None = None
     _n_empty: int = 0
     _n_lists: int = 0
+    _missing: Counter[str] = field(default_factory=Counter)
     _unread: set[str] = field(default_factory=set)
     _other: Counter[str] = field(default_factory=Counter)
 
@@ -86,6 +87,8 @@ class Builder:
         """
         values = {name: value for name, value in row.values.items() if not _is_nan(value)}
         row = Row(row.where, values)
+        if self.textual:
+            self._missing.update(name for name, value in values.items() if value is None and name in self._used)
         question = self._question(row)
         scores = self._option_scores(row)
         if scores is not None and question.options is None:
@@ -114,6 +117,9 @@ class Builder:
         """What was read otherwise than it is written, as sentences."""
         if self._n_lists:
             yield f'{self._n_lists} references are lists written as text (["a", "b"]) and were read as lists.'
+        if self._missing:
+            listed = ", ".join(f"{column} ({count})" for column, count in sorted(self._missing.items()))
+            yield f"Cells that say null, None or NaN have no value: {listed}."
         if self._n_empty:
             yield f"{self._n_empty} rows have an empty accepted answer among others; it was left out."
         if self._unread:
@@ -121,6 +127,12 @@ class Builder:
             yield f"These fields of the answers were not read: {unread}. Log-probabilities are read from 'logprobs'."
         for word, count in self._other.most_common():
             yield f"{count} labels are {word!r}, neither right nor wrong: counted as {self.other_labels}."
+
+    @property
+    def _used(self) -> set[str]:
+        """Every column that is read."""
+        named = {column for name in FIELDS for column in self.columns.of(name)}
+        return named | {score.column for score in self.columns.scores}
 
     def _column(self, name: str) -> str:
         """The column of a field; "" where the map says that there is none."""
@@ -249,7 +261,7 @@ class Builder:
         """The primary answer, and what remains as samples."""
         if "answer" in self.expected:
             column = self._column("answer")
-            if column in row.values and row.values[column] is None and "samples" in self.expected:
+            if column in row.values and row.values[column] is None and (self.textual or "samples" in self.expected):
                 return None, samples  # marked as missing: the record stays and abstains
             value = row.values.get(column, "" if self.textual else None)
             own = () if samples else (row.values.get(self._column("logprobs")), row.values.get(self._column("tokens")))

@@ -29,12 +29,13 @@ Found = Row | RecordError
 
 @dataclass(frozen=True, slots=True)
 class RowSource:
-    """Rows, and how their values are to be read.
+    """Rows, and how to read their values.
 
     Attributes:
         path: File or folder.
         rows: The rows, in file order.
-        textual: Whether every value is a text (CSV), so that lists and numbers have to be parsed.
+        textual: Whether every value is a text (CSV), so that lists and numbers have to be parsed; None for a cell that
+            says that it has no value.
     """
 
     path: Path
@@ -105,8 +106,16 @@ def _csv(path: Path) -> Iterator[Found]:
                     "Quote cells that contain commas."
                 )
                 continue
-            values = {name: cell for name, cell in zip(names, cells, strict=True) if cell.strip()}
+            values = {name: _value(cell) for name, cell in zip(names, cells, strict=True) if cell.strip()}
             yield Row(f"{path}:{first}", values)
+
+
+_MISSING = frozenset(("null", "NULL", "None", "nan", "NaN", "NAN", "<NA>"))
+"""What databases, Python, NumPy and pandas write into a CSV cell without a value. "none" and "N/A" may be answers."""
+
+
+def _value(cell: str) -> str | None:
+    return None if cell.strip() in _MISSING else cell
 
 
 def _header(path: Path, reader: Iterator[list[str]]) -> list[str]:

@@ -29,7 +29,7 @@ from .rows import fetch, grids, inbox, monitors, state_of, steps, steps_of
 
 __all__ = ["FOLD_AT_ONCE", "Folder", "Inbox", "add_grid", "fold", "fold_all", "grid_of", "put", "write_state"]
 
-FOLD_AT_ONCE = 2_000
+FOLD_AT_ONCE = 5_000
 """Scores folded in one transaction."""
 _KEPT = 10_000
 """Scores that a process keeps for the next attempt while the database fails; the oldest are dropped."""
@@ -113,23 +113,36 @@ class Inbox:
 
 def put(connection: Connection, name: str, rows: Sequence[dict[str, Any]], now: float) -> None:
     """Write scores, unless their keys are in the inbox already."""
-    _insert(connection, inbox, [{"name": name, "at": now, **row} for row in rows], "ON CONFLICT (name, key) DO NOTHING")
+    _insert(connection, inbox, {"name": name, "at": now}, rows, "ON CONFLICT (name, key) DO NOTHING")
 
 
-def _insert(connection: Connection, table: Table, rows: Sequence[dict[str, Any]], otherwise: str = "") -> None:
-    """Insert rows that have the same fields; with PostgreSQL in one statement, many times faster than one for each."""
+def _insert(
+    connection: Connection, table: Table, same: dict[str, Any], rows: Sequence[dict[str, Any]], otherwise: str = ""
+) -> None:
+    """Insert rows; with PostgreSQL in one statement, many times faster than one for each.
+
+    Args:
+        connection: In a transaction.
+        table: Where to.
+        same: Fields that all rows have in common.
+        rows: The other fields, the same ones in each row.
+        otherwise: What follows the values.
+    """
     if not rows:
         return
     names = list(rows[0])
-    columns = ", ".join(names)
-    if connection.dialect.name == "postgresql":
+    into = f"INSERT INTO {table.name} ({', '.join([*same, *names])})"
+    marks = [f":{name}" for name in same]
+    if connection.dialect.name == "postgresql" and len(rows) > 1:
         kinds = {name: table.c[name].type.compile(connection.dialect) for name in names}
         arrays = ", ".join(f"CAST(:{name} AS {kinds[name]}[])" for name in names)
-        statement = f"INSERT INTO {table.name} ({columns}) SELECT * FROM unnest({arrays}) {otherwise}"
-        connection.execute(text(statement), {name: [row[name] for row in rows] for name in names})
+        values = f"SELECT {', '.join(marks)}, * FROM unnest({arrays})"
+        columns = {name: [row[name] for row in rows] for name in names}
+        connection.execute(text(f"{into} {values} {otherwise}"), same | columns)
     else:
-        marks = ", ".join(f":{name}" for name in names)
-        connection.execute(text(f"INSERT INTO {table.name} ({columns}) VALUES ({marks}) {otherwise}"), list(rows))
+        marks += [f":{name}" for name in names]
+        values = f"VALUES ({', '.join(marks)})"
+        connection.execute(text(f"{into} {values} {otherwise}"), [{**same, **row} for row in rows])
 
 
 @lru_cache(maxsize=32)
@@ -151,12 +164,10 @@ def fold(database: Database, connection: Connection, row: Any) -> tuple[DriftSta
     """
     grid = grid_of(connection.execute(select(grids.c.grid).where(grids.c.name == row.name)).scalar_one())
     state = state_of(row, DriftState)
-    oldest = select(inbox.c.number, inbox.c.key, inbox.c.value).where(inbox.c.name == row.name)
-    found = connection.execute(oldest.order_by(inbox.c.number).limit(FOLD_AT_ONCE)).all()
+    found = _take_out(connection, row.name)
     if not found:
         return state, 0
-    known = _take_out(connection, row.name, [number for number, _, _ in found], [key for _, key, _ in found])
-    new = [(key, value) for _, key, value in found if key not in known]
+    new = [(key, value) for key, value, counted in found if not counted]
     after, p_values, path = state.after(grid, [value for _, value in new])
     first = state.n + 1
     history = [
@@ -191,31 +202,37 @@ def write_state(
     stored = row.alarm if alarm is None else alarm.model_dump_json()
     changed = {"n": state.n, "state": state.model_dump_json(), "alarm": stored}
     connection.execute(update(monitors).where(monitors.c.name == row.name).values(**changed))
-    _insert(connection, steps, [{"name": row.name, "at": now, **step} for step in history])
+    _insert(connection, steps, {"name": row.name, "at": now}, history)
     if alarm is not None:
         note(connection, "", now, SYSTEM, "alarm", {"name": row.name, **alarm.model_dump(mode="json")})
 
 
-def _take_out(connection: Connection, name: str, numbers: list[int], keys: list[str]) -> set[str]:
-    """Delete scores from the inbox; returns those of their keys that the history has already.
+def _take_out(connection: Connection, name: str) -> Sequence[Any]:
+    """Delete the oldest scores from the inbox; key, value and whether the history has the key already.
 
     They are deleted by number, not by range: one with a smaller number may be committed at this moment.
     """
-    if connection.dialect.name == "postgresql":  # one parameter each, and one look into the index for each key
-        connection.execute(text("DELETE FROM review_monitor_inbox WHERE number = ANY(:numbers)"), {"numbers": numbers})
-        return set(connection.execute(_COUNTED, {"name": name, "keys": keys}).scalars())
+    if connection.dialect.name == "postgresql":
+        return connection.execute(_TAKE_OUT, {"name": name, "most": FOLD_AT_ONCE}).all()
+    oldest = select(inbox.c.number, inbox.c.key, inbox.c.value).where(inbox.c.name == name)
+    found = connection.execute(oldest.order_by(inbox.c.number).limit(FOLD_AT_ONCE)).all()
     counted: set[str] = set()
-    for first in range(0, len(numbers), 500):  # SQLite takes at most 999 parameters
-        some = slice(first, first + 500)
-        connection.execute(delete(inbox).where(inbox.c.number.in_(numbers[some])))
-        theirs = select(steps.c.key).where(steps.c.name == name, steps.c.key.in_(keys[some]))
+    for first in range(0, len(found), 500):  # SQLite takes at most 999 parameters
+        some = found[first : first + 500]
+        connection.execute(delete(inbox).where(inbox.c.number.in_([row.number for row in some])))
+        theirs = select(steps.c.key).where(steps.c.name == name, steps.c.key.in_([row.key for row in some]))
         counted.update(connection.execute(theirs).scalars())
-    return counted
+    return [(key, value, key in counted) for _, key, value in found]
 
 
-_COUNTED = text(
-    "SELECT k.key FROM unnest(CAST(:keys AS text[])) AS k (key), "
-    "LATERAL (SELECT 1 FROM review_monitor_steps s WHERE s.name = :name AND s.key = k.key LIMIT 1) AS found"
+# One look into the index for each key: as `key IN (...)` it may become a scan of the whole history.
+_TAKE_OUT = text(
+    "WITH gone AS (DELETE FROM review_monitor_inbox WHERE number = ANY(ARRAY("
+    "SELECT number FROM review_monitor_inbox WHERE name = :name ORDER BY number LIMIT :most"
+    ")) RETURNING number, key, value) "
+    "SELECT gone.key, gone.value, known.n IS NOT NULL FROM gone LEFT JOIN LATERAL ("
+    "SELECT s.n FROM review_monitor_steps s WHERE s.name = :name AND s.key = gone.key LIMIT 1"
+    ") AS known ON true ORDER BY gone.number"
 )
 
 

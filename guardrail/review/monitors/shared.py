@@ -183,7 +183,7 @@ class SharedDrift(_Shared):
             check_text("key", key, LONGEST_KEY)
         if not self._reference.within_reach(uncertainty):
             return self.state
-        return self._fold([{"key": key or secrets.token_hex(16), "value": float(uncertainty)}])
+        return self._fold([{"key": key or _new_key(), "value": float(uncertainty)}])
 
     def watch(self, verdict: Verdict, messages: Sequence[BaseMessage] = ()) -> None:
         """Take in the score of a verdict, as `DriftMonitor.watch`: ``Guardrail(on_verdict=drift.watch)``.
@@ -198,7 +198,7 @@ class SharedDrift(_Shared):
         if score is None or not self._reference.within_reach(score):
             return
         try:
-            self._inbox.add(score, secrets.token_hex(16))
+            self._inbox.add(score, _new_key())
         except StoreUnavailableError as error:
             if not self._pass:
                 raise
@@ -263,6 +263,11 @@ class SharedDrift(_Shared):
                 if database.closings != opened or not (behind or self._watched):
                     self._watching = None  # the next score starts another thread
                     return
+
+
+def _new_key() -> str:
+    """A key that no other score has; keys ascend with time, which an index takes in faster than any order."""
+    return f"{time.time_ns():016x}{secrets.token_hex(8)}"
 
 
 def risk_monitor(asked: RiskState, state: RiskState) -> RiskMonitor:

@@ -391,9 +391,11 @@ def _engine(url: URL, deadline: float) -> Engine:
     try:
         if url.get_backend_name() == "postgresql":
             # `Database._slots` limits the connections and waits for a free one, so the pool itself never waits.
-            return create_engine(
+            engine = create_engine(
                 url, pool_size=CONNECTIONS, max_overflow=0, isolation_level="READ COMMITTED", hide_parameters=True
             )
+            event.listen(engine, "connect", _send_binary_lists)
+            return engine
         assert url.database is not None
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
         # Only the owner may read held-back answers; SQLite gives the WAL files the same mode.
@@ -407,6 +409,11 @@ def _engine(url: URL, deadline: float) -> Engine:
     event.listen(engine, "connect", partial(_on_connect, min(deadline, SQLITE_PATIENCE)))
     event.listen(engine, "begin", _on_begin)
     return engine
+
+
+def _send_binary_lists(connection: Any, _record: Any) -> None:
+    # As text each element of an array is searched for characters to quote.
+    connection.adapters.register_dumper(list, require("psycopg.types.array", extra="postgres").ListBinaryDumper)
 
 
 def _on_connect(patience: float, connection: Any, _record: Any) -> None:

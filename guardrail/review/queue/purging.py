@@ -28,7 +28,7 @@ from sqlalchemy.sql import ColumnElement
 from ...types import Frozen
 from .database import Database
 from .rows import log
-from .schema import items, outbox
+from .schema import items, marks, outbox
 
 __all__ = ["Purged", "purge"]
 
@@ -87,6 +87,8 @@ def _purge(database: Database, older_than: float, who: str, dry_run: bool) -> Pu
         found = list(connection.execute(wanted).scalars())
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql("PRAGMA secure_delete=ON")  # overwrite with zeros: nothing is left in the file
+        if not dry_run:
+            connection.execute(delete(marks).where(marks.c.until <= now))  # remembered answers of a gateway among them
         callbacks = 0
         for first in range(0, len(found), _AT_ONCE):
             callbacks += _delete(connection, found[first : first + _AT_ONCE], dry_run)

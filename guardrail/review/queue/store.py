@@ -16,9 +16,25 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, get_args
 
-from sqlalchemy import Row, and_, func, or_, select, union_all, update
+from sqlalchemy import (
+    Executable,
+    Float,
+    Integer,
+    Row,
+    ScalarSelect,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    func,
+    or_,
+    select,
+    union_all,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import ColumnElement
 
@@ -506,16 +522,10 @@ class ReviewStore:
     ) -> list[Item]:
         """Items in order of arrival, or newest first (decided ones by the time of the decision)."""
         wanted = get_args(State) if states is None else tuple(dict.fromkeys(states))
-        key = [ended.label("at"), items.c.number] if newest else [items.c.number]
-        order = [one.desc() if newest else one.asc() for one in key]
-        # Within one state an index gives the order, so what is read beyond the page are entries of that index.
-        parts = [select(*key).where(items.c.state == one).order_by(*order).limit(limit + offset) for one in wanted]
-        first = union_all(*(select(part.subquery()) for part in parts)).subquery()
-        place = [one.desc() if newest else one.asc() for one in first.c]
-        page = select(first).order_by(*place).limit(limit).offset(offset).subquery()
-        found = select(items).join(page, items.c.number == page.c.number).order_by(*order)
+        span = {"limit": limit, "offset": offset, "end": limit + offset}
         with self.database.read() as connection:
-            return [rows.as_item(row) for row in connection.execute(found)] if wanted else []
+            found = connection.execute(_listing(wanted, newest), span) if wanted else ()
+            return [rows.as_item(row) for row in found]
 
     def trail(self, item: str | None = None, *, limit: int = 1000) -> list[Event]:
         """The audit trail of an item, or of everything (the newest lines), oldest first."""
@@ -569,33 +579,65 @@ class ReviewStore:
         Args:
             actions: Whether to count the decisions by action, too, which takes longest.
         """
-
-        def count(*condition: ColumnElement[bool]) -> int:
-            return int(connection.execute(select(func.count()).select_from(items).where(*condition)).scalar_one())
-
         with self.database.read() as connection:
             now = self.database.now(connection)
-            # Where nearly all items are decided, it is faster to count the others.
-            left = {state: count(items.c.state == state) for state in ("pending", "claimed", "expired")}
-            stale = count(items.c.state == "claimed", items.c.lease_until <= now)
-            first = (
-                select(items.c.created).where(items.c.state == state).order_by(items.c.number).limit(1)
-                for state in ("pending", "claimed")
-            )
-            arrived = [found for one in first if (found := connection.execute(one).scalar_one_or_none()) is not None]
-            taken = select(items.c.action, func.count()).where(items.c.state == "decided").group_by(items.c.action)
-            open_posts = select(outbox.c.state, func.count()).where(outbox.c.state.in_(("waiting", "dead")))
-            posts = {s: n for s, n in connection.execute(open_posts.group_by(outbox.c.state))}
-            return Stats(
-                pending=left["pending"] + stale,
-                claimed=left["claimed"] - stale,
-                decided=count() - sum(left.values()),
-                expired=left["expired"],
-                actions={action: n for action, n in connection.execute(taken)} if actions else {},
-                oldest=max(0.0, now - min(arrived)) if arrived else None,
-                undelivered=posts.get("waiting", 0),
-                dead=posts.get("dead", 0),
-            )
+            found = connection.execute(_COUNTS, {"now": now}).one()
+            taken = connection.execute(_ACTIONS).all() if actions else ()
+        arrived = [at for at in (found.first_pending, found.first_claimed) if at is not None]
+        return Stats(
+            pending=found.pending + found.stale,
+            claimed=found.claimed - found.stale,
+            decided=found.every - found.pending - found.claimed - found.expired,
+            expired=found.expired,
+            actions={action: n for action, n in taken},
+            oldest=max(0.0, now - min(arrived)) if arrived else None,
+            undelivered=found.waiting,
+            dead=found.dead,
+        )
+
+
+# SQLAlchemy takes longer to build these statements than the database to answer them, so they are built once.
+
+
+@lru_cache(maxsize=64)
+def _listing(states: tuple[State, ...], newest: bool) -> Select[Any]:
+    """A page of the items in these states; parameters ``limit``, ``offset`` and their sum ``end``."""
+    key = [ended.label("at"), items.c.number] if newest else [items.c.number]
+    order = [one.desc() if newest else one.asc() for one in key]
+    # Within one state an index gives the order, so what is read beyond the page are entries of that index.
+    end = bindparam("end", type_=Integer)
+    parts = [select(*key).where(items.c.state == one).order_by(*order).limit(end) for one in states]
+    first = union_all(*(select(part.subquery()) for part in parts)).subquery()
+    place = [one.desc() if newest else one.asc() for one in first.c]
+    page = select(first).order_by(*place).limit(bindparam("limit", type_=Integer))
+    page = page.offset(bindparam("offset", type_=Integer))
+    chosen = page.subquery()
+    return select(items).join(chosen, items.c.number == chosen.c.number).order_by(*order)
+
+
+def _counts() -> Executable:
+    """All counters but those of actions, in one row; parameter ``now``."""
+
+    def count(table: Table, *condition: ColumnElement[bool]) -> ScalarSelect[int]:
+        return select(func.count()).select_from(table).where(*condition).scalar_subquery()
+
+    def arrived(state: State) -> ScalarSelect[float]:
+        oldest = select(items.c.created).where(items.c.state == state).order_by(items.c.number).limit(1)
+        return oldest.scalar_subquery()
+
+    late = items.c.lease_until <= bindparam("now", type_=Float(53))
+    return select(
+        # Where nearly all items are decided, it is faster to count the others.
+        count(items).label("every"),
+        *(count(items, items.c.state == state).label(state) for state in ("pending", "claimed", "expired")),
+        count(items, items.c.state == "claimed", late).label("stale"),
+        *(arrived(state).label(f"first_{state}") for state in ("pending", "claimed")),
+        *(count(outbox, outbox.c.state == state).label(state) for state in ("waiting", "dead")),
+    )
+
+
+_COUNTS = _counts()
+_ACTIONS = select(items.c.action, func.count()).where(items.c.state == "decided").group_by(items.c.action)
 
 
 def _check_lease(reviewer: str, seconds: float) -> None:

@@ -161,7 +161,7 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
     read = re.findall(r"(right|wrong) (?:'[^']*'|\S+) reference '\d+ days', f\d+", shown)
     assert read == ["right"] * 3 + ["wrong"] * 3
     assert re.search(
-        r"Judge token_f1 took \d+ pairs of short answers that differ for the same.* '\d+ days' = 'It is", shown
+        r"Judge token_f1 counts \d+ pairs of short answers that differ as the same.* '\d+ days' = 'It is", shown
     )
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "Labelled wrong, although the answer contains the reference" in page
@@ -424,17 +424,23 @@ def test_a_test_part_that_refutes_ends_with_1(records_path: Path, labelled: Reco
     shown = run("fit", records_path, *flags, "--test", fresh)
     assert "May answer, within limits" in shown
     assert "That neither refutes nor proves" in shown or "The error rate is at most" in shown
+    proves_nothing = run("fit", records_path, *flags[:-1], tmp_path / "no.json", "--test", records_path, code=2)
+    assert "questions that the artifact was fitted on" in " ".join(proves_nothing.split())
+    assert not (tmp_path / "no.json").exists()
     shown = run("fit", records_path, *flags, "--test", bad, code=1)
     assert "Refuted by the test questions" in shown
     command = f"calibrate fit {records_path} {bad} --estimator semantic_entropy --alpha 0.15 --rule acrc"
     assert "".join(command.split()) in "".join(shown.replace("\u2502", "").split())  # the box breaks long paths
     assert "May answer" not in shown
     assert "Guardrail(" not in shown
+    assert re.search(r"Next: (Compare the labels|Calibrate on these questions|Use rule certified)", shown)
     page = tmp_path / "r.html"
     report = ("report", records_path, "--artifact", artifact, "--out", page, "--splits", "0")
     run(*report, "--test", fresh)
     assert "May answer" in page.read_text(encoding="utf-8")
-    assert "Refuted by the test questions" in run(*report, "--test", bad, code=1)
+    shown = run(*report, "--test", bad, code=1)
+    assert "Refuted by the test questions" in shown
+    assert "in a browser" not in shown.split("Next: ")[1]
     assert "Refuted by the test questions" in page.read_text(encoding="utf-8")
 
 

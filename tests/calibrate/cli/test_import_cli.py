@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrate.cli import app
-from calibrate.data.records import read_records
+from calibrate.data.records import read_records, write_records
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactMismatchError
@@ -57,7 +57,8 @@ def imported(tmp_path: Path) -> Path:
 def test_imported_scores_are_fitted_evaluated_and_reported(imported: Path, tmp_path: Path) -> None:
     artifact = tmp_path / "a.json"
     shown = run("fit", imported, "--alpha", "0.15", "--test-fraction", "0.3", "--out", artifact)
-    assert "May answer, within limits" in shown
+    assert "For evaluation only: no guard can use it" in shown
+    assert "May answer, within limits" not in shown
     loaded = CalibrationArtifact.load(artifact)
     assert loaded.estimator.name == "imported:stated"
     assert loaded.correctness.name == "imported"
@@ -67,7 +68,10 @@ def test_imported_scores_are_fitted_evaluated_and_reported(imported: Path, tmp_p
     assert "imported:stated: 3 splits" in shown
     page, test = tmp_path / "p.html", tmp_path / "a.test.jsonl"
     run("report", imported, "--artifact", artifact, "--test", test, "--out", page, "--splits", "2")
-    assert "imported:stated" in page.read_text(encoding="utf-8")
+    html = page.read_text(encoding="utf-8")
+    assert "imported:stated" in html
+    assert "<b>For evaluation only: no guard can use it</b>" in html
+    assert "may answer by itself" not in html
     assert "imported:stated" in run("inspect", artifact)
     assert loaded.at(alpha=0.3).alpha == 0.3
 
@@ -99,6 +103,16 @@ def test_commands_take_several_files_as_one(tmp_path: Path) -> None:
     run("label", one, two, "--labels", labels, "--out", out)
     assert sum(record.correct is True for record in read_records(out).records) == 200
     assert sum(record.correct is True for record in read_records(one, two).records) < 200  # as they were
+    second = read_records(two)
+    repeated = [r.model_copy(update={"question": f"(question c{i})"}) for i, r in enumerate(second.records)]
+    write_records(two, second.header, repeated)
+    # `fit` stops where answers are not on file and the two labels of a question differ.
+    for command, code in (
+        (("fit", "--alpha", "0.15"), 2),
+        (("evaluate", "-a", ".15", "--rule", "lec", "--splits", "1"), 0),
+    ):
+        shown = run(command[0], one, two, *command[1:], code=code)
+        assert "100 questions are in two of the files under other ids, e.g. 'c0' and 'c100', and count twice." in shown
     shown = run("fit", one, one, "--alpha", "0.15", "--out", artifact, code=2)
     assert "record 'c0' is in two of the files" in shown
 

@@ -92,6 +92,26 @@ def test_csv_lists_truths_and_options(tmp_path: Path) -> None:
     assert len(found.bad) == 1
 
 
+@pytest.mark.parametrize("word", ["null", "NaN", "None", "nan", "<NA>"])
+def test_csv_cells_that_say_they_have_no_value_are_missing_and_counted(tmp_path: Path, word: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "question,references,answer,label,p,note\n"
+        f"a?,{word},Paris,1,.9,{word}\nb?,Rome,{word},1,.8,x\nc?,none,none,{word},{word},x\n"
+    )
+    found = import_file(path, ImportSettings(columns=parse_map(["correct=label", "confidence=p"])))
+    first, second, third = found.file.records
+    assert first.references == ()
+    assert (second.answer, second.failed) == (None, True)  # abstains, and is never labelled right by a text "None"
+    assert (third.answer, third.references, third.correct) == ("none", ("none",), None)  # "none" can be an answer
+    assert third.scores["imported:p"].value is None
+    counted = "Cells that say null, None or NaN have no value: answer (1), label (1), p (1), references (1)."
+    assert counted in found.notes
+    path.write_text(f"question,s1,s2\na?,x,y\nb?,x,{word}\n")
+    listed = ImportSettings(columns=parse_map(["samples=s1,s2"]), skip_bad=True)
+    assert [bad.problem.split(": ")[1] for bad in import_file(path, listed).bad] == ["field 's2'"]
+
+
 def test_option_scores_make_the_likeliest_option_the_answer(tmp_path: Path) -> None:
     row = {"id": "q", "option_scores": {"A": -1.5, "B": 2.0}, "references": ["B"]}
     record = one(tmp_path, row, option_scale="logit")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -239,6 +240,19 @@ def test_several_files_are_read_as_one(tmp_path: Path) -> None:
     assert found.header.questions_sha256 == fingerprint(record.to_question() for record in found.records)
     assert shlex.split(str(found.path)) == [str(one.path), str(two.path)]  # as a command takes them
     assert read_records(one.path) == one
+
+
+def test_a_question_that_is_in_two_files_under_other_ids_is_counted(tmp_path: Path) -> None:
+    one, two = batch(tmp_path / "one.jsonl", "xyv"), batch(tmp_path / "two.jsonl", "zw")
+    x, y, v = one.records
+    z, w = two.records
+    again = [z.model_copy(update={"question": x.question}), w.model_copy(update={"question": f" {y.question}"})]
+    context = {"context": "another"}
+    other = [again[0].model_copy(update={"slots": context}), w]  # the same words about another text
+    same = x.model_copy(update={"id": "own", "question": y.question})  # a file may repeat its own questions
+    assert pooled([one, replace(two, records=tuple(again))]).repeated == ((x.id, z.id), (y.id, w.id))
+    assert pooled([one, replace(two, records=tuple(other))]).repeated == ()
+    assert pooled([replace(one, records=(y, v, same)), two]).repeated == ()
 
 
 def test_labels_that_people_gave_in_several_files_are_one_kind(tmp_path: Path) -> None:

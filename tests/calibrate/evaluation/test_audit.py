@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -342,23 +343,58 @@ def test_certified_is_advised_only_where_it_would_have_helped(parts: tuple[Recor
     assert audit(fit_artifact(old, estimator=KEY, alpha=0.3, rule="certified"), good, KEY).certified is None
 
 
+@pytest.mark.parametrize("named", [True, False])
 def test_a_refutation_prints_a_command_that_merges_and_works(
+    parts: tuple[RecordFile, RecordFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
+    monkeypatch.chdir(tmp_path)
+    old, fresh = parts
+    # The fit read two files; unless they are named, they are found in the folder, among a copy and other files.
+    write_records("old a.jsonl", part_header(old.header, old.records[:50]), old.records[:50])
+    write_records("old b.jsonl", part_header(old.header, old.records[50:]), old.records[50:])
+    write_records("old c.jsonl", part_header(old.header, old.records[50:]), old.records[50:])
+    bare = part_header(old.header, old.records).model_copy(update={"correctness": None})
+    write_records("bare.jsonl", bare, old.records)  # `fit` could not read it
+    Path("a.test.jsonl").write_text("no records\n", encoding="utf-8")
+    write_records("new.jsonl", fresh.header, flipped(fresh).records)
+    fit_artifact(old, estimator=KEY, alpha=0.15).save(tmp_path / "a.json")
+    command = ["audit", "--records", "new.jsonl", "--artifact", "a.json"]
+    for path in ("old a.jsonl", "old b.jsonl"):
+        command += ["--calibration", path] if named else []
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 1
+    line = next(line for line in shown.output.splitlines() if "calibrate fit" in line).split("calibrate ")[1]
+    pasted = shlex.split(line)
+    assert pasted[:4] == ["fit", "old a.jsonl", "old b.jsonl", "new.jsonl"]
+    assert CliRunner().invoke(app, pasted).exit_code == 0
+    assert CalibrationArtifact.load("a-new.json").data.n_used == len(old.records) + len(fresh.records)
+    Path("old a.jsonl").unlink()
+    unknown = " ".join(
+        CliRunner().invoke(app, ["audit", "--records", "new.jsonl", "--artifact", "a.json"]).output.split()
+    )
+    assert "calibrate fit" not in unknown
+    assert "calibrate audit --records new.jsonl --artifact a.json --calibration FILE" in unknown
+
+
+def test_what_was_made_in_memory_is_written_by_commands_that_work(
     parts: tuple[RecordFile, RecordFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "240")
     monkeypatch.chdir(tmp_path)
     old, fresh = parts
     write_records("old.jsonl", old.header, old.records)
-    write_records("new.jsonl", fresh.header, flipped(fresh).records)
+    wrong = [r.model_copy(update={"correct": None, "scores": {}, "references": ("no",)}) for r in fresh.records]
+    write_records("new.jsonl", fresh.header.model_copy(update={"correctness": None, "estimators": {}}), wrong)
     fit_artifact(old, estimator=KEY, alpha=0.15).save(tmp_path / "a.json")
-    shown = CliRunner().invoke(
-        app, ["audit", "--records", "new.jsonl", "--artifact", "a.json", "--calibration", "old.jsonl"]
-    )
+    shown = CliRunner().invoke(app, ["audit", "--records", "new.jsonl", "--artifact", "a.json"])
     assert shown.exit_code == 1
-    command = next(line for line in shown.output.splitlines() if "calibrate fit" in line).split("calibrate ")[1]
-    assert command.startswith("fit old.jsonl new.jsonl ")
-    assert CliRunner().invoke(app, command.split()).exit_code == 0
-    assert CalibrationArtifact.load("a-new.json").data.n_used == len(old.records) + len(fresh.records)
+    printed = [line.split("calibrate ")[1] for line in shown.output.splitlines() if "calibrate " in line]
+    merge, *before = [shlex.split(line) for line in printed if line.split()[0] in ("fit", "score", "label")]
+    assert [command[0] for command in before] == ["score", "label"]
+    for command in (*before, merge):
+        found = CliRunner().invoke(app, command)
+        assert found.exit_code == 0, (command, found.output)
 
 
 def test_drift_of_a_file(parts: tuple[RecordFile, RecordFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,10 +11,11 @@ import pytest
 
 from calibrate.data.records import Record, RecordFile
 from calibrate.pipeline import fit_artifact, split
-from calibrate.report import compare_rules, sentences, write_report
+from calibrate.report import compare_rules, parts_of, sentences, write_report
 from calibrate.report.page import sweep
 from calibrate.report.panels import violations
 from calibrate.thresholds.registry import swept_rules
+from guardrail.artifact import Looks
 from guardrail.errors import UsageError
 from guardrail.outcome import Infeasible
 from guardrail.types import SampleSet
@@ -199,10 +201,12 @@ def test_calibration_and_test_are_never_pooled(labelled: RecordFile, tmp_path: P
     with pytest.raises(UsageError, match=r"of 240 questions, and there are 168 calibration records"):
         write_report(tmp_path / "p.html", artifact, labelled.records, estimator=KEY, test=test, evaluation=pooled)
     (path, *_) = write_report(tmp_path / "r.html", artifact, labelled.records, estimator=KEY)
-    assert "72 labelled questions of the record file were not fitted on" in path.read_text(encoding="utf-8")
+    unnamed = path.read_text(encoding="utf-8")
     (path, *_) = write_report(tmp_path / "r.html", artifact, labelled.records, estimator=KEY, test=test)
     html = path.read_text(encoding="utf-8")
     assert "were not fitted on" not in html
+    said = "72 labelled questions of the record file were not fitted on. They are the test part here."
+    assert unnamed.replace(f'<p class="warn">{said}</p>', "") == html  # the same two parts, found by the artifact
     for part in (kept, test):
         taken = [r for r in part if (r.scores[KEY].value or 0.0) <= (artifact.threshold or 0.0)]
         wrong, errors = sum(not r.correct for r in part), sum(not r.correct for r in taken)
@@ -225,6 +229,39 @@ def test_calibration_and_test_are_never_pooled(labelled: RecordFile, tmp_path: P
     }
     assert where
     assert all((place == "test") == (name in tested) for name, place in where.items())
+
+
+def test_parts_are_told_apart_by_what_the_artifact_knows(labelled: RecordFile) -> None:
+    kept, test = split(labelled.records, test_fraction=0.3)
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, part=kept)
+    found = parts_of(artifact, labelled.records, KEY)
+    assert (list(found.fitted), list(found.test), found.n_left_out) == (kept, test, 0)
+    assert parts_of(artifact, labelled.records, KEY, test[:40]).n_left_out == 32
+    assert "32 labelled questions" in (sentences.not_fitted_on(32, 0) or "")
+    with pytest.raises(UsageError, match="168 of 240 test records are questions that the artifact was fitted on"):
+        write_report(Path("never.html"), artifact, kept, estimator=KEY, test=labelled.records)
+    same_ids = [one.model_copy(update={"question": f"another {one.question}"}) for one in kept]
+    assert list(parts_of(artifact, kept, KEY, same_ids).fitted) == kept  # ids may be row numbers
+    looked = artifact.model_copy(update={"looks": Looks(schedule=(168, 240), look=1)})
+    later = parts_of(looked, labelled.records, KEY)
+    assert (list(later.fitted), later.test, later.n_left_out) == (kept, (), 72)  # for the next look
+    old = artifact.model_copy(update={"data": artifact.data.model_copy(update={"questions": None})})
+    with pytest.raises(UsageError, match="fitted on 168 questions, 240 of these records have a score and a label"):
+        parts_of(old, labelled.records, KEY)
+    assert list(parts_of(old, labelled.records, KEY, test).fitted) == kept
+    assert not parts_of(old, kept, KEY).test
+    assert '"questions"' not in json.dumps(old.content)  # older artifacts keep their digest
+    clusters = fit_artifact(
+        by_pairs(labelled), estimator=KEY, alpha=0.15, groups="cluster", part=by_pairs(labelled).records[:100]
+    )
+    parts = parts_of(clusters, by_pairs(labelled).records, KEY)
+    assert (len(parts.fitted), len(parts.test)) == (100, 140)  # whole clusters, though one question of each is used
+
+
+def by_pairs(file: RecordFile) -> RecordFile:
+    """Two records each are a cluster."""
+    records = [one.model_copy(update={"group": f"c{i // 2}"}) for i, one in enumerate(file.records)]
+    return RecordFile(file.path, file.header, tuple(records))
 
 
 def test_a_refuted_page_is_red_and_sends_nobody_to_the_model(labelled: RecordFile, tmp_path: Path) -> None:

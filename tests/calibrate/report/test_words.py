@@ -93,6 +93,8 @@ def test_where_early_stopping_is_off_by_default_is_said(labelled: RecordFile, un
     )
     rows = dict(facts(artifact))
     assert ("early stopping" in rows) == off
+    said = f"calibration questions that could be measured ({unmeasured} could not, and always abstain)"
+    assert (said in headline(artifact)) == (unmeasured > 0)
     if off:
         assert f"{unmeasured} of 240 questions could not be measured" in rows["early stopping"]
         assert 'early_stopping="on"' in rows["early stopping"]
@@ -115,10 +117,12 @@ def test_fit_says_it_in_a_line(labelled: RecordFile, capsys: pytest.CaptureFixtu
 
 
 def audited_at(artifact: CalibrationArtifact, labelled: RecordFile, wrong: float) -> Audit:
-    """An audit of the same questions with a share of wrong labels, spread evenly."""
+    """An audit of questions like those of the fit with a share of wrong labels, spread evenly."""
     ranked = sorted(labelled.records, key=lambda r: (r.scores[KEY].value or 0.0, r.id))
     marked = [int((i + 1) * wrong) > int(i * wrong) for i in range(len(ranked))]
-    records = [r.model_copy(update={"correct": not bad}) for r, bad in zip(ranked, marked, strict=True)]
+    records = [
+        r.model_copy(update={"id": f"new-{r.id}", "correct": not bad}) for r, bad in zip(ranked, marked, strict=True)
+    ]
     return audit(artifact, records, KEY)
 
 
@@ -176,6 +180,13 @@ def test_imported_scores_need_another_way(labelled: RecordFile) -> None:
     assert next_steps(imported)[-1] == text
     assert "Guardrail(" not in " ".join(next_steps(imported))
     assert dict(facts(imported))["at run time"] == text
+    assert headline(imported).startswith(text)  # first, not after "may answer by itself"
+    assert "may answer" not in headline(imported)
+    found = standing(imported)
+    assert (found.title, found.colour) == ("For evaluation only: no guard can use it", "yellow")
+    assert standing(artifact).title == "May answer, within limits"
+    assert "for evaluation only" in imported._repr_html_()
+    assert "answers, within limits" in artifact._repr_html_()
 
 
 def test_the_papers_names_stand_beside_those_of_commands() -> None:

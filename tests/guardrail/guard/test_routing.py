@@ -233,8 +233,8 @@ def test_assessing_in_a_run_shows_no_sample() -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(ValueError, match="Cascade has no setting 'on_abstian'; did you mean 'on_abstain'"):
         system(on_abstian="raise")
-    with pytest.raises(ValueError, match=r"on_verdict.*stage_settings"):
-        system(on_verdict=print)
+    with pytest.raises(ValueError, match=r"switch.*stage_settings"):
+        system(switch=SafetySwitch())
     with pytest.raises(ValueError, match="Guardrail has no setting 'jugde'"):
         system(stage_settings=[{"jugde": None}, {}])
     with pytest.raises(ValueError, match="on_abstain must be"):

@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,17 +23,6 @@ from tests.review_pages import REVIEWERS, held_back, served
 
 SYSTEMS = f"{REVIEWERS},zendesk:system:zendesk-token-0123456789ab,jira:system:jira-token-0123456789ab"
 APPROVE = {"action": "approve", "reviewer": "Dora"}
-
-
-@pytest.fixture
-def now() -> list[float]:
-    return [1_800_000_000.0]
-
-
-@pytest.fixture
-def store(tmp_path: Path, now: list[float]) -> Iterator[ReviewStore]:
-    with ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0]) as made:
-        yield made
 
 
 @pytest.fixture

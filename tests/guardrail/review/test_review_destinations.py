@@ -24,11 +24,6 @@ ALARM = Alarm(monitor="risk", at=3, wealth=20.0, delta=0.05, detail="The error r
 
 
 @pytest.fixture
-def now() -> list[float]:
-    return [1_800_000_000.0]
-
-
-@pytest.fixture
 def store(store_url: str, now: list[float]) -> Iterator[ReviewStore]:
     with ReviewStore(store_url, clock=lambda: now[0]) as made:
         yield made

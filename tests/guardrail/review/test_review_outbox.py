@@ -94,12 +94,6 @@ def now() -> list[float]:
     return [1000.0]
 
 
-@pytest.fixture
-def store(tmp_path: Path, now: list[float]) -> Iterator[ReviewStore]:
-    with ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0]) as made:
-        yield made
-
-
 def decide(store: ReviewStore, url: str, key: str = "k") -> str:
     content = Content(question="q", candidate=Candidate(text="a"), metadata={"thread": 7})
     item = store.enqueue(content, key=key, callback=url)

@@ -81,17 +81,6 @@ class Client:
 
 
 @pytest.fixture
-def now() -> list[float]:
-    return [1_800_000_000.0]
-
-
-@pytest.fixture
-def store(tmp_path: Path, now: list[float]) -> Iterator[ReviewStore]:
-    with ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0]) as made:
-        yield made
-
-
-@pytest.fixture
 def address(store: ReviewStore) -> Iterator[str]:
     limit = RateLimit(failures=3, window=300, pause=0)
     with served(review_app(store, Accounts.from_text(REVIEWERS), limit=limit, lease=60)) as url:

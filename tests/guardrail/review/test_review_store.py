@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -38,9 +39,10 @@ from guardrail.review import (
     StoreUnavailableError,
     UnknownItemError,
 )
-from guardrail.review.queue import schema
+from guardrail.review.queue import schema, writers
 from guardrail.review.queue.database import Database, migrate
 from guardrail.review.queue.deadline import Circuit
+from guardrail.review.queue.marks import Marks
 
 ROOT = Path(__file__).parents[3]
 APPROVE = Decision(action="approve")
@@ -496,9 +498,9 @@ def first_layout(url: str) -> Database:
 
 
 @pytest.mark.filterwarnings("ignore:.*expression-based index")  # SQLite cannot show it; the golden file holds it
-def test_a_database_of_the_first_layout_is_migrated_and_keeps_its_items(store_url: str) -> None:
-    first_layout(store_url).close()
-    with ReviewStore(store_url, clock=lambda: 1_700_000_030.0) as store:
+def test_a_database_of_the_first_layout_is_migrated_and_keeps_its_items(empty_url: str) -> None:
+    first_layout(empty_url).close()
+    with ReviewStore(empty_url, clock=lambda: 1_700_000_030.0) as store:
         with store.database.read() as connection:
             found = MigrationContext.configure(connection, opts={"version_table": "review_version"})
             assert compare_metadata(found, schema.metadata) == []  # indexes and columns are those of the code
@@ -509,22 +511,22 @@ def test_a_database_of_the_first_layout_is_migrated_and_keeps_its_items(store_ur
             connection.exec_driver_sql("DELETE FROM review_events")
 
 
-def test_a_migration_that_fails_leaves_the_first_layout(store_url: str) -> None:
-    old = first_layout(store_url)
+def test_a_migration_that_fails_leaves_the_first_layout(empty_url: str) -> None:
+    old = first_layout(empty_url)
     with old.write() as connection:
         connection.exec_driver_sql("CREATE INDEX review_items_late ON review_items (holder)")  # in the way
     with pytest.raises(UsageError, match=r"cannot open.*review_items_late"):
-        ReviewStore(store_url)
+        ReviewStore(empty_url)
     with old.read() as connection:
         assert not inspect(connection).has_table("review_version")
         assert "review_items_state" in {one["name"] for one in inspect(connection).get_indexes("review_items")}
     old.close()
 
 
-def test_processes_that_open_an_old_database_at_once_migrate_it_once(store_url: str) -> None:
-    first_layout(store_url).close()
+def test_processes_that_open_an_old_database_at_once_migrate_it_once(empty_url: str) -> None:
+    first_layout(empty_url).close()
     with ThreadPoolExecutor(4) as threads:
-        for store in threads.map(lambda _: ReviewStore(store_url), range(4)):
+        for store in threads.map(lambda _: ReviewStore(empty_url), range(4)):
             assert len(store.items()) == 5
             store.close()
 
@@ -660,6 +662,30 @@ def test_a_thread_that_waits_too_long_for_its_turn_holds_up_nobody(one: ReviewSt
     assert len(one.items()) == 1
 
 
+def test_a_thread_waits_for_the_thread_that_commits_no_longer_than_its_deadline(
+    one: ReviewStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, ended, commit = [0.0], threading.Event(), writers._Batch.commit
+
+    def blocked(batch: Any) -> None:
+        ended.wait(10)
+        commit(batch)
+
+    def late() -> None:
+        try:
+            with one.database._writers.write(60.0):
+                now[0] = 61.0
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(writers, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(writers._Batch, "commit", blocked)
+    failed, committed = queued(one, [late, partial(one.enqueue, content("1"))])
+    assert isinstance(failed, TimeoutError)
+    assert committed is None
+    assert len(one.items()) == 1
+
+
 def test_a_connection_stays_open_and_a_moved_file_is_not_replaced(one: ReviewStore, tmp_path: Path) -> None:
     connected: list[object] = []
     event.listen(one.database.engine, "connect", lambda *_: connected.append(1))
@@ -779,3 +805,20 @@ def test_an_edit_with_a_number_that_a_graphs_state_cannot_hold_is_refused(store:
     made = store.item(lease.item.id).decision
     assert made is not None
     assert made.candidate == edit.candidate
+
+
+def test_a_mark_is_made_once_and_changed_by_its_owner(store_url: str) -> None:
+    times = [0.0]
+    with ReviewStore(store_url, clock=lambda: times[0]) as store:
+        marks = Marks(store.database)
+        assert (marks.add("m", "mine", 10), marks.add("m", "another", 10), marks.get("m")) == (None, "mine", "mine")
+        assert not marks.replace("m", "another", "x", 10)
+        assert marks.replace("m", "mine", "done", 20)
+        times[0] = 15.0
+        assert marks.add("m", "another", 10) == "done"
+        times[0] = 20.0
+        assert (marks.get("m"), marks.add("m", "another", 10)) == (None, None)
+        times[0] = 30.0
+        store.purge(older_than=86_400, who="ann")
+        with store.database.read() as connection:
+            assert not connection.execute(text("SELECT * FROM review_marks")).all()

@@ -21,6 +21,8 @@ from langchain.agents.middleware.types import ModelResponse
 from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
+from langchain_core.tracers.base import BaseTracer
+from langchain_core.tracers.schemas import Run
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel, ValidationError
@@ -883,3 +885,51 @@ async def test_a_native_sampler_draws_all_at_once_with_the_tools() -> None:
     assert (len(model.seen), model.seen[0]["n"], len(model.seen[0]["tools"])) == (1, 4, 3)
     with pytest.raises(ArtifactMismatchError, match="takes no call settings"):
         agent_of(model, [gate(model), Setting(user="u")]).invoke({"messages": "pay bob"}, CONFIG)
+
+
+# -- traces ------------------------------------------------------------------------------------------------------------
+
+
+class Runs(BaseTracer):
+    """Keeps every run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended: list[Run] = []
+
+    def _persist_run(self, run: Run) -> None: ...
+
+    def _end_trace(self, run: Run) -> None:
+        self.ended.append(run)
+        super()._end_trace(run)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_held_step_is_an_error_in_no_trace_and_shows_nothing(is_async: bool) -> None:
+    pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed")
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    from integrations.telemetry import Telemetry
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    model, runs = fresh(UNSURE), Runs()
+    agent = agent_of(model, gate(model, on_verdict=Telemetry("bank", tracer_provider=provider)))
+    asked: Any = {"messages": [("user", "pay bob")]}
+    config: Any = {**CONFIG, "callbacks": [runs]}
+    if is_async:
+        streamed = [chunk async for chunk in agent.astream(asked, config, stream_mode="messages")]
+    else:
+        streamed = list(agent.stream(asked, config, stream_mode="messages"))
+    assert [message.text for message, _ in streamed] == ["A person is checking this before it goes out."]
+    failed = [run for run in runs.ended if run.error and "Interrupt(" not in run.error]
+    assert [run.name for run in failed] == []
+    (judged,) = (run for run in runs.ended if run.name == "AgentModel")
+    assert judged.metadata["guardrail_accepted"] is False
+    assert "transfer" not in json.dumps(judged.outputs, default=str)
+    (span,) = exporter.get_finished_spans()
+    assert (span.name, span.status.status_code.name) == ("guardrail.decide", "UNSET")
+    assert span.attributes is not None
+    assert span.attributes["guardrail.outcome"] == "abstained"

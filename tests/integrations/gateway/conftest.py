@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import openai
 import pytest
 import uvicorn
 
+from guardrail.artifact import CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.testing import make_artifact
 from integrations._gateway.config import Config
 from integrations.gateway import Gateway
@@ -25,18 +27,34 @@ from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 
 SURE, UNSURE = "sure?", "unsure?"
 ANSWERS = {SURE: ["Paris"], UNSURE: ["Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel"]}
+PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For clients of the loopback: reading the certificates of the system takes longer than most tests."""
 MODEL = OpenAICompatibleChat(model="m", base_url="http://127.0.0.1:1/v1", api_key="unused")
+
+
+def cascade() -> CascadeArtifact:
+    """The artifact of a cascade: "m", then "large"."""
+    models = (MODEL, MODEL.model_copy(update={"model": "large"}))
+    stages = tuple(make_artifact(model, threshold=0.1, n=4) for model in models)
+    shares = tuple(StageShare(threshold=0.1, n_accepted=1, n_errors=0) for _ in stages)
+    outcome = CascadeOutcome(
+        rule="none", alpha=0.1, delta=None, n=2, guarantee="None.", stages=shares, interval=None, reason=None
+    )
+    return CascadeArtifact(created="1970", stages=stages, outcome=outcome, certificate=outcome, packages={})
 
 
 class Served:
     """A gateway that serves, with clients for it."""
 
-    def __init__(self, gateway: Gateway, url: str, stack: ExitStack) -> None:
-        self.gateway, self.url, self._stack = gateway, url, stack
-        self.http = stack.enter_context(httpx.Client(base_url=url, timeout=30))
+    def __init__(self, gateway: Gateway, running: Running, stack: ExitStack) -> None:
+        self.gateway, self.url, self._stack = gateway, running.url, stack
+        self.server, self.thread = running.server, running.thread
+        url = self.url
+        self.http = stack.enter_context(httpx.Client(base_url=url, timeout=30, verify=PLAIN))
 
     def openai(self, key: str = "any", **settings: Any) -> openai.OpenAI:
-        made = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, **{"max_retries": 0, **settings})
+        http = openai.DefaultHttpxClient(verify=PLAIN)
+        made = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, http_client=http, **{"max_retries": 0, **settings})
         return self._stack.enter_context(made)
 
     def ask(self, question: str = SURE, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
@@ -54,9 +72,17 @@ class Served:
         self.http.get("/healthz")
 
 
+class Running(NamedTuple):
+    """A server on a free port."""
+
+    url: str
+    server: uvicorn.Server
+    thread: threading.Thread
+
+
 @contextmanager
-def running(app: Any) -> Iterator[str]:
-    """Serve an application on a free port; gives its address."""
+def running(app: Any) -> Iterator[Running]:
+    """Serve an application on a free port."""
     started = threading.Event()
 
     class Server(uvicorn.Server):
@@ -69,7 +95,8 @@ def running(app: Any) -> Iterator[str]:
     thread.start()
     try:
         assert started.wait(20)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield Running(url, server, thread)
     finally:
         server.should_exit = True
         thread.join(20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,14 +12,20 @@ import openai
 import pytest
 from langchain_openai import ChatOpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel
 
 from guardrail.bindings import bindings_for, json_format
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.review.queue.store import ReviewStore
 from guardrail.testing import make_artifact
+from integrations._gateway import metrics
 from integrations._gateway.config import new_key
-from tests.integrations.gateway.conftest import MODEL, SURE, UNSURE, Held, Serve
+from integrations.telemetry import Telemetry
+from tests.integrations.gateway.conftest import ANSWERS, MODEL, SURE, UNSURE, Held, Serve, cascade
+from tests.integrations.openai.faulty_endpoint import serving
 
 PLAN = make_artifact(MODEL, threshold=0.1, n=4).plan
 NULLS: dict[str, Any] = {"temperature": None, "tools": None, "stop": None}
@@ -180,6 +187,9 @@ def test_settings_other_than_the_calibrated_ones_are_refused(serve: Serve, endpo
         reply = served.ask(**{name: value})
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
         assert reply.json()["error"].keys() == {"message", "type", "param", "code"}
+    for name in OTHER:  # of another type than OpenAI describes
+        for wrong in (7, {"x": 1}):
+            assert served.ask(**{name: wrong}).status_code == 400
     assert not endpoint.requests
 
 
@@ -414,6 +424,30 @@ def test_another_alias_may_answer_instead(serve: Serve, endpoint: Held) -> None:
     assert endpoint.bodies[-1]["model"] == "large"
 
 
+def test_a_cascade_asks_the_next_upstream_only_for_what_the_first_holds_back(serve: Serve, endpoint: Held) -> None:
+    lost = "lost?"
+    endpoint.answers = {**ANSWERS, lost: ANSWERS[UNSURE]}
+    with serving(Held(answers={SURE: ["wrong"], UNSURE: ["Bern"], lost: ANSWERS[UNSURE]})) as second:
+        rest: dict[str, Any] = {"key": "sk-upstream", "timeout": 10, "max_retries": 0}
+        upstream = [{"url": endpoint.url, "model": "m", **rest}, {"url": second.url, "model": "large", **rest}]
+        served = serve({"upstream": upstream}, artifact=cascade())
+        assert said(served.ask(SURE)) == ("Paris", True, "stop")
+        assert second.requests == 0
+        assert said(served.ask(UNSURE)) == ("Bern", True, "stop")
+        assert second.requests == 5
+        assert {one["model"] for one in second.bodies} == {"large"}
+        assert said(served.ask(lost)) == (ABSTENTION, False, "content_filter")
+        assert (endpoint.requests, second.requests) == (15, 10)
+        streamed: Any = list(served.openai().chat.completions.create(**asked(UNSURE), stream=True))
+        assert "".join(one.choices[0].delta.content or "" for one in streamed if one.choices) == "Bern"
+
+
+def said(reply: Any) -> tuple[str, bool, str]:
+    """Text, verdict and finish reason of a reply."""
+    choice = reply.json()["choices"][0]
+    return choice["message"]["content"], reply.json()["guardrail"]["accepted"], choice["finish_reason"]
+
+
 def test_a_ticket_instead_of_an_answer(serve: Serve, tmp_path: Path) -> None:
     served = serve({"on_abstain": "ticket"}, reviews=str(tmp_path / "reviews.db"))
     found = served.ask(UNSURE).json()
@@ -450,6 +484,7 @@ def test_metrics_count_and_name_nothing_of_a_user(serve: Serve, endpoint: Held) 
     served = serve()
     served.ask()
     served.ask(UNSURE, user="marker-of-a-user")
+    served.ask(UNSURE, user="another")  # gets the remembered abstention, which is not another decision
     served.http.get("/marker-of-a-user")
     page = served.http.get("/metrics").text
     for outcome, reason in (("accepted", "within_threshold"), ("abstained", "above_threshold")):
@@ -461,3 +496,18 @@ def test_metrics_count_and_name_nothing_of_a_user(serve: Serve, endpoint: Held) 
     assert 'guardrail_http_requests_total{route="other",status="4xx"} 1.0' in page
     assert "marker" not in page
     assert SURE not in page
+
+
+def test_a_decision_belongs_to_the_trace_that_a_request_names(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter, tracers = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(metrics, "Telemetry", partial(Telemetry, tracer_provider=tracers))
+    served = serve()
+    served.ask(headers={"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"})
+    served.ask(UNSURE, user="marker-of-a-user")
+    first, second = exporter.get_finished_spans()
+    assert (first.context.trace_id, first.parent and first.parent.span_id) == (int("ab" * 16, 16), int("cd" * 8, 16))
+    assert second.parent is None
+    outcomes = [(one.attributes or {})["guardrail.outcome"] for one in (first, second)]
+    assert outcomes == ["accepted", "abstained"]
+    assert "marker" not in first.to_json() + second.to_json()

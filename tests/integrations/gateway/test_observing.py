@@ -12,13 +12,14 @@ import pytest
 
 from calibrate.data.records import read_records, write_records
 from calibrate.scoring.scores import score_records
-from guardrail.errors import UsageError
+from guardrail.errors import ArtifactError, UsageError
 from guardrail.guard.observe import Observed
 from guardrail.review.audits import chosen
+from guardrail.types import Unmeasured
 from guardrail.uncertainty import make_estimator
 from integrations._gateway.config import Config
 from integrations.gateway import Gateway
-from tests.integrations.gateway.conftest import SURE, UNSURE, Held, Serve, Served
+from tests.integrations.gateway.conftest import ANSWERS, SURE, UNSURE, Held, Serve, Served, cascade
 
 GREEDY: dict[str, Any] = {"model": "m", "temperature": 0}
 COLLECT = {"n": 4, "primary": "sampled", "temperature": 1, "top_p": 1}
@@ -32,6 +33,7 @@ def observing(serve: Serve, endpoint: Held, *, artifact: bool = True, probe: str
 
 
 def counts(served: Served) -> Observed:
+    served.http.get("/healthz")  # its connection takes it when the gateway is done with the answer before
     queue = served.gateway.observing["m"].queue
     assert queue.drain(20)
     return queue.observed
@@ -126,13 +128,35 @@ def test_without_an_artifact_it_collects_records_that_calibrate_reads(
         Gateway(Config(version=1, models={"m": other}))
 
 
+def test_collecting_believes_no_endpoint_before_a_probe(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
+    """One that ignores n or answers from a cache would make every question look certain."""
+    settings = {"plan": COLLECT, "records": {"path": tmp_path / "honest.jsonl"}}
+    question: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": UNSURE}]}
+    honest = observing(serve, endpoint, artifact=False, probe="auto", **settings)
+    for _ in range(3):
+        honest.http.post("/v1/chat/completions", json=question)
+    assert counts(honest) == Observed(served=3, chosen=3, collected=3)
+    samples = [one for one in endpoint.bodies if one["messages"] == question["messages"] and one.get("n", 1) > 1]
+    assert [one["n"] for one in samples] == [4, 4, 4]  # one call for all samples, as the probe allows
+    settings["records"] = {"path": tmp_path / "cached.jsonl"}
+    cached = observing(serve, endpoint, artifact=False, probe="auto", **settings)
+    endpoint.mode, before = "cached_but_seed", len(endpoint.bodies)
+    cached.http.post("/v1/chat/completions", json=question)
+    assert counts(cached) == Observed(served=1, chosen=1, unmeasured=1)
+    assert sum(one["messages"] == question["messages"] for one in endpoint.bodies[before:]) == 1  # nothing was drawn
+    (kept,) = read_records(tmp_path / "cached.jsonl").records
+    assert kept.drawn is not None
+    assert (kept.drawn.problem, kept.drawn.samples) == (Unmeasured.DEGENERATE_SAMPLES, ())
+    assert kept.answer in ANSWERS[UNSURE]
+
+
 def test_the_estimate_agrees_with_later_enforcement(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
     """What observing says would be accepted, and how much of it is wrong, is what the guard then does.
 
-    150 questions, of which a third are certain, a third uncertain and a third certain and wrong half of the time.
+    90 questions, of which a third are certain, a third uncertain and a third certain and wrong half of the time.
     """
     path = tmp_path / "observed.jsonl"
-    questions = [f"question {number}" for number in range(150)]
+    questions = [f"question {number}" for number in range(90)]
     endpoint.answers = {
         one: [["right"], ["wrong", "right", "else", "more"], [("right", "wrong")[number % 2]]][number % 3]
         for number, one in enumerate(questions)
@@ -148,7 +172,7 @@ def test_the_estimate_agrees_with_later_enforcement(serve: Serve, endpoint: Held
     passed = [one for one in taken if (next(iter(one.scores.values())).value or 0.0) <= 0.1]
     estimate = (len(passed) / len(taken), sum(one.answer == "wrong" for one in passed) / len(passed))
     assert watched.acceptance == estimate[0]
-    assert watched.chosen == len(file.records) < 150
+    assert watched.chosen == len(file.records) < 90
 
     enforced = {one: half.ask(one).json() for one in questions}
     accepted = {
@@ -158,11 +182,17 @@ def test_the_estimate_agrees_with_later_enforcement(serve: Serve, endpoint: Held
     }
     # The same requests, the same verdicts: exactly. And the sample, chosen by hash, speaks for all of them.
     assert {one.question for one in passed} == accepted.keys() & {one.question for one in taken}
-    rates = (len(accepted) / 150, sum(text == "wrong" for text in accepted.values()) / len(accepted))
+    rates = (len(accepted) / 90, sum(text == "wrong" for text in accepted.values()) / len(accepted))
     for guess, truth, size in zip(estimate, rates, (len(taken), len(passed)), strict=True):
         assert abs(guess - truth) <= 4.5 * (truth * (1 - truth) / size) ** 0.5  # fails once in 100,000 runs
     write_records(path, file.header, file.records)  # what it wrote is what `calibrate` writes
     assert read_records(path).records == file.records
+
+
+def test_a_cascades_artifact_cannot_observe(serve: Serve) -> None:
+    """A served answer is one model's; two upstreams are refused as well (below)."""
+    with pytest.raises(ArtifactError, match="cascade"):
+        serve({"mode": "observe"}, artifact=cascade())
 
 
 def test_a_configuration_that_cannot_observe_is_refused(tmp_path: Path) -> None:

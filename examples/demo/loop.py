@@ -1,0 +1,487 @@
+"""`make demo-serve`: from traffic without labels to a certified gate, behind one URL (docs/loop.md).
+
+The servers and commands are real: `guardrail serve` in front of an OpenAI-compatible endpoint, `guardrail review`,
+`calibrate`. Scripts stand in for the application and for the people, who know the right answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import secrets
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TQDM_DISABLE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import httpx
+import numpy as np
+import openai
+import uvicorn
+from langchain_core.messages import convert_to_messages
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from calibrate.cli import app as calibrate
+from calibrate.correctness import TokenF1
+from calibrate.data.progress import bar
+from calibrate.data.questions import Question, read_questions
+from calibrate.report.figures import Palette, render
+from calibrate.thresholds.bounds import clopper_pearson_interval
+from examples.demo.screen import CONSOLE, share, title
+from guardrail import CalibrationArtifact
+
+__all__ = [
+    "BEFORE",
+    "ESTIMATOR",
+    "GUARDING",
+    "OBSERVING",
+    "REVIEWERS",
+    "Asked",
+    "Loop",
+    "Sizes",
+    "commands",
+    "demo",
+    "endpoint",
+    "gateway",
+    "is_right",
+    "listening",
+    "observe",
+    "picture",
+    "rate",
+    "run",
+]
+
+NAME = "orrin"
+ESTIMATOR = "discrete_semantic_entropy"
+TOKENS = 16
+REVIEWERS = ("ann", "bob", "eve")
+BEFORE = 10
+"""Questions that the client asks again before the artifact is swapped in."""
+FEWEST = 50
+"""Questions of a mode from which the picture shows their rates."""
+
+UPSTREAM = """\
+version: 1
+models:
+  orrin:
+    upstream: {{url: {url}, model: orrin, key: none}}
+"""
+OBSERVING = (
+    UPSTREAM
+    + """\
+    mode: observe
+    observe:
+      plan: {{n: {n}, max_tokens: 16}}
+      records: {{path: observed.jsonl}}
+      queue: 4000
+      max_concurrency: 32
+"""
+)
+GUARDING = (
+    UPSTREAM
+    + """\
+    artifact: artifact.json
+"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much of everything.
+
+    Attributes:
+        labels: Answers that people label.
+        reach: Share of the lowest scores that they are drawn from.
+        alpha: Target error rate among the answers that are given.
+        n: Samples for each question.
+        at_once: Questions that the client asks at once.
+    """
+
+    labels: int = 300
+    reach: float = 0.75
+    alpha: float = 0.1
+    n: int = 10
+    at_once: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question of the client, and what it got.
+
+    Attributes:
+        correct: Whether the text is a right answer.
+        accepted: The gateway's verdict; None if it only observed.
+    """
+
+    question: Question
+    text: str
+    correct: bool
+    accepted: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """What the loop came to.
+
+    Attributes:
+        observed: Asked while the gateway only observed.
+        swapped: Asked again and again while the artifact was swapped in, up to the first guarded reply.
+        guarded: New questions, asked after that.
+        artifact: The artifact in use.
+    """
+
+    observed: Sequence[Asked]
+    swapped: Sequence[Asked]
+    guarded: Sequence[Asked]
+    artifact: CalibrationArtifact
+
+    @property
+    def given(self) -> list[Asked]:
+        """The answers that were given after the swap."""
+        return [one for one in self.guarded if one.accepted]
+
+
+def commands(sizes: Sizes) -> list[str]:
+    """The commands of the loop, in order; people label between the third and the fourth."""
+    label = "calibrate label to-label.jsonl --review-store reviews.db"
+    return [
+        f"calibrate score observed.jsonl --estimator {ESTIMATOR} --out scored.jsonl",
+        f"calibrate sample --records scored.jsonl --reach {sizes.reach:g} --n {sizes.labels} --out to-label.jsonl",
+        label,
+        label,
+        f"calibrate fit to-label.jsonl --rule certified --alpha {sizes.alpha:g} --out artifact.json",
+    ]
+
+
+def run(url: str, traffic: Sequence[Question], fresh: Sequence[Question], folder: Path, sizes: Sizes) -> Loop:
+    """The whole loop: observe, sample, label, fit, swap, guard.
+
+    Args:
+        url: The model's OpenAI-compatible API.
+        traffic: Questions that the client asks first.
+        fresh: Questions that it asks after the swap.
+        folder: Where the files are written.
+        sizes: How much of everything.
+    """
+    score, sample, ask_people, fetch, fit = commands(sizes)
+    with gateway(url, folder, sizes) as (process, served):
+        title("1. observe: the client gets what it always got, and the gateway measures behind it")
+        observed = observe(served, traffic, sizes)
+        title("2. score without labels, and draw what to label")
+        _calibrate(folder, score)
+        _calibrate(folder, sample)
+        title("3. people label on the review page")
+        _calibrate(folder, ask_people)
+        _people_label(folder, {question.question: question for question in traffic}, sizes.labels)
+        _calibrate(folder, fetch)
+        title("4. certify")
+        _calibrate(folder, fit)
+        title("5. swap the artifact in while serving, and go on asking")
+
+        def swap() -> None:
+            (folder / "guardrail.yaml").write_text(GUARDING.format(url=url), encoding="utf-8")
+            process.send_signal(signal.SIGHUP)
+
+        swapped = _ask_until_guarded(served, traffic, swap)
+        guarded = _ask_all(served, fresh, sizes, "asking new questions ")
+    return Loop(observed, swapped, guarded, CalibrationArtifact.load(folder / "artifact.json"))
+
+
+# -- the servers -------------------------------------------------------------------------------------------------------
+
+
+def endpoint(model: Any) -> Starlette:
+    """A chat model as an OpenAI-compatible server; the model must take OpenAI's names of settings."""
+
+    async def chat(request: Request) -> JSONResponse:
+        body = await request.json()
+        settings = {name: body[name] for name in ("temperature", "top_p", "max_tokens", "n", "seed") if name in body}
+        found = await model.agenerate([convert_to_messages(body["messages"])], **settings)
+        choices = [
+            {
+                "index": number,
+                "message": {"role": "assistant", "content": one.text},
+                "finish_reason": one.message.response_metadata["finish_reason"],
+            }
+            for number, one in enumerate(found.generations[0])
+        ]
+        usage = found.llm_output["token_usage"]
+        reply = {"id": "c", "object": "chat.completion", "created": int(time.time()), "model": body["model"]}
+        return JSONResponse({**reply, "choices": choices, "usage": usage})
+
+    return Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
+
+
+@contextmanager
+def listening(app: Any) -> Iterator[str]:
+    """Serve an application on a free port of this machine; gives the URL of its API."""
+    started = threading.Event()
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            started.set()
+
+    server = Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        started.wait(60)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@contextmanager
+def gateway(url: str, folder: Path, sizes: Sizes) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`guardrail serve` that observes a model; gives the process and the URL for clients."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("observed.jsonl", "to-label.labels.jsonl", "reviews.db"):
+        (folder / name).unlink(missing_ok=True)  # a demo starts afresh
+    (folder / "guardrail.yaml").write_text(OBSERVING.format(url=url, n=sizes.n), encoding="utf-8")
+    with _command(folder, "guardrail serve --config guardrail.yaml --port 0") as found:
+        yield found
+
+
+@contextmanager
+def _command(folder: Path, line: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server's command, in a process of its own; gives the process and the URL that it prints."""
+    CONSOLE.print(f"[bold]$ {line}[/]", soft_wrap=True)
+    arguments = [sys.executable, "-m", *shlex.split(line)]
+    with subprocess.Popen(
+        arguments, cwd=folder, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            said = process.stdout.readline()
+            address = re.search(r"http://\S+", said)
+            if address is None:
+                raise RuntimeError(f"{line} did not start; its message is above. {said}")
+            yield process, address[0]
+        finally:
+            process.terminate()
+
+
+def _calibrate(folder: Path, line: str) -> None:
+    """One `calibrate` command, with its files in a folder."""
+    CONSOLE.print(f"\n[bold]$ {line}[/]", soft_wrap=True)
+    here = Path.cwd()
+    os.chdir(folder)
+    try:
+        code = calibrate(shlex.split(line)[1:], standalone_mode=False)
+    finally:
+        os.chdir(here)
+    if code:
+        raise RuntimeError(f"{line} ended with code {code}.")
+
+
+# -- the client --------------------------------------------------------------------------------------------------------
+
+
+def observe(url: str, questions: Sequence[Question], sizes: Sizes) -> list[Asked]:
+    """Ask through a gateway that observes, and wait until it has measured what it served."""
+    asked = _ask_all(url, questions, sizes, "asking               ")
+    with bar(CONSOLE, "measured behind them ") as progress, httpx.Client() as client:
+        while True:
+            found = client.get(f"{url.removesuffix('/v1')}/guardrail/v1/observed").json()[NAME]
+            fates = ("collected", "unmeasured", "not_comparable")
+            done = sum(found[fate] for fate in fates) + sum(found["dropped"].values())
+            progress(done, found["chosen"])
+            if done == found["chosen"]:
+                break
+            time.sleep(0.2)
+    counts = ", ".join(f"{found[fate]} {fate.replace('_', ' ')}" for fate in ("served", "chosen", *fates))
+    CONSOLE.print(f"{counts}, {sum(found['dropped'].values())} dropped", style="dim")
+    return asked
+
+
+def _ask_all(url: str, questions: Sequence[Question], sizes: Sizes, what: str) -> list[Asked]:
+    asked: list[Asked] = []
+    with (
+        openai.OpenAI(base_url=url, api_key="unused") as client,
+        bar(CONSOLE, what) as progress,
+        ThreadPoolExecutor(sizes.at_once) as pool,
+    ):
+        for one in pool.map(lambda question: _ask(client, question, question.id), questions):
+            asked.append(one)
+            progress(len(asked), len(questions))
+    return asked
+
+
+def _ask_until_guarded(
+    url: str, questions: Sequence[Question], swap: Callable[[], None], most: int = 10_000
+) -> list[Asked]:
+    """Ask as before, swap the artifact in while a question is on its way, and go on until the gateway guards."""
+    asked: list[Asked] = []
+    with openai.OpenAI(base_url=url, api_key="unused", max_retries=0) as client, ThreadPoolExecutor(1) as pool:
+        for number in range(most):
+            running = pool.submit(_ask, client, questions[number % len(questions)], f"again-{number}")
+            if number == BEFORE:
+                swap()
+            asked.append(running.result())
+            if asked[-1].accepted is not None:
+                CONSOLE.print(f"{number} replies before the first guarded one, none failed", style="dim")
+                return asked
+    raise RuntimeError("the gateway did not take the artifact; its log says why.")
+
+
+def _ask(client: openai.OpenAI, question: Question, key: str) -> Asked:
+    """The application's call; the same before and after the swap."""
+    reply = client.chat.completions.create(
+        model=NAME,
+        messages=[{"role": "user", "content": question.question}],
+        temperature=0,
+        max_tokens=TOKENS,
+        extra_headers={"Idempotency-Key": key},
+    )
+    text = reply.choices[0].message.content or ""
+    verdict = (reply.model_extra or {}).get("guardrail")
+    return Asked(question, text, is_right(text, question), None if verdict is None else verdict["accepted"])
+
+
+# -- the people --------------------------------------------------------------------------------------------------------
+
+
+def is_right(answer: str, question: Question) -> bool:
+    """What the people know: whether an answer is one of the references."""
+    return TokenF1().label(answer, question).correct
+
+
+def _people_label(folder: Path, known: Mapping[str, Question], total: int) -> None:
+    """Three people who know the answers label what waits, at once."""
+    tokens = {name: secrets.token_urlsafe(24) for name in REVIEWERS}
+    accounts = ",".join(f"{name}:reviewer:{token}" for name, token in tokens.items())
+    counter, done = threading.Lock(), 0
+    with (
+        _command(folder, "guardrail review --db reviews.db --port 0", GUARDRAIL_REVIEW_TOKENS=accounts) as (_, url),
+        bar(CONSOLE, "labelling            ", "labels") as progress,
+        ThreadPoolExecutor(len(tokens)) as pool,
+    ):
+
+        def decided() -> None:
+            nonlocal done
+            with counter:
+                done += 1
+                progress(done, total)
+
+        list(pool.map(lambda token: _label_on_page(url, token, known, decided), tokens.values()))
+
+
+def _label_on_page(url: str, token: str, known: Mapping[str, Question], decided: Callable[[], None]) -> None:
+    """One person: sign in, and approve or reject one answer after the other until none waits."""
+    with httpx.Client(base_url=url, timeout=60) as browser:
+        form = _field(browser.get("/sign-in").text, "form_token")
+        browser.post("/sign-in", data={"form_token": form, "token": token})
+        form = _field(browser.get("/").text, "form_token")  # of the queue: nobody is signed in without it
+        while (item := browser.post("/next", data={"form_token": form}).headers["location"]) != "/":
+            page = browser.get(item).text
+            question = known[_text(page, r'<h1 class="question">(.*?)</h1>')]
+            right = is_right(_text(page, r'<div class="candidate pre" id="candidate">(.*?)</div>'), question)
+            decision = {"lease": _field(page, "lease"), "action": "approve" if right else "reject"}
+            if browser.post(f"{item}/decide", data={"form_token": form, **decision}).status_code != 303:
+                raise RuntimeError("the review page refused a decision.")
+            decided()
+
+
+def _field(page: str, name: str) -> str:
+    return _text(page, rf'name="{name}" value="([^"]+)"')
+
+
+def _text(page: str, pattern: str) -> str:
+    found = re.search(pattern, page, flags=re.DOTALL)
+    if found is None:
+        raise RuntimeError(f"the review page has no {pattern}.")
+    return unescape(found[1])
+
+
+# -- what came of it ---------------------------------------------------------------------------------------------------
+
+
+def rate(errors: int, total: int) -> tuple[float, float, float] | None:
+    """A share with its 95 % interval; None of nothing."""
+    return (errors / total, *clopper_pearson_interval(errors, total)) if total else None
+
+
+def picture(loop: Loop, path: Path) -> Path:
+    """Error rate among the answers given, and share answered, since each mode began, as PNG."""
+    before, after = len(loop.observed), len(loop.guarded)
+
+    def draw(both: Any, colour: Palette) -> None:
+        error, answered = both
+        for asked, start, line in ((loop.observed, 0, colour.blue), (loop.guarded, before, colour.green)):
+            given = np.array([one.accepted is not False for one in asked], dtype=float)
+            wrong = np.array([not one.correct for one in asked]) * given
+            number, shown = np.arange(1, len(asked) + 1), np.cumsum(given)
+            for axes, rates in ((error, np.cumsum(wrong) / np.maximum(shown, 1)), (answered, shown / number)):
+                axes.plot((start + number)[FEWEST:], 100 * rates[FEWEST:], color=line, lw=2.2)
+        alpha = 100 * loop.artifact.alpha
+        error.axhline(alpha, color=colour.red, lw=1.6, ls=(0, (2, 2)))
+        error.annotate(
+            f"target {alpha:g} %", (0, alpha), xytext=(4, -4), textcoords="offset points", va="top", color=colour.red
+        )
+        for axes in both:
+            axes.axvline(before, color=colour.ink, lw=1.2)
+            axes.set_xlim(0, before + after)
+            axes.set_ylim(0, None)
+        answered.set_ylim(0, 105)
+        common = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        answered.annotate("observes", (before, 0.1), xytext=(-8, 0), ha="right", color=colour.blue, **common)
+        answered.annotate("guards", (before, 0.1), xytext=(8, 0), color=colour.green, **common)
+        error.set_ylabel("% wrong among answers given")
+        answered.set_ylabel("% of questions answered")
+        answered.set_xlabel("questions of the client (each point: all since the gateway began to observe, or to guard)")
+
+    figure = render(
+        draw, "loop", "Error rate and share answered, before and after the swap", size=(9.0, 5.6), panels=(2, 1)
+    )
+    path.write_bytes(figure.png)
+    return path
+
+
+def demo(out: Path) -> Loop:
+    """The loop on the embedded model, with 2,000 questions first and the other 850 after the swap."""
+    from examples.demo.embedded import MODEL, TASKS
+    from integrations.transformers_chat import TransformersChat
+
+    questions = read_questions(TASKS[0].questions)
+    with listening(endpoint(TransformersChat(model=str(MODEL)))) as url:
+        return run(url, questions[:2000], questions[2000:], out, Sizes())
+
+
+def main() -> None:
+    """Show the loop, and write a picture."""
+    parser = argparse.ArgumentParser(prog="python -m examples.demo.loop", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("demo-output") / "loop", help="output folder")
+    out: Path = parser.parse_args().out
+    started = time.monotonic()
+    CONSOLE.print("[bold]acrc-guardrail[/]: an application gets a certified gate by changing one URL")
+    CONSOLE.print("The embedded model answers behind a local OpenAI-compatible endpoint.\n", style="dim")
+    loop = demo(out)
+    title(f"done in {time.monotonic() - started:.0f} s")
+    for name, asked in (("observed", loop.observed), ("guarded", loop.guarded)):
+        given = [one for one in asked if one.accepted is not False]
+        answered, wrong = rate(len(given), len(asked)), rate(sum(not one.correct for one in given), len(given))
+        CONSOLE.print(f"{name:<9} {len(asked):,} questions: answered {share(answered)}, wrong of these {share(wrong)}")
+    CONSOLE.print(f"promise   {loop.artifact.outcome.guarantee}", style="dim")
+    CONSOLE.print(f"\n{picture(loop, out / 'loop.png')}", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,280 @@
+"""Several gateways on one store, stopping, and the files of `examples/deploy`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import threading
+import urllib.request
+import venv
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from guardrail.review.errors import StoreUnavailableError
+from guardrail.review.monitors.store import Monitors
+from guardrail.review.queue.marks import Marks
+from guardrail.review.queue.store import ReviewStore
+from guardrail.testing import make_artifact
+from integrations._gateway import memory
+from integrations._gateway.config import parsed_config
+from tests import postgres
+from tests.integrations.gateway.conftest import MODEL, SURE, UNSURE, Held, Serve
+
+ROOT = Path(__file__).resolve().parents[3]
+DEPLOY = ROOT / "examples" / "deploy"
+AGAIN = {"x-stainless-retry-count": "1"}
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/reviews.db"
+        return
+    if reason := postgres.missing():
+        pytest.skip(reason)
+    with postgres.server() as url:
+        yield url
+
+
+# -- several gateways on one store -------------------------------------------------------------------------------------
+
+
+def test_gateways_on_one_store_answer_as_one(serve: Serve, endpoint: Held, store_url: str) -> None:
+    first, second = serve(reviews=store_url), serve(reviews=store_url)
+    for question in (SURE, UNSURE):
+        asked = first.ask(question).json()
+        repeated = second.ask(question, AGAIN).json()
+        assert repeated["choices"] == asked["choices"]
+        assert repeated["usage"] == asked["usage"]
+        assert {**repeated["guardrail"], "request": ""} == {**asked["guardrail"], "request": ""}
+    assert endpoint.requests == 10
+    second.ask()  # nobody says that this is a repetition: it is another question
+    assert endpoint.requests == 15
+    endpoint.mode = "500"
+    assert first.ask("down?").status_code == 503
+    endpoint.mode = "ok"
+    before = endpoint.requests
+    assert second.ask("down?", AGAIN).status_code == 200  # an outage is not remembered
+    assert endpoint.requests == before + 5
+    serve().ask(SURE, AGAIN)  # the control: without the store they draw again
+    assert endpoint.requests == before + 10
+
+
+def test_an_abstention_as_an_error_is_remembered_for_all(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
+    reviews = str(tmp_path / "reviews.db")
+    first, second = (serve({"on_abstain": "error"}, reviews=reviews) for _ in range(2))
+    asked, repeated = first.ask(UNSURE), second.ask(UNSURE, AGAIN)
+    assert (asked.status_code, repeated.status_code, repeated.content) == (400, 400, asked.content)
+    assert repeated.headers["x-guardrail-reason"] == "above_threshold"
+    assert endpoint.requests == 5
+
+
+def test_a_repetition_waits_for_the_gateway_that_is_answering(serve: Serve, endpoint: Held, store_url: str) -> None:
+    endpoint.holding = True
+    first, second = serve(reviews=store_url), serve(reviews=store_url)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(first.ask)
+        endpoint.wait_for(5)
+        repeated = pool.submit(second.ask, SURE, AGAIN)
+        other = pool.submit(second.ask, UNSURE, AGAIN)
+        endpoint.wait_for(5)  # those of the other question
+        endpoint.released.set()
+        assert repeated.result(20).json()["choices"] == asked.result(20).json()["choices"]
+        other.result(20)
+    assert endpoint.requests == 10
+
+
+def test_a_client_that_gives_up_joins_through_another_gateway(
+    serve: Serve, endpoint: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, looked = threading.Event(), threading.Event()
+    add, get = Marks.add, Marks.get
+
+    def added(marks: Marks, name: str, value: str, seconds: float) -> str | None:
+        found = add(marks, name, value, seconds)
+        if name.startswith("gateway-left:"):
+            left.set()
+        return found
+
+    def got(marks: Marks, name: str) -> str | None:
+        looked.set()
+        return get(marks, name)
+
+    monkeypatch.setattr(Marks, "add", added)
+    monkeypatch.setattr(Marks, "get", got)
+    endpoint.holding = True
+    first, second = (serve(reviews=str(tmp_path / "reviews.db")) for _ in range(2))
+    first.leave(SURE, lambda: endpoint.wait_for(5))
+    assert left.wait(20)
+    with ThreadPoolExecutor() as pool:
+        reply = pool.submit(second.ask)  # without any header
+        assert looked.wait(20)
+        endpoint.released.set()
+        assert reply.result(20).json()["guardrail"]["accepted"]
+    assert endpoint.requests == 5
+
+
+def test_the_request_of_a_gateway_that_was_killed_is_free_again(
+    serve: Serve, endpoint: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "LEASE", 0.3)
+    monkeypatch.setattr(memory.Shared, "_note", lambda *_: memory.asyncio.sleep(0))  # it changes no mark any more
+    reviews = str(tmp_path / "reviews.db")
+    serve(reviews=reviews).ask()
+    assert serve(reviews=reviews).ask(headers=AGAIN).json()["guardrail"]["accepted"]
+    assert endpoint.requests == 10
+
+
+def test_without_its_store_a_gateway_draws_nothing(
+    serve: Serve, endpoint: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unavailable(*_: object) -> None:
+        raise StoreUnavailableError("the review store cannot be reached")
+
+    served = serve(reviews=str(tmp_path / "reviews.db"))
+    monkeypatch.setattr(Marks, "replace", unavailable)
+    assert served.ask(UNSURE).status_code == 200  # the answer is right, only its repetition is not recognised elsewhere
+    monkeypatch.setattr(Marks, "add", unavailable)
+    reply = served.ask()
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "store_unavailable")
+    assert reply.headers["retry-after"]
+    assert endpoint.requests == 5
+
+
+def test_gateways_share_a_drift_monitor(serve: Serve, tmp_path: Path) -> None:
+    artifact = make_artifact(MODEL, threshold=0.1, n=4)
+    reviews = str(tmp_path / "reviews.db")
+    for served in (serve({"monitor": True}, artifact, reviews=reviews) for _ in range(2)):
+        assert served.ask().json()["guardrail"]["accepted"]
+    name = f"support-{artifact.digest[:12]}"
+    with ReviewStore(reviews) as store:
+        Monitors(store).fold()
+        assert [(one.name, one.n) for one in Monitors(store).all()] == [(name, 2)]
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_runs_is_finished_and_remembered_when_it_stops(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
+    endpoint.holding = True
+    reviews = str(tmp_path / "reviews.db")
+    served = serve(reviews=reviews)
+    served.leave(SURE, lambda: endpoint.wait_for(5))
+    served.server.should_exit = True
+    endpoint.released.set()
+    served.thread.join(20)
+    assert not served.thread.is_alive()
+    assert serve(reviews=reviews).ask(headers=AGAIN).json()["guardrail"]["accepted"]
+    assert endpoint.requests == 5
+
+
+def test_after_the_grace_time_what_runs_is_stopped_and_free_for_others(
+    serve: Serve, endpoint: Held, tmp_path: Path
+) -> None:
+    endpoint.holding = True
+    reviews = str(tmp_path / "reviews.db")
+    served = serve(reviews=reviews, drain=0)
+    served.leave(SURE, lambda: endpoint.wait_for(5))
+    served.server.should_exit = True
+    served.thread.join(20)
+    assert not served.thread.is_alive()
+    endpoint.released.set()
+    assert serve(reviews=reviews).ask(headers=AGAIN).json()["guardrail"]["accepted"]
+    assert endpoint.requests == 10
+
+
+# -- the files ---------------------------------------------------------------------------------------------------------
+
+
+def steps() -> list[tuple[str, str]]:
+    """The instructions of the Containerfile, each with its argument."""
+    text = re.sub(r"^#.*\n|\\\n\s*", "", (DEPLOY / "Containerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return [(first, rest) for first, _, rest in (line.partition(" ") for line in text.splitlines() if line)]
+
+
+def last(instruction: str) -> str:
+    return [rest for first, rest in steps() if first == instruction][-1]
+
+
+def test_the_image_runs_without_root_and_gets_its_signals() -> None:
+    assert last("FROM") == "${PYTHON}"
+    assert "slim" in dict(steps())["ARG"]
+    assert last("USER") == "10001:10001"
+    assert (yaml.safe_load(last("ENTRYPOINT")), yaml.safe_load(last("CMD"))[0]) == (["guardrail"], "serve")
+    program = yaml.safe_load(last("HEALTHCHECK").partition(" CMD ")[2])
+    assert program[:2] == ["python", "-c"]
+    compile(program[2], "HEALTHCHECK", "exec")
+    assert not any("ENV" in first and "KEY" in rest for first, rest in steps())
+    sent = (DEPLOY / "Containerfile.dockerignore").read_text(encoding="utf-8").split()
+    assert sent[0] == "*"
+    assert all((ROOT / one[1:]).exists() for one in sent if one.startswith("!"))
+
+
+def test_compose_and_configuration_fit_each_other(tmp_path: Path) -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+    gateway, database = compose["services"]["gateway"], compose["services"]["database"]
+    assert (DEPLOY / gateway["build"]["context"] / gateway["build"]["dockerfile"]).resolve() == DEPLOY / "Containerfile"
+    assert gateway["depends_on"]["database"]["condition"] == "service_healthy"
+    assert "healthcheck" in database
+    assert {*gateway["secrets"], *database["secrets"]} == set(compose["secrets"])
+    assert all(port.startswith("127.0.0.1:") for port in gateway["ports"])
+    mounted = {one.split(":")[1] for one in gateway["volumes"]}
+    assert yaml.safe_load(last("CMD"))[-1] in mounted
+    text = (DEPLOY / "guardrail.yaml").read_text(encoding="utf-8")
+    secrets = set(re.findall(r"\$\{file:/run/secrets/(\w+)\}", text))
+    assert secrets == set(gateway["secrets"])
+    for name in secrets:
+        (tmp_path / name).write_text("s3cret\n", encoding="utf-8")
+    variables = dict.fromkeys(gateway["environment"], "a" * 64) | {"UPSTREAM_URL": "https://models.example/v1"}
+    config = parsed_config(text.replace("/run/secrets", str(tmp_path)), "guardrail.yaml", variables)
+    assert config.reviews is not None
+    assert config.reviews.get_secret_value() == "postgresql://guardrail:s3cret@database/guardrail"
+    assert "s3cret" not in config.model_dump_json()  # what `--check` prints
+    assert str(config.models["support"].artifact) in mounted
+    assert int(gateway["stop_grace_period"].removesuffix("s")) > config.drain
+    user, name = (database["environment"][one] for one in ("POSTGRES_USER", "POSTGRES_DB"))
+    assert f"//{user}:" in text
+    assert f"/{name}\n" in text
+
+
+@pytest.mark.slow
+def test_the_steps_of_the_image_without_a_container(tmp_path: Path, endpoint: Held) -> None:
+    """A fresh environment with the Containerfile's own pip command serves, is ready, answers, and stops on SIGTERM."""
+    venv.create(tmp_path / "app", with_pip=True)
+    (command,) = (rest for first, rest in steps() if first == "RUN" and "pip install" in rest)
+    subprocess.run(shlex.split(command.replace("/app/", f"{tmp_path}/app/")), cwd=ROOT, check=True, capture_output=True)
+    artifact = make_artifact(MODEL, threshold=0.1, n=4).save(tmp_path / "artifact.json")
+    guardrail = [str(tmp_path / "app" / "bin" / "guardrail"), "serve", "--port", "0", "--upstream", endpoint.url]
+    environment = {**os.environ, "OPENAI_API_KEY": "sk-upstream", "PYTHONUNBUFFERED": "1"}
+    environment.pop("PYTHONPATH", None)
+    endpoint.holding = True
+    with subprocess.Popen(
+        [*guardrail, "--model", "m", "--artifact", str(artifact)], cwd=tmp_path, env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as served:  # fmt: skip
+        try:
+            assert served.stdout is not None
+            url = served.stdout.readline().split()[3].removesuffix("/v1")
+            with urllib.request.urlopen(f"{url}/readyz", timeout=20) as reply:
+                assert reply.status == 200
+            body = b'{"model": "m", "messages": [{"role": "user", "content": "sure?"}]}'
+            head = {"Content-Type": "application/json"}
+            request = urllib.request.Request(f"{url}/v1/chat/completions", body, head)
+            with ThreadPoolExecutor() as pool:
+                answer = pool.submit(lambda: urllib.request.urlopen(request, timeout=60).read())
+                endpoint.wait_for(1)
+                served.send_signal(signal.SIGTERM)
+                endpoint.released.set()
+                assert b'"accepted":true' in answer.result(60)  # what ran was finished
+            assert served.wait(60) in (0, -signal.SIGTERM)
+        finally:
+            with suppress(ProcessLookupError):
+                served.kill()
