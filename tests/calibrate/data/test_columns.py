@@ -26,8 +26,16 @@ from calibrate.evaluation.audit import audit, prepared
 from calibrate.evaluation.choice import rank_estimators
 from calibrate.evaluation.grid import evaluate_grid, sources
 from calibrate.evaluation.label_checks import missed, suspicious
-from calibrate.pipeline import at_calibration, fit_artifact, held_out, without
-from calibrate.report import compare_rules, write_report
+from calibrate.pipeline import (
+    at_calibration,
+    calibration_part,
+    fit_artifact,
+    held_out,
+    question_hashes,
+    refuse_fitted,
+    without,
+)
+from calibrate.report import compare_rules, parts_of, write_report
 from calibrate.report.content import Part, categories, reading
 from calibrate.scoring.reach import waiting_of, waits_for_label
 from calibrate.scoring.scores import Scored, arrays, score_records, supported
@@ -54,10 +62,10 @@ def in_columns(path: Path) -> tuple[RecordFile, ColumnRecords]:
     return file, file.records
 
 
-def outcome(call: Callable[[], Any]) -> Any:
+def outcome(call: Callable[..., Any], *given: Any, **more: Any) -> Any:
     """What a call returns or raises, as something that can be compared."""
     try:
-        found = call()
+        found = call(*given, **more)
     except UsageError as error:
         return str(error)
     if isinstance(found, Scored):
@@ -80,6 +88,7 @@ def assert_same(path: Path, key: str) -> None:
     assert list(records.ids) == ids(plain.records)
     assert outcome(lambda: arrays(records, key)) == outcome(lambda: arrays(plain.records, key))
     assert records_fingerprint(records) == records_fingerprint(plain.records)
+    assert question_hashes(records).tolist() == question_hashes(plain.records).tolist()
     assert waiting_of(records, file.header).tolist() == [waits_for_label(one, file.header) for one in plain.records]
     assert outcome(lambda: refuse_contradictions(records)) == outcome(lambda: refuse_contradictions(plain.records))
     assert records.both_ways()[1] == len(contradictions(plain.records))
@@ -91,7 +100,7 @@ def assert_same(path: Path, key: str) -> None:
         def cut(some: Sequence[Record], groups: Groups = groups) -> list[list[str]]:
             return [ids(part) for part in split(some, test_fraction=0.3, groups=groups)]
 
-        assert outcome(lambda cut=cut: cut(records)) == outcome(lambda cut=cut: cut(plain.records))
+        assert outcome(cut, records) == outcome(cut, plain.records)
     assert outcome(lambda: ids(one_per_cluster(records))) == outcome(lambda: ids(one_per_cluster(plain.records)))
 
 
@@ -121,7 +130,7 @@ _REASON = {"value": None, "unit": "nats", "estimator": "e", "reason": "refused"}
 @st.composite
 def _records(draw: st.DrawFn) -> list[dict[str, Any]]:
     """Records as JSON, with few texts, so that questions and answers coincide."""
-    found = []
+    found: list[dict[str, Any]] = []
     for number in range(draw(st.integers(1, 12))):
         score = st.one_of(
             st.just(_REASON),
@@ -195,9 +204,9 @@ def test_columns_follow_a_log_that_grows_and_is_rewritten(records_path: Path, mo
     assert_same(records_path, KEY)
     assert len(built) > n + 2
     content = records_path.read_bytes()
-    with records_path.open("r+b") as log:  # in place, same size
-        log.seek(content.index(b'"correct":true'))
-        log.write(b'"correct":null')
+    with records_path.open("r+b") as same:  # in place, same size
+        same.seek(content.index(b'"correct":true'))
+        same.write(b'"correct":null')
     os.utime(records_path, ns=(1, 1))
     assert_same(records_path, KEY)
     (records_path.parent / "records.jsonl.cols" / "000000000000000.parquet").write_bytes(b"not Parquet")
@@ -236,6 +245,7 @@ def test_ids_in_two_files_are_refused(records_path: Path) -> None:
     assert content(pooled, KEY) == content(ours, KEY)
 
 
+@pytest.mark.slow
 def test_a_line_of_fifty_megabytes(records_path: Path) -> None:
     whole = records_path.read_bytes().splitlines(keepends=True)
     long = whole[1].replace(b'"question":"', b'"question":"' + b"x" * 50 * 2**20, 1)
@@ -261,7 +271,8 @@ def test_a_full_disk_costs_time_and_no_result(records_path: Path, monkeypatch: p
 
 def test_two_commands_on_one_log(records_path: Path) -> None:
     with ThreadPoolExecutor(2) as both:
-        found = [future.result() for future in [both.submit(open_records, records_path) for _ in range(2)]]
+        jobs = [both.submit(open_records, records_path) for _ in range(2)]
+        found = [job.result() for job in jobs]
     assert [list(file.records) for file in found] == [list(read_records(records_path).records)] * 2
 
 
@@ -290,8 +301,9 @@ def test_what_evaluate_audit_and_the_report_show_is_that_of_the_records(records_
     plain, (file, records) = read_records(records_path), in_columns(records_path)
     asked: dict[str, Any] = {"rules": ["acrc", "certified"], "alphas": [0.2], "splits": 3}
     for more in ({}, {"cluster_by_group": True}):
-        ours = outcome(lambda more=more: evaluate_grid(sources([file], apart=False), [KEY], **asked, **more))
-        theirs = outcome(lambda more=more: evaluate_grid(sources([plain], apart=False), [KEY], **asked, **more))
+        ours, theirs = (
+            outcome(evaluate_grid, sources([one], apart=False), [KEY], **asked, **more) for one in (file, plain)
+        )
         assert ours == theirs
     groups = split(plain.records, test_fraction=0.5)
     artifact = fit_artifact(plain, estimator=KEY, alpha=0.2, part=groups[0])
@@ -299,9 +311,10 @@ def test_what_evaluate_audit_and_the_report_show_is_that_of_the_records(records_
     assert audit(artifact, fresh, KEY) == audit(artifact, groups[1], KEY)
     for calibrations in ((None, None), (file, plain)):
         both = [
-            outcome(lambda one=one, old=old: prepared(one, artifact, KEY, calibration=old)[1])
+            outcome(prepared, one, artifact, KEY, calibration=old)
             for one, old in zip((file, plain), calibrations, strict=True)
         ]
+        assert isinstance(both[0], str)  # the questions of the fit are among them
         assert both[0] == both[1]
     whole = fit_artifact(plain, estimator=KEY, alpha=0.2)
     looked = []
@@ -312,9 +325,60 @@ def test_what_evaluate_audit_and_the_report_show_is_that_of_the_records(records_
         looked.append((compare_rules(whole, some, KEY, splits=2), ranked, read, without(some, fresh[:9])[0]))
     assert looked[0] == looked[1]
     by = BySegment("together", "others", 30)
-    assert outcome(lambda: content(file, KEY, rule="certified", by=by)) == outcome(
-        lambda: content(plain, KEY, rule="certified", by=by)
-    )
+    assert outcome(content, file, KEY, rule="certified", by=by) == outcome(content, plain, KEY, rule="certified", by=by)
+    segments = fit_artifact(plain, estimator=KEY, alpha=0.4, rule="certified", by=by, part=groups[0])
+    audits = [audit(segments, some, KEY) for some in (fresh, groups[1])]
+    assert audits[0].segments
+    assert audits[0] == audits[1]
+
+
+def test_questions_of_the_fit_are_found_by_columns(records_path: Path) -> None:
+    plain, (_, records) = read_records(records_path), in_columns(records_path)
+    assert question_hashes(records).tolist() == question_hashes(plain.records).tolist()
+    kept, rest = split(plain.records, test_fraction=0.4)
+    artifact = fit_artifact(plain, estimator=KEY, alpha=0.2, part=kept)
+    assert len(artifact.data.questions or ()) == len(kept)
+    for groups in (None, [plain.records[0].group]):  # clusters belong to the part as a whole
+        scores = artifact.calibration.model_copy(update={"group": groups})
+        of_fit = artifact.model_copy(update={"calibration": scores})
+        ours, theirs = calibration_part(of_fit, records, KEY), calibration_part(of_fit, plain.records, KEY)
+        assert [ids(part) for part in ours] == [ids(part) for part in theirs]
+        assert all(isinstance(part, ColumnRecords) and part for part in ours)
+    given = records[5:90], plain.records[5:90]
+    for test in ((), given):
+        parts = [
+            parts_of(artifact, some, KEY, test[i] if test else ()) for i, some in enumerate((records, plain.records))
+        ]
+        assert [ids(one.fitted) for one in parts] == [ids(kept)] * 2
+        assert ids(parts[0].test) == ids(parts[1].test) == ids(given[1] if test else rest)
+        assert parts[0].n_left_out == parts[1].n_left_out
+    assert parts[0].n_left_out > 0
+    refused = [outcome(refuse_fitted, artifact, some, "test") for some in (records, plain.records)]
+    assert refused[0].startswith(f"{len(kept)} of {len(plain.records)} test records")
+    assert refused[0] == refused[1]
+    refuse_fitted(artifact, split(records, test_fraction=0.4)[1], "test")  # the control
+    old = artifact.model_copy(update={"data": artifact.data.model_copy(update={"questions": None})})
+    unknown = [outcome(parts_of, old, some, KEY) for some in (records, plain.records)]
+    assert "does not say which" in unknown[0]
+    assert unknown[0] == unknown[1]
+    refuse_fitted(old, records, "test")
+
+
+def test_questions_in_two_files_are_found_by_columns(records_path: Path) -> None:
+    whole = records_path.read_bytes().splitlines(keepends=True)
+    other = records_path.with_name("other.jsonl")
+    renamed = [line.replace(b'{"id":"', b'{"id":"new-', 1) for line in whole[3:6]]
+    in_context = renamed[2].replace(b'"slots":null', b'"slots":{"context":"c"}', 1)
+    assert in_context != renamed[2]
+    new = [line.replace(b'"question":"', b'"question":"another ', 1) for line in whole[10:12]]
+    new = [line.replace(b'{"id":"', b'{"id":"also-', 1) for line in new]
+    other.write_bytes(b"".join([whole[0], *new, *renamed[:2], in_context]))
+    ours, theirs = open_records(records_path, other), read_records(records_path, other)
+    assert isinstance(ours.records, ColumnRecords)
+    assert ours.repeated == theirs.repeated
+    assert len(ours.repeated) == 2  # in another context it is another question
+    other.write_bytes(b"".join([whole[0], *new]))
+    assert open_records(records_path, other).repeated == ()
 
 
 def test_scores_of_a_large_fit_are_packed(
@@ -325,15 +389,20 @@ def test_scores_of_a_large_fit_are_packed(
     monkeypatch.setattr("guardrail.artifact.PACKED_FROM", 100)
     made = plain.model_copy(update={"created": plain.created})
     path = made.save(tmp_path / "artifact.json")
-    stored = json.loads(path.read_text())["calibration"]
+    content = json.loads(path.read_text())
+    stored = content["calibration"]
     assert (list(stored["uncertainty"]), list(stored["error"])) == (["d"], ["b"])
+    assert list(content["data"]["questions"]) == ["Q"]
     loaded = CalibrationArtifact.load(path)
-    assert loaded.calibration == plain.calibration
+    assert (loaded.calibration, loaded.data) == (plain.calibration, plain.data)
     assert loaded.digest == made.digest
     assert loaded.at(alpha=0.3).outcome == plain.at(alpha=0.3).outcome
     stored["error"] = {"b": "AAAA"}
     with pytest.raises(ValueError, match="cannot be read"):
         CalibrationScores.from_stored(stored)
+    for wrong in ({"Q": "AAAA"}, {}):
+        with pytest.raises(ValueError, match="packed numbers have one field of b, d"):
+            CalibrationScores.from_stored({**stored, "error": wrong})
 
 
 @pytest.mark.slow
@@ -367,6 +436,4 @@ def test_published_outputs_read_alike(tmp_path: Path) -> None:
         key = sorted(file.header.estimators)[0]
         assert_same(path, key)
         plain, lazy = read_records(path), in_columns(path)[0]
-        assert outcome(lambda one=lazy, key=key: content(one, key)) == outcome(
-            lambda one=plain, key=key: content(one, key)
-        )
+        assert outcome(content, lazy, key) == outcome(content, plain, key)
